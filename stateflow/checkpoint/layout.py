@@ -1,0 +1,129 @@
+"""The one place that formats paths inside a checkpoint root. Paths are relative to the root, with `/`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from stateflow.errors import UsageError
+
+SLOT_DIGITS = 8
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+_SLOT = re.compile(r"(?:.*/)?chk-(\d{8,})/([^/]+)\Z")
+_EPOCH = re.compile(r"(?:.*/)?epochs/(\d{8,})\Z")
+_STATE_FILE = re.compile(r"(?:.*/)?(?:shared|staged)/e(\d+)-c(\d+)-[^/]+\Z")
+
+
+def checked_name(kind: str, name: str) -> str:
+    """`name`, if it can stand as one path segment; user-given names never leave their folder."""
+    if not _NAME.match(name):
+        raise UsageError(
+            f"{kind} name {name!r} is not usable: use up to 128 letters, digits, '.', '_' and '-', "
+            "starting with a letter or digit"
+        )
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class JobLayout:
+    """Paths of one job."""
+
+    job: str
+
+    def __post_init__(self) -> None:
+        checked_name("job", self.job)
+
+    @property
+    def folder(self) -> str:
+        return f"{self.job}/"
+
+    @property
+    def identity(self) -> str:
+        return f"{self.job}/job"
+
+    @property
+    def tombstone(self) -> str:
+        return f"{self.job}/deleted"
+
+    @property
+    def epochs(self) -> str:
+        return f"{self.job}/epochs/"
+
+    def epoch(self, epoch: int) -> str:
+        return f"{self.job}/epochs/{epoch:0{SLOT_DIGITS}d}"
+
+    @property
+    def log(self) -> str:
+        """Prefix under which every record lies."""
+        return f"{self.job}/chk-"
+
+    def slot(self, slot: int) -> str:
+        return f"{self.job}/chk-{slot:0{SLOT_DIGITS}d}/"
+
+    def pending(self, slot: int) -> str:
+        return self.slot(slot) + "_pending"
+
+    def metadata(self, slot: int) -> str:
+        return self.slot(slot) + "_metadata"
+
+    def dead(self, slot: int, collector: str) -> str:
+        return self.slot(slot) + f"_dead-{collector}"
+
+    @property
+    def shared(self) -> str:
+        return f"{self.job}/shared/"
+
+    @property
+    def staged(self) -> str:
+        return f"{self.job}/staged/"
+
+    def shared_file(self, epoch: int, slot: int, unique: str, suffix: str) -> str:
+        return f"{self.job}/shared/e{epoch}-c{slot}-{unique}{suffix}"
+
+    def staged_file(self, epoch: int, slot: int, unique: str, suffix: str) -> str:
+        return f"{self.job}/staged/e{epoch}-c{slot}-{unique}{suffix}"
+
+    @property
+    def pins(self) -> str:
+        return f"{self.job}/pins/"
+
+    def pin(self, pin_id: str) -> str:
+        return f"{self.job}/pins/{pin_id}"
+
+    @property
+    def control(self) -> str:
+        return f"{self.job}/control/"
+
+    def stop_request(self, epoch: int) -> str:
+        return f"{self.job}/control/stop-{epoch:0{SLOT_DIGITS}d}"
+
+    def heartbeat(self, epoch: int) -> str:
+        return f"{self.job}/control/heartbeat-{epoch:0{SLOT_DIGITS}d}"
+
+    def progress(self, epoch: int) -> str:
+        return f"{self.job}/control/progress-{epoch:0{SLOT_DIGITS}d}"
+
+    @property
+    def statistics(self) -> str:
+        return f"{self.job}/statistics/"
+
+    def statistics_segment(self, epoch: int, first_slot: int) -> str:
+        return f"{self.job}/statistics/e{epoch}-c{first_slot:0{SLOT_DIGITS}d}.jsonl"
+
+
+def slot_of(path: str) -> tuple[int, str] | None:
+    """`(slot, name)` of an object in a record's folder."""
+    found = _SLOT.match(path)
+    return (int(found[1]), found[2]) if found else None
+
+
+def epoch_of(path: str) -> int | None:
+    """The epoch that a claim's path stands for."""
+    found = _EPOCH.match(path)
+    return int(found[1]) if found else None
+
+
+def origin_of(path: str) -> tuple[int, int] | None:
+    """`(epoch, slot)` in which a state file or staged file was written: its name carries them."""
+    found = _STATE_FILE.match(path)
+    return (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,267 @@
+"""The records of a job's log: what is frozen in bytes.
+
+A body is one header line `stateflow <format> <xxh3 of the JSON> <length of the JSON>` and then JSON, so that a
+person can read it and a flipped bit is found. Unknown fields are ignored on reading; a higher format is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeVar
+
+import msgspec
+import xxhash
+
+from stateflow.errors import CorruptError, IncompatibleError
+
+FORMAT = 1
+
+Micros = int
+"""Microseconds since 1970-01-01 UTC."""
+
+
+class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An immutable file that state consists of, or its bytes when they are few."""
+
+    name: str
+    """The name that the state backend knows it by."""
+    size: int
+    xxh3: str
+    path: str = ""
+    """Relative to `base`; empty when `data` holds the content."""
+    base: str = ""
+    """Empty: the job's checkpoint root. Else the URL of the savepoint that the path is relative to."""
+    data: bytes | None = None
+
+
+class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A handle: one state backend instance over a contiguous range of key groups (bounds inclusive)."""
+
+    first: int
+    last: int
+    backend: str
+    files: tuple[FileRef, ...] = ()
+    physical_first: int | None = None
+    """Wider than `first..last` after a rescale; None means the same."""
+    physical_last: int | None = None
+    next_event_timer: Micros | None = None
+    next_processing_timer: Micros | None = None
+    entries: int = 0
+    """An estimate, for people."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(f.size for f in self.files)
+
+
+class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a declared state was when the record was written; compared before a run starts."""
+
+    id: int
+    kind: str
+    """value, list, map, reducing, aggregating, timer"""
+    value: str
+    """The serializer's schema in its canonical text form."""
+    map_key: str = ""
+    ttl: Micros | None = None
+    queryable: bool = False
+    aliases: tuple[str, ...] = ()
+
+
+class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Everything one keyed operator has at this record."""
+
+    key: tuple[tuple[str, str], ...]
+    """Key columns and their types, in order."""
+    max_parallelism: int
+    assignment: tuple[tuple[int, int], ...]
+    """Key groups (inclusive bounds) of each subtask."""
+    shards: tuple[tuple[Shard, ...], ...]
+    """Ordered shards of each subtask."""
+    states: dict[str, StateSchema] = {}
+    next_state_id: int = 1
+    """Ids are never reused."""
+    operator_states: dict[str, OperatorListState] = {}
+    hosts: tuple[str, ...] = ()
+    """Where each subtask last ran, as a scheduler's preferred location; a hint only."""
+
+
+class OperatorListState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Operator state without keys: the elements of every subtask, or one copy for broadcast state."""
+
+    kind: Literal["list", "union", "broadcast"]
+    schema: str
+    parts: tuple[tuple[bytes, ...], ...]
+
+
+class SourceState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where a source is: Spark's offset lines of its leaves, and what its scratch log needs to carry on."""
+
+    lines: tuple[str, ...]
+    files: tuple[FileRef, ...] = ()
+    """The file source's own log, content-named in `shared/`; `name` is `<leaf>/<entry>`."""
+    kind: str = ""
+    """delta, file, kafka, other"""
+    event_time: Micros | None = None
+    """Highest event time seen so far."""
+    active: Micros | None = None
+    """When (batch time) this source last had rows; an idle source stops holding the watermark back."""
+
+
+class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a sink needs to commit this record, by anybody, at any time."""
+
+    kind: str
+    target: str
+    """Path or name, for people and for the sink."""
+    prev: int | None
+    """The slot last committed to this sink; None when none was."""
+    payload: dict[str, Any] = {}
+    """The sink's own, JSON-serialisable: actions, table id, keys, options."""
+    files: tuple[FileRef, ...] = ()
+    """Staged output files that commit reads; live as long as the record is."""
+    rows: int = 0
+
+
+class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who wrote a record or claimed an epoch."""
+
+    run: str
+    host: str = ""
+    pid: int = 0
+    user: str = ""
+    dag_run: str = ""
+    task: str = ""
+    note: str = ""
+
+
+class Link(msgspec.Struct, frozen=True):
+    """The record before this one in the chain."""
+
+    slot: int
+    writer: str
+
+
+Kind = Literal["checkpoint", "fence", "restore", "rescale", "erase"]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One numbered entry of a job's log, decided by the creation of `_pending`."""
+
+    format: int = FORMAT
+    kind: Kind
+    job: str
+    """UUID of the job: a job recreated under an old name is another job."""
+    slot: int
+    epoch: int
+    writer: str
+    """Unique to this very body; tells 'mine' from 'theirs' after an unclear create."""
+    previous: Link | None = None
+    based_on: int | None = None
+    """The record whose state this one continues; a fence repeats that of the record below it."""
+    timeline: int = 1
+    floor: int = 1
+    """The lowest slot that the contiguous chain still starts from."""
+    owner: Owner
+    at: Micros = 0
+    """Wall clock at the decision, for people: nothing is decided by it."""
+    now: Micros = 0
+    """The batch's fixed processing time."""
+    seed: int = 0
+    watermark: Micros | None = None
+    """Fixed when the batch began; timers at or below it have fired."""
+    sources: dict[str, SourceState] = {}
+    operators: dict[str, OperatorState] = {}
+    sinks: dict[str, Prepared] = {}
+    statistics: dict[str, Any] = {}
+    versions: dict[str, str] = {}
+    parameters: dict[str, str] = {}
+
+    @property
+    def carries_state(self) -> bool:
+        return self.kind != "fence"
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of `_metadata`: what became of a record in every sink. Its existence makes the record complete."""
+
+    format: int = FORMAT
+    slot: int
+    record: str
+    """`writer` of the record that was carried out."""
+    writer: str
+    """Unique to this body."""
+    epoch: int
+    sinks: dict[str, Literal["committed", "already", "abandoned", "none"]] = {}
+    at: Micros = 0
+    owner: Owner | None = None
+    last_commits: dict[str, int] = {}
+    """Per sink uid the highest slot whose output it has: the next record's `prev`."""
+    statistics: dict[str, Any] = {}
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of `epochs/N`."""
+
+    format: int = FORMAT
+    epoch: int
+    writer: str
+    owner: Owner
+    at: Micros = 0
+
+
+class JobIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of `job`."""
+
+    format: int = FORMAT
+    uuid: str
+    name: str
+    at: Micros = 0
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of `pins/<id>`: keeps one record and everything it reaches."""
+
+    format: int = FORMAT
+    id: str
+    slot: int
+    kind: Literal["tag", "savepoint", "fork", "reader", "abandoned"]
+    name: str = ""
+    owner: Owner
+    reason: str = ""
+    at: Micros = 0
+
+
+class DeadMark(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `_dead-<collector>`."""
+
+    format: int = FORMAT
+    slot: int
+    collector: str
+
+
+def encode(body: msgspec.Struct) -> bytes:
+    """The frozen bytes of a body."""
+    text = msgspec.json.encode(body)
+    return b"stateflow %d %s %d\n%s\n" % (FORMAT, xxhash.xxh3_64_hexdigest(text).encode(), len(text), text)
+
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def decode(data: bytes, kind: type[T], path: str) -> T:
+    """The body that was read from `path`; an error names the path."""
+    header, _, rest = data.partition(b"\n")
+    words = header.split(b" ")
+    if len(words) != 4 or words[0] != b"stateflow" or not words[1].isdigit() or not words[3].isdigit():
+        raise CorruptError(f"{path} is not a stateflow record: its first line is damaged; run `stateflow verify`")
+    if int(words[1]) > FORMAT:
+        raise IncompatibleError(
+            f"{path} was written in format {int(words[1])} by a newer stateflow; this one reads up to {FORMAT}: upgrade it"
+        )
+    text = rest[: int(words[3])]
+    if len(text) != int(words[3]) or xxhash.xxh3_64_hexdigest(text).encode() != words[2]:
+        raise CorruptError(f"{path} is truncated or damaged: its checksum does not match; run `stateflow verify`")
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except msgspec.ValidationError as error:
+        raise CorruptError(f"{path} does not have the fields of a {kind.__name__}: {error}") from error
