@@ -1,0 +1,126 @@
+"""The layout of full keys. Byte order is value order, so that a shard can be clipped, scanned and merged.
+
+    state entry  [key group u16][state id u16][key][namespace][map key or list position]
+    timer        [key group u16][state id u16][timestamp i64][key][namespace]
+
+Numbers are big-endian, signed ones with their sign bit flipped. Every part ends itself:
+
+    bool 1 byte, date 4 (days), int 8, datetime 8 (micros), decimal 16 (unscaled, scale 18)
+    str (UTF-8), bytes    each 00 becomes 00 FF, then 00 01 ends it
+    namespace             00 none; 01 [start i64][end i64] a window; first bytes from 02 up are free
+    list position         [slot u64][position u32]: the record that appended it, and the how-manieth of that batch
+
+These bytes are frozen: stored state is made of them.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from stateflow.errors import CorruptError
+
+SIGN = 1 << 63
+MAX_STATE_ID = 0xFFFF
+
+EMPTY_NAMESPACE = b"\x00"
+_WINDOW = 1
+
+_prefix = Struct(">HH")
+_group = Struct(">H")
+_u64 = Struct(">Q")
+_window = Struct(">BQQ")
+_position = Struct(">QI")
+
+prefix = _prefix.pack
+"""prefix(group, state_id): what every entry of one state in one key group begins with."""
+
+PREFIX_WIDTH = _prefix.size
+
+
+class Split(NamedTuple):
+    group: int
+    state_id: int
+    body: bytes
+    """Key, namespace and what follows; for a timer its timestamp first."""
+
+
+def split(full_key: bytes) -> Split:
+    if len(full_key) < PREFIX_WIDTH:
+        raise CorruptError(f"the state key {full_key.hex()} is too short to be one; run `stateflow verify`")
+    group, state_id = _prefix.unpack_from(full_key)
+    return Split(group, state_id, full_key[PREFIX_WIDTH:])
+
+
+def after(prefix_bytes: bytes) -> bytes:
+    """The first byte string above everything that begins with `prefix_bytes`."""
+    stripped = prefix_bytes.rstrip(b"\xff")
+    if not stripped:
+        raise ValueError("a prefix of FF bytes alone has no end")
+    return stripped[:-1] + bytes((stripped[-1] + 1,))
+
+
+def group_range(first: int, last: int) -> tuple[bytes, bytes]:
+    """Begin and exclusive end of the entries of key groups `first..last`, inclusive."""
+    return _group.pack(first), _group.pack(last + 1)
+
+
+def state_range(group: int, state_id: int) -> tuple[bytes, bytes]:
+    """Begin and exclusive end of one state's entries in one key group."""
+    begin = _prefix.pack(group, state_id)
+    return begin, after(begin)
+
+
+def window_namespace(start: int, end: int) -> bytes:
+    return _window.pack(_WINDOW, start + SIGN, end + SIGN)
+
+
+def decode_namespace(buf: bytes, pos: int) -> tuple[tuple[int, int] | None, int]:
+    """The window, or None for the empty namespace, and the position after it."""
+    try:
+        tag = buf[pos]
+        if tag == 0:
+            return None, pos + 1
+        if tag == _WINDOW:
+            _, start, end = _window.unpack_from(buf, pos)
+            return (start - SIGN, end - SIGN), pos + _window.size
+    except (IndexError, StructError):
+        tag = -1
+    raise CorruptError(f"the state key ...{buf.hex()} has no readable namespace; run `stateflow verify`")
+
+
+def list_position(slot: int, position: int) -> bytes:
+    """What follows the namespace of a list entry: appends of one batch never meet those of another."""
+    return _position.pack(slot, position)
+
+
+def decode_list_position(buf: bytes, pos: int) -> tuple[int, int]:
+    slot, position = _position.unpack_from(buf, pos)
+    return slot, position
+
+
+def encode_timestamp(micros: int) -> bytes:
+    return _u64.pack(micros + SIGN)
+
+
+def timer_key(
+    group: int, state_id: int, timestamp: int, key: bytes, namespace: bytes = EMPTY_NAMESPACE
+) -> bytes:
+    """`key` is encoded already."""
+    return _prefix.pack(group, state_id) + _u64.pack(timestamp + SIGN) + key + namespace
+
+
+def timer_range(group: int, state_id: int, up_to: int) -> tuple[bytes, bytes]:
+    """Begin and exclusive end of one key group's timers at or below `up_to`."""
+    begin = _prefix.pack(group, state_id)
+    if up_to >= SIGN - 1:
+        return begin, after(begin)
+    return begin, begin + _u64.pack(up_to + 1 + SIGN)
+
+
+def split_timer(body: bytes) -> tuple[int, bytes]:
+    """Timestamp and what follows it (key and namespace) of the body that `split` returns."""
+    if len(body) < _u64.size:
+        raise CorruptError(f"the timer ...{body.hex()} is too short to be one; run `stateflow verify`")
+    return _u64.unpack_from(body)[0] - SIGN, body[_u64.size :]

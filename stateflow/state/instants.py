@@ -1,0 +1,55 @@
+"""Exact integers behind the values that keys and state share: instants, dates and decimals."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal, InvalidOperation
+
+from stateflow.errors import UsageError
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_SCALE = 18
+_LIMIT = 10**38
+# The default context rounds to 28 digits, which would merge distinct keys.
+_EXACT = Context(prec=100)
+
+
+def micros_since_epoch(value: datetime) -> int:
+    if value.tzinfo is None:
+        raise UsageError(
+            f"the datetime {value.isoformat(sep=' ')} has no time zone, so it names no instant: "
+            "give it one, for example value.replace(tzinfo=datetime.UTC)"
+        )
+    since = value - EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def instant(micros: int) -> datetime:
+    return EPOCH + timedelta(microseconds=micros)
+
+
+def days_since_epoch(value: date) -> int:
+    return value.toordinal() - _EPOCH_DAY
+
+
+def day(days: int) -> date:
+    return date.fromordinal(days + _EPOCH_DAY)
+
+
+def unscaled_decimal(value: Decimal) -> int:
+    """The integer behind a decimal(38,18)."""
+    try:
+        scaled = value.scaleb(_SCALE, _EXACT)
+        unscaled = int(scaled)
+    except (InvalidOperation, ValueError, OverflowError):
+        raise UsageError(f"the decimal {value} is not a number that decimal(38,18) can hold") from None
+    if unscaled != scaled or abs(unscaled) >= _LIMIT:
+        raise UsageError(
+            f"the decimal {value} does not fit decimal(38,18): at most 20 digits before the point and 18 after it"
+        )
+    return unscaled
+
+
+def scaled_decimal(unscaled: int) -> Decimal:
+    return Decimal(unscaled).scaleb(-_SCALE, _EXACT)
