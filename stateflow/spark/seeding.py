@@ -1,0 +1,134 @@
+"""From Spark's scratch checkpoint to a record, and back: resuming is seeding a fresh folder.
+
+Spark 4.2 starts a query only if it finds two consecutive offset entries below the batch it is to run, and takes
+the newest one as done when its commit is there. So a seeded folder holds the recorded offsets twice, as the
+committed batches 0 and 1, and the next batch is 2. A commit entry needs the version and a watermark, nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from stateflow.checkpoint.records import FileRef, SourceState
+from stateflow.errors import UsageError
+from stateflow.spark.file_log import Fetch, Save, log_folder, restore_entries, save_entries
+from stateflow.spark.offsets import (
+    OffsetEntry,
+    SourceLeaves,
+    commit_path,
+    joined_lines,
+    kind_of,
+    kinds_of,
+    offset_path,
+    read_batch_offsets,
+    split_lines,
+)
+
+FIRST_BATCH = 2
+"""The batch that a seeded folder runs next."""
+
+_COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
+
+
+def capture(
+    location: Path,
+    batch_id: int,
+    layout: Sequence[SourceLeaves],
+    previous: Mapping[str, SourceState],
+    save: Save,
+) -> dict[str, SourceState]:
+    """Where every source is at the end of batch `batch_id`; call it inside the batch.
+
+    `previous` is the parent record's sources. `save(name, path)` stores one file-source log entry content-named;
+    entries that `previous` already has are not saved again. Event time and activity are carried over unchanged.
+    """
+    captured: dict[str, SourceState] = {}
+    first_leaf = 0
+    for uid, lines in split_lines(layout, read_batch_offsets(location, batch_id).lines).items():
+        before = previous.get(uid, SourceState(lines=()))
+        known = {reference.name: reference for reference in before.files}
+        files: list[FileRef] = []
+        for leaf, line in enumerate(lines):
+            if kind_of(line) == "file":
+                offset = int(json.loads(line)["logOffset"])
+                files += save_entries(log_folder(location, first_leaf + leaf), leaf, offset, known, save)
+        captured[uid] = SourceState(
+            lines=lines,
+            files=tuple(files),
+            kind=kinds_of(lines),
+            event_time=before.event_time,
+            active=before.active,
+        )
+        first_leaf += len(lines)
+    return captured
+
+
+def seed(
+    location: Path,
+    layout: Sequence[SourceLeaves],
+    state: Mapping[str, SourceState],
+    fetch: Fetch,
+    conf: Mapping[str, str],
+    now_ms: int,
+    query_id: str,
+) -> int:
+    """Prepare a fresh folder so that Spark carries on after `state`; returns the id of the next batch.
+
+    Without any recorded source there is nothing to seed and the next batch is 0. Sources that are new to the
+    pipeline start at their own beginning, removed ones are left out, and the order is today's. `conf` becomes the
+    settings that Spark restores with the offsets and needs `spark.sql.shuffle.partitions`.
+    """
+    if not state:
+        return 0
+    if location.exists() and any(location.iterdir()):
+        raise UsageError(f"the scratch folder {location} is not empty: seed a fresh one for every run")
+    lines = joined_lines(layout, state)
+    for folder in ("offsets", "commits", "sources"):
+        (location / folder).mkdir(parents=True, exist_ok=True)
+    (location / "metadata").write_text(json.dumps({"id": query_id}), encoding="utf-8")
+    first_leaf = 0
+    for source in layout:
+        recorded = state.get(source.uid)
+        for leaf in range(source.leaves) if recorded is not None else ():
+            assert recorded is not None
+            if kind_of(recorded.lines[leaf]) == "file":
+                refs = _entries_of(recorded, leaf)
+                restore_entries(log_folder(location, first_leaf + leaf), refs, fetch)
+        first_leaf += source.leaves
+    for batch_id in range(FIRST_BATCH):
+        _write_offsets(location, batch_id, lines, conf, now_ms)
+        commit_path(location, batch_id).write_text(_COMMIT, encoding="utf-8")
+    return FIRST_BATCH
+
+
+def plan_batch(
+    location: Path, batch_id: int, lines: Sequence[str], conf: Mapping[str, str], now_ms: int
+) -> None:
+    """Fix where batch `batch_id` ends before Spark runs it.
+
+    A query with trigger `once` on this folder then runs exactly this batch and terminates; with `availableNow` it
+    would go on to newer data. The folder must have been seeded or have run the batch before.
+    """
+    if offset_path(location, batch_id).exists() or not commit_path(location, batch_id - 1).exists():
+        raise UsageError(f"batch {batch_id} is not the next one of the scratch folder {location}")
+    _write_offsets(location, batch_id, lines, conf, now_ms)
+
+
+def _write_offsets(
+    location: Path, batch_id: int, lines: Sequence[str], conf: Mapping[str, str], now_ms: int
+) -> None:
+    metadata = {
+        "batchWatermarkMs": 0,
+        "batchTimestampMs": now_ms,
+        # Names instead of positions would move the sources' folders and the order of the lines.
+        "conf": {**conf, "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false"},
+    }
+    path = offset_path(location, batch_id)
+    path.write_text(OffsetEntry(metadata, tuple(lines)).encode(), encoding="utf-8")
+
+
+def _entries_of(recorded: SourceState, leaf: int) -> dict[str, FileRef]:
+    prefix = f"{leaf}/"
+    return {ref.name.removeprefix(prefix): ref for ref in recorded.files if ref.name.startswith(prefix)}
