@@ -58,3 +58,7 @@ class UnavailableError(StateflowError):
     """The store cannot be reached or refused an operation; a retry may help."""
 
     exit_code = 9
+
+
+class StateTypeError(UsageError):
+    """A value does not have the type that its state declares; the caller says which state, operator and key."""
