@@ -7,10 +7,16 @@ Paths are relative to the store's root, with `/`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+from stateflow.errors import NotFoundError, UnavailableError, UsageError
+
+TEMP = ".tmp-"
+"""How the name of a half-written object begins, where a store has such things; no object's name does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +59,7 @@ class Store(Protocol):
         ...
 
     def download(self, path: str, target: Path) -> None:
-        """To a new local file; may hard-link."""
+        """To a new local file (FileExistsError when it is not new); may hard-link, so it is never written to."""
         ...
 
     def list(self, prefix: str) -> list[Entry]:
@@ -65,10 +71,74 @@ class Store(Protocol):
         ...
 
 
-def create_once(store: Store, path: str, body: bytes) -> bytes:
+def checked_path(path: str) -> str:
+    """`path`, if it names an object inside a root and nothing outside it."""
+    segments = path.split("/")
+    if "\0" in path or "\\" in path or any(s in ("", ".", "..") for s in segments):
+        raise UsageError(f"{path!r} is not a path inside a checkpoint root: use plain segments joined by '/'")
+    if any(s.startswith(TEMP) for s in segments):
+        raise UsageError(
+            f"{path!r} is not usable: names that start with {TEMP!r} are kept for unfinished files"
+        )
+    return path
+
+
+def checked_prefix(prefix: str) -> tuple[str, str]:
+    """`prefix` as a folder (empty, or ending in `/`) and the start of a name in it."""
+    folder, _, stem = prefix.rpartition("/")
+    if folder:
+        checked_path(folder)
+    elif prefix.startswith("/"):
+        raise UsageError(f"{prefix!r} is not a prefix inside a checkpoint root: leave out the leading '/'")
+    if "\0" in stem or "\\" in stem or stem == "..":
+        raise UsageError(
+            f"{prefix!r} is not a prefix inside a checkpoint root: use plain segments joined by '/'"
+        )
+    return (f"{folder}/" if folder else ""), stem
+
+
+ATTEMPTS = 6
+FIRST_PAUSE = 0.1
+
+
+def create_once(
+    store: Store,
+    path: str,
+    body: bytes,
+    *,
+    attempts: int = ATTEMPTS,
+    pause: Callable[[float], object] = time.sleep,
+) -> bytes:
     """What stands at `path` after trying to create it with `body`: equal to `body` exactly when it is ours.
 
-    Bodies carry an id of their own, so that equality means 'mine'.
+    Bodies carry an id of their own, so that equality means 'mine'. An UnavailableError leaves it open whether the
+    body stands, or will: a request that timed out may still arrive. The caller must stop, not reuse the path with
+    another body; whoever comes next finds out by creating there.
     """
-    while True:
-        raise NotImplementedError
+    unclear = "neither created nor readable"
+    for attempt in range(attempts):
+        if attempt:
+            pause(FIRST_PAUSE * 2 ** (attempt - 1))
+        try:
+            store.create(path, body)
+            return body
+        except ExistsError:
+            # Not yet 'theirs'. The client retries a PUT after a 5xx that had been stored, and is then told of its own
+            # object: taken at its word, a writer would give up a slot that it owns and that nobody carries out.
+            pass
+        except UnavailableError as error:
+            # Not yet 'failed' either: the answer may be what was lost. A writer that reported failure here would
+            # run its batch again into the next slot, on top of the record that stands.
+            unclear = str(error)
+        try:
+            return store.read(path)
+        except NotFoundError:
+            # S3 answers 409 to two creates that meet, with nothing stored; or the object was collected since. Creating
+            # again, always with the same body, is right for both: should the first request arrive late, it finds its
+            # own body there, and a slot from the grave is void by its place in the chain, not by this call.
+            continue
+        except UnavailableError as error:
+            unclear = str(error)
+    raise UnavailableError(
+        f"{path} in {store.url} could not be created after {attempts} attempts ({unclear}): check the store and run again"
+    )

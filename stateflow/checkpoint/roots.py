@@ -1,0 +1,83 @@
+"""From the URL of a checkpoint root to its store."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from urllib.parse import unquote, urlsplit
+
+from stateflow.checkpoint.local import LocalStore
+from stateflow.checkpoint.memory_store import named_store
+from stateflow.checkpoint.store import Store
+from stateflow.errors import UsageError
+
+_KEPT = 32
+_NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+
+_Key = tuple[str, bytes, bool]
+_opened: OrderedDict[_Key, Store] = OrderedDict()
+_lock = threading.Lock()
+
+
+def open_store(url: str, options: Mapping[str, str] = _NO_OPTIONS, *, fsync: bool = True) -> Store:
+    """The store of a root: a folder or file:// URL, s3://, gs://, az:// (abfs://, adl://), or memory:// in tests.
+
+    Cheap to call again, since every task does: a process keeps the stores that it used last.
+    """
+    scheme = urlsplit(url).scheme if "://" in url or url.startswith("file:") else ""
+    if scheme == "memory":
+        return named_store(url.removeprefix("memory://").strip("/"))
+    if not url.strip():
+        raise UsageError("the checkpoint root is empty: name a folder or a URL")
+    if scheme in ("", "file"):
+        url = f"file://{_folder(url, scheme)}"
+    key = (url.rstrip("/"), _fingerprint(options), fsync)
+    with _lock:
+        store = _opened.get(key)
+        if store is None:
+            store = _opened[key] = _made(url, scheme, options, fsync)
+            if len(_opened) > _KEPT:
+                _opened.popitem(last=False)
+        _opened.move_to_end(key)
+        return store
+
+
+def _made(url: str, scheme: str, options: Mapping[str, str], fsync: bool) -> Store:
+    if scheme in ("", "file"):
+        return LocalStore(Path(url.removeprefix("file://")), fsync=fsync)
+    # Imported late: a command on a local root need not load a client with its own threads.
+    from stateflow.checkpoint.objects import ObjectStore
+
+    return ObjectStore(url, options)
+
+
+def _folder(url: str, scheme: str) -> str:
+    if scheme == "":
+        return os.path.abspath(os.path.expanduser(url))
+    parts = urlsplit(url)
+    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+        raise UsageError(f"{url!r} is not a local folder: write file:///absolute/path or the plain path")
+    return os.path.abspath(unquote(parts.path))
+
+
+def _fingerprint(options: Mapping[str, str]) -> bytes:
+    """Tells options apart without keeping them."""
+    digest = hashlib.sha256()
+    for name, value in sorted(options.items()):
+        digest.update(f"{len(name)}:{name}{len(value)}:{value}".encode())
+    return digest.digest()
+
+
+def _after_fork() -> None:
+    # The lock may have been held by a thread that the child does not have; the stores may rely on such threads.
+    global _lock
+    _lock = threading.Lock()
+    _opened.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)
