@@ -1,0 +1,90 @@
+"""Renders docs/configuration.md from the declarations; `python -m stateflow.config` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stateflow.config import DECLARATIONS, FILE_NAME, FILE_VARIABLE, PREFIX, Options
+from stateflow.option import Declaration, written
+
+_TOP = f"""\
+# Configuration
+
+Made by `python -m stateflow.config > docs/configuration.md` from the declarations in `stateflow/config.py`.
+
+## Where a value comes from
+
+The first of these that sets an option wins:
+
+1. the command line: `--max-parallelism 256`
+2. the environment: `{PREFIX}MAX_PARALLELISM=256`
+3. the pipeline's code: `max_parallelism=256`
+4. the file: `max_parallelism = 256` in `{FILE_NAME}` in the working folder, or in the file that
+   `{FILE_VARIABLE}` names
+5. the default
+
+`stateflow doctor` shows every option with its value and where that value was set. An option that does not
+exist, or a value that does not fit, stops the command before anything is read or written, with exit code 2.
+Of the environment's variables that begin with `{PREFIX}`, those that resemble no option are left alone.
+
+Sizes are written like `20 KiB` or `256 MB`; units are binary, as in Spark and Flink: `1 MB` is 1048576
+bytes. Durations are written with their unit: `500 ms`, `10 minutes`, `7 days`. A mapping is a table in the file, and
+a JSON object or `name=value,name=value` elsewhere.
+
+## Options
+"""
+
+_EXAMPLE = f"""
+## Example
+
+```toml
+# {FILE_NAME}
+checkpoint_dir = "s3://lake/checkpoints"
+max_parallelism = 256
+retained_checkpoints = 10
+trigger = "30 seconds"
+rocksdb_block_cache = "1 GB"
+
+[storage_options]
+endpoint = "https://objects.example.org"
+```
+"""
+
+_FLINK = """
+## Coming from Flink
+
+| Flink's option | here |
+|---|---|
+"""
+
+
+def page() -> str:
+    return _TOP + "".join(_options()) + _EXAMPLE + _FLINK + "".join(sorted(_flink_rows()))
+
+
+def _options() -> Iterator[str]:
+    defaults = Options()
+    yield "\n| option | default | what it may be | meaning |\n|---|---|---|---|\n"
+    for name, declaration in DECLARATIONS.items():
+        default = written(declaration, getattr(defaults, name))
+        shown = f"`{default}`" if default else "empty"
+        yield f"| `{name}` | {shown} | {_allowed(declaration)} | {declaration.doc} |\n"
+
+
+def _allowed(declaration: Declaration) -> str:
+    if declaration.choices:
+        return ", ".join(f"`{choice}`" for choice in declaration.choices)
+    if declaration.kind == "trigger":
+        return "`drain`, `until-stopped` or a duration"
+    if declaration.kind == "yes/no":
+        return "`true`, `false`"
+    least = written(declaration, declaration.least) if declaration.least else None
+    most = written(declaration, declaration.most) if declaration.most is not None else None
+    limits = [f"at least {least}" if least else "", f"at most {most}" if most else ""]
+    return ", ".join([declaration.kind, *filter(None, limits)])
+
+
+def _flink_rows() -> Iterator[str]:
+    for name, declaration in DECLARATIONS.items():
+        for flink in declaration.flink:
+            yield f"| `{flink}` | `{name}` |\n"

@@ -1,0 +1,65 @@
+"""Sizes and durations as people write them: '256 MB', '10 minutes'."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+_QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
+
+_BYTES = {
+    **dict.fromkeys(("", "b", "byte", "bytes"), 1),
+    **dict.fromkeys(("k", "kb", "kib"), 1 << 10),
+    **dict.fromkeys(("m", "mb", "mib"), 1 << 20),
+    **dict.fromkeys(("g", "gb", "gib"), 1 << 30),
+    **dict.fromkeys(("t", "tb", "tib"), 1 << 40),
+}
+_MICROSECONDS = {
+    **dict.fromkeys(("ms", "milli", "millis", "millisecond", "milliseconds"), 1_000),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1_000_000),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60_000_000),
+    **dict.fromkeys(("h", "hour", "hours"), 3_600_000_000),
+    **dict.fromkeys(("d", "day", "days"), 86_400_000_000),
+    **dict.fromkeys(("w", "week", "weeks"), 604_800_000_000),
+}
+
+
+def size(text: str) -> int:
+    """Bytes. Units are binary, as in Spark and Flink: '1 MB' and '1 MiB' are both 1048576."""
+    number, unit = _split(text, "a size", "'20 KiB' or '256 MB'")
+    if unit not in _BYTES:
+        raise ValueError(f"{text!r} is not a size: write it like '20 KiB' or '256 MB'")
+    return round(number * _BYTES[unit])
+
+
+def duration(text: str) -> timedelta:
+    """Exact to the microsecond. '0' needs no unit; every other number does."""
+    number, unit = _split(text, "a duration", "'500 ms' or '10 minutes'")
+    if number == 0 and not unit:
+        return timedelta(0)
+    if unit not in _MICROSECONDS:
+        raise ValueError(f"{text!r} is not a duration: write it with its unit, like '500 ms' or '10 minutes'")
+    return timedelta(microseconds=round(number * _MICROSECONDS[unit]))
+
+
+def written_size(count: int) -> str:
+    for unit, factor in (("TB", 1 << 40), ("GB", 1 << 30), ("MB", 1 << 20), ("KiB", 1 << 10)):
+        if count and count % factor == 0:
+            return f"{count // factor} {unit}"
+    return f"{count} bytes" if count else "0"
+
+
+def written_duration(length: timedelta) -> str:
+    micros = length // timedelta(microseconds=1)
+    for unit in ("week", "day", "hour", "minute", "second"):
+        count, rest = divmod(micros, _MICROSECONDS[unit])
+        if count and not rest:
+            return f"{count} {unit}{'s' if count > 1 else ''}"
+    return f"{micros / 1000:g} ms" if micros else "0"
+
+
+def _split(text: str, what: str, example: str) -> tuple[float, str]:
+    found = _QUANTITY.match(text)
+    if not found:
+        raise ValueError(f"{text!r} is not {what}: write it like {example}")
+    return float(found[1]), found[2].lower()

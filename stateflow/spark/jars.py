@@ -1,0 +1,134 @@
+"""Spark's extra jars (Delta): resolved once into a folder of our own, then passed to sessions as local files.
+
+Resolution takes seconds and the network every time; a list of files takes neither.
+`python -m stateflow.spark.jars` resolves what is not there yet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from stateflow.config import cache_folder
+from stateflow.errors import StateflowError, UnavailableError
+from stateflow.spark.java import find_java, install_java, require_java
+
+_RECORD = "jars.json"
+
+
+def packages() -> tuple[str, ...]:
+    """Maven coordinates that fit the installed Spark and Delta."""
+    spark = ".".join(version("pyspark").split(".")[:2])
+    return (f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}",)
+
+
+def local_jars(cache: Path) -> tuple[Path, ...]:
+    """The jars, from `cache` when they are there and whole, else resolved into it."""
+    return recorded_jars(cache) or resolve_jars(cache)
+
+
+def recorded_jars(cache: Path) -> tuple[Path, ...]:
+    """Empty when nothing is recorded for these packages, or when a file has gone."""
+    try:
+        record = json.loads((cache / _RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ()
+    if record.get("packages") != list(packages()):
+        return ()
+    jars = tuple(cache / name for name in record["jars"])
+    return jars if all(jar.is_file() for jar in jars) else ()
+
+
+def resolve_jars(cache: Path) -> tuple[Path, ...]:
+    """Through Spark's own resolver, which honours `spark.jars.repositories` and `spark.jars.ivySettings`."""
+    cache.mkdir(parents=True, exist_ok=True)
+    java = require_java(cache)
+    part = cache / f"ivy.{os.getpid()}.part"
+    target = cache / "ivy"
+    try:
+        failure = _resolve(part, java, {})
+        if failure:
+            # A half-filled ~/.m2 makes resolution fail for good: once more, with a home that has none.
+            shutil.rmtree(part, ignore_errors=True)
+            failure = _resolve(part, java, {"user.home": str(part)})
+        names = sorted(jar.name for jar in (part / "jars").glob("*.jar"))
+        if failure or not names:
+            raise UnavailableError(
+                f"Spark could not resolve {', '.join(packages())} ({failure or 'no jar arrived'}) and kept nothing: "
+                "check the network or set spark.jars.repositories in spark-defaults.conf, then try again"
+            )
+        shutil.rmtree(target, ignore_errors=True)
+        part.rename(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    record = {"packages": packages(), "jars": [f"ivy/jars/{name}" for name in names]}
+    written = cache / f"{_RECORD}.{os.getpid()}.part"
+    written.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    written.rename(cache / _RECORD)
+    return tuple(target / "jars" / name for name in names)
+
+
+def _resolve(ivy: Path, java: Path, properties: Mapping[str, str]) -> str:
+    """What went wrong, in the resolver's words; empty when all is there."""
+    import pyspark
+
+    with tempfile.TemporaryDirectory() as scratch:
+        nothing = Path(scratch) / "nothing.py"
+        nothing.touch()
+        command = [
+            str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+            *("--master", "local[1]", "--packages", ",".join(packages())),
+            *("--conf", f"spark.jars.ivy={ivy}", "--conf", "spark.ui.enabled=false"),
+            str(nothing),
+        ]
+        options = {**_proxy(os.environ), **properties}
+        flags = " ".join(f"-D{name}={value}" for name, value in options.items())
+        environment = {
+            **{name: value for name, value in os.environ.items() if name != "SPARK_HOME"},
+            "JAVA_HOME": str(java),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {flags}".strip(),
+        }
+        done = subprocess.run(
+            command, cwd=scratch, env=environment, capture_output=True, text=True, check=False
+        )
+    if done.returncode == 0:
+        return ""
+    told = [line.strip() for line in done.stderr.splitlines()]
+    problems = [line for line in told if "not found" in line or "failed" in line or "Exception" in line]
+    return (problems or told or [f"exit code {done.returncode}"])[-1].lstrip(": ")
+
+
+def _proxy(env: Mapping[str, str]) -> dict[str, str]:
+    """Java does not read the proxy variables that every other tool reads."""
+    options: dict[str, str] = {}
+    for scheme in ("http", "https"):
+        proxy = urlsplit(env.get(f"{scheme}_proxy") or env.get(f"{scheme}_proxy".upper()) or "")
+        if proxy.hostname:
+            options[f"{scheme}.proxyHost"] = proxy.hostname
+            options[f"{scheme}.proxyPort"] = str(proxy.port or (443 if proxy.scheme == "https" else 80))
+    excluded = env.get("no_proxy") or env.get("NO_PROXY") or ""
+    hosts = [
+        f"*{host}" if host.startswith(".") else host for host in excluded.replace(" ", "").split(",") if host
+    ]
+    if options and hosts:
+        options["http.nonProxyHosts"] = "|".join(hosts)
+    return options
+
+
+if __name__ == "__main__":
+    folder = cache_folder()
+    try:
+        if not find_java(folder):
+            install_java(folder)
+        print(f"{len(local_jars(folder))} jars in {folder / 'ivy' / 'jars'}")
+    except StateflowError as error:
+        sys.exit(f"stateflow: {error}")

@@ -1,0 +1,103 @@
+"""The Spark session of a run: Delta, Arrow, UTC, the running interpreter, and jars that are already here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from stateflow.config import cache_folder
+from stateflow.spark.jars import local_jars
+from stateflow.spark.java import require_java
+
+_log = logging.getLogger(__name__)
+
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+# What may be changed while a session lives, and so applies to one that somebody else has built, too.
+_RUNTIME = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
+    # Delta's default of 50 makes each commit to a small table take seconds.
+    "spark.databricks.delta.snapshotPartitions": "2",
+    # It would put a shuffle between a keyed operator and its sink: acks must come from the stage that writes.
+    "spark.databricks.delta.optimizeWrite.enabled": "false",
+}
+_STATIC = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": "4g",
+    "spark.log.level": "ERROR",
+    "spark.python.worker.reuse": "true",
+    "spark.python.worker.faulthandler.enabled": "false",
+}
+
+
+def build_session(
+    app: str, *, master: str | None = None, conf: Mapping[str, str] = {}, cache: Path | None = None
+) -> SparkSession:
+    """A session for `app`, or the one that is already there with the runtime settings applied to it.
+
+    `master` defaults to what the Spark installation says, else to all cores of this machine. `cache` is where
+    jars and Java are kept; it defaults to the configuration's.
+    """
+    if SparkContext._active_spark_context is not None:
+        return _adapted(SparkSession.builder.getOrCreate(), conf)
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" in os.environ:
+        return _submitted(app, conf)
+    return _started(app, master, conf, cache or cache_folder())
+
+
+def submit_conf(cache: Path | None = None) -> dict[str, str]:
+    """What a Delta pipeline under spark-submit needs on the command line: set later, it comes too late."""
+    return {**_DELTA, "spark.jars": ",".join(map(str, local_jars(cache or cache_folder())))}
+
+
+def _started(app: str, master: str | None, conf: Mapping[str, str], cache: Path) -> SparkSession:
+    os.environ["JAVA_HOME"] = str(require_java(cache))
+    chosen = master or conf.get("spark.master") or os.environ.get("MASTER")
+    if chosen is None or chosen.startswith("local"):
+        # Spark would take the first python3 on the PATH, which need not have this library.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = {**_DELTA, **_RUNTIME, **_STATIC, **conf}
+    jars = [*filter(None, [conf.get("spark.jars")]), *map(str, local_jars(cache))]
+    settings["spark.jars"] = ",".join(jars)
+    extensions = [_DELTA["spark.sql.extensions"], *conf.get("spark.sql.extensions", "").split(",")]
+    settings["spark.sql.extensions"] = ",".join(dict.fromkeys(filter(None, extensions)))
+    builder = SparkSession.builder.appName(app).master(chosen or "local[*]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(settings["spark.log.level"])
+    return session
+
+
+def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
+    """spark-submit has started the JVM: master, jars and memory are its own, the rest still can be set."""
+    builder = SparkSession.builder.appName(app)
+    for name, value in {**_RUNTIME, **conf}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(conf.get("spark.log.level", _STATIC["spark.log.level"]))
+    return session
+
+
+def _adapted(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    for name, value in {**_RUNTIME, **conf}.items():
+        if session.conf.isModifiable(name) or name.startswith("spark.databricks."):
+            session.conf.set(name, value)
+        elif session.conf.get(name, None) != value:
+            _log.warning("%s=%s was not applied: the Spark session already runs", name, value)
+    return session
