@@ -1,0 +1,108 @@
+"""Binds a process instance's declared states to a cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stateflow.checkpoint.records import StateSchema
+from stateflow.errors import StateflowError
+from stateflow.process import Process
+from stateflow.state.bound import (
+    BoundAggregatingState,
+    BoundListState,
+    BoundMapState,
+    BoundOperatorList,
+    BoundReducingState,
+    BoundTimer,
+    BoundValueState,
+    Cursor,
+    StoredState,
+)
+from stateflow.state.declare import (
+    AggregatingState,
+    Declaration,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
+from stateflow.state.keycodec import KeyCodec
+from stateflow.state.serializers import key_types_for, serializer_for
+
+TIMER_IDS = 2
+"""A timer takes two state ids: its queue, and the time per key."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The bound states of one task."""
+
+    stored: tuple[StoredState[Any], ...]
+    """Single-entry states, which can be prefetched."""
+    timers: dict[str, BoundTimer]
+    handlers: dict[str, Any]
+    operator: dict[str, Any]
+    """BoundOperatorList, or a dict for broadcast state."""
+
+
+def bind(process: Process[Any], uid: str, cursor: Cursor, state_ids: Mapping[str, int]) -> Binding:
+    """Puts bound states in place of the declarations of `process`."""
+    declared = type(process).declarations()
+    stored: list[StoredState[Any]] = []
+    for name, declaration in declared.states.items():
+        state = _bound(declaration, uid, cursor, state_ids[name])
+        if isinstance(state, StoredState):
+            stored.append(state)
+        process.__dict__[name] = state
+    timers, handlers = {}, {}
+    for name, timer in declared.timers.items():
+        timers[name] = process.__dict__[name] = BoundTimer(cursor, uid, name, state_ids[name], timer.time)
+        handlers[name] = getattr(process, timer.handler or "")
+    operator: dict[str, Any] = {}
+    for name, declaration in declared.operator.items():
+        operator[name] = {} if declaration.kind == "broadcast" else BoundOperatorList([])
+        process.__dict__[name] = operator[name]
+    return Binding(tuple(stored), timers, handlers, operator)
+
+
+def _bound(declaration: Declaration, uid: str, cursor: Cursor, state_id: int) -> Any:
+    name, ttl = declaration.name, declaration.ttl
+    match declaration:
+        case ValueState():
+            serializer = serializer_for(declaration.type)
+            return BoundValueState(cursor, uid, name, state_id, serializer, ttl, default=declaration.default)
+        case ReducingState():
+            serializer = serializer_for(declaration.type)
+            return BoundReducingState(cursor, uid, name, state_id, serializer, ttl, reduce=declaration.reduce)
+        case AggregatingState():
+            return BoundAggregatingState(
+                cursor, uid, name, state_id, serializer_for(declaration.type), ttl,
+                create=declaration.create, add=declaration.add, result=declaration.result,
+            )  # fmt: skip
+        case ListState():
+            return BoundListState(cursor, uid, name, state_id, serializer_for(declaration.type), ttl)
+        case MapState():
+            codec = KeyCodec(key_types_for(declaration.key))
+            return BoundMapState(cursor, uid, name, state_id, codec, serializer_for(declaration.type), ttl)
+    raise TypeError(f"no binding for {declaration!r}")
+
+
+def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema]:
+    """What the record says of an operator's states, still without ids."""
+    declared = process_type.declarations()
+    out: dict[str, StateSchema] = {}
+    for name, declaration in declared.states.items():
+        try:
+            value = serializer_for(declaration.type).schema  # type: ignore[attr-defined]
+            map_key = ",".join(key_types_for(declaration.key)) if isinstance(declaration, MapState) else ""
+        except StateflowError as error:
+            raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
+        out[name] = StateSchema(
+            id=0, kind=declaration.kind, value=value, map_key=map_key, ttl=declaration.ttl,
+            queryable=declaration.queryable, aliases=declaration.aliases,
+        )  # fmt: skip
+    for name, timer in declared.timers.items():
+        out[name] = StateSchema(id=0, kind="timer", value=timer.time)
+    return out

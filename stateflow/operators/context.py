@@ -1,0 +1,81 @@
+"""The context that user code is given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from random import Random
+from typing import Any
+
+from stateflow.errors import UsageError
+from stateflow.process import Output
+from stateflow.state.bound import Cursor
+from stateflow.state.instants import instant
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is fixed for a whole batch, and recorded with it."""
+
+    slot: int
+    now: int
+    seed: int
+    watermark: int | None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+class TaskCounter:
+    __slots__ = ("value",)
+
+    def __init__(self) -> None:
+        self.value = 0
+
+    def inc(self, by: int = 1) -> None:
+        self.value += by
+
+
+class TaskMetrics:
+    def __init__(self) -> None:
+        self.counters: dict[str, TaskCounter] = {}
+
+    def counter(self, name: str) -> TaskCounter:
+        return self.counters.setdefault(name, TaskCounter())
+
+
+class OperatorContext:
+    """One per task."""
+
+    def __init__(self, cursor: Cursor, moment: Moment, subtask: int, outputs: Mapping[str, Any]) -> None:
+        self._cursor = cursor
+        self._moment = moment
+        self._random: Random | None = None
+        self._random_at = -1
+        self.subtask = subtask
+        self.late = False
+        self.metrics = TaskMetrics()
+        self.parameters = moment.parameters
+        self.checkpoint_id = moment.slot
+        self.now: datetime = instant(moment.now)
+        self.watermark: datetime | None = None if moment.watermark is None else instant(moment.watermark)
+        self.sides: dict[str, list[Any]] = {name: [] for name in outputs}
+
+    @property
+    def key(self) -> Any:
+        return self._cursor.key
+
+    @property
+    def random(self) -> Random:
+        cursor = self._cursor
+        if self._random is None or self._random_at != cursor.serial:
+            self._random = Random(f"{self._moment.seed}:{cursor.base[cursor.i].hex()}")
+            self._random_at = cursor.serial
+        return self._random
+
+    def emit(self, output: Output[Any], row: Any) -> None:
+        try:
+            self.sides[output.name].append(row)
+        except KeyError:
+            raise UsageError(
+                f"side output {output.name!r} is not known to this operator: list it in outputs=[...] of .process()"
+            ) from None

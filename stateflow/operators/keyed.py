@@ -1,0 +1,272 @@
+"""The keyed operator's engine: chunks of keys in, output rows and state changes out.
+
+It knows neither Spark nor Arrow: a Spark task and the test harness drive it alike.
+"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from typing import Any
+
+from stateflow.errors import StateflowError, UsageError
+from stateflow.operators.binding import Binding, bind
+from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
+from stateflow.process import ConnectedProcess
+from stateflow.state.backend import Backend
+from stateflow.state.bound import Change, Cursor
+from stateflow.state.encoding import prefix, split, split_timer, state_range, timer_range
+from stateflow.state.instants import instant
+from stateflow.state.keycodec import KeyCodec
+
+PREFETCH_SHARE = 0.5
+"""A batched look-up pays when at least this share of the keys reads the state."""
+
+
+class UserCodeError(StateflowError):
+    """User code raised; the sentence names operator, key and the exception."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Whole keys that follow each other; `rows(i)` gives the i-th key's row iterators, one per input."""
+
+    keys: Sequence[Any]
+    base: list[bytes]
+    """Full keys under state id 0."""
+    rows: Callable[[int], tuple[Iterator[Any], ...]]
+    keys_for: Callable[[int], list[bytes]]
+    """Full keys under another state id, for prefetching."""
+
+
+class KeyedEngine:
+    """One operator in one task. `attach` a shard's backend, `run` chunks, `fire` timers; `out` fills with rows."""
+
+    def __init__(self, spec: OperatorSpec, moment: Moment, subtask: int) -> None:
+        self.spec = spec
+        self.moment = moment
+        self.cursor = Cursor(moment.slot, moment.now)
+        self.process = spec.process()
+        sides = [*spec.sides, *([DEAD_LETTERS] if spec.on_error == "dead_letter" else [])]
+        self.context = OperatorContext(self.cursor, moment, subtask, dict.fromkeys(sides))
+        self.binding: Binding = bind(self.process, spec.uid, self.cursor, spec.state_ids)
+        self.codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
+        self.out: list[Any] = []
+        self.keys = 0
+        self.dead_letters = 0
+        self.timers_fired = 0
+        self._prefetch: list[Any] = list(self.binding.stored)
+        self._handlers = self._steps()
+
+    def _steps(self) -> tuple[Callable[..., Any], ...]:
+        process: Any = self.process
+        if isinstance(process, ConnectedProcess):
+            return process.process_left, process.process_right
+        return (process.process,)
+
+    def attach(self, backend: Backend) -> None:
+        self.cursor.backend = backend
+        self.cursor.position = 0
+
+    def run(self, chunk: Chunk) -> None:
+        """Calls user code for every key of the chunk and applies its state changes."""
+        cursor = self.cursor
+        cursor.base = chunk.base
+        self._look_up(chunk)
+        changes: list[Change] = []
+        self._run_keys(chunk, changes)
+        cursor.backend.write(changes)
+        self.keys += len(chunk.keys)
+        wanted = PREFETCH_SHARE * len(chunk.keys)
+        self._prefetch = [state for state in self.binding.stored if state.reads >= wanted]
+        for state in self.binding.stored:
+            state.prefetch(None, None)
+            state.reads = 0
+
+    def _run_keys(self, chunk: Chunk, changes: list[Change]) -> None:
+        cursor, context, rows_of = self.cursor, self.context, chunk.rows
+        dirty, extend = cursor.dirty, self.out.extend
+        serial = cursor.serial
+        single = self._handlers[0] if len(self._handlers) == 1 else None
+        flush = cursor.flush
+        for i, key in enumerate(chunk.keys):
+            cursor.i = i
+            cursor.key = key
+            serial = cursor.serial = serial + 1
+            mark = (len(self.out), len(changes))
+            try:
+                if single is not None:
+                    got = single(key, rows_of(i)[0], context)
+                    if got is not None:
+                        extend(got)
+                else:
+                    for step, rows in zip(self._handlers, rows_of(i), strict=True):
+                        got = step(key, rows, context)
+                        if got is not None:
+                            extend(got)
+                if dirty:
+                    flush(changes)
+            except Exception as error:
+                del self.out[mark[0] :], changes[mark[1] :]
+                self._failed(error, key, rows_of(i))
+                serial = cursor.serial
+
+    def _look_up(self, chunk: Chunk) -> None:
+        """One batched look-up per state that keys are known to read."""
+        if len(chunk.keys) < 8:
+            return
+        for state in self._prefetch:
+            keys = chunk.keys_for(state.state_id)
+            state.prefetch(keys, self.cursor.backend.get_many(keys))
+
+    def _failed(self, error: Exception, key: Any, inputs: tuple[Iterator[Any], ...]) -> None:
+        spec = self.spec
+        self.cursor.discard()
+        where = f"operator {spec.uid!r} failed on key {key!r}"
+        if spec.on_error != "dead_letter":
+            if isinstance(error, StateflowError):
+                raise error
+            raise UserCodeError(
+                f"{where}: {type(error).__name__}: {error}\n{_user_frames(error)}"
+                "Mend the code or the data, or divert such keys with on_error='dead_letter'."
+            ) from error
+        kept: list[Any] = []
+        count = 0
+        for rows in inputs:
+            for row in rows:
+                count += 1
+                if len(kept) < spec.dead_letter_limit:
+                    kept.append(row)
+        self.dead_letters += 1
+        self.context.sides[DEAD_LETTERS].append(
+            (
+                spec.uid,
+                repr(key),
+                f"{type(error).__name__}: {error}",
+                _user_frames(error),
+                json.dumps([_plain(row) for row in kept], default=str),
+                count,
+                self.moment.slot,
+            )
+        )
+
+    def fire(self, groups: range) -> Iterator[None]:
+        """Fires timers that are due in these key groups, in time order; yields when output should be taken."""
+        cursor, backend = self.cursor, self.cursor.backend
+        fired = True
+        while fired:
+            fired = False
+            due = merge(*(self._due(name, timer, groups) for name, timer in self.binding.timers.items()))
+            batch = []
+            for entry in due:
+                batch.append(entry)
+                if len(batch) == 10_000:
+                    break
+            for at, base, name in batch:
+                changes: list[Change] = []
+                group, _, body = split(base)
+                cursor.base, cursor.i = [base], 0
+                cursor.serial += 1
+                cursor.key = key = self.codec.decode(body, 0)[0]
+                timer = self.binding.timers[name]
+                if timer.micros != at:
+                    continue  # an earlier handler of this batch moved or cleared it
+                fired = True
+                self.timers_fired += 1
+                mark = len(self.out)
+                try:
+                    got = self.binding.handlers[name](key, instant(at), self.context)
+                    if got is not None:
+                        self.out.extend(got)
+                    timer.fired(at)
+                    cursor.flush(changes)
+                except Exception as error:
+                    del self.out[mark:]
+                    changes.clear()
+                    self._failed(error, key, ())
+                    timer.clear()
+                    cursor.flush(changes)
+                backend.write(changes)
+                if len(self.out) >= 20_000:
+                    yield
+            yield
+
+    def _due(self, name: str, timer: Any, groups: range) -> Iterator[tuple[int, bytes, str]]:
+        limit = self.moment.watermark if timer.time == "event" else self.moment.now
+        if limit is None:
+            return iter(())
+        queue_id = timer.queue_id
+
+        def of(group: int) -> Iterator[tuple[int, bytes, str]]:
+            for full, _ in self.cursor.backend.scan(*timer_range(group, queue_id, limit)):
+                at, rest = split_timer(split(full).body)
+                yield at, prefix(group, 0) + rest, name
+
+        return merge(*(of(group) for group in groups))
+
+    def next_timers(self, groups: range) -> tuple[int | None, int | None]:
+        """The earliest event-time and processing-time timers that are set."""
+        earliest: dict[str, int | None] = {"event": None, "processing": None}
+        for timer in self.binding.timers.values():
+            queue_id = timer.queue_id
+            for group in groups:
+                first = next(iter(self.cursor.backend.scan(*state_range(group, queue_id))), None)
+                if first is not None:
+                    at = split_timer(split(first[0]).body)[0]
+                    known = earliest[timer.time]
+                    earliest[timer.time] = at if known is None else min(known, at)
+        return earliest["event"], earliest["processing"]
+
+    def open(self) -> None:
+        self._user("open", self.process.open)
+
+    def restore(self) -> None:
+        if self.binding.operator:
+            self._user("restore", self.process.restore)
+
+    def snapshot(self) -> None:
+        if self.binding.operator:
+            self._user("snapshot", self.process.snapshot)
+
+    def close(self) -> None:
+        self._user("close", self.process.close, without_context=True)
+
+    def broadcast(self, name: str, rows: Sequence[Any]) -> None:
+        self._user(
+            "process_broadcast", lambda context: self.process.process_broadcast(name, iter(rows), context)
+        )
+
+    def _user(self, what: str, method: Callable[..., Any], *, without_context: bool = False) -> None:
+        try:
+            method() if without_context else method(self.context)
+        except StateflowError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"operator {self.spec.uid!r} failed in {what}: {type(error).__name__}: {error}\n{_user_frames(error)}"
+            ) from error
+
+
+def _user_frames(error: Exception) -> str:
+    """Where in user code it happened, without the frames of this library."""
+    frames = [
+        f for f in traceback.extract_tb(error.__traceback__) if "/stateflow/operators/" not in f.filename
+    ]
+    return "".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}\n" for f in frames[-3:])
+
+
+def _plain(row: Any) -> Any:
+    if hasattr(row, "_asdict"):
+        return row._asdict()
+    fields = getattr(row, "__dataclass_fields__", None) or getattr(row, "__struct_fields__", None)
+    return {name: getattr(row, name) for name in fields} if fields else row
+
+
+def check_output(spec: OperatorSpec) -> None:
+    """Refuses an operator whose output type cannot be known."""
+    if not spec.output.fields:
+        raise UsageError(f"operator {spec.uid!r} has an output without columns: give it a type with fields")

@@ -1,0 +1,154 @@
+"""What users write keyed operators with: process classes, side outputs and the context."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from random import Random
+from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin
+
+from stateflow.errors import UsageError
+from stateflow.state.declare import Declared, declared
+
+K = TypeVar("K")
+R = TypeVar("R")
+L = TypeVar("L")
+O = TypeVar("O")  # noqa: E741 - the row types are key, row and output
+
+
+@dataclass(frozen=True, slots=True)
+class Output(Generic[O]):
+    """A named side output: `ctx.emit(output, row)` sends to it, `stream.side(output)` reads it."""
+
+    name: str
+    type: Any
+
+
+def output(name: str, type: type[O] | str) -> Output[O]:
+    """Declares a side output."""
+    return Output(name, type)
+
+
+class Counter(Protocol):
+    def inc(self, by: int = 1) -> None: ...
+
+
+class Metrics(Protocol):
+    """User metrics: summed over all subtasks of a batch and shown with its checkpoint."""
+
+    def counter(self, name: str) -> Counter: ...
+
+
+class Context(Protocol):
+    """What user code may ask while it processes a key. Everything here is the same when the batch is replayed."""
+
+    @property
+    def key(self) -> Any: ...
+    @property
+    def now(self) -> datetime:
+        """The batch's processing time, fixed when it began."""
+        ...
+
+    @property
+    def random(self) -> Random:
+        """Seeded by batch and key."""
+        ...
+
+    @property
+    def watermark(self) -> datetime | None:
+        """No earlier event is expected; None before the first one."""
+        ...
+
+    @property
+    def late(self) -> bool:
+        """Whether the row read last was behind the watermark where its source entered."""
+        ...
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The slot that this batch will be recorded in."""
+        ...
+
+    @property
+    def subtask(self) -> int: ...
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    def emit(self, output: Output[Any], row: Any) -> None: ...
+
+
+class Process(Generic[K]):
+    """Common to all process classes: declared state, life cycle, hooks."""
+
+    def open(self, ctx: Context) -> None:
+        """Once per task, before the first key: connections, models. State of keys is not to be had here."""
+
+    def close(self) -> None:
+        """Once per task, also when it fails."""
+
+    def restore(self, ctx: Context) -> None:
+        """After operator state was loaded, before the first key."""
+
+    def snapshot(self, ctx: Context) -> None:
+        """Before operator state is recorded: the last chance to update it."""
+
+    def process_broadcast(self, name: str, rows: Iterator[Any], ctx: Context) -> None:
+        """Rows of a broadcast stream, the same in every subtask, before the keys of the batch."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in type(self).declared_names():
+            raise UsageError(
+                f"self.{name} = ... replaces the state {name!r} itself: set its value with self.{name}.value, "
+                "or call a method of it"
+            )
+        object.__setattr__(self, name, value)
+
+    @classmethod
+    def declarations(cls) -> Declared:
+        found = cls.__dict__.get("_declarations")
+        if found is None:
+            found = declared(cls)
+            cls._declarations = found  # type: ignore[attr-defined]
+        return found  # type: ignore[no-any-return]
+
+    @classmethod
+    def declared_names(cls) -> frozenset[str]:
+        names = cls.__dict__.get("_declared_names")
+        if names is None:
+            found = cls.declarations()
+            names = frozenset((*found.states, *found.timers, *found.operator))
+            cls._declared_names = names  # type: ignore[attr-defined]
+        return names  # type: ignore[no-any-return]
+
+
+class KeyedProcess(Process[K], Generic[K, R, O]):
+    """One call of `process` per key and batch, with the key's rows in `order_by` order."""
+
+    def process(self, key: K, rows: Iterator[R], ctx: Context) -> Iterable[O] | None:
+        raise NotImplementedError(f"{type(self).__name__} does not define process(self, key, rows, ctx)")
+
+
+class ConnectedProcess(Process[K], Generic[K, L, R, O]):
+    """Two inputs with the same key and one state: for each key first the left rows, then the right ones."""
+
+    def process_left(self, key: K, rows: Iterator[L], ctx: Context) -> Iterable[O] | None:
+        raise NotImplementedError(f"{type(self).__name__} does not define process_left(self, key, rows, ctx)")
+
+    def process_right(self, key: K, rows: Iterator[R], ctx: Context) -> Iterable[O] | None:
+        raise NotImplementedError(
+            f"{type(self).__name__} does not define process_right(self, key, rows, ctx)"
+        )
+
+
+def type_arguments(cls: type[Process[Any]]) -> tuple[Any, ...]:
+    """The types in `KeyedProcess[int, Order, Total]`; empty when the class names none."""
+    for klass in cls.__mro__:
+        for base in getattr(klass, "__orig_bases__", ()):
+            origin = get_origin(base)
+            if isinstance(origin, type) and issubclass(origin, (KeyedProcess, ConnectedProcess)):
+                arguments = get_args(base)
+                if not any(isinstance(a, TypeVar) for a in arguments):
+                    return arguments
+    return ()

@@ -1,0 +1,178 @@
+"""Row types: from a dataclass, msgspec Struct, NamedTuple or schema string to named fields with Spark types.
+
+A field's type is the text that Spark's DDL uses, so that it can be recorded and compared without Spark.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from stateflow.errors import UsageError
+
+_SCALARS: dict[Any, str] = {
+    bool: "boolean",
+    int: "bigint",
+    float: "double",
+    str: "string",
+    bytes: "binary",
+    datetime: "timestamp",
+    date: "date",
+    Decimal: "decimal(38,18)",
+}
+KEY_TYPES = {
+    "boolean": "bool",
+    "bigint": "int",
+    "int": "int",
+    "smallint": "int",
+    "tinyint": "int",
+    "string": "str",
+    "binary": "bytes",
+    "date": "date",
+    "timestamp": "datetime",
+}
+_ALIASES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "real": "float"}
+SPARK_OF_KEY = {
+    "bool": "boolean",
+    "int": "bigint",
+    "str": "string",
+    "bytes": "binary",
+    "date": "date",
+    "datetime": "timestamp",
+    "decimal": "decimal(38,18)",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    type: str
+    hint: Any = None
+    """The Python type, when the row type has one."""
+    nullable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class RowType:
+    """Names, types and a way to make one row from its values in field order."""
+
+    name: str
+    fields: tuple[Field, ...]
+    make: Callable[..., Any]
+    typed: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f.name for f in self.fields)
+
+    @property
+    def ddl(self) -> str:
+        """The schema as Spark's DDL."""
+        return ", ".join(f"`{f.name}` {f.type}" for f in self.fields)
+
+    def field(self, name: str) -> Field | None:
+        return next((f for f in self.fields if f.name == name), None)
+
+
+def key_type(spark_type: str) -> str | None:
+    """The key type's name for a Spark type; None when it cannot be a key."""
+    return "decimal" if spark_type.startswith("decimal") else KEY_TYPES.get(spark_type)
+
+
+def spark_type(hint: Any, where: str) -> tuple[str, bool]:
+    """`(type, nullable)` of a Python type hint."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        for extra in arguments[1:]:
+            if isinstance(extra, str):
+                return extra, False
+        return spark_type(arguments[0], where)
+    if origin in (Union, types.UnionType):
+        inner = [a for a in arguments if a is not type(None)]
+        if len(inner) == 1 and len(arguments) == 2:
+            return spark_type(inner[0], where)[0], True
+    if hint in _SCALARS:
+        return _SCALARS[hint], False
+    if origin in (list, tuple) and arguments and (origin is list or arguments[1:] == (Ellipsis,)):
+        return f"array<{spark_type(arguments[0], where)[0]}>", False
+    if origin is dict:
+        return f"map<{spark_type(arguments[0], where)[0]},{spark_type(arguments[1], where)[0]}>", False
+    if _is_record(hint):
+        inner_fields = ",".join(f"{f.name}:{f.type}" for f in row_type(hint).fields)
+        return f"struct<{inner_fields}>", False
+    raise UsageError(
+        f"{where} has type {hint!r}, which has no Spark type: use bool, int, float, str, bytes, datetime, date, "
+        "Decimal, list, dict, Optional, a dataclass or a msgspec Struct"
+    )
+
+
+def row_type(declared: Any) -> RowType:
+    """The row type of a class or of a schema string such as `"user long, total double"`."""
+    if isinstance(declared, RowType):
+        return declared
+    if isinstance(declared, str):
+        return _from_schema(declared)
+    if not _is_record(declared):
+        raise UsageError(
+            f"{declared!r} is not a row type: use a dataclass, a msgspec Struct, a NamedTuple or a schema string"
+        )
+    hints = get_type_hints(declared, include_extras=True)
+    fields = []
+    for name in _field_names(declared):
+        text, nullable = spark_type(hints[name], f"field {declared.__name__}.{name}")
+        fields.append(Field(name, text, hints[name], nullable))
+    return RowType(declared.__name__, tuple(fields), declared, True)
+
+
+def _from_schema(text: str) -> RowType:
+    fields = []
+    for part in _split(text):
+        found = re.match(r"\s*`?([A-Za-z_]\w*)`?\s*:?\s+(.+?)\s*\Z", part, re.S) or re.match(
+            r"\s*(\w+)\s*:\s*(.+?)\s*\Z", part, re.S
+        )
+        if not found:
+            raise UsageError(
+                f"schema {text!r} cannot be read at {part.strip()!r}: write 'name type, name type'"
+            )
+        spark = found[2].lower()
+        nullable = not spark.endswith(" not null")
+        spark = spark.removesuffix(" not null").strip()
+        fields.append(Field(found[1], _ALIASES.get(spark, spark), None, nullable))
+    make = namedtuple("Row", [f.name for f in fields], rename=True)  # type: ignore[misc]
+    return RowType("Row", tuple(fields), make, False)
+
+
+def _split(text: str) -> list[str]:
+    parts, depth, start = [], 0, 0
+    for i, char in enumerate(text):
+        depth += (char in "<(") - (char in ">)")
+        if char == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [*parts, text[start:]]
+
+
+def _is_record(hint: Any) -> bool:
+    return isinstance(hint, type) and (
+        dataclasses.is_dataclass(hint)
+        or issubclass(hint, msgspec.Struct)
+        or (issubclass(hint, tuple) and hasattr(hint, "_fields"))
+    )
+
+
+def _field_names(declared: Any) -> list[str]:
+    if dataclasses.is_dataclass(declared):
+        return [f.name for f in dataclasses.fields(declared) if f.init]
+    if issubclass(declared, msgspec.Struct):
+        return list(declared.__struct_fields__)
+    return list(typing.cast(Any, declared)._fields)

@@ -1,0 +1,314 @@
+"""State declarations: what a process class says it keeps. Bound to the current key while rows are processed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Generic, TypeVar, overload
+
+from stateflow.errors import UsageError
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+A = TypeVar("A")
+R = TypeVar("R")
+
+_MISSING: Any = object()
+
+
+class Declaration:
+    """A named state of an operator. Reading the attribute of an instance gives the state bound to its key."""
+
+    kind = ""
+    name = ""
+
+    def __init__(
+        self,
+        *,
+        ttl: str | timedelta | None = None,
+        queryable: bool = False,
+        aliases: tuple[str, ...] | list[str] = (),
+    ) -> None:
+        self.ttl = micros(ttl) if ttl is not None else None
+        self.queryable = queryable
+        self.aliases = tuple(aliases)
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        if self.name and self.name != name:
+            raise UsageError(
+                f"{owner.__name__}.{name} is the same declaration as {self.name!r}: declare each state with its own call"
+            )
+        self.name = name
+
+
+def micros(duration: str | timedelta) -> int:
+    """A duration such as `"7 days"` or a timedelta, in microseconds."""
+    if isinstance(duration, timedelta):
+        return int(duration / timedelta(microseconds=1))
+    units = {"microsecond": 1, "millisecond": 1_000, "second": 10**6, "minute": 60 * 10**6, "hour": 3600 * 10**6,
+             "day": 86_400 * 10**6, "week": 7 * 86_400 * 10**6, "us": 1, "ms": 1_000, "s": 10**6, "m": 60 * 10**6,
+             "h": 3600 * 10**6, "d": 86_400 * 10**6}  # fmt: skip
+    words = duration.split()
+    if len(words) == 2 and words[1] not in units:
+        words[1] = words[1].removesuffix("s")
+    try:
+        return int(float(words[0]) * units[words[1]])
+    except (IndexError, KeyError, ValueError):
+        raise UsageError(
+            f"{duration!r} is not a duration: write a number and a unit, such as '10 minutes'"
+        ) from None
+
+
+class ValueState(Declaration, Generic[T]):
+    """One value per key. `default` stands in while there is none; a mutable default is a factory."""
+
+    kind = "value"
+
+    def __init__(
+        self, type: type[T] | Any, default: T | Callable[[], T] | None = None, **options: Any
+    ) -> None:
+        super().__init__(**options)
+        if isinstance(default, (list, dict, set, bytearray)):
+            raise UsageError(
+                f"a default of type {default.__class__.__name__} would be shared by all keys: "
+                f"give a factory, such as default={default.__class__.__name__}"
+            )
+        self.type: Any = type
+        self.default: Any = default
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> ValueState[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> BoundValueState[T]: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return _unbound(self, instance)
+
+
+class ListState(Declaration, Generic[T]):
+    """A list per key; `add` writes without reading."""
+
+    kind = "list"
+
+    def __init__(self, type: type[T] | Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.type: Any = type
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> ListState[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> BoundListState[T]: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return _unbound(self, instance)
+
+
+class MapState(Declaration, Generic[K, V]):
+    """A map per key; each entry is read and written on its own."""
+
+    kind = "map"
+
+    def __init__(self, key: type[K] | Any, value: type[V] | Any, **options: Any) -> None:
+        super().__init__(**options)
+        self.key: Any = key
+        self.type: Any = value
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> MapState[K, V]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> BoundMapState[K, V]: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return _unbound(self, instance)
+
+
+class ReducingState(Declaration, Generic[T]):
+    """One value per key, into which `add` folds another of the same type."""
+
+    kind = "reducing"
+
+    def __init__(self, type: type[T] | Any, reduce: Callable[[T, T], T], **options: Any) -> None:
+        super().__init__(**options)
+        self.type: Any = type
+        self.reduce = reduce
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> ReducingState[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> BoundReducingState[T]: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return _unbound(self, instance)
+
+
+class AggregatingState(Declaration, Generic[V, A, R]):
+    """An accumulator per key: `create`, `add(accumulator, value)` and `result(accumulator)`."""
+
+    kind = "aggregating"
+
+    def __init__(
+        self,
+        type: type[A] | Any,
+        *,
+        create: Callable[[], A],
+        add: Callable[[A, V], A],
+        result: Callable[[A], R],
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        self.type: Any = type
+        self.create, self.add, self.result = create, add, result
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> AggregatingState[V, A, R]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> BoundAggregatingState[V, R]: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return _unbound(self, instance)
+
+
+class Timer(Declaration):
+    """One timer per key, in event or processing time; setting it again replaces it."""
+
+    kind = "timer"
+
+    def __init__(self, time: str = "event") -> None:
+        super().__init__()
+        if time not in ("event", "processing"):
+            raise UsageError(f"a timer runs in 'event' or 'processing' time, not {time!r}")
+        self.time = time
+        self.handler: str | None = None
+
+    def fires(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorates the method that is called with `(key, at, ctx)` when the timer fires."""
+        self.handler = method.__name__
+        return method
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Timer: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> BoundTimer: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return _unbound(self, instance)
+
+
+class OperatorState(Declaration, Generic[T]):
+    """State of an operator's subtask rather than of a key."""
+
+    def __init__(self, type: type[T] | Any) -> None:
+        super().__init__()
+        self.type: Any = type
+
+
+class OperatorListState(OperatorState[T]):
+    """A list of elements per subtask, spread evenly over the subtasks when their number changes."""
+
+    kind = "list"
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> OperatorListState[T]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> BoundOperatorList[T]: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return _unbound(self, instance)
+
+
+class UnionListState(OperatorListState[T]):
+    """Like OperatorListState, but every subtask is given the elements of all of them."""
+
+    kind = "union"
+
+
+class BroadcastState(OperatorState[V], Generic[K, V]):
+    """A small map that is the same in every subtask; changed in `process_broadcast` only."""
+
+    kind = "broadcast"
+
+    def __init__(self, key: type[K] | Any, value: type[V] | Any) -> None:
+        super().__init__(dict[key, value])
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> BroadcastState[K, V]: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> dict[K, V]: ...
+    def __get__(self, instance: object | None, owner: type) -> Any:
+        return _unbound(self, instance)
+
+
+def _unbound(declaration: Declaration, instance: object | None) -> Declaration:
+    # Bound states lie in the instance's own dict and are found before this non-data descriptor is asked, which
+    # keeps `self.total` as fast as a plain attribute.
+    if instance is None:
+        return declaration
+    raise UsageError(
+        f"state {declaration.name!r} was used outside of a run: test a process with sf.testing.KeyedHarness"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """All that one process class declares."""
+
+    states: dict[str, Declaration]
+    timers: dict[str, Timer]
+    operator: dict[str, OperatorState[Any]]
+
+
+def declared(owner: type) -> Declared:
+    """What a class and its bases declare, in order; two of one name are refused."""
+    states: dict[str, Declaration] = {}
+    timers: dict[str, Timer] = {}
+    operator: dict[str, OperatorState[Any]] = {}
+    claimed: dict[str, str] = {}
+    for base in reversed(owner.__mro__):
+        for name, value in vars(base).items():
+            if not isinstance(value, Declaration):
+                continue
+            if name in claimed and claimed[name] != base.__name__:
+                raise UsageError(
+                    f"state {name!r} is declared in both {claimed[name]} and {base.__name__}: rename one of them"
+                )
+            claimed[name] = base.__name__
+            if isinstance(value, Timer):
+                if value.handler is None:
+                    raise UsageError(
+                        f"timer {name!r} of {owner.__name__} has no handler: decorate one with @{name}.fires"
+                    )
+                timers[name] = value
+            elif isinstance(value, OperatorState):
+                operator[name] = value
+            else:
+                states[name] = value
+    for name, declaration in states.items():
+        for alias in declaration.aliases:
+            if alias in states or alias in timers:
+                raise UsageError(
+                    f"state {name!r} of {owner.__name__} has alias {alias!r}, which is a state itself"
+                )
+    return Declared(states, timers, operator)
+
+
+from stateflow.state.bound import (  # noqa: E402 - the overloads above name them
+    BoundAggregatingState,
+    BoundListState,
+    BoundMapState,
+    BoundOperatorList,
+    BoundReducingState,
+    BoundTimer,
+    BoundValueState,
+)
+
+__all__ = [
+    "AggregatingState",
+    "BroadcastState",
+    "Declaration",
+    "Declared",
+    "ListState",
+    "MapState",
+    "OperatorListState",
+    "OperatorState",
+    "ReducingState",
+    "Timer",
+    "UnionListState",
+    "ValueState",
+    "declared",
+    "micros",
+]
