@@ -39,7 +39,9 @@ def log_folder(location: Path, leaf: int) -> Path:
 def entries_at(folder: Path, offset: int) -> list[str]:
     """Names of the entries that together say what was read up to `offset`: the latest compact one and all later."""
     numbered = {int(found[1]): path.name for path in folder.iterdir() if (found := _ENTRY.match(path.name))}
-    compacted = [number for number, name in numbered.items() if name.endswith(".compact") and number <= offset]
+    compacted = [
+        number for number, name in numbered.items() if name.endswith(".compact") and number <= offset
+    ]
     first = max(compacted, default=0)
     missing = [number for number in range(first, offset + 1) if number not in numbered]
     if missing:
@@ -50,7 +52,9 @@ def entries_at(folder: Path, offset: int) -> list[str]:
     return [numbered[number] for number in range(first, offset + 1)]
 
 
-def save_entries(folder: Path, leaf: int, offset: int, known: Mapping[str, FileRef], save: Save) -> list[FileRef]:
+def save_entries(
+    folder: Path, leaf: int, offset: int, known: Mapping[str, FileRef], save: Save
+) -> list[FileRef]:
     """References to the entries up to `offset`; only those that `known` lacks are saved.
 
     `known` must come from the parent record: an entry never changes along one line of history, but after a rewind
