@@ -28,8 +28,8 @@ exist, or a value that does not fit, stops the command before anything is read o
 Of the environment's variables that begin with `{PREFIX}`, those that resemble no option are left alone.
 
 Sizes are written like `20 KiB` or `256 MB`; units are binary, as in Spark and Flink: `1 MB` is 1048576
-bytes. Durations are written with their unit: `500 ms`, `10 minutes`, `7 days`. A mapping is a table in the file, and
-a JSON object or `name=value,name=value` elsewhere.
+bytes. Durations are written with their unit: `500 ms`, `10 minutes`, `7 days`. A mapping is a table in the
+file, and a JSON object or `name=value,name=value` elsewhere.
 
 ## Options
 """

@@ -61,10 +61,13 @@ def resolve_jars(cache: Path) -> tuple[Path, ...]:
             failure = _resolve(part, java, {"user.home": str(part)})
         names = sorted(jar.name for jar in (part / "jars").glob("*.jar"))
         if failure or not names:
+            reason = failure or "no jar arrived"
             raise UnavailableError(
-                f"Spark could not resolve {', '.join(packages())} ({failure or 'no jar arrived'}) and kept nothing: "
-                "check the network or set spark.jars.repositories in spark-defaults.conf, then try again"
+                f"Spark could not resolve {', '.join(packages())} ({reason}) and kept nothing: check the "
+                "network or set spark.jars.repositories in spark-defaults.conf, then try again"
             )
+        # The resolver's own copies of the same jars.
+        shutil.rmtree(part / "cache", ignore_errors=True)
         shutil.rmtree(target, ignore_errors=True)
         part.rename(target)
     finally:

@@ -1,6 +1,6 @@
 """Finds a Java that Spark runs on, or installs one that needs neither root nor a package manager.
 
-`python -m stateflow.spark.java` prints the home of the Java that sessions will use; it installs one if needed.
+`python -m stateflow.spark.java` prints the home of the Java for sessions, and installs one if there is none.
 """
 
 from __future__ import annotations

@@ -32,14 +32,17 @@ _RUNTIME = {
     # It would put a shuffle between a keyed operator and its sink: acks must come from the stage that writes.
     "spark.databricks.delta.optimizeWrite.enabled": "false",
 }
+# Only errors, from the first line on: the log level can be set no earlier than when the session is up.
+_QUIET = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
 _STATIC = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "4g",
-    "spark.log.level": "ERROR",
     "spark.python.worker.reuse": "true",
     "spark.python.worker.faulthandler.enabled": "false",
 }
+# A machine's own name may resolve to an address that goes away with its network.
+_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def build_session(
@@ -71,7 +74,10 @@ def _started(app: str, master: str | None, conf: Mapping[str, str], cache: Path)
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    settings = {**_DELTA, **_RUNTIME, **_STATIC, **conf}
+    settings = {**_DELTA, **_RUNTIME, **_STATIC, **(_LOOPBACK if _one_process(chosen) else {}), **conf}
+    if "spark.log.level" not in conf:
+        given = conf.get("spark.driver.extraJavaOptions", "")
+        settings["spark.driver.extraJavaOptions"] = f"{_QUIET} {given}".strip()
     jars = [*filter(None, [conf.get("spark.jars")]), *map(str, local_jars(cache))]
     settings["spark.jars"] = ",".join(jars)
     extensions = [_DELTA["spark.sql.extensions"], *conf.get("spark.sql.extensions", "").split(",")]
@@ -80,8 +86,11 @@ def _started(app: str, master: str | None, conf: Mapping[str, str], cache: Path)
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel(settings["spark.log.level"])
     return session
+
+
+def _one_process(master: str | None) -> bool:
+    return master is None or master == "local" or master.startswith("local[")
 
 
 def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
@@ -90,7 +99,7 @@ def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
     for name, value in {**_RUNTIME, **conf}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    session.sparkContext.setLogLevel(conf.get("spark.log.level", _STATIC["spark.log.level"]))
+    session.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))
     return session
 
 

@@ -1,0 +1,52 @@
+# Everything goes through one bootstrap; it is quick when there is nothing to do.
+PYTHON ?= $(shell for p in python3.11 python3 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
+RUN := .venv/bin/python
+TESTS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format types bench bench-quick kill-long azurite lock clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+setup: ## virtual environment, locked packages, Java if needed, Spark's jars
+	@test -n "$(PYTHON)" || { echo "make: Python 3.11 was not found: install it or run make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@$(PYTHON) scripts/bootstrap.py
+
+demo: setup ## a pipeline that crashes, restores, rescales and rewinds before your eyes
+	@$(RUN) -m stateflow.demo
+
+test: setup ## the whole test suite; TESTS=tests/state for a part of it
+	@$(RUN) -m pytest -q --durations=15 $(TESTS)
+
+lint: setup ## ruff: rules and formatting
+	@$(RUN) -m ruff check .
+	@$(RUN) -m ruff format --check .
+
+format: setup ## ruff: fix and format
+	@$(RUN) -m ruff check --fix .
+	@$(RUN) -m ruff format .
+
+types: setup ## mypy --strict
+	@$(RUN) -m mypy --strict -p stateflow
+
+bench: setup ## side-by-side benchmarks, the full set
+	@$(RUN) -m bench
+
+bench-quick: setup ## the same, small enough for a coffee
+	@$(RUN) -m bench --quick
+
+kill-long: setup ## random kills of running pipelines, for a long time
+	@$(RUN) -m bench.kill --long
+
+azurite: setup ## the Azure emulator for the tests that use it (Node.js)
+	@$(RUN) scripts/azurite.py
+
+lock: setup ## new lock files from requirements.in and requirements-dev.in
+	@$(RUN) -m uv pip compile -q --python-version 3.11 requirements.in -o requirements.txt
+	@$(RUN) -m uv pip compile -q --python-version 3.11 requirements-dev.in -o requirements-dev.txt
+
+clean: ## remove what was built and fetched
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db *.egg-info build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,58 @@
+"""Azurite, the emulator of Azure's object store that some tests start: a pinned copy in the cache folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+VERSION = "3.37.0"
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main() -> None:
+    cache = Path(os.environ.get("STATEFLOW_CACHE_DIR") or ROOT / ".cache").expanduser().absolute()
+    target = cache / "azurite"
+    stamp = target / f"version-{VERSION}"
+    if stamp.is_file():
+        return
+    ensure_npm()
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    print(f"-- azurite {VERSION} ...", flush=True)
+    command = [
+        "npm",
+        "install",
+        "--no-audit",
+        "--no-fund",
+        "--loglevel=error",
+        "--prefix",
+        str(target),
+        f"azurite@{VERSION}",
+    ]
+    if subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode:
+        shutil.rmtree(target, ignore_errors=True)
+        sys.exit("azurite: npm could not install it: check npm's configuration, then run make azurite again")
+    stamp.touch()
+
+
+def ensure_npm() -> None:
+    if shutil.which("node") and shutil.which("npm"):
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        sys.exit("azurite: it needs Node.js: install nodejs and npm, then run make azurite again")
+    print("-- nodejs and npm ...", flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", "nodejs", "npm"]):
+        if subprocess.run(
+            ["apt-get", *command], env=environment, check=False, stdin=subprocess.DEVNULL
+        ).returncode:
+            sys.exit(
+                f"azurite: apt-get {command[0]} failed: install nodejs and npm, then run make azurite again"
+            )
+
+
+if __name__ == "__main__":
+    main()

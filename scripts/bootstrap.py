@@ -1,0 +1,165 @@
+"""From Python 3.11 and make to a checkout that runs: environment, locked packages, Java, Spark's jars.
+
+Every step is skipped when it is done; a stamp holds the hash of what the environment was made from. Needs
+nothing but the standard library, and honours the machine's pip configuration.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parents[1]
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+PIP: tuple[str | Path, ...] = (PYTHON, "-m", "pip", "--disable-pip-version-check")
+STAMP = VENV / "stateflow.stamp"
+LOCKS = ("requirements.txt", "requirements-dev.txt")
+UV = "uv==0.13.8"
+# pip's setting -> uv's variable; uv does not read pip's configuration.
+_PIP_TO_UV = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "cert": "SSL_CERT_FILE",
+    "trusted-host": "UV_INSECURE_HOST",
+    "default-timeout": "UV_HTTP_TIMEOUT",
+    "timeout": "UV_HTTP_TIMEOUT",
+    "no-index": "UV_NO_INDEX",
+}
+
+
+def main() -> None:
+    if sys.version_info[:2] != (3, 11):
+        stop(f"the lock needs Python 3.11 and this is {sys.version.split()[0]}: run make PYTHON=python3.11")
+    if not (STAMP.is_file() and STAMP.read_text() == fingerprint() and PYTHON.exists()):
+        STAMP.unlink(missing_ok=True)
+        create_environment()
+        install_packages()
+        install_project()
+        STAMP.write_text(fingerprint())
+    if not spark_is_ready():
+        with step("Java and Spark's jars"):
+            run([PYTHON, "-m", "stateflow.spark.jars"], "Java or Spark's jars could not be fetched")
+
+
+def fingerprint() -> str:
+    """Of everything that the environment is made from, the interpreter included."""
+    digest = hashlib.sha256(f"{sys.version} {ROOT} {UV}".encode())
+    for name in (*LOCKS, "pyproject.toml"):
+        digest.update((ROOT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def create_environment() -> None:
+    if PYTHON.exists() and runs([PYTHON, "-m", "pip", "--version"]):
+        return
+    shutil.rmtree(VENV, ignore_errors=True)
+    with step("virtual environment"):
+        # Debian's Python comes without ensurepip; any pip can fill the environment, too.
+        if not runs([sys.executable, "-m", "venv", VENV]):
+            shutil.rmtree(VENV, ignore_errors=True)
+            advice = "install Python's venv and pip modules (Debian: python3.11-venv)"
+            run([sys.executable, "-m", "venv", "--without-pip", VENV], advice)
+            run([sys.executable, "-m", "pip", "--python", PYTHON, "install", "-q", "pip"], advice)
+
+
+def install_packages() -> None:
+    with step(f"locked packages ({', '.join(LOCKS)})"):
+        uv = [PYTHON, "-m", "uv", "pip"]
+        ready = runs([*PIP, "install", UV])
+        if ready and runs(
+            [*uv, "sync", "--quiet", "--python", PYTHON, *LOCKS], env=uv_environment(), shown=True
+        ):
+            return
+        print("   uv did not manage; trying pip", flush=True)
+        wanted = [argument for lock in LOCKS for argument in ("-r", lock)]
+        run(
+            [*PIP, "install", *wanted],
+            "the locked packages could not be installed: check pip's configuration",
+        )
+
+
+def install_project() -> None:
+    with step("stateflow itself, editable"):
+        run([*PIP, "install", "--no-deps", "--editable", "."], "the project itself could not be installed")
+
+
+def uv_environment() -> dict[str, str]:
+    """The machine's pip configuration in uv's words; uv's own variables win."""
+    environment = dict(os.environ)
+    listed = subprocess.run(
+        [*PIP, "config", "list"], capture_output=True, text=True, check=False, cwd=ROOT
+    ).stdout
+    settings = [line.partition("=") for line in listed.splitlines()]
+    # Like pip: the environment before the section of a command before the global section.
+    settings.sort(key=lambda each: (not each[0].startswith(":env:"), each[0].startswith("global.")))
+    for key, _, value in settings:
+        if variable := _PIP_TO_UV.get(key.rpartition(".")[2]):
+            words = value.strip("'\"").replace("\\n", " ").split()
+            environment.setdefault(variable, ("," if variable == "UV_FIND_LINKS" else " ").join(words))
+    # pip looks for the pinned version in all indexes; uv by default only in the first that knows the name.
+    environment.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
+    return environment
+
+
+def spark_is_ready() -> bool:
+    """What the library checks before a session, without the cost of importing it."""
+    cache = Path(os.environ.get("STATEFLOW_CACHE_DIR") or ROOT / ".cache").expanduser().absolute()
+    try:
+        jars = json.loads((cache / "jars.json").read_text())["jars"]
+    except (OSError, ValueError, KeyError):
+        return False
+    java = (cache / "java" / "bin" / "java").exists() or os.environ.get("JAVA_HOME") or shutil.which("java")
+    return bool(java) and all((cache / jar).is_file() for jar in jars)
+
+
+class step:
+    """Says what is being done, and how long it took."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        self._started = time.monotonic()
+        print(f"-- {self._what} ...", flush=True)
+
+    def __exit__(self, failed: object, *_: object) -> None:
+        if failed is None:
+            print(f"   done in {time.monotonic() - self._started:.1f} s", flush=True)
+
+
+def runs(command: list[str | Path], *, env: dict[str, str] | None = None, shown: bool = False) -> bool:
+    done = subprocess.run(
+        command, cwd=ROOT, env=env, check=False, capture_output=not shown, stdin=subprocess.DEVNULL
+    )
+    return done.returncode == 0
+
+
+def run(command: list[str | Path], failure: str) -> None:
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    if done.returncode:
+        print(done.stdout.decode(errors="replace")[-4000:], file=sys.stderr)
+        stop(failure)
+
+
+def stop(reason: str) -> NoReturn:
+    sys.exit(f"bootstrap: {reason}")
+
+
+if __name__ == "__main__":
+    main()
