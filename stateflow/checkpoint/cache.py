@@ -1,7 +1,7 @@
 """The host-local cache of state files: named by content, bounded, and safe to delete at any time.
 
-Many processes use one folder at once, without a lock between them: an entry appears whole by a rename, is never changed,
-and is removed by unlinking, which leaves everybody who has linked or opened it alone.
+Many processes use one folder at once, without a lock between them: an entry appears whole by a rename, is
+never changed, and is removed by unlinking, which leaves everybody who has linked or opened it alone.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def _unique() -> str:
 class FileCache:
     """Entries are checked once, when they are fetched; a hit checks the size only.
 
-    Reading every byte of the state in every batch is what the cache is there to avoid, and the state backends check
-    their blocks as they read them.
+    Reading every byte of the state in every batch is what the cache is there to avoid, and the state backends
+    check their blocks as they read them.
     """
 
     def __init__(self, folder: Path, limit_bytes: int, unique: Callable[[], str] = _unique) -> None:
@@ -66,7 +66,7 @@ class FileCache:
         )
 
     def link(self, store: Store, ref: FileRef, target: Path) -> Path:
-        """`target`, made a hard link to the cached file (or a copy on another disk): nobody's eviction harms it."""
+        """`target`, made a hard link to the cached file (or a copy on another disk): no eviction harms it."""
         for _ in range(_TRIES):
             entry = self.fetch(store, ref)
             with suppress(FileNotFoundError):  # evicted between the two calls
@@ -81,7 +81,7 @@ class FileCache:
         return target
 
     def fetcher(self, store_of: Callable[[str], Store], directory: Path) -> Callable[[FileRef], Path]:
-        """How a state backend fetches: into `directory`, under names of its own. `store_of` opens a `FileRef.base`."""
+        """How a state backend fetches: into `directory`. `store_of` opens the store of a `FileRef.base`."""
 
         def fetch(ref: FileRef) -> Path:
             return self.link(store_of(ref.base), ref, directory / f"fetched-{self._unique()}")
@@ -132,8 +132,8 @@ class FileCache:
             verify(ref, target, store.url)
         except NotFoundError:
             raise CorruptError(
-                f"{where(ref, store.url)} is missing; run `stateflow verify` and restore from an earlier checkpoint "
-                "with `stateflow restore`"
+                f"{where(ref, store.url)} is missing; run `stateflow verify` and restore from an earlier "
+                "checkpoint with `stateflow restore`"
             ) from None
         except CorruptError:
             target.unlink(missing_ok=True)
@@ -144,14 +144,13 @@ class FileCache:
         temp = self.folder / f"{TEMP}{os.getpid()}-{self._unique()}"
         try:
             write(temp)
-            os.utime(temp)
-            temp.replace(entry)
-        except PermissionError:
+            with suppress(PermissionError):  # a link to another user's file
+                os.utime(temp)
             temp.replace(entry)
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise UnavailableError(
-                    f"the disk that holds the cache folder {self.folder} is full: free space on it and run again"
+                    f"the disk that holds the cache folder {self.folder} is full: free space and run again"
                 ) from error
             if error.errno == errno.ENOENT:
                 self.folder.mkdir(parents=True, exist_ok=True)
@@ -172,8 +171,8 @@ class FileCache:
     def _bound(self, newest: Path, size: int) -> None:
         with self._lock:
             self._unseen += size
-            # Other processes add too and tell nobody, so the folder is measured every so often, not when one's own
-            # count is full.
+            # Other processes add too and tell nobody, so the folder is measured every so often, not when
+            # one's own count is full.
             if self._unseen <= self.limit_bytes // 16:
                 return
             self._unseen = 0
@@ -215,8 +214,8 @@ class FileCache:
                     Path(item.path).unlink(missing_ok=True)
 
     def _forget_last_boot(self) -> None:
-        # Entries are not fsynced: after a power cut one can have its full size and not its content. What another boot of
-        # this machine left is therefore fetched again.
+        # Entries are not fsynced: after a power cut one can have its full size and not its content. What
+        # another boot of this machine left is therefore fetched again.
         try:
             boot = _BOOT_ID.read_text().strip()
         except OSError:

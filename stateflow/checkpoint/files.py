@@ -42,15 +42,15 @@ def where(ref: FileRef, root: str) -> str:
 
 
 def verify(ref: FileRef, local: Path, root: str = "") -> None:
-    """CorruptError unless `local` has the size and checksum of `ref`; `root` is the URL to name in the error."""
+    """CorruptError unless `local` has the size and checksum of `ref`; `root` is the URL for the error."""
     size, xxh3 = checksum(local)
     if size != ref.size:
         raise CorruptError(
-            f"{where(ref, root)} has {size} bytes instead of {ref.size}; run `stateflow verify` and restore from an "
-            "earlier checkpoint with `stateflow restore`"
+            f"{where(ref, root)} has {size} bytes instead of {ref.size}; run `stateflow verify` and restore "
+            "from an earlier checkpoint with `stateflow restore`"
         )
     if xxh3 != ref.xxh3:
         raise CorruptError(
-            f"{where(ref, root)} does not match its checksum; run `stateflow verify` and restore from an earlier "
-            "checkpoint with `stateflow restore`"
+            f"{where(ref, root)} does not match its checksum; run `stateflow verify` and restore from "
+            "an earlier checkpoint with `stateflow restore`"
         )

@@ -111,6 +111,11 @@ class JobLayout:
         return f"{self.job}/statistics/e{epoch}-c{first_slot:0{SLOT_DIGITS}d}.jsonl"
 
 
+def probe_key(unique: str) -> str:
+    """A key beside the jobs, for finding out whether a store's `create` can be trusted."""
+    return f"probe-{unique}"
+
+
 def slot_of(path: str) -> tuple[int, str] | None:
     """`(slot, name)` of an object in a record's folder."""
     found = _SLOT.match(path)

@@ -32,7 +32,7 @@ class LocalStore:
     """
 
     def __init__(self, root: Path, fsync: bool = True, unique: Callable[[], str] = _unique) -> None:
-        self._root = Path(os.path.abspath(root))
+        self._root = Path(os.path.normpath(root.absolute()))
         self._fsync = fsync
         self._unique = unique
         self._anchored: dict[str, int] = {}
@@ -52,10 +52,9 @@ class LocalStore:
     def read(self, path: str) -> bytes:
         target = self._at(path)
         with self._errors(target, path):
-            with open(target, "rb") as file:
-                body = file.read()
-            # What is visible need not be on disk: its writer may have been killed between link and fsync. A reader
-            # that carried such a record out would leave the sink ahead of the log after a power cut.
+            body = target.read_bytes()
+            # What is visible need not be on disk: its writer may have been killed between link and fsync. A
+            # reader that carried such a record out would leave the sink ahead of the log after a power cut.
             with suppress(PermissionError):
                 self._settle(target.parent)
             return body
@@ -92,8 +91,6 @@ class LocalStore:
     def download(self, path: str, target: Path) -> None:
         source = self._at(path)
         with self._errors(target, path):
-            if not source.exists():
-                raise FileNotFoundError(errno.ENOENT, "missing", str(source))
             try:
                 os.link(source, target)
             except OSError as error:
@@ -114,7 +111,7 @@ class LocalStore:
         for path in paths:
             target = self._at(path)
             with self._errors(target, path), suppress(FileNotFoundError, NotADirectoryError):
-                os.unlink(target)
+                target.unlink()
             folders.add(target.parent)
         for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
             with self._errors(folder, str(folder)):
@@ -131,13 +128,14 @@ class LocalStore:
             except FileNotFoundError:
                 continue  # a collector removed the empty folder
             try:
-                # The lock tells a collector that this temporary file has a living owner; it ends with the process.
+                # The lock tells a collector that this temporary file has a living owner; it ends with the
+                # process.
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
                 with os.fdopen(descriptor, "wb", closefd=False) as file:
                     if isinstance(content, bytes):
                         file.write(content)
                     else:
-                        with open(content, "rb") as source:
+                        with content.open("rb") as source:
                             shutil.copyfileobj(source, file, 1 << 20)
                 if self._fsync:
                     os.fsync(descriptor)
@@ -146,8 +144,7 @@ class LocalStore:
                 except FileNotFoundError:
                     continue  # collected between opening and locking it
             finally:
-                with suppress(FileNotFoundError):
-                    os.unlink(temp)
+                temp.unlink(missing_ok=True)
                 os.close(descriptor)
             self._settle(target.parent)
             return
@@ -185,18 +182,19 @@ class LocalStore:
     def _make(self, folder: Path) -> None:
         for parent in (*reversed(folder.parents), folder):
             with suppress(FileExistsError):
-                os.mkdir(parent)
+                parent.mkdir()
 
     def _settle(self, folder: Path) -> None:
         """Puts the names in `folder`, and the name of `folder` itself and all above it, on disk."""
         if not self._fsync:
             return
         _fsync_folder(folder)
-        # Whether this process made a folder says nothing: another may have, and not have come to its fsync yet. So each
-        # is anchored by whoever first relies on it, and the root's own parents too, for they may be new as well.
+        # Whether this process made a folder says nothing: another may have, and not have come to its fsync
+        # yet. So each is anchored by whoever first relies on it, and the root's own parents too, for they may
+        # be new as well.
         for child in (folder, *folder.parents):
             try:
-                inode = os.stat(child).st_ino
+                inode = child.stat().st_ino
             except FileNotFoundError:
                 return  # all of it was collected meanwhile
             if child == child.parent or self._anchored.get(str(child)) == inode:
@@ -231,14 +229,14 @@ class LocalStore:
                         yield Entry(path, status.st_size)
 
     def _tidy(self, folder: Path) -> None:
-        """Removes what killed writers left in `folder`, and then empty folders from it upwards, but not the root."""
+        """Removes what killed writers left in `folder`, and empty folders from it up to the root."""
         with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as scan:
             for item in scan:
                 if item.name.startswith(TEMP):
                     _remove_abandoned(item.path)
         while folder != self._root:
             try:
-                os.rmdir(folder)
+                folder.rmdir()
             except FileNotFoundError:
                 pass
             except OSError:
@@ -250,6 +248,8 @@ class LocalStore:
         try:
             yield
         except FileNotFoundError:
+            if not target.is_relative_to(self._root) and not target.parent.is_dir():
+                raise
             raise NotFoundError(f"{path} does not exist in {self.url}") from None
         except FileExistsError:
             raise
@@ -300,7 +300,7 @@ def _remove_abandoned(temp: str) -> None:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.unlink(temp)
+        Path(temp).unlink()
     except OSError:
         pass  # its owner lives, or has just removed it
     finally:

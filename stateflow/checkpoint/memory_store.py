@@ -80,7 +80,7 @@ class MemoryStore:
             self._objects = dict(objects)
 
     def clone(self) -> MemoryStore:
-        """A store of its own with the same content, and without calls and hooks: where exploration branches off."""
+        """A store of its own with the same content, without calls and hooks: a branch of an exploration."""
         return MemoryStore(self._name, self.snapshot())
 
     def read(self, path: str) -> bytes:

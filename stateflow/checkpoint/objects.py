@@ -61,10 +61,8 @@ class ObjectStore:
         )
         try:
             self._store = _client(place, options)
-        except UnknownConfigurationKeyError:
-            raise UsageError(
-                f"one of the storage options {', '.join(sorted(options))} is unknown for {self._url}: check their names"
-            ) from None
+        except UnknownConfigurationKeyError as error:
+            raise UsageError(f"{self._said(error)}: correct the storage options for {self._url}") from None
         except (BaseError, ValueError, TypeError) as error:
             raise UsageError(f"the storage options for {self._url} do not fit: {self._said(error)}") from None
 
@@ -88,8 +86,8 @@ class ObjectStore:
         key = self._key(path)
         try:
             return obstore.get(self._store, key).bytes().to_bytes()
-        except FileNotFoundError:
-            raise self._missing(path) from None
+        except FileNotFoundError as error:
+            raise self._missing(path, error) from None
         except BaseError as error:
             raise self._failed("read", path, error) from None
 
@@ -122,8 +120,8 @@ class ObjectStore:
         key = self._key(path)
         try:
             chunks = obstore.get(self._store, key).stream(min_chunk_size=1 << 20)
-        except FileNotFoundError:
-            raise self._missing(path) from None
+        except FileNotFoundError as error:
+            raise self._missing(path, error) from None
         except BaseError as error:
             raise self._failed("download", path, error) from None
         with target.open("xb") as file:
@@ -136,17 +134,19 @@ class ObjectStore:
             except OSError as error:
                 target.unlink(missing_ok=True)
                 raise UnavailableError(
-                    f"{path} could not be saved to {target.parent} ({error.strerror}): free space there and run again"
+                    f"{path} could not be saved to {target.parent} ({error.strerror}): free space there"
                 ) from error
 
     def list(self, prefix: str) -> list[Entry]:
         folder, stem = checked_prefix(prefix)
         self._check_process()
-        # The client's prefixes end at a `/`: asked for `job/chk-` it would find nothing. So the folder is listed from
-        # the first name that can match to the last, and never further: `job/shared` has many more objects.
+        # The client's prefixes end at a `/`: asked for `job/chk-` it would find nothing. So the folder is
+        # listed from the first name that can match to the last, and never further: `job/shared` has many more
+        # objects.
         base = f"{self._folder}{folder}"
         wanted = f"{base}{stem}"
-        offset = wanted if stem and not self._unordered else None
+        # Offsets are exclusive (and on Azure they are not), so it is the name one letter short.
+        offset = wanted[:-1] if len(stem) > 1 and not self._unordered else None
         found: list[Entry] = []
         try:
             for page in obstore.list(self._store, base or None, offset=offset, chunk_size=_PAGE):
@@ -157,12 +157,8 @@ class ObjectStore:
                         found.append(Entry(last[len(self._folder) :], item["size"]))
                 if stem and not self._unordered and last > wanted and not last.startswith(wanted):
                     break
-        except FileNotFoundError as error:
+        except (FileNotFoundError, BaseError) as error:
             raise self._failed("list", prefix, error) from None
-        except BaseError as error:
-            raise self._failed("list", prefix, error) from None
-        if offset is not None and (exact := self._exactly(wanted)):
-            found.append(exact)
         found.sort(key=lambda entry: entry.path)
         return found
 
@@ -187,15 +183,6 @@ class ObjectStore:
         except BaseError as error:
             raise self._failed("delete", key, error) from None
 
-    def _exactly(self, key: str) -> Entry | None:
-        """The object at `key` itself: an offset is exclusive."""
-        try:
-            return Entry(key[len(self._folder) :], obstore.head(self._store, key)["size"])
-        except FileNotFoundError:
-            return None
-        except BaseError as error:
-            raise self._failed("list", key, error) from None
-
     def _key(self, path: str) -> str:
         self._check_process()
         return f"{self._folder}{checked_path(path)}"
@@ -206,11 +193,16 @@ class ObjectStore:
             _process = os.getpid()
         elif _process != os.getpid():
             raise UsageError(
-                f"{self._url} cannot be used in this process: it was forked from one that had used an object store "
-                "already; start it with the multiprocessing method 'spawn'"
+                f"{self._url} cannot be used in this process: it was forked from one that had already "
+                "used an object store; start it with the multiprocessing method 'spawn'"
             )
 
-    def _missing(self, path: str) -> NotFoundError:
+    def _missing(self, path: str, error: Exception) -> StateflowError:
+        # A bucket that is not there must not pass for a job that is not there.
+        if re.search(r"NoSuchBucket|ContainerNotFound|bucket does not exist", str(error)):
+            return UnavailableError(
+                f"the bucket of {self._url} does not exist: create it, or correct the root"
+            )
         return NotFoundError(f"{path} does not exist in {self._url}")
 
     def _failed(self, verb: str, path: str, error: Exception) -> StateflowError:
@@ -239,10 +231,12 @@ class _Redacted:
         return "_Redacted(...)"
 
     def out_of(self, text: str) -> str:
-        first = text.strip().split("\n", 1)[0]
+        code = re.search(r"<Code>(\w+)</Code>", text)
+        first = text.strip().split("\n", 1)[0].partition(": <")[0]
         for value in self._values:
             first = first.replace(value, "***")
-        return re.sub(r"\?[^\s)\"']+", "?***", first)[:400].rstrip(" .:")
+        first = re.sub(r"(?<=[\w/])\?[^\s)\"']+", "", first)[:400].rstrip(" .:")
+        return f"{first}: {code[1]}" if code else first
 
 
 class _Place:
@@ -260,7 +254,7 @@ def _parsed(url: str) -> _Place:
     parts = urlsplit(url)
     if parts.query or parts.fragment or ":" in parts.netloc:
         raise UsageError(
-            f"the root {parts.scheme}://... carries more than a bucket and a path: give credentials as storage options"
+            f"the root {parts.scheme}://... has more than a bucket and a path: give credentials as options"
         )
     if parts.scheme not in SCHEMES or not parts.netloc:
         raise UsageError(f"{url!r} is not a root: use a folder, file://, s3://, gs:// or az:// with a bucket")

@@ -25,7 +25,7 @@ _lock = threading.Lock()
 
 
 def open_store(url: str, options: Mapping[str, str] = _NO_OPTIONS, *, fsync: bool = True) -> Store:
-    """The store of a root: a folder or file:// URL, s3://, gs://, az:// (abfs://, adl://), or memory:// in tests.
+    """The store of a root: a folder, file://, s3://, gs://, az:// (abfs://, adl://), or memory:// in tests.
 
     Cheap to call again, since every task does: a process keeps the stores that it used last.
     """
@@ -58,11 +58,11 @@ def _made(url: str, scheme: str, options: Mapping[str, str], fsync: bool) -> Sto
 
 def _folder(url: str, scheme: str) -> str:
     if scheme == "":
-        return os.path.abspath(os.path.expanduser(url))
+        return os.path.normpath(Path(url).expanduser().absolute())
     parts = urlsplit(url)
     if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
         raise UsageError(f"{url!r} is not a local folder: write file:///absolute/path or the plain path")
-    return os.path.abspath(unquote(parts.path))
+    return os.path.normpath(unquote(parts.path))
 
 
 def _fingerprint(options: Mapping[str, str]) -> bytes:
@@ -74,7 +74,8 @@ def _fingerprint(options: Mapping[str, str]) -> bytes:
 
 
 def _after_fork() -> None:
-    # The lock may have been held by a thread that the child does not have; the stores may rely on such threads.
+    # The lock may have been held by a thread that the child does not have; the stores may rely on such
+    # threads.
     global _lock
     _lock = threading.Lock()
     _opened.clear()

@@ -32,7 +32,7 @@ class ExistsError(Exception):
 
 
 class Store(Protocol):
-    """Raises NotFoundError for a missing path and UnavailableError when the store cannot be reached or refuses."""
+    """NotFoundError for a missing path, UnavailableError when the store cannot be reached or refuses."""
 
     @property
     def url(self) -> str:
@@ -55,11 +55,14 @@ class Store(Protocol):
         ...
 
     def upload(self, source: Path, path: str) -> None:
-        """A local file under a unique name; durable on return. May hard-link: the source is never written again."""
+        """A local file under a unique name; durable on return. May hard-link: never change the source."""
         ...
 
     def download(self, path: str, target: Path) -> None:
-        """To a new local file (FileExistsError when it is not new); may hard-link, so it is never written to."""
+        """To a new local file that is never written to, since it may be a hard link.
+
+        FileExistsError when it is not new, FileNotFoundError when its folder is missing.
+        """
         ...
 
     def list(self, prefix: str) -> list[Entry]:
@@ -111,9 +114,9 @@ def create_once(
 ) -> bytes:
     """What stands at `path` after trying to create it with `body`: equal to `body` exactly when it is ours.
 
-    Bodies carry an id of their own, so that equality means 'mine'. An UnavailableError leaves it open whether the
-    body stands, or will: a request that timed out may still arrive. The caller must stop, not reuse the path with
-    another body; whoever comes next finds out by creating there.
+    Bodies carry an id of their own, so that equality means 'mine'. An UnavailableError leaves it open whether
+    the body stands, or will: a request that timed out may still arrive. The caller must stop, not reuse the
+    path with another body; whoever comes next finds out by creating there.
     """
     unclear = "neither created nor readable"
     for attempt in range(attempts):
@@ -123,22 +126,25 @@ def create_once(
             store.create(path, body)
             return body
         except ExistsError:
-            # Not yet 'theirs'. The client retries a PUT after a 5xx that had been stored, and is then told of its own
-            # object: taken at its word, a writer would give up a slot that it owns and that nobody carries out.
+            # Not yet 'theirs'. The client retries a PUT after a 5xx that had been stored, and is then told of
+            # its own object: taken at its word, a writer would give up a slot that it owns and that nobody
+            # carries out.
             pass
         except UnavailableError as error:
-            # Not yet 'failed' either: the answer may be what was lost. A writer that reported failure here would
-            # run its batch again into the next slot, on top of the record that stands.
+            # Not yet 'failed' either: the answer may be what was lost. A writer that reported failure here
+            # would run its batch again into the next slot, on top of the record that stands.
             unclear = str(error)
         try:
             return store.read(path)
         except NotFoundError:
-            # S3 answers 409 to two creates that meet, with nothing stored; or the object was collected since. Creating
-            # again, always with the same body, is right for both: should the first request arrive late, it finds its
-            # own body there, and a slot from the grave is void by its place in the chain, not by this call.
+            # S3 answers 409 to two creates that meet, with nothing stored; or the object was collected since.
+            # Creating again, always with the same body, is right for both: should the first request arrive
+            # late, it finds its own body there, and a slot from the grave is void by its place in the chain,
+            # not by this call.
             continue
         except UnavailableError as error:
             unclear = str(error)
     raise UnavailableError(
-        f"{path} in {store.url} could not be created after {attempts} attempts ({unclear}): check the store and run again"
+        f"{path} in {store.url} could not be created in {attempts} attempts ({unclear}): "
+        "check the store and run again"
     )

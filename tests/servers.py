@@ -1,0 +1,192 @@
+"""Object stores on this machine, for tests: moto's S3 and Azurite, on free loopback ports."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any, Literal
+
+AZURITE = Path(__file__).resolve().parents[1] / ".cache/azurite/node_modules/azurite/dist/src/blob/main.js"
+ACCOUNT = "devstoreaccount1"
+ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+"""Azurite's published, well-known account; it opens nothing else."""
+
+Answer = Literal["refuse", "lose", "conflict"]
+"""refuse: 503, nothing is done. lose: it is done, and answered with 503. conflict: 409, nothing is done."""
+Fault = Callable[[str, str], Answer | None]
+"""What to do to a request, from its method and path; None lets it through."""
+
+_Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+_names = itertools.count(1)
+
+
+@dataclass
+class ObjectServer:
+    """A running server. `fault` may be set while it runs (S3 only)."""
+
+    endpoint: str
+    options: dict[str, str]
+    make: Callable[[str], str]
+    fault: Fault | None = None
+    requests: list[tuple[str, str]] = field(default_factory=list)
+    """Method and path with query of every request (S3 only)."""
+
+    def new_root(self, folder: str = "") -> str:
+        """The URL of an empty bucket or container, with `folder` below it."""
+        return self.make(f"test-{next(_names)}") + (f"/{folder}" if folder else "")
+
+
+@contextmanager
+def s3_server() -> Iterator[ObjectServer]:
+    """moto's S3. Its If-None-Match looks first and stores after, so conditional puts take turns here."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log(self, type: str, message: str, *args: Any) -> None:
+            pass
+
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    endpoint = f"http://127.0.0.1:{port}"
+    running = ObjectServer(endpoint, s3_options(endpoint), lambda name: _bucket(endpoint, name))
+    application = _faulty(DomainDispatcherApplication(create_backend_app), running)
+    server = make_server("127.0.0.1", port, application, threaded=True, request_handler=Quiet)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield running
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def s3_options(endpoint: str) -> dict[str, str]:
+    """Storage options for an S3 endpoint without TLS, addressed by path."""
+    return {
+        "endpoint": endpoint,
+        "access_key_id": "test-access",
+        "secret_access_key": "test-secret-value",
+        "region": "us-east-1",
+        "allow_http": "true",
+        "virtual_hosted_style_request": "false",
+    }
+
+
+@contextmanager
+def azure_server() -> Iterator[ObjectServer]:
+    """Azurite's blob service, in memory."""
+    if not AZURITE.exists():
+        raise RuntimeError(f"Azurite is not installed at {AZURITE}: run `make azurite` first")
+    with socket.socket() as reserved:
+        reserved.bind(("127.0.0.1", 0))
+        port = reserved.getsockname()[1]
+    process = subprocess.Popen(
+        [
+            *("node", str(AZURITE), "--blobHost", "127.0.0.1", "--blobPort", str(port)),
+            *("--inMemoryPersistence", "--skipApiVersionCheck", "--silent", "--disableTelemetry"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        _wait_for(port, process)
+        endpoint = f"http://127.0.0.1:{port}/{ACCOUNT}"
+        yield ObjectServer(endpoint, azure_options(endpoint), lambda name: _container(endpoint, name))
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.communicate(timeout=20)
+
+
+def azure_options(endpoint: str) -> dict[str, str]:
+    """Storage options for Azurite."""
+    return {
+        "account_name": ACCOUNT,
+        "account_key": ACCOUNT_KEY,
+        "endpoint": endpoint,
+        "allow_http": "true",
+    }
+
+
+def _faulty(application: Any, running: ObjectServer) -> _Application:
+    turn = threading.Lock()
+
+    def served(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        query = environ.get("QUERY_STRING", "")
+        running.requests.append((method, f"{path}?{query}" if query else path))
+        answer = running.fault(method, path) if running.fault else None
+        if answer in ("refuse", "conflict"):
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            return _said(start, "409 Conflict" if answer == "conflict" else "503 Slow Down")
+        if "HTTP_IF_NONE_MATCH" in environ:
+            with turn:
+                done = list(application(environ, _unheard if answer == "lose" else start))
+        else:
+            done = application(environ, _unheard if answer == "lose" else start)
+        return _said(start, "503 Slow Down") if answer == "lose" else done
+
+    return served
+
+
+def _unheard(*_: Any) -> Callable[[bytes], None]:
+    return lambda _: None
+
+
+def _said(start: Callable[..., Any], status: str) -> Iterable[bytes]:
+    body = f"<Error><Code>{status.split(' ', 1)[1]}</Code></Error>".encode()
+    start(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def _bucket(endpoint: str, name: str) -> str:
+    request = urllib.request.Request(f"{endpoint}/{name}", method="PUT")
+    with urllib.request.urlopen(request, timeout=20):
+        return f"s3://{name}"
+
+
+def _container(endpoint: str, name: str) -> str:
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2021-08-06"}
+    resource = f"/{ACCOUNT}/{ACCOUNT}/{name}\nrestype:container"
+    signed = "PUT" + "\n" * 12 + "".join(f"{k}:{v}\n" for k, v in sorted(headers.items())) + resource
+    digest = hmac.new(base64.b64decode(ACCOUNT_KEY), signed.encode(), hashlib.sha256).digest()
+    headers["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
+    url = f"{endpoint}/{name}?restype=container"
+    with urllib.request.urlopen(urllib.request.Request(url, method="PUT", headers=headers), timeout=20):
+        return f"az://{name}"
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            said = process.stdout.read().decode() if process.stdout else ""
+            raise RuntimeError(
+                f"Azurite ended with code {process.returncode} before it served anything: {said}"
+            )
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+        except OSError:
+            time.sleep(0.05)
+    raise RuntimeError(f"Azurite did not listen on port {port} within {seconds:.0f} s")
