@@ -1,0 +1,164 @@
+"""Becoming the run that owns a job: claim an epoch, fence every lower one, carry out what they decided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.log import BodyCache, Log, read_epochs, read_log
+from stateflow.checkpoint.records import Claim, JobIdentity, Owner, Record, encode
+from stateflow.checkpoint.recovery import (
+    CarryOutRecord,
+    CompleteFence,
+    PlaceFence,
+    Ready,
+    Step,
+    Stop,
+    next_step,
+)
+from stateflow.checkpoint.retention import floor_after
+from stateflow.checkpoint.store import ExistsError, Store, create_once
+from stateflow.checkpoint.writer import Writer, complete_record
+from stateflow.errors import FencedError, UnavailableError, UsageError
+
+CarryOut = Callable[[Record, Mapping[str, int]], Mapping[str, str]]
+"""Makes every sink of a decided record have it; gives the outcome per sink uid, or raises to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """An epoch that was claimed, and what comes with it."""
+
+    epoch: int
+    fence_writer: str
+    cache: BodyCache
+
+
+def claim(
+    store: Store,
+    layout: JobLayout,
+    *,
+    owner: Owner,
+    ids: Callable[[], str],
+    clock: Callable[[], int],
+    carry_out: CarryOut,
+    retained: int | None = None,
+) -> Writer:
+    """The writer of the job, once everything decided before is carried out. The first claim creates the job.
+
+    With `retained` the fence announces the floor for it, so that `collect(retained)` may delete at once.
+    """
+    claimed = claim_epoch(store, layout, owner=owner, ids=ids, clock=clock)
+    while True:
+        log, step = observe(store, layout, claimed)
+        if isinstance(step, Ready):
+            return Writer(
+                store,
+                layout,
+                log=log,
+                epoch=claimed.epoch,
+                owner=owner,
+                ids=ids,
+                clock=clock,
+                retained=retained,
+                cache=claimed.cache,
+            )
+        if isinstance(step, PlaceFence):
+            place_fence(store, layout, log, step, claimed, owner=owner, at=clock(), retained=retained)
+            continue
+        record = step.record if isinstance(step, CarryOutRecord) else step.fence
+        outcomes = carry_out(record, step.last_commits) if record.carries_state else {}
+        complete_record(
+            store,
+            layout,
+            record,
+            outcomes,
+            last_commits=step.last_commits,
+            epoch=claimed.epoch,
+            owner=owner,
+            writer=ids(),
+            at=clock(),
+            statistics={},
+        )
+
+
+def observe(
+    store: Store, layout: JobLayout, claimed: Claimed
+) -> tuple[Log, PlaceFence | CarryOutRecord | CompleteFence | Ready]:
+    """The log, and what to do now; raises FencedError when a newer run owns the job."""
+    log = read_log(store, layout, cache=claimed.cache)
+    log.require_sound()
+    step: Step = next_step(log, claimed.epoch, claimed.fence_writer)
+    if isinstance(step, Stop):
+        raise FencedError(
+            f"job {layout.job!r} was taken over: epoch {step.newest} is newer than this run's "
+            f"{claimed.epoch}; "
+            "do not retry, the newer run carries on"
+        )
+    return log, step
+
+
+def claim_epoch(
+    store: Store, layout: JobLayout, *, owner: Owner, ids: Callable[[], str], clock: Callable[[], int]
+) -> Claimed:
+    """Claims the next epoch, creating the job if there is none yet."""
+    if store.list(layout.tombstone):
+        raise UsageError(
+            f"job {layout.job!r} was deleted and leaves a tombstone, because a forgotten run of it may "
+            "still write there: "
+            f"choose another name, or remove {layout.tombstone} when you are sure"
+        )
+    if not read_epochs(store, layout):
+        _create_job(store, layout, ids=ids, clock=clock)
+    while True:
+        epoch = max(read_epochs(store, layout), default=0) + 1
+        body = encode(Claim(epoch=epoch, writer=ids(), owner=owner, at=clock()))
+        if create_once(store, layout.epoch(epoch), body) == body:
+            # No guarantee yet: the name may have been another's before collection deleted it. `observe` looks
+            # again.
+            return Claimed(epoch, ids(), {})
+
+
+def place_fence(
+    store: Store,
+    layout: JobLayout,
+    log: Log,
+    step: PlaceFence,
+    claimed: Claimed,
+    *,
+    owner: Owner,
+    at: int,
+    retained: int | None = None,
+) -> None:
+    """Tries to create the fence; whether it stands, the next observation tells."""
+    assert log.identity is not None
+    fence = Record(
+        kind="fence",
+        job=log.identity.uuid,
+        slot=step.slot,
+        epoch=claimed.epoch,
+        writer=claimed.fence_writer,
+        previous=step.previous,
+        based_on=step.based_on,
+        timeline=step.timeline,
+        floor=floor_after(log, "fence", retained),
+        owner=owner,
+        at=at,
+    )
+    create_once(store, layout.pending(step.slot), encode(fence))
+
+
+def _create_job(store: Store, layout: JobLayout, *, ids: Callable[[], str], clock: Callable[[], int]) -> None:
+    stands = create_once(store, layout.identity, encode(JobIdentity(uuid=ids(), name=layout.job, at=clock())))
+    # Everything rests on create-only writes, and some stores and emulators ignore the condition. The same
+    # bytes are offered again, so that even such a store is left as it was.
+    try:
+        store.create(layout.identity, stands)
+    except ExistsError:
+        return
+    raise UnavailableError(
+        f"{store.url} lets an existing object be created again, so it cannot keep two runs of job "
+        f"{layout.job!r} apart: "
+        "use a store with conditional writes (S3, GCS, Azure or a local disk)"
+    )

@@ -1,0 +1,245 @@
+"""Deleting exactly what nothing reaches: subsumed records and their files, and what crashed runs left behind.
+
+A plan is pure. The executor marks what it has chosen, reads the pins, looks at the log again, and only then
+deletes, so that it needs no lock: neither a run, nor a pinner, nor another collector has to know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from stateflow.checkpoint.layout import JobLayout, epoch_of, origin_of
+from stateflow.checkpoint.log import BodyCache, Log, read_log
+from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.records import DeadMark, Pin, Record, encode
+from stateflow.checkpoint.retention import bases, job_files, roots
+from stateflow.checkpoint.statistics import keep_history
+from stateflow.checkpoint.store import Entry, Store, create_once
+
+Reason = Literal["subsumed", "orphan"]
+DisposeSavepoint = Callable[[str], None]
+"""Deletes a savepoint, by URL, that the job has claimed and no longer names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """One file that nothing reaches."""
+
+    path: str
+    size: int
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a collection would delete, and what it keeps and why."""
+
+    records: Mapping[int, str]
+    """Slots whose records go, ascending, each with the reason: subsumed, void, residue."""
+    files: tuple[Garbage, ...]
+    savepoints: tuple[str, ...]
+    """Claimed savepoints that no record names any more."""
+    leftovers: tuple[str, ...]
+    """Claims and control files of epochs that are over, and pins of records that are gone."""
+    kept: Mapping[int, str]
+    """Roots, each with the reason."""
+
+    @property
+    def bytes_by_reason(self) -> dict[str, int]:
+        sizes: dict[str, int] = {}
+        for file in self.files:
+            sizes[file.reason] = sizes.get(file.reason, 0) + file.size
+        return sizes
+
+    @property
+    def empty(self) -> bool:
+        return not (self.records or self.files or self.savepoints or self.leftovers)
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionReport:
+    """What a collection deleted."""
+
+    removed: tuple[int, ...]
+    files: int
+    bytes_by_reason: Mapping[str, int]
+    withdrawn: tuple[int, ...]
+    """Records that were chosen and then found pinned, or needed after all."""
+    savepoints: tuple[str, ...]
+    """Claimed savepoints that no record names any more, disposed of when a way to do so was given."""
+
+
+def candidates(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
+    """Slots whose records may go, ascending, each with the reason."""
+    kept = roots(log, pins, retained)
+    void = {record.slot for record in log.void}
+    found: dict[int, str] = {}
+    for number, slot in sorted(log.slots.items()):
+        # Above the floor a missing record means a torn listing, so nothing there may go before a record has
+        # said so.
+        if number >= log.floor or number in kept:
+            continue
+        found[number] = "residue" if slot.record is None else "void" if number in void else "subsumed"
+    return found
+
+
+def plan(
+    log: Log,
+    pins: Iterable[Pin],
+    retained: int,
+    *,
+    chosen: Iterable[int] | None = None,
+    files: Iterable[Entry] = (),
+    others: Iterable[Entry] = (),
+) -> Plan:
+    """What may go, given the facts of one moment.
+
+    Only slots in `chosen` go, if it is given. `files` are the listings of `shared/` and `staged/`, for
+    orphans; `others` those of claims and control files.
+    """
+    pins = list(pins)
+    may_go = candidates(log, pins, retained)
+    picked = set(may_go) if chosen is None else set(chosen)
+    going = {slot: reason for slot, reason in may_go.items() if slot in picked}
+    gone = [slot.record for number, slot in log.slots.items() if number in going and slot.record is not None]
+    live = [
+        slot.record for number, slot in log.slots.items() if number not in going and slot.record is not None
+    ]
+    reached = job_files(live)
+    garbage: dict[str, Garbage] = {}
+    for path, size in job_files(gone).items():
+        # A record that names a file outside the job's own folders is damaged or forged: not ours to delete.
+        if path not in reached and _is_file_of(log.job, path):
+            garbage[path] = Garbage(path, size, "subsumed")
+    for entry in files:
+        if entry.path not in reached and entry.path not in garbage and is_over(log, entry.path):
+            garbage[entry.path] = Garbage(entry.path, entry.size, "orphan")
+    return Plan(
+        records=going,
+        files=tuple(garbage[path] for path in sorted(garbage)),
+        savepoints=tuple(sorted(bases(gone) - bases(live))),
+        leftovers=tuple(sorted([*_old_claims(log, others), *_dangling(log, pins)])),
+        kept=roots(log, pins, retained),
+    )
+
+
+def is_over(log: Log, path: str) -> bool:
+    """Whether no record that is yet to be decided can name a file, going by the epoch and slot in its name.
+
+    A claim of a higher epoch proves nothing: the older run may be about to decide. A record of a higher epoch
+    does, for it stands in the slot that the older run would need.
+    """
+    origin = origin_of(path)
+    if origin is None:
+        return False
+    epoch, slot = origin
+    return any(r.epoch > epoch or (r.epoch == epoch and r.slot > slot) for r in log.chain)
+
+
+def inspect(store: Store, layout: JobLayout, retained: int, *, cache: BodyCache | None = None) -> Plan:
+    """What `collect` with orphans would delete now; deletes nothing."""
+    pins = list_pins(store, layout)
+    log = read_log(store, layout, cache=cache)
+    log.require_sound()
+    return plan(log, pins, retained, files=_files(store, layout), others=_others(store, layout))
+
+
+def collect(
+    store: Store,
+    layout: JobLayout,
+    *,
+    collector: str,
+    retained: int,
+    orphans: bool,
+    epoch: int = 0,
+    cache: BodyCache | None = None,
+    dispose: DisposeSavepoint | None = None,
+) -> CollectionReport:
+    """Deletes what no root reaches. `collector` is a name never used before; `epoch` is the caller's, 0
+    without one."""
+    cache = {} if cache is None else cache
+    pins = list_pins(store, layout, cache=cache)
+    log = read_log(store, layout, cache=cache)
+    log.require_sound()
+    chosen = tuple(candidates(log, pins, retained))
+    for slot in chosen:
+        path = layout.dead(slot, collector)
+        create_once(store, path, encode(DeadMark(slot=slot, collector=collector)))
+    if chosen:
+        # Marked first, read after: a pinner does it the other way round, so one of the two sees the other.
+        # And the log is read after the pins, for a restore decides its record and then lets go of its pin:
+        # whoever finds the pin gone must find the record that took its place.
+        pins = list_pins(store, layout, cache=cache)
+        log = read_log(store, layout, cache=cache)
+        log.require_sound()
+    files = _files(store, layout) if orphans else []
+    others = _others(store, layout) if orphans else []
+    todo = plan(log, pins, retained, chosen=chosen, files=files, others=others)
+    withdrawn = tuple(slot for slot in chosen if slot not in todo.records)
+    # One's own marks only: another collector's may be all that keeps a pinner from trusting a record it is
+    # deleting.
+    store.delete([layout.dead(slot, collector) for slot in withdrawn])
+    keep_history(store, layout, log, todo.records, epoch=epoch)
+    store.delete([file.path for file in todo.files])
+    if dispose is not None:
+        for url in todo.savepoints:
+            dispose(url)
+    for slot in todo.records:
+        # Oldest first, and the record before its outcome and marks: at every point in between it is still a
+        # candidate, never a record that waits to be carried out, nor one that a pinner finds unmarked.
+        store.delete([layout.pending(slot)])
+        paths = {*(log.slots[slot].paths if slot in log.slots else ()), layout.dead(slot, collector)}
+        store.delete(sorted(paths - {layout.pending(slot)}, key=lambda p: ("_dead-" in p, p)))
+    store.delete(todo.leftovers)
+    return CollectionReport(
+        removed=tuple(todo.records),
+        files=len(todo.files),
+        bytes_by_reason=todo.bytes_by_reason,
+        withdrawn=withdrawn,
+        savepoints=todo.savepoints,
+    )
+
+
+def _is_file_of(job: str, path: str) -> bool:
+    layout = JobLayout(job)
+    return path.startswith((layout.shared, layout.staged)) and ".." not in path.split("/")
+
+
+def _files(store: Store, layout: JobLayout) -> list[Entry]:
+    return [*store.list(layout.shared), *store.list(layout.staged)]
+
+
+def _others(store: Store, layout: JobLayout) -> list[Entry]:
+    return [*store.list(layout.epochs), *store.list(layout.control)]
+
+
+def _old_claims(log: Log, others: Iterable[Entry]) -> list[str]:
+    top = log.decided
+    if top is None:
+        return []
+    old = []
+    for entry in others:
+        epoch = epoch_of(entry.path)
+        if epoch is None:
+            _, _, digits = entry.path.rpartition("-")
+            epoch = int(digits) if digits.isdigit() else None
+        # Below an epoch that has a record: its own claim stays, so the newest one always does.
+        if epoch is not None and epoch < top.epoch:
+            old.append(entry.path)
+    return old
+
+
+def _dangling(log: Log, pins: Iterable[Pin]) -> list[str]:
+    layout = JobLayout(log.job)
+    members = {record.slot for record in log.chain}
+    # Below the floor no record appears again, so such a pin failed and its maker died before removing it.
+    return [layout.pin(p.id) for p in pins if p.slot < log.floor and p.slot not in members]
+
+
+def unreached(log: Log, files: Iterable[Entry]) -> list[Entry]:
+    """Files that no record names and no run can name any more."""
+    records: list[Record] = [slot.record for slot in log.slots.values() if slot.record is not None]
+    reached = job_files(records)
+    return [entry for entry in files if entry.path not in reached and is_over(log, entry.path)]

@@ -1,0 +1,77 @@
+"""What must stay: the roots of a log, and the floor that a new record may announce. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.records import FileRef, Pin, Record
+from stateflow.errors import UsageError
+
+
+def checked_retained(retained: int) -> int:
+    """`retained`, if it is a number of checkpoints that a job can live with."""
+    if retained < 1:
+        raise UsageError(
+            f"retained={retained} would collect the checkpoint that the job runs on: keep at least 1"
+        )
+    return retained
+
+
+def roots(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
+    """Slots that must stay, each with the reason."""
+    kept = {record.slot: "retained" for record in log.checkpoints[-checked_retained(retained) :]}
+    members = {record.slot for record in log.chain}
+    for pin in pins:
+        if pin.slot in members:
+            kept[pin.slot] = f"{pin.kind} {pin.name or pin.id}"
+    if (head := log.head) is not None:
+        kept[head.slot] = "head"
+    for record in log.pending:
+        kept[record.slot] = "pending"
+    return kept
+
+
+def floor_after(log: Log, kind: str, retained: int | None) -> int:
+    """The floor that the record in the next slot announces: what will be the lowest one kept, pins aside.
+
+    A floor is announced by a decided record before anything at or above the old one is deleted, so that a
+    missing record above the floor always means a torn listing, and one below it never does.
+    """
+    if retained is None or log.decided is None:
+        return log.floor
+    checked_retained(retained)
+    checkpoints = [record.slot for record in log.checkpoints]
+    needed = [record.slot for record in log.pending]
+    if kind == "checkpoint":
+        # Carried out before anything is collected for it, it will be the newest of the retained.
+        checkpoints.append(log.next_slot)
+    needed += checkpoints[-retained:]
+    if kind == "fence" and (head := log.head) is not None:
+        needed.append(head.slot)
+    # Never lower than before: what is missing below the old floor would look like a torn listing.
+    return max(log.floor, min(needed, default=log.floor))
+
+
+def references(record: Record) -> Iterator[FileRef]:
+    """Every file that a record names: state, sources' own logs, and what its sinks staged."""
+    for operator in record.operators.values():
+        for shards in operator.shards:
+            for shard in shards:
+                yield from shard.files
+    for source in record.sources.values():
+        yield from source.files
+    for prepared in record.sinks.values():
+        yield from prepared.files
+
+
+def job_files(records: Iterable[Record]) -> dict[str, int]:
+    """Path and size of every file under the job's root that the records name."""
+    return {
+        ref.path: ref.size for record in records for ref in references(record) if ref.path and not ref.base
+    }
+
+
+def bases(records: Iterable[Record]) -> set[str]:
+    """Savepoints, claimed by this job, whose files the records name."""
+    return {ref.base for record in records for ref in references(record) if ref.base}

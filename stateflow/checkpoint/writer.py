@@ -1,0 +1,266 @@
+"""The one run that may add to a job's log: it decides records and completes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import InitVar, dataclass
+from typing import Any, Literal, cast
+
+import msgspec
+
+from stateflow.checkpoint.collection import CollectionReport, collect
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs
+from stateflow.checkpoint.records import Kind, Outcome, Owner, Record, decode, encode
+from stateflow.checkpoint.recovery import commits_after, continued, link_to
+from stateflow.checkpoint.retention import floor_after
+from stateflow.checkpoint.store import Store, create_once
+from stateflow.errors import CorruptError, FencedError, StateflowError, UsageError
+
+SinkOutcome = Literal["committed", "already", "abandoned", "none"]
+_GRANTED = object()
+
+
+@dataclass(frozen=True, slots=True)
+class CommitPermit:
+    """Says that `record` is decided: sinks commit nothing without one."""
+
+    record: Record
+    granted: InitVar[object]
+
+    def __post_init__(self, granted: object) -> None:
+        if granted is not _GRANTED:
+            raise TypeError(
+                "a CommitPermit comes from Writer.decide, or from recovery for a record that stands"
+            )
+
+    @property
+    def slot(self) -> int:
+        return self.record.slot
+
+    @classmethod
+    def to_carry_out(cls, record: Record) -> CommitPermit:
+        """For the callback that carries out what recovery found decided."""
+        if not record.writer or record.slot < 1:
+            raise TypeError("this record is a draft: only a decided one can be carried out")
+        return cls(record, _GRANTED)
+
+
+def draft(kind: Kind, **fields: Any) -> Record:
+    """A record that `Writer.decide` completes: job, slot, epoch, writer, links, floor, owner and time are its
+    own."""
+    return Record(kind=kind, job="", slot=0, epoch=0, writer="", owner=Owner(run=""), **fields)
+
+
+class Writer:
+    """Made by `claim`. One record is in flight at a time: decide, commit the sinks, complete."""
+
+    def __init__(
+        self,
+        store: Store,
+        layout: JobLayout,
+        *,
+        log: Log,
+        epoch: int,
+        owner: Owner,
+        ids: Callable[[], str],
+        clock: Callable[[], int],
+        retained: int | None,
+        cache: BodyCache,
+    ) -> None:
+        assert log.identity is not None
+        self.store = store
+        self.layout = layout
+        self.job = log.identity.uuid
+        self.epoch = epoch
+        self.owner = owner
+        self._ids = ids
+        self._clock = clock
+        self._retained = retained
+        self._cache = cache
+        self._log = log
+        self._open: CommitPermit | None = None
+        self._stopped: str | None = None
+
+    @property
+    def next_slot(self) -> int:
+        """What the next record will be called; files and sinks of the batch use it already."""
+        return self._log.next_slot
+
+    @property
+    def parent(self) -> Record | None:
+        """The complete record whose state the next one continues."""
+        return self._log.head
+
+    @property
+    def last_commits(self) -> Mapping[str, int]:
+        return self._log.last_commits
+
+    def still_owner(self) -> None:
+        """Raises FencedError when a newer run owns the job."""
+        newest = max(read_epochs(self.store, self.layout), default=0)
+        if newest > self.epoch:
+            self._stopped = f"epoch {newest} has taken over"
+            raise FencedError(
+                f"job {self.layout.job!r} was taken over: epoch {newest} is newer than this run's "
+                f"{self.epoch}; "
+                "do not retry, the newer run carries on"
+            )
+
+    def decide(self, draft: Record) -> CommitPermit:
+        """Creates the record in the next slot. After a FencedError it may stand all the same: commit
+        nothing."""
+        self._require_running()
+        if self._open is not None:
+            raise UsageError(
+                f"record {self._open.slot} of job {self.layout.job!r} is not complete yet: one at a time"
+            )
+        self.still_owner()
+        top = self._log.decided
+        record = msgspec.structs.replace(
+            draft,
+            job=self.job,
+            slot=self.next_slot,
+            epoch=self.epoch,
+            writer=self._ids(),
+            previous=link_to(top),
+            based_on=draft.based_on if draft.based_on is not None else continued(self.parent),
+            floor=floor_after(self._log, draft.kind, self._retained),
+            owner=self.owner,
+            at=self._clock(),
+        )
+        path = self.layout.pending(record.slot)
+        body = encode(record)
+        # Until the answer is in, nobody knows whether the slot is ours: a second attempt with another body
+        # could leave two runs of the batch in the world. So whatever goes wrong here ends this writer.
+        self._stopped = f"whether record {record.slot} was decided is not known"
+        stands = create_once(self.store, path, body)
+        if stands != body:
+            raise self._lost(record, decode(stands, Record, path))
+        self._observe(Slot(record.slot, record=record, paths=(path,)))
+        # The epoch may have passed on while the create was under way. The record stands, and the newer run
+        # carries it out: a commit from here could come after that run has rewound the sinks.
+        self.still_owner()
+        self._stopped = None
+        self._open = CommitPermit(record, _GRANTED)
+        return self._open
+
+    def complete(
+        self, permit: CommitPermit, outcomes: Mapping[str, str], statistics: Mapping[str, Any] | None = None
+    ) -> Outcome:
+        """Notes that every sink has the record. May be called again with the same permit when an answer was
+        lost."""
+        self._require_running()
+        if permit is not self._open:
+            raise UsageError(
+                f"record {permit.slot} of job {self.layout.job!r} is not the one this run has decided last"
+            )
+        outcome = complete_record(
+            self.store,
+            self.layout,
+            permit.record,
+            outcomes,
+            last_commits=self._log.last_commits,
+            epoch=self.epoch,
+            owner=self.owner,
+            writer=self._ids(),
+            at=self._clock(),
+            statistics=dict(statistics or {}),
+        )
+        self._open = None
+        slot = permit.slot
+        paths = (self.layout.metadata(slot), self.layout.pending(slot))
+        self._observe(Slot(slot, record=permit.record, outcome=outcome, paths=paths))
+        return outcome
+
+    def collect(self, retained: int, *, orphans: bool) -> CollectionReport:
+        """Subsumes and deletes; with `orphans` also what crashed runs left behind, which takes a listing of
+        all files."""
+        self._retained = retained
+        report = collect(
+            self.store,
+            self.layout,
+            collector=f"e{self.epoch}-{self._ids()}",
+            retained=retained,
+            orphans=orphans,
+            epoch=self.epoch,
+            cache=self._cache,
+        )
+        for slot in report.removed:
+            self._forget(slot)
+        return report
+
+    def _lost(self, ours: Record, theirs: Record) -> StateflowError:
+        name, slot = self.layout.job, ours.slot
+        if theirs.job == self.job and theirs.epoch > self.epoch:
+            self._stopped = f"epoch {theirs.epoch} has taken over"
+            return FencedError(
+                f"slot {slot} of job {name!r} was decided by epoch {theirs.epoch}, newer than this run's "
+                f"{self.epoch}; "
+                "do not retry, the newer run carries on"
+            )
+        # Our batch continues a state that is no longer the last one. The record that stands is adopted by the
+        # next claim, which carries it out; to go on from here would fork the log.
+        return StateflowError(
+            f"slot {slot} of job {name!r} holds a record of epoch {theirs.epoch} that this run (epoch "
+            f"{self.epoch}) did "
+            "not expect; run again: the next run carries that record out and goes on from it"
+        )
+
+    def _require_running(self) -> None:
+        if self._stopped is not None:
+            raise StateflowError(
+                f"this run of job {self.layout.job!r} has stopped ({self._stopped}): run again, a new run "
+                "finds out"
+            )
+
+    def _observe(self, slot: Slot) -> None:
+        # A writer's own log: it alone adds to it, so it need not list for every batch.
+        self._log = assemble(
+            self._log.job, self._log.identity, (self.epoch,), {**self._log.slots, slot.number: slot}
+        )
+
+    def _forget(self, slot: int) -> None:
+        slots = {n: s for n, s in self._log.slots.items() if n != slot}
+        self._log = assemble(self._log.job, self._log.identity, (self.epoch,), slots)
+
+
+def complete_record(
+    store: Store,
+    layout: JobLayout,
+    record: Record,
+    outcomes: Mapping[str, str],
+    *,
+    last_commits: Mapping[str, int],
+    epoch: int,
+    owner: Owner,
+    writer: str,
+    at: int,
+    statistics: dict[str, Any],
+) -> Outcome:
+    """Creates a record's `_metadata`, or returns the one that another run has created for the same record."""
+    if set(outcomes) != set(record.sinks):
+        missing = sorted(set(record.sinks) ^ set(outcomes))
+        raise UsageError(
+            f"record {record.slot} of job {layout.job!r} cannot be completed: sinks {missing} have no "
+            "outcome, or none is known"
+        )
+    outcome = Outcome(
+        slot=record.slot,
+        record=record.writer,
+        writer=writer,
+        epoch=epoch,
+        sinks=cast(dict[str, SinkOutcome], dict(outcomes)),
+        at=at,
+        owner=owner,
+        last_commits=commits_after(record, dict(outcomes), dict(last_commits)),
+        statistics=statistics,
+    )
+    path = layout.metadata(record.slot)
+    stands = decode(create_once(store, path, encode(outcome)), Outcome, path)
+    if stands.record != record.writer:
+        raise CorruptError(
+            f"{path} completes another record than the one decided in slot {record.slot}: run `stateflow "
+            f"verify {layout.job}`"
+        )
+    return stands
