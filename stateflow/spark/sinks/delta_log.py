@@ -1,0 +1,178 @@
+"""Delta's transactions, through py4j: the only module that knows Delta's classes (checked with 4.4.0)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import xxhash
+
+from stateflow.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What a table is at one version, as far as data files written for it depend on it."""
+
+    id: str
+    schema: StructType
+    partition_by: tuple[str, ...]
+    configuration: dict[str, str]
+    features: tuple[str, ...]
+    fingerprint: str
+    """Equal as long as files prepared for the table can be added to it as they are."""
+
+
+class DeltaLog:
+    """The log of one table."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        self.spark = spark
+        self.path = path
+        jvm: Any = spark.sparkContext._jvm
+        self._jvm = jvm
+        self._delta = jvm.org.apache.spark.sql.delta
+        self._none = jvm.scala.Option.empty()
+        self._jspark: Any = spark._jsparkSession
+        self._log = self._delta.DeltaLog.forTable(self._jspark, path)
+
+    def exists(self) -> bool:
+        self._log.update(False, self._none, self._none)
+        return bool(self._log.tableExists())
+
+    def begin(self) -> Transaction:
+        """A transaction on the newest version."""
+        return Transaction(self, self._log.startTransaction(self._none, self._none))
+
+    def missing(self, adds: Sequence[dict[str, Any]]) -> list[str]:
+        """Which data files are gone or have another size than their actions say."""
+        root = self._log.dataPath()
+        files = root.getFileSystem(self._log.newDeltaHadoopConf())
+        gone = []
+        for add in adds:
+            path = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(add["path"]))
+            absolute = path if path.isAbsolute() else self._jvm.org.apache.hadoop.fs.Path(root, path)
+            if not files.exists(absolute) or files.getFileStatus(absolute).getLen() != add["size"]:
+                gone.append(str(add["path"]))
+        return gone
+
+    def scala_seq(self, items: Iterable[Any]) -> Any:
+        listed = self._jvm.java.util.ArrayList()
+        for item in items:
+            listed.add(item)
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(listed)
+
+    def scala_map(self, items: dict[str, Any]) -> Any:
+        mapped = self._jvm.java.util.HashMap()
+        for key, value in items.items():
+            mapped.put(key, value)
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(mapped)
+
+    def now(self) -> int:
+        """Milliseconds, by the clock that Delta stamps its commits with."""
+        return int(self._log.clock().getTimeMillis())
+
+    def action(self, text: str) -> Any:
+        return self._delta.actions.Action.fromJson(text)
+
+
+class Transaction:
+    """One optimistic transaction: it reads the version it began with and fails if that is outdated."""
+
+    def __init__(self, log: DeltaLog, txn: Any) -> None:
+        self.log = log
+        self._txn = txn
+
+    def shape(self) -> TableShape:
+        from pyspark.sql.types import StructType
+
+        if self._txn.readVersion() < 0:
+            raise NotFoundError(
+                f"{self.log.path} is not a Delta table (any more): restore it or start a new run to create it"
+            )
+        metadata = json.loads(self._txn.metadata().json())["metaData"]
+        protocol = json.loads(self._txn.protocol().json())["protocol"]
+        configuration = dict(metadata.get("configuration") or {})
+        schema_text = metadata["schemaString"]
+        partition_by = tuple(metadata.get("partitionColumns") or ())
+        parts = [metadata["id"], schema_text, partition_by, configuration, protocol]
+        text = msgspec.json.encode(parts, order="sorted")
+        return TableShape(
+            metadata["id"],
+            StructType.fromJson(json.loads(schema_text)),
+            partition_by,
+            configuration,
+            tuple(protocol.get("writerFeatures") or ()),
+            xxhash.xxh3_64_hexdigest(text),
+        )
+
+    def slot_of(self, app_id: str) -> int | None:
+        """The slot last committed under `app_id`; a later one under it makes this transaction fail."""
+        # Delta's own `txnVersion` rebuilds the whole snapshot: half a second a batch, even for a tiny table.
+        # Its checksum file holds the same transactions, and is in memory after a commit of ours.
+        checksum = self._txn.snapshot().checksumOpt()
+        known = checksum.get().setTransactions() if checksum.isDefined() else self.log._none
+        if known.isEmpty():
+            version = int(self._txn.txnVersion(app_id))
+            return None if version < 0 else version
+        self._txn.readTxn().addOne(app_id)
+        found = known.get()
+        for k in range(found.size()):
+            if found.apply(k).appId() == app_id:
+                return int(found.apply(k).version())
+        return None
+
+    def reread(self, actions: Iterable[str], columns: Sequence[str]) -> DataFrame:
+        """Rows of data files that are not part of the table yet, as the table would show them."""
+        from pyspark.sql import DataFrame
+
+        adds = self.log.scala_seq(self.log.action(a) for a in actions)
+        frame = self.log._log.createDataFrame(self._txn.snapshot(), adds, False, self.log._none)
+        quoted = ["`" + c.replace("`", "``") + "`" for c in columns]
+        return DataFrame(frame, self.log.spark).select(*quoted)
+
+    def write(self, frame: DataFrame) -> list[str]:
+        """Writes the data files of `frame` in one job; returns the actions that add them, as JSON."""
+        log = self.log
+        # An optimised write would put a shuffle above the frame's last stage, and acks would no longer come
+        # from the attempts whose rows are written.
+        options = log._delta.DeltaOptions(
+            log.scala_map({"optimizeWrite": "false"}), log._jspark.sessionState().conf()
+        )
+        actions = self._txn.writeFiles(frame._jdf, log._jvm.scala.Some(options))
+        return [actions.apply(k).json() for k in range(actions.size())]
+
+    def commit(self, actions: Iterable[str], query: str, epoch: int, metrics: dict[str, int]) -> int:
+        """Commits the actions as a STREAMING UPDATE; returns the table's new version."""
+        log = self.log
+        append = log._jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+        operation = getattr(log._delta, "DeltaOperations$StreamingUpdate")(append, query, epoch, log._none)
+        scala = log._jspark.sparkContext()
+        counters = {}
+        for name, value in metrics.items():
+            counters[name] = log._jvm.org.apache.spark.sql.execution.metric.SQLMetrics.createMetric(
+                scala, name
+            )
+            counters[name].set(value)
+        self._txn.registerSQLMetrics(log._jspark, log.scala_map(counters))
+        if metrics.get("numAddedFiles"):
+            # `writeFiles` registers it too, but with the transaction that prepared.
+            self._txn.registerPostCommitHook(getattr(getattr(log._delta.hooks, "AutoCompact$"), "MODULE$"))
+        return int(self._txn.commit(log.scala_seq(log.action(a) for a in actions), operation))
+
+
+def failure_classes(error: BaseException) -> list[str]:
+    """Names of the Java classes behind an error that came out of the JVM, outermost first."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    names: list[str] = []
+    while java is not None and len(names) < 20:
+        names.append(str(java.getClass().getName()))
+        java = java.getCause()
+    return names
