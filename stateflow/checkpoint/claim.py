@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import BodyCache, Log, read_epochs, read_log
+from stateflow.checkpoint.probe import probe
 from stateflow.checkpoint.records import Claim, JobIdentity, Owner, Record, encode
 from stateflow.checkpoint.recovery import (
     CarryOutRecord,
@@ -18,12 +19,15 @@ from stateflow.checkpoint.recovery import (
     next_step,
 )
 from stateflow.checkpoint.retention import floor_after
-from stateflow.checkpoint.store import ExistsError, Store, create_once
+from stateflow.checkpoint.store import Store, create_once
 from stateflow.checkpoint.writer import Writer, complete_record
-from stateflow.errors import FencedError, UnavailableError, UsageError
+from stateflow.errors import FencedError, UsageError
 
 CarryOut = Callable[[Record, Mapping[str, int]], Mapping[str, str]]
 """Makes every sink of a decided record have it; gives the outcome per sink uid, or raises to stop."""
+
+ProbeStore = Callable[[Store, Callable[[], str]], None]
+"""Raises UsageError when the store's `create` cannot be trusted; asked before a job's first claim."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +48,13 @@ def claim(
     clock: Callable[[], int],
     carry_out: CarryOut,
     retained: int | None = None,
+    probe: ProbeStore = probe,
 ) -> Writer:
     """The writer of the job, once everything decided before is carried out. The first claim creates the job.
 
     With `retained` the fence announces the floor for it, so that `collect(retained)` may delete at once.
     """
-    claimed = claim_epoch(store, layout, owner=owner, ids=ids, clock=clock)
+    claimed = claim_epoch(store, layout, owner=owner, ids=ids, clock=clock, probe=probe)
     while True:
         log, step = observe(store, layout, claimed)
         if isinstance(step, Ready):
@@ -100,7 +105,13 @@ def observe(
 
 
 def claim_epoch(
-    store: Store, layout: JobLayout, *, owner: Owner, ids: Callable[[], str], clock: Callable[[], int]
+    store: Store,
+    layout: JobLayout,
+    *,
+    owner: Owner,
+    ids: Callable[[], str],
+    clock: Callable[[], int],
+    probe: ProbeStore = probe,
 ) -> Claimed:
     """Claims the next epoch, creating the job if there is none yet."""
     if store.list(layout.tombstone):
@@ -110,7 +121,10 @@ def claim_epoch(
             f"choose another name, or remove {layout.tombstone} when you are sure"
         )
     if not read_epochs(store, layout):
-        _create_job(store, layout, ids=ids, clock=clock)
+        # Everything rests on create-only writes, and some stores and emulators ignore the condition.
+        probe(store, ids)
+        identity = JobIdentity(uuid=ids(), name=layout.job, at=clock())
+        create_once(store, layout.identity, encode(identity))
     while True:
         epoch = max(read_epochs(store, layout), default=0) + 1
         body = encode(Claim(epoch=epoch, writer=ids(), owner=owner, at=clock()))
@@ -147,18 +161,3 @@ def place_fence(
         at=at,
     )
     create_once(store, layout.pending(step.slot), encode(fence))
-
-
-def _create_job(store: Store, layout: JobLayout, *, ids: Callable[[], str], clock: Callable[[], int]) -> None:
-    stands = create_once(store, layout.identity, encode(JobIdentity(uuid=ids(), name=layout.job, at=clock())))
-    # Everything rests on create-only writes, and some stores and emulators ignore the condition. The same
-    # bytes are offered again, so that even such a store is left as it was.
-    try:
-        store.create(layout.identity, stands)
-    except ExistsError:
-        return
-    raise UnavailableError(
-        f"{store.url} lets an existing object be created again, so it cannot keep two runs of job "
-        f"{layout.job!r} apart: "
-        "use a store with conditional writes (S3, GCS, Azure or a local disk)"
-    )

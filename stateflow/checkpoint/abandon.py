@@ -1,0 +1,127 @@
+"""The only way past a decided record that cannot be carried out: its output stays undelivered, and is
+kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from stateflow.checkpoint.claim import claim_epoch, observe, place_fence
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.log import read_log
+from stateflow.checkpoint.pins import list_pins, pin
+from stateflow.checkpoint.records import Outcome, Owner, Pin, Record
+from stateflow.checkpoint.recovery import CarryOutRecord, PlaceFence
+from stateflow.checkpoint.store import Store
+from stateflow.checkpoint.writer import complete_record
+from stateflow.errors import UsageError
+
+Probe = Callable[[Record], Mapping[str, bool]]
+"""Per sink uid of a record, whether the sink has its output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Abandoned:
+    """What became of the record."""
+
+    slot: int
+    outcome: Outcome
+    delivered: tuple[str, ...]
+    """Sinks that had the output already."""
+    undelivered: tuple[str, ...]
+    """Sinks that never will."""
+    kept: tuple[str, ...]
+    """Staged files with the output that was not delivered; the pin keeps them until it is released."""
+    pin: Pin
+
+
+def abandon(
+    store: Store,
+    layout: JobLayout,
+    slot: int,
+    *,
+    owner: Owner,
+    ids: Callable[[], str],
+    clock: Callable[[], int],
+    probe: Probe,
+    reason: str = "",
+) -> Abandoned:
+    """Completes the lowest pending record without its missing outputs. State and offsets stand.
+
+    Fences a running writer. Safe to repeat after a crash.
+    """
+    # Looked at before anything is claimed: a typing error must not stop a healthy run.
+    log = read_log(store, layout)
+    log.require_sound()
+    _require_lowest(layout, log.pending, slot)
+    claimed = claim_epoch(store, layout, owner=owner, ids=ids, clock=clock)
+    while True:
+        log, step = observe(store, layout, claimed)
+        if not isinstance(step, PlaceFence):
+            break
+        place_fence(store, layout, log, step, claimed, owner=owner, at=clock())
+    # Looked at again: the run that was fenced may have got through with it meanwhile.
+    below = tuple(r for r in log.pending if r.writer != claimed.fence_writer)
+    _require_lowest(layout, below, slot)
+    assert isinstance(step, CarryOutRecord)
+    record = step.record
+    has = probe(record)
+    if set(has) != set(record.sinks):
+        raise UsageError(
+            f"record {slot} of job {layout.job!r} cannot be abandoned: whether sinks {sorted(record.sinks)} "
+            f"have it must be known, and it is for {sorted(has)}"
+        )
+    kept_by = _kept(store, layout, record, owner=owner, ids=ids, clock=clock, reason=reason)
+    # Read again, as before every step: while a sink was asked, a newer run may have carried the record out.
+    observe(store, layout, claimed)
+    outcome = complete_record(
+        store,
+        layout,
+        record,
+        {uid: "already" if has[uid] else "abandoned" for uid in record.sinks},
+        last_commits=step.last_commits,
+        epoch=claimed.epoch,
+        owner=owner,
+        writer=ids(),
+        at=clock(),
+        statistics={},
+    )
+    undelivered = tuple(sorted(uid for uid, came in outcome.sinks.items() if came == "abandoned"))
+    return Abandoned(
+        slot=slot,
+        outcome=outcome,
+        delivered=tuple(sorted(set(outcome.sinks) - set(undelivered))),
+        undelivered=undelivered,
+        kept=tuple(ref.path for uid in undelivered for ref in record.sinks[uid].files if ref.path),
+        pin=kept_by,
+    )
+
+
+def _require_lowest(layout: JobLayout, pending: tuple[Record, ...], slot: int) -> None:
+    lowest = pending[0].slot if pending else None
+    if lowest == slot and pending[0].carries_state:
+        return
+    stuck = [r.slot for r in pending if r.carries_state]
+    advice = f"the next one to carry out is {stuck[0]}" if stuck else "every record is carried out"
+    raise UsageError(
+        f"record {slot} of job {layout.job!r} cannot be abandoned: {advice}; "
+        f"`stateflow checkpoints {layout.job}` shows what is pending"
+    )
+
+
+def _kept(
+    store: Store,
+    layout: JobLayout,
+    record: Record,
+    *,
+    owner: Owner,
+    ids: Callable[[], str],
+    clock: Callable[[], int],
+    reason: str,
+) -> Pin:
+    for standing in list_pins(store, layout):
+        if standing.kind == "abandoned" and standing.slot == record.slot:
+            return standing  # made by an attempt that died before it completed the record
+    # Pinned while pending, when nothing can collect it: after the outcome there would be a moment without a
+    # root.
+    return pin(store, layout, record.slot, kind="abandoned", owner=owner, ids=ids, clock=clock, reason=reason)
