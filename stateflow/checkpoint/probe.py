@@ -18,7 +18,7 @@ ROUNDS = 3
 def probe(store: Store, ids: Callable[[], str]) -> None:
     """UsageError if two creates of one path can both succeed there; `ids` gives unique names.
 
-    Several emulators, gateways and mounted file systems accept the condition of a conditional write and ignore
+    Some emulators, gateways and mounted file systems accept the condition of a conditional write and ignore
     it, or look first and write after: two runs would then own one job, and nobody would notice.
     """
     keys: list[str] = []

@@ -1,0 +1,213 @@
+"""What every store does, whatever it is made of."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stateflow.checkpoint.probe import probe
+from stateflow.checkpoint.store import Entry, ExistsError, Store, create_once
+from stateflow.errors import NotFoundError, UsageError
+
+
+def paths(store: Store, prefix: str) -> list[str]:
+    return [entry.path for entry in store.list(prefix)]
+
+
+def test_what_was_created_can_be_read(store: Store) -> None:
+    store.create("job/chk-00000001/_pending", b"record\x00\xff")
+    assert store.read("job/chk-00000001/_pending") == b"record\x00\xff"
+
+
+def test_an_empty_body_is_a_body(store: Store) -> None:
+    store.create("job/deleted", b"")
+    assert store.read("job/deleted") == b""
+    with pytest.raises(ExistsError):
+        store.create("job/deleted", b"x")
+
+
+def test_a_second_create_is_refused_and_the_first_body_stands(store: Store) -> None:
+    store.create("job/epochs/00000001", b"first")
+    with pytest.raises(ExistsError):
+        store.create("job/epochs/00000001", b"second")
+    assert store.read("job/epochs/00000001") == b"first"
+
+
+def test_a_path_can_be_created_again_after_it_was_deleted(store: Store) -> None:
+    store.create("job/pins/a", b"1")
+    store.delete(["job/pins/a"])
+    store.create("job/pins/a", b"2")
+    assert store.read("job/pins/a") == b"2"
+
+
+def test_put_replaces(store: Store) -> None:
+    store.put("job/control/heartbeat-00000001", b"1")
+    store.put("job/control/heartbeat-00000001", b"22")
+    assert store.read("job/control/heartbeat-00000001") == b"22"
+    assert store.list("job/") == [Entry("job/control/heartbeat-00000001", 2)]
+
+
+def test_a_missing_object_is_named_with_its_root(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"job/job does not exist in \w+://"):
+        store.read("job/job")
+    with pytest.raises(NotFoundError, match=r"job/shared/x does not exist in \w+://"):
+        store.download("job/shared/x", tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_was_uploaded_comes_back_as_it_was(store: Store, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 90_000  # 23 MB: more than two parts
+    (tmp_path / "mine").write_bytes(content)
+    store.upload(tmp_path / "mine", "job/shared/e1-c1-a.sst")
+    store.download("job/shared/e1-c1-a.sst", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == content
+    assert store.list("job/shared/") == [Entry("job/shared/e1-c1-a.sst", len(content))]
+
+
+def test_an_upload_can_be_repeated_when_its_answer_was_lost(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_bytes(b"state")
+    store.upload(tmp_path / "mine", "job/shared/e1-c1-a.sst")
+    store.upload(tmp_path / "mine", "job/shared/e1-c1-a.sst")
+    assert store.read("job/shared/e1-c1-a.sst") == b"state"
+
+
+def test_a_download_never_writes_into_a_file_that_is_there(store: Store, tmp_path: Path) -> None:
+    store.put("job/shared/a", b"stored")
+    (tmp_path / "taken").write_bytes(b"precious")
+    with pytest.raises(FileExistsError):
+        store.download("job/shared/a", tmp_path / "taken")
+    assert (tmp_path / "taken").read_bytes() == b"precious"
+
+
+def test_a_download_into_a_missing_folder_does_not_blame_the_store(store: Store, tmp_path: Path) -> None:
+    store.put("job/shared/a", b"stored")
+    with pytest.raises(FileNotFoundError):
+        store.download("job/shared/a", tmp_path / "no" / "such" / "target")
+
+
+def test_listing_goes_by_prefix_of_names_not_by_folder(store: Store) -> None:
+    for path in (
+        "job/chk-00000009/_pending",
+        "job/chk-00000010/_metadata",
+        "job/chk-00000010/_pending",
+        "job/chk",
+        "job/chk-",
+        "job/control/stop-00000001",
+        "job/job",
+        "job/shared/e1-c1-chk-x.sst",
+        "job2/chk-00000001/_pending",
+        "jo/chk-00000001/_pending",
+    ):
+        store.put(path, b"x")
+    records = ["job/chk-00000009/_pending", "job/chk-00000010/_metadata", "job/chk-00000010/_pending"]
+    assert paths(store, "job/chk-") == ["job/chk-", *records]
+    assert paths(store, "job/chk-00000010/") == records[1:]
+    assert paths(store, "job/chk-00000010/_p") == records[2:]
+    assert paths(store, "job/chk-0000000") == records[:1]
+    assert paths(store, "job/j") == ["job/job"]
+    assert paths(store, "job2") == ["job2/chk-00000001/_pending"]
+    assert len(paths(store, "")) == 10
+    assert len(paths(store, "jo")) == 10
+    assert paths(store, "nobody/") == []
+    assert paths(store, "job/chk-00000010/_pending/") == []
+
+
+def test_a_listing_is_in_order_and_whole_over_many_pages(store: Store) -> None:
+    names = [f"job/chk-{n:08d}/_pending" for n in range(1, 1203)]
+    threads = [
+        threading.Thread(target=lambda some: [store.put(n, b"1") for n in some], args=(names[k::8],))
+        for k in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    store.put("job/shared/e1-c1-a.sst", b"1")
+    assert paths(store, "job/chk-") == names
+    store.delete(names)
+    assert paths(store, "") == ["job/shared/e1-c1-a.sst"]
+
+
+def test_deleting_is_idempotent_and_carries_on_after_a_missing_path(store: Store) -> None:
+    for name in ("a", "c", "d"):
+        store.put(f"job/shared/{name}", b"x")
+    store.delete(["job/shared/a", "job/shared/b", "job/shared/c"])
+    store.delete(["job/shared/a"])
+    store.delete([])
+    assert paths(store, "") == ["job/shared/d"]
+
+
+@pytest.mark.parametrize(
+    "path", ["../out", "job/../../out", "/etc/passwd", "", "job//x", "job/./x", "job/", "a\\b"]
+)
+def test_no_path_leaves_the_root(store: Store, path: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    for call in (
+        lambda: store.read(path),
+        lambda: store.create(path, b"x"),
+        lambda: store.put(path, b"x"),
+        lambda: store.upload(tmp_path / "file", path),
+        lambda: store.download(path, tmp_path / "new"),
+        lambda: store.delete([path]),
+    ):
+        with pytest.raises(UsageError, match="not a path inside a checkpoint root"):
+            call()
+
+
+@pytest.mark.parametrize("prefix", ["/", "../", "job/../", "/etc/", "job//", ".."])
+def test_no_listing_leaves_the_root(store: Store, prefix: str) -> None:
+    with pytest.raises(UsageError, match="inside a checkpoint root"):
+        store.list(prefix)
+
+
+def test_of_many_who_create_one_path_at_once_exactly_one_wins(store: Store) -> None:
+    racers, rounds = 8, 12
+    won: list[list[bytes]] = [[] for _ in range(rounds)]
+    start = threading.Barrier(racers)
+
+    def race(number: int) -> None:
+        for turn in range(rounds):
+            start.wait()
+            try:
+                store.create(f"job/chk-{turn:08d}/_pending", b"racer %d" % number)
+            except ExistsError:
+                continue
+            won[turn].append(b"racer %d" % number)
+
+    threads = [threading.Thread(target=race, args=(n,)) for n in range(racers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [len(winners) for winners in won] == [1] * rounds
+    assert [store.read(f"job/chk-{turn:08d}/_pending") for turn in range(rounds)] == [w[0] for w in won]
+
+
+def test_all_who_create_once_at_one_path_agree_on_what_stands_there(store: Store) -> None:
+    start = threading.Barrier(6)
+    seen: list[bytes] = []
+
+    def race(number: int) -> None:
+        start.wait()
+        seen.append(create_once(store, "job/epochs/00000001", b"run %d" % number))
+
+    threads = [threading.Thread(target=race, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(seen) == {store.read("job/epochs/00000001")}
+    assert len(seen) == 6
+
+
+def test_a_sound_store_passes_the_probe_and_keeps_nothing_of_it(store: Store, ids: Callable[[], str]) -> None:
+    probe(store, ids)
+    assert store.list("") == []
+
+
+def test_a_store_shows_where_it_is(store: Store) -> None:
+    assert store.url.startswith(("file:///", "memory://", "s3://test-", "az://test-"))
+    assert (store.local_root is not None) == store.url.startswith("file://")
