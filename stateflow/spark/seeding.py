@@ -29,6 +29,7 @@ from stateflow.spark.offsets import (
 FIRST_BATCH = 2
 """The batch that a seeded folder runs next."""
 
+_SHUFFLE = "spark.sql.shuffle.partitions"
 _COMMIT = 'v1\n{"nextBatchWatermarkMs":0}'
 
 
@@ -82,6 +83,8 @@ def seed(
     """
     if not state:
         return 0
+    if _SHUFFLE not in conf:
+        raise UsageError(f"Spark 4.2 does not start from offsets without {_SHUFFLE}: pass the session's value in `conf`")
     if location.exists() and any(location.iterdir()):
         raise UsageError(f"the scratch folder {location} is not empty: seed a fresh one for every run")
     lines = joined_lines(layout, state)
