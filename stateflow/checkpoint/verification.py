@@ -58,9 +58,9 @@ def verify(store: Store, layout: JobLayout, *, deep: bool = False) -> list[Findi
     for record in log.chain:
         if _being_collected(log, record, pins):
             continue
-        for finding in _file_findings(store, record, sizes, seen, deep):
-            if not _gone_meanwhile(store, layout, record):
-                findings.append(finding)
+        missing = list(_file_findings(store, record, sizes, seen, deep))
+        if missing and not _gone_meanwhile(store, layout, record):
+            findings += missing
     findings += [
         Finding(
             "warning",
@@ -99,8 +99,8 @@ def _log_findings(log: Log, layout: JobLayout) -> Iterator[Finding]:
             f"`stateflow gc {layout.job}` deletes it",
             slot=record.slot,
         )
-    for number, slot in sorted(log.slots.items()):
-        if slot.record is not None and slot.outcome is not None and not slot.complete:
+    for number, facts in sorted(log.slots.items()):
+        if facts.record is not None and facts.outcome is not None and not facts.complete:
             yield Finding(
                 "error" if number >= log.floor else "warning",
                 f"{layout.metadata(number)} completes another record than the one in its slot: "
