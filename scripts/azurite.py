@@ -8,7 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-VERSION = "3.37.0"
+# The last one that runs on Node.js 18, which Debian 12 has.
+VERSION = "3.35.0"
 ROOT = Path(__file__).resolve().parents[1]
 
 

@@ -73,7 +73,7 @@ def create_environment() -> None:
 
 def install_packages() -> None:
     with step(f"locked packages ({', '.join(LOCKS)})"):
-        uv = [PYTHON, "-m", "uv", "pip"]
+        uv: list[str | Path] = [PYTHON, "-m", "uv", "pip"]
         ready = runs([*PIP, "install", UV])
         if ready and runs(
             [*uv, "sync", "--quiet", "--python", PYTHON, *LOCKS], env=uv_environment(), shown=True

@@ -1,0 +1,69 @@
+"""Clock, randomness and ids come in as arguments, so that a test owns time."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "stateflow"
+
+# What a call reads from the world. `time.perf_counter` only measures, and decides nothing.
+CLOCKS = {"time.time", "time.time_ns", "time.monotonic", "time.monotonic_ns", "time.sleep"}
+DATES = {"datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
+CHANCE = ("random.", "secrets.", "uuid.uuid", "numpy.random.", "os.urandom", "os.getpid")
+
+
+def calls(source: str) -> Iterator[tuple[int, str]]:
+    """Every call by its full name: `from time import time as now` hides nothing."""
+    tree = ast.parse(source)
+    known: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            known |= {alias.asname or alias.name: alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            known |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            first, dot, rest = ast.unparse(node.func).partition(".")
+            yield node.lineno, known.get(first, first) + dot + rest
+
+
+def reads_the_world(name: str) -> bool:
+    # datetime.datetime.now and datetime.now are the same.
+    return name in CLOCKS or name.removeprefix("datetime.") in DATES or name.startswith(CHANCE)
+
+
+@pytest.mark.parametrize("room", ["checkpoint", "state"])
+def test_decisions_and_state_get_time_and_chance_as_arguments(room: str) -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{line} calls {name}"
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+        for line, name in calls(path.read_text(encoding="utf-8"))
+        if reads_the_world(name)
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import time\ntime.time()",
+        "from time import monotonic as tick\ntick()",
+        "from datetime import datetime\ndatetime.now()",
+        "import datetime as d\nd.datetime.now()",
+        "import uuid\nuuid.uuid4()",
+        "from uuid import uuid4\nuuid4().hex",
+        "import random\nrandom.Random().random()",
+        "import numpy as np\nnp.random.default_rng()",
+    ],
+)
+def test_the_rule_sees_a_clock_by_any_name(source: str) -> None:
+    assert any(reads_the_world(name) for _, name in calls(source))
+
+
+def test_the_rule_lets_arguments_be_called() -> None:
+    source = "def f(clock, new_id):\n    return clock(), new_id(), time_of(clock)"
+    assert not any(reads_the_world(name) for _, name in calls(source))
