@@ -52,6 +52,14 @@ class Kept:
 Target = Scratch | Kept
 
 
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one frame became."""
+
+    files: tuple[FileRef, ...]
+    rows: int
+
+
 class StagedWriter:
     """Writes one file of record batches, in a worker. Nothing is written when no batch has rows."""
 
@@ -127,14 +135,17 @@ class Stager:
         return self._store
 
     def stage(self, frame: DataFrame, place: Place) -> tuple[FileRef, ...]:
+        """The files of `write`."""
+        return self.write(frame, place).files
+
+    def write(self, frame: DataFrame, place: Place) -> Staged:
         """Writes the rows of `frame` to files, in one job whose result stage is the frame's last."""
         layout, token = JobLayout(place.job_name), self._new_id()
         work = _Staging(self.opener, layout, place.epoch, place.slot, token, arrow_schema(frame.schema))
         listed = frame.mapInArrow(work, LISTED).collect()
         # Collected rows come from exactly one attempt of each partition.
-        return tuple(
-            FileRef(name=row["name"], size=row["size"], xxh3=row["xxh3"], path=row["path"]) for row in listed
-        )
+        files = (FileRef(row["name"], row["size"], row["xxh3"], row["path"]) for row in listed)
+        return Staged(tuple(files), sum(row["rows"] for row in listed))
 
     def read(self, spark: SparkSession, refs: Sequence[FileRef], schema: StructType) -> DataFrame:
         """The rows of exactly these files, each checked against its reference."""

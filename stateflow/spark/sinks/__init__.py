@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from stateflow.spark.sinks.base import Committed, Delivery, Place, Sink, commit
+from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, Place, Sink, commit
 
-__all__ = ["Committed", "Delivery", "Place", "Sink", "commit"]
+__all__ = ["BatchFunction", "Committed", "Delivery", "Place", "Sink", "commit"]

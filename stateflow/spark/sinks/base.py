@@ -123,8 +123,8 @@ def disagreement(place: Place, target: str, version: int | None, prev: int | Non
     has = "no slot of this job" if version is None else f"slot {version}"
     expected = "none" if prev is None else f"slot {prev}"
     return DisagreementError(
-        f"sink and log disagree: {target} has {has}, and the log of job {place.job_name!r} says that "
-        f"{expected} was last committed to sink {place.sink!r} (was the table recreated, restored, or the "
-        "sink's path changed?); put the table back, give a new table a new sink uid, or, when a decided record "
-        f"is stuck on it, run `stateflow abandon {place.job_name} {place.slot}`"
+        f"sink and log disagree: {target} has {has}, and the log of job {place.job_name!r} says "
+        f"that {expected} was last committed to sink {place.sink!r} (was the table recreated, restored, or "
+        "the sink's path changed?); put the table back, give a new table a new sink uid, or, when a decided "
+        f"record is stuck on it, run `stateflow abandon {place.job_name} {place.slot}`"
     )

@@ -91,7 +91,7 @@ def carry_out(
         version = txn.slot_of(place.app_id) if exactly_once else prepared.prev
         verdict = decide(version, prepared.prev, place.slot)
         if verdict == "already":
-            return "already" if attempt == 0 else "committed"
+            return "already"
         if verdict == "disagree":
             raise disagreement(place, f"Delta table {prepared.target}", version, prepared.prev)
         actions = current_actions(log, txn, prepared, place, adds, fresh)

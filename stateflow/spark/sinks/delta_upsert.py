@@ -1,0 +1,239 @@
+"""Upserts into a Delta table: rows staged as listed files first, after the decision one MERGE of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from stateflow.checkpoint.records import Prepared
+from stateflow.errors import IncompatibleError, UsageError
+from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, Place, decide, disagreement
+from stateflow.spark.sinks.delta_append import conflicted, open_table, refuse_disagreement, stuck
+from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, failure_classes
+from stateflow.spark.sinks.fit import check_fit, column_marks, fitted, quoted
+from stateflow.spark.tables import DeltaTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from stateflow.spark.staging import Stager
+
+KIND = "delta_upsert"
+ATTEMPTS = 10
+CONSTRAINT = "delta.constraints."
+APP_ID = "spark.databricks.delta.write.txnAppId"
+VERSION = "spark.databricks.delta.write.txnVersion"
+
+
+class DeltaUpsert:
+    """The sink `stream.upsert(uid, delta(path), keys=[...], order_by=...)`."""
+
+    kind = KIND
+
+    def __init__(
+        self,
+        table: DeltaTable,
+        keys: Sequence[str],
+        order_by: str | Sequence[str] | None = None,
+        delivery: Delivery = "exactly_once",
+    ) -> None:
+        if isinstance(keys, str) or not keys:
+            raise UsageError(f"upsert into {table} needs its key columns as a list: keys=['id']")
+        self.table = table
+        self.keys = tuple(keys)
+        self.order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
+        self.delivery: Delivery = delivery
+
+    def open(self, spark: SparkSession, schema: StructType) -> None:
+        named = {field.name.lower() for field in schema.fields}
+        for what, columns in (("keys", self.keys), ("order_by", self.order_by)):
+            unknown = [column for column in columns if column.lower() not in named]
+            if unknown:
+                raise UsageError(
+                    f"{what} of the upsert into {self.table} names {unknown}, not among {schema.names}"
+                )
+        self._check(open_table(spark, self.table, schema, self.delivery), schema)
+        _broken(
+            spark.createDataFrame([], schema),
+            DeltaLog(spark, self.table.path).begin().shape(),
+            str(self.table),
+        )
+
+    def prepare(self, frame: DataFrame, place: Place, prev: int | None, stage: Stager) -> Prepared:
+        spark = frame.sparkSession
+        txn = DeltaLog(spark, self.table.path).begin()
+        shape = txn.shape()
+        if self.delivery == "exactly_once":
+            refuse_disagreement(txn, place, str(self.table), prev)
+        self._check(shape, frame.schema)
+        rows = fitted(frame, shape)
+        staged = stage.write(rows, place)
+        if staged.files:
+            self._check_rows(stage.read(spark, staged.files, rows.schema), shape, place)
+        return Prepared(
+            kind=KIND,
+            target=self.table.path,
+            prev=prev,
+            payload={
+                "table": shape.id,
+                "schema": rows.schema.json(),
+                "marks": column_marks(shape, rows.columns),
+                "keys": list(self.keys),
+                "order_by": list(self.order_by),
+                "exactly_once": self.delivery == "exactly_once",
+            },
+            files=staged.files,
+            rows=staged.rows,
+        )
+
+    def _check(self, shape: TableShape, schema: StructType) -> None:
+        check_fit(schema, shape, str(self.table))
+        if shape.configuration.get("delta.appendOnly") == "true":
+            raise IncompatibleError(
+                f"{self.table} only takes appends (delta.appendOnly): use append, or unset it"
+            )
+
+    def _check_rows(self, rows: DataFrame, shape: TableShape, place: Place) -> None:
+        """What would make MERGE fail, for good, once the record is decided."""
+        from pyspark.sql import functions as F
+
+        absent = {f"a null in the key column {key!r}": F.col(quoted(key)).isNull() for key in self.keys}
+        broken = {**absent, **_broken(rows, shape, str(self.table))}
+        counts = [F.count_if(condition).alias(str(k)) for k, condition in enumerate(broken.values())]
+        found = rows.agg(*counts).first()
+        for count, what in zip(found or (), broken, strict=False):
+            if count:
+                raise IncompatibleError(
+                    f"{count} of the rows of {place} have {what} and cannot be merged into {self.table}: "
+                    "correct the operator that makes them; nothing was written"
+                )
+        if self.order_by:
+            return
+        keys = [F.col(quoted(key)) for key in self.keys]
+        double = rows.groupBy(*keys).count().where("count > 1").first()
+        if double is not None:
+            named = ", ".join(f"{key}={double[k]!r}" for k, key in enumerate(self.keys))
+            raise IncompatibleError(
+                f"{double['count']} rows of one batch of {place} have the key {named}, and {self.table} can "
+                "keep one: give upsert an order_by, of which the highest wins, or make one row per key; "
+                "nothing was written"
+            )
+
+
+def carry_out(
+    spark: SparkSession,
+    prepared: Prepared,
+    place: Place,
+    still_owner: Callable[[], None],
+    functions: Mapping[str, BatchFunction],
+    stage: Stager,
+) -> Committed:
+    if not prepared.files:
+        return "none"
+    payload, target = prepared.payload, f"Delta table {prepared.target}"
+    log = DeltaLog(spark, prepared.target)
+    for attempt in range(ATTEMPTS):
+        txn = log.begin()
+        if payload["exactly_once"]:
+            version = txn.slot_of(place.app_id)
+            verdict = decide(version, prepared.prev, place.slot)
+            if verdict == "already":
+                return "already"
+            if verdict == "disagree":
+                raise disagreement(place, target, version, prepared.prev)
+        shape = txn.shape()
+        if shape.id != payload["table"]:
+            raise stuck(
+                place, f"{target} was recreated since the rows of record {place.slot} were prepared for it"
+            )
+        if column_marks(shape, payload["marks"]) != payload["marks"]:
+            raise stuck(
+                place, f"columns of {target} changed since the rows of record {place.slot} were prepared"
+            )
+        try:
+            _merge(spark, prepared, place, stage)
+        except Exception as error:
+            if any("InvariantViolation" in name for name in failure_classes(error)):
+                what = f"rows prepared for record {place.slot} break a constraint that {target} has got since"
+                raise stuck(place, what) from error
+            if not conflicted(error) or attempt == ATTEMPTS - 1:
+                raise
+            still_owner()
+            continue
+        return "committed"
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _merge(spark: SparkSession, prepared: Prepared, place: Place, stage: Stager) -> None:
+    from delta.tables import DeltaTable as Table
+    from pyspark.sql.types import StructType
+
+    payload = prepared.payload
+    # The settings would make every later statement of a shared session look like this slot, and be skipped.
+    session = _own_session(spark)
+    if payload["exactly_once"]:
+        session.conf.set(APP_ID, place.app_id)
+        session.conf.set(VERSION, str(place.slot))
+    schema = StructType.fromJson(json.loads(payload["schema"]))
+    rows = newest(stage.read(session, prepared.files, schema), payload["keys"], payload["order_by"])
+    keys = {key.lower() for key in payload["keys"]}
+    values: dict[str, str | Column] = {quoted(name): f"s.{quoted(name)}" for name in schema.names}
+    changes = {
+        k: v for (k, v), name in zip(values.items(), schema.names, strict=True) if name.lower() not in keys
+    }
+    merge = (
+        Table.forPath(session, prepared.target)
+        .alias("t")
+        .merge(rows.alias("s"), " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in payload["keys"]))
+    )
+    if changes:
+        merge = merge.whenMatchedUpdate(set=changes)
+    merge.whenNotMatchedInsert(values=values).execute()
+
+
+def newest(rows: DataFrame, keys: Sequence[str], order_by: Sequence[str]) -> DataFrame:
+    """One row per key: the highest by `order_by`, and among equals always the same one."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    if not order_by:
+        return rows
+    order = [F.col(quoted(column)).desc_nulls_last() for column in order_by]
+    # MERGE may read its source twice: a tie that fell differently would update one row and insert another.
+    order.append(F.to_json(F.struct(*(F.col(quoted(c)) for c in rows.columns))).desc())
+    ranked = rows.withColumn(
+        "__rank", F.row_number().over(Window.partitionBy(*map(quoted, keys)).orderBy(*order))
+    )
+    return ranked.where("__rank = 1").drop("__rank")
+
+
+def _broken(rows: DataFrame, shape: TableShape, target: str) -> dict[str, Column]:
+    """Each constraint of the table with the condition under which a row breaks it."""
+    from pyspark.sql import functions as F
+
+    present = {name.lower() for name in rows.columns}
+    broken = {
+        f"a null in the NOT NULL column {field.name!r}": F.col(quoted(field.name)).isNull()
+        for field in shape.schema.fields
+        if not field.nullable and field.name.lower() in present
+    }
+    for name, text in shape.configuration.items():
+        if name.startswith(CONSTRAINT):
+            condition = ~F.coalesce(F.expr(text).cast("boolean"), F.lit(False))
+            try:
+                rows.select(condition)
+            except Exception as error:
+                raise IncompatibleError(
+                    f"the constraint {name.removeprefix(CONSTRAINT)!r} of {target} ({text}) needs columns "
+                    "that the upsert does not write: write them, or drop the constraint"
+                ) from error
+            broken[f"broken the constraint {name.removeprefix(CONSTRAINT)!r} ({text})"] = condition
+    return broken
+
+
+def _own_session(spark: SparkSession) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    return SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())

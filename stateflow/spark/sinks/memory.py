@@ -1,0 +1,103 @@
+"""Rows in this process's memory, for tests: committed once per slot, like everywhere else."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from stateflow.checkpoint.records import Prepared
+from stateflow.errors import UsageError
+from stateflow.spark.sinks.base import BatchFunction, Committed, Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+    from stateflow.spark.staging import Stager
+
+KIND = "memory"
+LIMIT = 8 << 20
+_tables: dict[str, dict[tuple[str, int], list[dict[str, Any]]]] = {}
+_lock = Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryTable:
+    """A named list of rows that lives as long as the process."""
+
+    name: str
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Every committed row, in order of slots."""
+        return [row for _, batch in self.batches for row in batch]
+
+    @property
+    def batches(self) -> list[tuple[int, list[dict[str, Any]]]]:
+        """`(slot, rows)` of every commit, in order of slots."""
+        with _lock:
+            kept = sorted(_tables.get(self.name, {}).items(), key=lambda item: item[0][1])
+        return [(slot, list(rows)) for (_, slot), rows in kept]
+
+    def clear(self) -> None:
+        with _lock:
+            _tables.pop(self.name, None)
+
+
+def memory(name: str) -> MemoryTable:
+    """The in-memory table `name`: the target of `stream.collect` in tests."""
+    return MemoryTable(name)
+
+
+class MemorySink:
+    """The sink `stream.collect(uid, memory(name))`."""
+
+    kind = KIND
+
+    def __init__(self, table: MemoryTable) -> None:
+        self.table = table
+
+    def open(self, spark: SparkSession, schema: StructType) -> None:
+        """Any row fits."""
+
+    def prepare(self, frame: DataFrame, place: Place, prev: int | None, stage: Stager) -> Prepared:
+        import pyarrow as pa
+
+        table = frame.toArrow()
+        if table.nbytes > LIMIT:
+            raise UsageError(
+                f"{table.nbytes} bytes of one batch are too many for the in-memory table {self.table.name!r} "
+                f"({LIMIT} at most): it is for tests, use append"
+            )
+        buffer = pa.BufferOutputStream()
+        with pa.ipc.new_stream(buffer, table.schema) as writer:
+            writer.write_table(table)
+        rows = base64.b64encode(buffer.getvalue()).decode() if table.num_rows else ""
+        return Prepared(
+            kind=KIND, target=self.table.name, prev=prev, payload={"arrow": rows}, rows=table.num_rows
+        )
+
+
+def carry_out(
+    spark: SparkSession,
+    prepared: Prepared,
+    place: Place,
+    still_owner: Callable[[], None],
+    functions: Mapping[str, BatchFunction],
+    stage: Stager,
+) -> Committed:
+    import pyarrow as pa
+
+    if not prepared.rows:
+        return "none"
+    with pa.ipc.open_stream(base64.b64decode(prepared.payload["arrow"])) as reader:
+        rows = reader.read_all().to_pylist()
+    with _lock:
+        kept = _tables.setdefault(prepared.target, {})
+        if (place.app_id, place.slot) in kept:
+            return "already"
+        kept[place.app_id, place.slot] = rows
+    return "committed"
