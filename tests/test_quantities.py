@@ -43,7 +43,7 @@ def test_a_duration_has_a_unit(text: str, length: timedelta) -> None:
 
 @pytest.mark.parametrize("text", ["", "10", "10 lightyears", "-1 s", "1 s 2", "ten minutes", "1 MB"])
 def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
-    with pytest.raises(ValueError, match="is not a duration: write it .*like '500 ms' or '10 minutes'"):
+    with pytest.raises(ValueError, match=r"is not a duration: write it .*like '500 ms' or '10 minutes'"):
         duration(text)
 
 
