@@ -204,14 +204,14 @@ class FileCache:
     def _open(self) -> None:
         if self._opened:
             return
-        with self._lock:
-            self._opened = True
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._forget_last_boot()
-        with suppress(FileNotFoundError), os.scandir(self.folder) as scan:
-            for item in scan:
-                if item.name.startswith(TEMP) and not _alive(item.name):
-                    Path(item.path).unlink(missing_ok=True)
+        with self._lock, suppress(FileNotFoundError):  # the folder may be deleted meanwhile: all the cleaner
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._forget_last_boot()
+            with os.scandir(self.folder) as scan:
+                for item in scan:
+                    if item.name.startswith(TEMP) and not _alive(item.name):
+                        Path(item.path).unlink(missing_ok=True)
+        self._opened = True
 
     def _forget_last_boot(self) -> None:
         # Entries are not fsynced: after a power cut one can have its full size and not its content. What

@@ -8,7 +8,7 @@ import xxhash
 
 from stateflow.checkpoint.records import FileRef
 from stateflow.checkpoint.store import Store
-from stateflow.errors import CorruptError
+from stateflow.errors import CorruptError, NotFoundError
 
 CHUNK = 1 << 20
 
@@ -26,6 +26,8 @@ def checksum(local: Path) -> tuple[int, str]:
 
 def upload_file(store: Store, path: str, local: Path, name: str) -> FileRef:
     """Uploads `local` under the unique `path` and describes it. The file must never be written to again."""
+    if not local.is_file():
+        raise NotFoundError(f"{local} does not exist: it cannot be uploaded to {path} in {store.url}")
     size, xxh3 = checksum(local)
     store.upload(local, path)
     return FileRef(name=name, size=size, xxh3=xxh3, path=path)

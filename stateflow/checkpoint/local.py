@@ -181,7 +181,8 @@ class LocalStore:
 
     def _make(self, folder: Path) -> None:
         for parent in (*reversed(folder.parents), folder):
-            with suppress(FileExistsError):
+            # Missing again: a collector removed its empty parent just now, and the caller will find out.
+            with suppress(FileExistsError, FileNotFoundError):
                 parent.mkdir()
 
     def _settle(self, folder: Path) -> None:

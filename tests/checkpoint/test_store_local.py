@@ -1,0 +1,212 @@
+"""What is special about a root in a local folder."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.checkpoint.local import LocalStore
+from stateflow.checkpoint.store import Entry, ExistsError
+from stateflow.errors import NotFoundError, UnavailableError, UsageError
+
+
+def test_an_upload_and_a_download_are_hard_links(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "root")
+    (tmp_path / "made").write_bytes(b"state")
+    store.upload(tmp_path / "made", "job/shared/a")
+    store.download("job/shared/a", tmp_path / "got")
+    assert (tmp_path / "got").samefile(tmp_path / "made")
+
+
+def test_across_disks_files_are_copied(tmp_path: Path, other_disk: Path) -> None:
+    store = LocalStore(tmp_path / "root")
+    (other_disk / "made").write_bytes(b"state")
+    store.upload(other_disk / "made", "job/shared/a")
+    store.download("job/shared/a", other_disk / "got")
+    assert (other_disk / "got").read_bytes() == b"state"
+    assert store.list("") == [Entry("job/shared/a", 5)]
+
+
+def test_unfinished_files_are_not_listed_and_their_names_are_refused(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("job/pins/a", b"x")
+    (tmp_path / "job/pins/.tmp-1").write_bytes(b"half")
+    assert store.list("job/pins/") == [Entry("job/pins/a", 1)]
+    with pytest.raises(UsageError, match="kept for unfinished files"):
+        store.put("job/pins/.tmp-2", b"x")
+
+
+def test_listing_the_records_does_not_open_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    for path in ("job/chk-00000001/_pending", "job/shared/a", "job/chk-00000002/_pending", "other/chk-1/x"):
+        store.put(path, b"x")
+    opened: list[str] = []
+    real = os.scandir
+
+    def scandir(path: Any) -> Any:
+        opened.append(str(Path(path).relative_to(tmp_path)))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert len(store.list("job/chk-")) == 2
+    assert sorted(opened) == ["job", "job/chk-00000001", "job/chk-00000002"]
+
+
+def test_deleting_a_record_removes_its_folder_and_what_killed_writers_left(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "root")
+    store.put("job/chk-00000001/_pending", b"x")
+    (tmp_path / "root/job/chk-00000001/.tmp-dead").write_bytes(b"half")
+    store.put("job/job", b"x")
+    store.delete(["job/chk-00000001/_pending"])
+    assert sorted(p.name for p in (tmp_path / "root/job").iterdir()) == ["job"]
+    store.delete(["job/job"])
+    assert list((tmp_path / "root").iterdir()) == []
+
+
+def test_an_unfinished_file_whose_writer_lives_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    store.put("job/chk-00000001/_pending", b"x")
+    real = os.link
+
+    def link_after_a_collector_came_by(source: Any, target: Any) -> None:
+        monkeypatch.setattr(os, "link", real)
+        LocalStore(tmp_path).delete(["job/chk-00000001/_pending"])
+        assert Path(source).exists()
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link_after_a_collector_came_by)
+    store.create("job/chk-00000001/_metadata", b"y")
+    assert store.list("") == [Entry("job/chk-00000001/_metadata", 1)]
+
+
+def test_a_writer_whose_folder_or_file_is_removed_under_it_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path)
+    real, removed = os.link, []
+
+    def link_after_a_careless_hand(source: Any, target: Any) -> None:
+        if len(removed) < 3:
+            removed.append(source)
+            Path(source).unlink()
+            Path(source).parent.rmdir()
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link_after_a_careless_hand)
+    store.create("job/chk-00000001/_pending", b"x")
+    assert store.read("job/chk-00000001/_pending") == b"x"
+    assert len(set(removed)) == 3
+
+
+def test_creators_and_collectors_of_one_folder_do_not_fail_each_other(tmp_path: Path) -> None:
+    failures: list[BaseException] = []
+    (tmp_path / "made").write_bytes(b"state")
+
+    def churn(number: int) -> None:
+        store = LocalStore(tmp_path / "root", fsync=False)
+        path = f"job/chk-00000001/{number}"
+        try:
+            for _ in range(150):
+                store.create(path, b"x")
+                store.read(path)
+                store.delete([path])
+                store.upload(tmp_path / "made", path)
+                store.list("job/chk-")
+                store.delete([path])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=churn, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert list((tmp_path / "root").iterdir()) == []
+
+
+def _race(root: Path, start: Any, rounds: int, number: int, won: Any) -> None:
+    store = LocalStore(root)
+    start.wait()
+    for turn in range(rounds):
+        try:
+            store.create(f"job/chk-{turn:08d}/_pending", b"process %d" % number)
+            won.put((turn, number))
+        except ExistsError:
+            pass
+    won.put(None)
+
+
+def test_of_many_processes_that_create_one_path_exactly_one_wins(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    start, won, rounds = context.Barrier(3), context.Queue(), 60
+    racers = [context.Process(target=_race, args=(tmp_path, start, rounds, n, won)) for n in range(3)]
+    for racer in racers:
+        racer.start()
+    wins, ended = [], 0
+    while ended < len(racers):
+        if (win := won.get(timeout=60)) is None:
+            ended += 1
+        else:
+            wins.append(win)
+    for racer in racers:
+        racer.join()
+    assert sorted(turn for turn, _ in wins) == list(range(rounds))
+    store = LocalStore(tmp_path)
+    for turn, number in wins:
+        assert store.read(f"job/chk-{turn:08d}/_pending") == b"process %d" % number
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        (errno.ENOSPC, UnavailableError, r"the disk that holds .*/job is full: free space"),
+        (errno.EDQUOT, UnavailableError, r"is full"),
+        (errno.EACCES, UnavailableError, r"job/job in file://.* is not permitted: grant access to .*/job"),
+        (errno.EROFS, UnavailableError, r"is not permitted"),
+        (errno.EIO, UnavailableError, r"Input/output error.*check the disk"),
+    ],
+)
+def test_what_the_disk_refuses_is_told_with_its_folder(
+    code: int, error: type[Exception], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        with pytest.raises(error, match=words):
+            LocalStore(tmp_path).create("job/job", b"x")
+    assert LocalStore(tmp_path).list("") == []
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(UsageError, match="without hard links"):
+        LocalStore(tmp_path).create("job/job", b"x")
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("job", b"x")
+    for call in (lambda: store.read("job/job"), lambda: store.create("job/job", b"x")):
+        with pytest.raises(NotFoundError, match="job/job"):
+            call()
+    store.delete(["job/job"])
+    assert store.list("job/") == []
+    with pytest.raises(NotFoundError):
+        LocalStore(tmp_path.parent).read(tmp_path.name)

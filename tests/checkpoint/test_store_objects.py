@@ -1,0 +1,202 @@
+"""What is special about object stores: pages, secrets, processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from stateflow.checkpoint.objects import ObjectStore
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.store import Store
+from stateflow.errors import StateflowError, UnavailableError, UsageError
+from tests.servers import ObjectServer
+
+IMPATIENT = {"max_retries": "0", "retry_timeout": "1", "connect_timeout": "1s", "timeout": "2s"}
+
+
+def test_listing_the_records_does_not_page_through_the_state(s3: ObjectServer) -> None:
+    store = open_store(s3.new_root(), s3.options)
+    state = [f"job/shared/e1-c1-{n:05d}.sst" for n in range(1100)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda path: store.put(path, b"x"), state))
+    records = [f"job/chk-{n:08d}/_pending" for n in (7, 8, 9)]
+    for path in records:
+        store.put(path, b"x")
+    s3.requests.clear()
+    assert [e.path for e in store.list("job/chk-")] == records
+    assert len(s3.requests) == 1
+    assert [e.path for e in store.list("job/shared/e1-c1-00")] == state[:1000]
+    assert len(store.list("job/")) == 1103
+    s3.requests.clear()
+    store.delete(state)
+    assert len(s3.requests) == 2
+    assert [e.path for e in store.list("")] == records
+
+
+def test_directory_buckets_which_list_in_no_order_are_listed_whole() -> None:
+    assert ObjectStore("s3://state--use1-az4--x-s3/root", {"region": "us-east-1"})._unordered
+    assert not ObjectStore("s3://state", {"region": "us-east-1"})._unordered
+
+
+@pytest.mark.parametrize("kind", ["s3", "azure"])
+def test_a_bucket_that_is_missing_is_not_an_empty_root(kind: str, request: pytest.FixtureRequest) -> None:
+    server: ObjectServer = request.getfixturevalue(kind)
+    url = {"s3": "s3://nobody-made-it/x", "azure": "az://nobody-made-it/x"}[kind]
+    store = ObjectStore(url, {**server.options, **IMPATIENT})
+    for call in (
+        lambda: store.read("job/job"),
+        lambda: store.list("job/"),
+        lambda: store.create("job/job", b""),
+    ):
+        with pytest.raises(UnavailableError, match="nobody-made-it"):
+            call()
+
+
+def test_a_store_out_of_reach_is_named_in_one_sentence() -> None:
+    store = ObjectStore(
+        "s3://bucket/root",
+        {"endpoint": "http://127.0.0.1:9", "allow_http": "true", "region": "x", **IMPATIENT},
+    )
+    with pytest.raises(
+        UnavailableError, match=r"s3://bucket/root refused to read job/job or could not be reached"
+    ) as e:
+        store.read("job/job")
+    assert "\n" not in str(e.value)
+
+
+class TestSecrets:
+    SECRET = "wJalrXUtnFEMIK7MDENGbPxRfiCY"
+
+    def everything_said(self, store: Store) -> str:
+        said = [repr(store), str(store), store.url]
+        for call in (lambda: store.read("a/b"), lambda: store.create("a/b", b"x"), lambda: store.list("a/b")):
+            try:
+                call()
+            except StateflowError as error:
+                said.append("".join(traceback.format_exception(error)))
+        return "\n".join(said)
+
+    def test_no_key_is_shown_or_said(self) -> None:
+        store = ObjectStore(
+            "s3://bucket",
+            {
+                "access_key_id": "AKIAIOSFODNN7",
+                "secret_access_key": self.SECRET,
+                "session_token": self.SECRET + "t",
+                "endpoint": f"http://127.0.0.1:9/{self.SECRET}",
+                "allow_http": "true",
+                "region": "us-east-1",
+                **IMPATIENT,
+            },
+        )
+        said = self.everything_said(store)
+        assert "refused to read a/b" in said
+        assert self.SECRET not in said
+        assert "AKIAIOSFODNN7" not in said
+
+    def test_a_signature_in_a_request_is_not_said(self) -> None:
+        sas = "?sv=2021&sig=abcdefSIGNATURE%3D&se=2030"
+        store = ObjectStore(
+            "az://container",
+            {
+                "account_name": "someone",
+                "sas_key": sas,
+                "endpoint": "http://127.0.0.1:9/someone",
+                "allow_http": "true",
+                **IMPATIENT,
+            },
+        )
+        said = self.everything_said(store)
+        assert "refused to read a/b" in said
+        assert "SIGNATURE" not in said
+
+    def test_a_wrong_option_is_named_without_any_value(self) -> None:
+        with pytest.raises(UsageError, match="secret_keey") as error:
+            ObjectStore("s3://bucket", {"secret_keey": self.SECRET})
+        assert self.SECRET not in "".join(traceback.format_exception(error.value))
+
+    def test_a_number_that_is_none_is_named(self) -> None:
+        with pytest.raises(UsageError, match="s3://bucket"):
+            ObjectStore("s3://bucket", {"region": "x", "max_retries": "many"})
+
+    def test_a_store_cannot_be_pickled_with_its_keys(self) -> None:
+        with pytest.raises(TypeError, match="holds credentials"):
+            pickle.dumps(ObjectStore("s3://bucket", {"region": "x"}))
+
+    @pytest.mark.parametrize(
+        "url", ["s3://key:secret@bucket/x", "s3://key@bucket", "az://c/x?sig=secret", "s3://bucket/x#secret"]
+    )
+    def test_a_url_with_credentials_is_refused_without_repeating_them(self, url: str) -> None:
+        with pytest.raises(UsageError, match="options") as error:
+            ObjectStore(url)
+        assert "secret" not in str(error.value)
+        assert "key@" not in str(error.value)
+
+
+class TestProcesses:
+    def outcome_in_a_fork(self, store: Store) -> str:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            try:
+                said = store.read("a").decode()
+            except BaseException as error:
+                said = f"{type(error).__name__}: {error}"
+            os.write(writing, said.encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as answer:
+            said = answer.read()
+        os.waitpid(child, 0)
+        return said
+
+    def test_a_fork_of_a_process_that_used_a_store_says_so_and_does_not_hang(self, s3: ObjectServer) -> None:
+        store = ObjectStore(s3.new_root(), s3.options)
+        store.put("a", b"content")
+        said = self.outcome_in_a_fork(store)
+        assert said.startswith(f"UsageError: {store.url} cannot be used in this process: it was forked")
+        assert "spawn" in said
+
+    def test_a_fork_of_a_process_that_used_none_works(self, s3: ObjectServer) -> None:
+        store = ObjectStore(s3.new_root(), s3.options)
+        store.put("a", b"content")
+        # Spark's Python workers are such forks: of a daemon that may have loaded the client, never used it.
+        script = (
+            "import os, sys, json\n"
+            "from stateflow.checkpoint.roots import open_store\n"
+            "store = open_store(sys.argv[1], json.loads(sys.argv[2]))\n"
+            "if os.fork() == 0:\n"
+            "    print(open_store(sys.argv[1], json.loads(sys.argv[2])).read('a').decode(), flush=True)\n"
+            "    print(store.read('a').decode(), flush=True)\n"
+            "    os._exit(0)\n"
+            "os.wait()\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script, store.url, json.dumps(s3.options)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout.split() == ["content", "content"], done.stderr
+
+
+def test_a_failed_download_leaves_no_half_file(s3: ObjectServer, tmp_path: Path) -> None:
+    store = ObjectStore(s3.new_root(), {**s3.options, **IMPATIENT})
+    store.put("a", b"content")
+    s3.fault = lambda method, path: "refuse"
+    try:
+        with pytest.raises(UnavailableError, match="refused to download a"):
+            store.download("a", tmp_path / "a")
+    finally:
+        s3.fault = None
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,101 @@
+"""From a URL to a store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stateflow.checkpoint.local import LocalStore
+from stateflow.checkpoint.memory_store import MemoryStore
+from stateflow.checkpoint.objects import ObjectStore
+from stateflow.checkpoint.roots import open_store
+from stateflow.errors import UsageError
+
+S3 = {"region": "us-east-1"}
+
+
+def test_a_folder_is_a_root_however_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    stores = [
+        open_store(url)
+        for url in (
+            f"{tmp_path}/root",
+            "root",
+            "./x/../root",
+            f"file://{tmp_path}/root/",
+            f"file:{tmp_path}/root",
+            f"file://localhost{tmp_path}/root",
+            "~/root",
+        )
+    ]
+    assert {store.url for store in stores} == {f"file://{tmp_path}/root"}
+    assert all(store is stores[0] for store in stores)
+    assert stores[0].local_root == tmp_path / "root"
+
+
+def test_a_folder_with_a_space_in_its_url(tmp_path: Path) -> None:
+    assert open_store(f"file://{tmp_path}/my%20root").local_root == tmp_path / "my root"
+
+
+def test_opening_makes_nothing(tmp_path: Path) -> None:
+    assert open_store(str(tmp_path / "root")).list("") == []
+    assert not (tmp_path / "root").exists()
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://b/p", "s3a://b/p", "gs://b/p", "az://b/p", "abfss://b@acc.dfs.core.windows.net/p"]
+)
+def test_object_stores_go_by_their_scheme(url: str) -> None:
+    options = {
+        "s3": S3,
+        "s3a": S3,
+        "gs": {"skip_signature": "true"},
+        "az": {"account_name": "acc", "account_key": "a2V5"},
+        "abfss": {"account_key": "a2V5"},
+    }[url.split(":")[0]]
+    store = open_store(url + "/", options)
+    assert isinstance(store, ObjectStore)
+    assert store.url == url
+    assert store.local_root is None
+
+
+def test_a_store_is_opened_once_per_url_and_options() -> None:
+    assert open_store("s3://b/one", S3) is open_store("s3://b/one/", dict(S3))
+    assert open_store("s3://b/one", S3) is not open_store("s3://b/one", {"region": "eu-west-1"})
+    assert open_store("s3://b/one", S3) is not open_store("s3://b/two", S3)
+
+
+def test_what_is_kept_open_is_bounded_and_the_used_ones_stay(tmp_path: Path) -> None:
+    used, unused = open_store(str(tmp_path / "used")), open_store(str(tmp_path / "unused"))
+    for n in range(40):
+        open_store(str(tmp_path / str(n)))
+        assert open_store(str(tmp_path / "used")) is used
+    assert open_store(str(tmp_path / "unused")) is not unused
+
+
+def test_a_memory_root_is_the_same_for_the_whole_process() -> None:
+    store = open_store("memory://roots-test")
+    assert isinstance(store, MemoryStore)
+    assert open_store("memory://roots-test/") is store
+    assert open_store("memory://another") is not store
+
+
+@pytest.mark.parametrize("url", ["", " ", "ftp://host/x", "s3:///x", "file://otherhost/x", "hdfs://nn/x"])
+def test_a_root_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(UsageError):
+        open_store(url)
+
+
+def test_durability_can_be_left_out_for_a_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(_: int) -> None:
+        raise AssertionError("fsync was called")
+
+    monkeypatch.setattr("os.fsync", never)
+    store = open_store(str(tmp_path), fsync=False)
+    assert isinstance(store, LocalStore)
+    store.create("a/b", b"x")
+    assert store.read("a/b") == b"x"
+    with pytest.raises(AssertionError):
+        open_store(str(tmp_path)).create("a/c", b"x")
