@@ -8,7 +8,7 @@ Numbers are big-endian, signed ones with their sign bit flipped. Every part ends
     bool 1 byte, date 4 (days), int 8, datetime 8 (micros), decimal 16 (unscaled, scale 18)
     str (UTF-8), bytes    each 00 becomes 00 FF, then 00 01 ends it
     namespace             00 none; 01 [start i64][end i64] a window; first bytes from 02 up are free
-    list position         [slot u64][position u32]: the record that appended it, and the how-manieth of that batch
+    list position         [slot u64][position u32]: the record that appended it, and its place in that batch
 
 These bytes are frozen: stored state is made of them.
 """

@@ -46,7 +46,7 @@ def unscaled_decimal(value: Decimal) -> int:
         raise UsageError(f"the decimal {value} is not a number that decimal(38,18) can hold") from None
     if unscaled != scaled or abs(unscaled) >= _LIMIT:
         raise UsageError(
-            f"the decimal {value} does not fit decimal(38,18): at most 20 digits before the point and 18 after it"
+            f"the decimal {value} does not fit decimal(38,18): it has 20 digits before the point and 18 after it"
         )
     return unscaled
 

@@ -40,7 +40,7 @@ Decode = Callable[[bytes, int], tuple[Any, int]]
 
 
 class KeyCodec:
-    """Encodes keys of one shape: a plain value for a single type, else a tuple (named, when fields are given)."""
+    """Encodes keys of one shape: a plain value for a single type, else a tuple, named when fields are given."""
 
     __slots__ = ("decode", "encode", "fields", "types", "width")
 
@@ -215,7 +215,8 @@ def _composite(types: tuple[str, ...], fields: tuple[str, ...]) -> tuple[Encode,
     count = len(types)
     make: Callable[[list[Any]], Any] = tuple
     if fields:
-        make = namedtuple("Key", fields, rename=True)._make  # type: ignore[misc]
+        named: Any = namedtuple  # its fields are known only now
+        make = named("Key", fields, rename=True)._make
 
     def encode(key: Any) -> bytes:
         if not isinstance(key, tuple) or len(key) != count:

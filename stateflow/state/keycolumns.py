@@ -1,4 +1,4 @@
-"""Full keys of whole columns at once: the path of columnar operators, where a key may cost 50 ns but not 500."""
+"""Full keys of whole columns at once: the path of columnar operators, where a key may cost 50 ns, not 500."""
 
 from __future__ import annotations
 

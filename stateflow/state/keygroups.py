@@ -1,7 +1,7 @@
 """Which key group a key belongs to, and which subtask a key group belongs to.
 
-The hash is Spark's `xxhash64`, bit for bit: the exchange computes it in the JVM, while tests, queries and state
-edits compute it here, and both must name the same key group for ever.
+The hash is Spark's `xxhash64`, bit for bit: the exchange computes it in the JVM, while tests, queries and edits
+compute it here, and both must name the same key group for ever.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ def _hashed_bytes(part: object) -> bytes:
         case date():
             return _INT(days_since_epoch(part))
         case Decimal():
-            # Spark hashes decimals of more than 18 digits as Java's BigInteger.toByteArray of the unscaled value:
+            # Spark hashes a decimal of more than 18 digits as Java's BigInteger.toByteArray of the unscaled value,
             # the shortest big-endian two's complement.
             unscaled = unscaled_decimal(part)
             magnitude = unscaled if unscaled >= 0 else ~unscaled
             return unscaled.to_bytes(magnitude.bit_length() // 8 + 1, "big", signed=True)
         case _:
             raise UsageError(
-                f"a {type(part).__name__} cannot be a key: use bool, int, str, bytes, date, datetime or Decimal"
+                f"{type(part).__name__} cannot be a key: use bool, int, str, bytes, date, datetime or Decimal"
             )
 
 
@@ -85,7 +85,7 @@ def checked_max_parallelism(max_parallelism: int) -> int:
 
 
 def default_assignment(parallelism: int, max_parallelism: int) -> tuple[tuple[int, int], ...]:
-    """Contiguous key groups (inclusive bounds) of each subtask: group g belongs to floor(g * parallelism / max)."""
+    """Key groups (inclusive bounds) of each subtask: group g belongs to floor(g * parallelism / max)."""
     checked_max_parallelism(max_parallelism)
     if not 1 <= parallelism <= max_parallelism:
         raise UsageError(

@@ -54,6 +54,7 @@ def _name(hint: Any) -> str:
         )
     if hint not in _NAMES:
         raise UsageError(
-            f"{type_name(hint)} cannot be a key: use bool, int, str, bytes, date, datetime, Decimal or a tuple of them"
+            f"{type_name(hint)} cannot be a key: use bool, int, str, bytes, date, datetime, Decimal "
+            "or a tuple of them"
         )
     return _NAMES[hint]

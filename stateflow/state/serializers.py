@@ -23,12 +23,13 @@ from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from struct import Struct
 from struct import error as StructError
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from stateflow.errors import CorruptError, IncompatibleError, StateTypeError, UsageError
 from stateflow.state.instants import day, days_since_epoch, instant, micros_since_epoch
+from stateflow.state.keytypes import key_codec_for, key_types_for
 from stateflow.state.schema import schema_of, type_name
 from stateflow.state.structured import structured_codec
 
@@ -76,7 +77,7 @@ class CustomSerializer:
     def __post_init__(self) -> None:
         if not self.id or ":" in self.id or not 0 <= self.version < 1 << 32:
             raise UsageError(
-                f"custom serializer {self.id!r} version {self.version}: use an id without ':' and a version from 0"
+                f"custom serializer {self.id!r} has version {self.version}: use an id without ':' and a version from 0"
             )
 
 
@@ -173,13 +174,13 @@ def _too_big(value: object) -> StateTypeError:
 
 
 def _as_int(value: Any) -> int:
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool):
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral):
         return operator.index(value)
     raise _wrong("int", value)
 
 
 def _as_float(value: Any) -> float:
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
         return float(value)
     raise _wrong("float", value)
 
@@ -288,4 +289,13 @@ def _custom(custom: CustomSerializer) -> Serializer:
     return _assembled(f"custom:{custom.id}:{custom.version}", CUSTOM, encode, decode, None)
 
 
-__all__ = ["RAW", "CustomSerializer", "Serializer", "serializer_for", "type_name", "with_expiry"]
+__all__ = [
+    "RAW",
+    "CustomSerializer",
+    "Serializer",
+    "key_codec_for",
+    "key_types_for",
+    "serializer_for",
+    "type_name",
+    "with_expiry",
+]

@@ -1,4 +1,4 @@
-"""Structured values as MessagePack: dataclasses and structs as maps by field name, restored as what was declared."""
+"""Structured values as MessagePack: dataclasses as maps by field name, restored as what was declared."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import msgspec
 from stateflow.errors import CorruptError, IncompatibleError, StateTypeError, UsageError
 from stateflow.state.schema import type_name
 
-# How MessagePack shows a datetime without a zone; one with a zone is eight bytes. Text may look like it as well, so
-# a match only starts the walk through the value, which costs ten times the writing.
+# How MessagePack shows a datetime without a zone; one with a zone is eight bytes. Text may look like it as well,
+# so a match only starts the walk through the value, which costs ten times the writing.
 _ISO_INSTANT = re.compile(rb"\d\d-\d\dT\d\d:\d\d:\d\d")
 
 
