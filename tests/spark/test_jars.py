@@ -1,0 +1,94 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from stateflow.errors import UnavailableError
+from stateflow.spark import jars
+
+
+def resolver(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[Mapping[str, str]]:
+    """Spark's resolver, replaced: each call fills half a cache and fails, or (outcome '') brings two jars."""
+    calls: list[Mapping[str, str]] = []
+
+    def resolve(ivy: Path, java: Path, properties: Mapping[str, str]) -> str:
+        (ivy / "cache").mkdir(parents=True)
+        (ivy / "cache" / "half.part").touch()
+        outcome = outcomes[len(calls)]
+        calls.append(properties)
+        if not outcome:
+            (ivy / "jars").mkdir()
+            for name in ("b.jar", "a.jar"):
+                (ivy / "jars" / name).write_bytes(b"jar")
+        return outcome
+
+    monkeypatch.setattr(jars, "_resolve", resolve)
+    monkeypatch.setattr(jars, "require_java", lambda cache: cache)
+    return calls
+
+
+def test_jars_are_resolved_once_and_then_taken_from_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = resolver(monkeypatch, "")
+    first = jars.local_jars(tmp_path)
+    assert [jar.name for jar in first] == ["a.jar", "b.jar"]
+    assert all(jar.read_bytes() == b"jar" for jar in first)
+    assert jars.local_jars(tmp_path) == first
+    assert len(calls) == 1
+
+
+def test_a_jar_that_has_gone_is_resolved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = resolver(monkeypatch, "", "")
+    jars.local_jars(tmp_path)[0].unlink()
+    assert all(jar.is_file() for jar in jars.local_jars(tmp_path))
+    assert len(calls) == 2
+
+
+def test_another_version_of_delta_is_resolved_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver(monkeypatch, "", "")
+    jars.local_jars(tmp_path)
+    monkeypatch.setattr(jars, "packages", lambda: ("io.delta:delta-spark_4.2_2.13:9.9.9",))
+    assert jars.recorded_jars(tmp_path) == ()
+
+
+def test_the_cache_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver(monkeypatch, "")
+    jars.local_jars(tmp_path / "here")
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert len(jars.recorded_jars(tmp_path / "there")) == 2
+
+
+def test_a_broken_maven_folder_in_the_users_home_is_got_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = resolver(monkeypatch, "download failed", "")
+    assert len(jars.local_jars(tmp_path)) == 2
+    assert [sorted(properties) for properties in calls] == [[], ["user.home"]]
+
+
+def test_a_failed_resolution_keeps_nothing_and_says_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolver(monkeypatch, "download failed", "unresolved dependency: not found")
+    with pytest.raises(UnavailableError) as caught:
+        jars.local_jars(tmp_path)
+    assert "io.delta:delta-spark" in str(caught.value)
+    assert "(unresolved dependency: not found) and kept nothing: check the network" in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_coordinates_fit_the_installed_spark_and_delta() -> None:
+    assert jars.packages() == ("io.delta:delta-spark_4.2_2.13:4.4.0",)
+
+
+def test_java_is_told_the_machines_proxy() -> None:
+    env = {"https_proxy": "http://proxy.example:3128", "no_proxy": "localhost, .internal"}
+    assert jars._proxy(env) == {
+        "https.proxyHost": "proxy.example",
+        "https.proxyPort": "3128",
+        "http.nonProxyHosts": "localhost|*.internal",
+    }
+    assert jars._proxy({"no_proxy": "localhost"}) == {}
