@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import InitVar, dataclass
 from typing import Any, Literal, cast
@@ -80,7 +81,13 @@ class Writer:
         self._cache = cache
         self._log = log
         self._open: CommitPermit | None = None
+        self._changing = threading.Lock()
         self._stopped: str | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether another record may be decided: none is open, and nothing unclear has happened."""
+        return self._stopped is None and self._open is None
 
     @property
     def next_slot(self) -> int:
@@ -216,13 +223,15 @@ class Writer:
 
     def _observe(self, slot: Slot) -> None:
         # A writer's own log: it alone adds to it, so it need not list for every batch.
-        self._log = assemble(
-            self._log.job, self._log.identity, (self.epoch,), {**self._log.slots, slot.number: slot}
-        )
+        with self._changing:
+            slots = {**self._log.slots, slot.number: slot}
+            self._log = assemble(self._log.job, self._log.identity, (self.epoch,), slots)
 
     def _forget(self, slot: int) -> None:
-        slots = {n: s for n, s in self._log.slots.items() if n != slot}
-        self._log = assemble(self._log.job, self._log.identity, (self.epoch,), slots)
+        # Collection runs beside the next batch, which observes its record meanwhile.
+        with self._changing:
+            slots = {n: s for n, s in self._log.slots.items() if n != slot}
+            self._log = assemble(self._log.job, self._log.identity, (self.epoch,), slots)
 
 
 def complete_record(

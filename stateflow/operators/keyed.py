@@ -59,6 +59,8 @@ class KeyedEngine:
         self.keys = 0
         self.dead_letters = 0
         self.timers_fired = 0
+        self.changed = False
+        """Whether the attached shard was written to."""
         self._prefetch: list[Any] = list(self.binding.stored)
         self._handlers = self._steps()
 
@@ -71,6 +73,7 @@ class KeyedEngine:
     def attach(self, backend: Backend) -> None:
         self.cursor.backend = backend
         self.cursor.position = 0
+        self.changed = False
 
     def run(self, chunk: Chunk) -> None:
         """Calls user code for every key of the chunk and applies its state changes."""
@@ -79,7 +82,9 @@ class KeyedEngine:
         self._look_up(chunk)
         changes: list[Change] = []
         self._run_keys(chunk, changes)
-        cursor.backend.write(changes)
+        if changes:
+            cursor.backend.write(changes)
+            self.changed = True
         self.keys += len(chunk.keys)
         wanted = PREFETCH_SHARE * len(chunk.keys)
         self._prefetch = [state for state in self.binding.stored if state.reads >= wanted]
@@ -191,6 +196,7 @@ class KeyedEngine:
                     timer.clear()
                     cursor.flush(changes)
                 backend.write(changes)
+                self.changed = True
                 if len(self.out) >= 20_000:
                     yield
             yield

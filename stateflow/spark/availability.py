@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import unquote
 
 from pyspark.sql import SparkSession
 
@@ -46,9 +47,11 @@ def check_available(
                     source.stop()
                 if gone:
                     raise DisagreementError(
-                        f"source {uid!r} has to go on at version {offset.version} of the Delta table {leaf.target}, but "
-                        f"its file {gone[0]} was vacuumed ({len(gone)} of the next files are gone): restore the table's "
-                        "files, or give the source a new uid to read the table anew"
+                        f"source {uid!r} has to go on at version {offset.version} of the Delta table "
+                        f"{leaf.target}, but its file {gone[0]} was vacuumed ({len(gone)} of the next files "
+                        "are "
+                        "gone): restore the table's files, or give the source a new uid to read the table "
+                        "anew"
                     )
 
 
@@ -75,11 +78,12 @@ def check_rewindable(
                 entries = {f.name.removeprefix(prefix): f for f in newer.files if f.name.startswith(prefix)}
                 restore_entries(log, entries, fetch)
                 files = files_between(log, after, int(json.loads(line)["logOffset"]))
-            gone = _missing(spark, [file.path for file in files])
+            gone = _missing(spark, [unquote(file.path) for file in files])
             if gone:
                 raise DisagreementError(
-                    f"source {uid!r} cannot go back to log offset {after}: of {len(files)} input files read since, "
-                    f"{len(gone)} are gone, the first is {gone[0]}; put them back, or choose a later checkpoint"
+                    f"source {uid!r} cannot go back to log offset {after}: of {len(files)} input files read "
+                    f"since, {len(gone)} are gone, the first is {gone[0]}; put them back, or choose a later "
+                    "checkpoint"
                 )
 
 
@@ -89,7 +93,7 @@ def _missing(spark: SparkSession, paths: Iterable[str]) -> list[str]:
     conf = spark._jsparkSession.sessionState().newHadoopConf()
 
     def is_missing(path: str) -> bool:
-        target = jvm.org.apache.hadoop.fs.Path(jvm.java.net.URI(path))
+        target = jvm.org.apache.hadoop.fs.Path(path)
         return not target.getFileSystem(conf).exists(target)
 
     listed = list(paths)

@@ -12,11 +12,15 @@ from datetime import datetime
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError, UsageError
+from stateflow.spark.leaves import plan_nodes
 
 _BEGINNING = -1
+_Refused = (Py4JJavaError, CapturedException)
+"""What a call into Delta raises: Spark's Python side translates the exceptions it knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +91,10 @@ def bound_version(spark: SparkSession, source: Any, until: int | datetime) -> in
     instant = jvm.java.sql.Timestamp(int(until.timestamp() * 1000))
     try:
         commit = source.deltaLog().history().getActiveCommitAtTime(instant, _none(spark), True, False, False)
-    except Py4JJavaError as error:
+    except _Refused as error:
         raise UsageError(
             f"the Delta table {table_path(source)} has no commit at or before {until.isoformat()}: "
-            f"choose a later bound ({_first_line(error)})"
+            f"choose a later bound ({_reason(error)})"
         ) from error
     return int(commit.version())
 
@@ -98,9 +102,10 @@ def bound_version(spark: SparkSession, source: Any, until: int | datetime) -> in
 def end_offsets(
     spark: SparkSession, source: Any, start: DeltaOffset, until: int | datetime
 ) -> list[DeltaOffset]:
-    """Where each batch ends when the source is read from `start` up to and with `until`, under its own rate limit.
+    """Where each batch ends when the source is read from `start` up to and with `until`.
 
-    The source plans them itself, so the batches are those of a run without a bound; the last one is cut.
+    The source plans them itself, under its own rate limit, so the batches are those of a run without a
+    bound; the last one is cut.
     """
     target = DeltaOffset(table_id(source), bound_version(spark, source, until) + 1)
     jvm = spark._jvm
@@ -111,7 +116,7 @@ def end_offsets(
         serialized = jvm.org.apache.spark.sql.execution.streaming.runtime.SerializedOffset(start.line())
         try:
             planned = DeltaOffset.parse(source.latestOffset(serialized, limit).json())
-        except Py4JJavaError:
+        except _Refused:
             # Planning reads one commit ahead and refuses it when it deletes rows, even if that commit lies
             # behind the bound. What is left then is less than one batch; if the commit lies before the bound,
             # running the batch says so.
@@ -126,14 +131,17 @@ def check_offset(spark: SparkSession, source: Any, uid: str, offset: DeltaOffset
     path = table_path(source)
     if offset.table != table_id(source):
         raise DisagreementError(
-            f"source {uid!r} is recorded at version {offset.version} of Delta table {offset.table}, but {path} is now "
-            f"table {table_id(source)}: it was recreated; bring the old table back, or give the source a new uid"
+            f"source {uid!r} is recorded at version {offset.version} of Delta table {offset.table}, but "
+            f"{path} "
+            f"is now table {table_id(source)}: it was recreated; bring the old table back, or give the "
+            "source "
+            "a new uid"
         )
     latest = latest_version(spark, source)
     if offset.version > latest + 1:
         raise DisagreementError(
-            f"source {uid!r} has read the Delta table {path} up to version {offset.version - 1}, but its newest "
-            f"version is {latest}: an older copy was put in its place; bring the newer one back, "
+            f"source {uid!r} has read the Delta table {path} up to version {offset.version - 1}, but its "
+            f"newest version is {latest}: an older copy was put in its place; bring the newer one back, "
             "or restore the job to a checkpoint of that time"
         )
     history = source.deltaLog().history()
@@ -143,15 +151,17 @@ def check_offset(spark: SparkSession, source: Any, uid: str, offset: DeltaOffset
         earliest = int(history.getEarliestDeltaFile(source.deltaLog()))
     if offset.version <= latest and offset.version < earliest:
         raise DisagreementError(
-            f"source {uid!r} has to go on at version {offset.version} of the Delta table {path}, but its log now starts "
-            f"at version {earliest}: rows are lost between them; restore the job to a later checkpoint, or give "
-            "the source a new uid to read the table anew"
+            f"source {uid!r} has to go on at version {offset.version} of the Delta table {path}, but its log "
+            f"now starts at version {earliest}: rows are lost between them; restore the job to a later "
+            "checkpoint, or give the source a new uid to read the table anew"
         )
 
 
 def pending_files(spark: SparkSession, source: Any, offset: DeltaOffset) -> list[str]:
-    """The data files between `offset` and the table's newest version, oldest first; empty when Spark itself refuses
-    the range (its own message says why when the run starts)."""
+    """The data files of the next batch after `offset`.
+
+    Empty when Spark itself refuses the range: its own message says why when the run starts.
+    """
     target = DeltaOffset(offset.table, latest_version(spark, source) + 1)
     if offset.place >= target.place:
         return []
@@ -161,8 +171,9 @@ def pending_files(spark: SparkSession, source: Any, offset: DeltaOffset) -> list
     try:
         end = source.latestOffset(serialized(offset.line()), source.getDefaultReadLimit())
         frame = source.getBatch(jvm.scala.Option.apply(serialized(offset.line())), serialized(end.json()))
-        return [str(path) for path in frame.inputFiles()]
-    except Py4JJavaError:
+        relations = [node for node in plan_nodes(frame.queryExecution().analyzed()) if _is_relation(node)]
+        return [str(path) for node in relations for path in node.relation().location().inputFiles()]
+    except _Refused:
         return []
 
 
@@ -178,10 +189,15 @@ def table_path(source: Any) -> str:
     return str(source.deltaLog().dataPath().toString())
 
 
+def _is_relation(node: Any) -> bool:
+    return bool(node.getClass().getSimpleName() == "LogicalRelation")
+
+
 def _none(spark: SparkSession) -> Any:
     assert spark._jvm is not None
     return spark._jvm.scala.Option.empty()
 
 
-def _first_line(error: Py4JJavaError) -> str:
-    return str(error.java_exception.getMessage()).split("\n")[0]
+def _reason(error: Py4JJavaError | CapturedException) -> str:
+    text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
+    return str(text).split("\n")[0]

@@ -1,7 +1,8 @@
 """The file source's own log: which files each of its offsets stands for.
 
-Entry `k` is a file named `k`, or `k.compact`, which repeats every entry before it. Spark compacts every tenth and
-deletes old ones behind itself, so whoever wants to come back to an offset copies what it needs inside the batch.
+Entry `k` is a file named `k`, or `k.compact`, which repeats every entry before it. Spark compacts every tenth
+and deletes old ones behind itself, so whoever wants to come back to an offset copies what it needs inside the
+batch.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def log_folder(location: Path, leaf: int) -> Path:
 
 
 def entries_at(folder: Path, offset: int) -> list[str]:
-    """Names of the entries that together say what was read up to `offset`: the latest compact one and all later."""
+    """Names of the entries that say what was read up to `offset`: the latest compact one, and all later."""
     numbered = {int(found[1]): path.name for path in folder.iterdir() if (found := _ENTRY.match(path.name))}
     compacted = [
         number for number, name in numbered.items() if name.endswith(".compact") and number <= offset
@@ -47,7 +48,9 @@ def entries_at(folder: Path, offset: int) -> list[str]:
     if missing:
         raise CorruptError(
             f"the file source's log {folder} lacks entry {missing[0]} of {first}..{offset}: "
-            "keep Spark from deleting it (spark.sql.streaming.fileSource.log.deletion=false) and start the run again"
+            "keep Spark from deleting it (spark.sql.streaming.fileSource.log.deletion=false) and start the "
+            "run "
+            "again"
         )
     return [numbered[number] for number in range(first, offset + 1)]
 
@@ -57,8 +60,8 @@ def save_entries(
 ) -> list[FileRef]:
     """References to the entries up to `offset`; only those that `known` lacks are saved.
 
-    `known` must come from the parent record: an entry never changes along one line of history, but after a rewind
-    the same number can list other files.
+    `known` must come from the parent record: an entry never changes along one line of history, but after a
+    rewind the same number can list other files.
     """
     refs: list[FileRef] = []
     for entry in entries_at(folder, offset):

@@ -29,7 +29,8 @@ class FilePlanner:
         listed = next((f for f in source.getClass().getDeclaredFields() if f.getName() == _LISTED), None)
         if listed is None:
             raise IncompatibleError(
-                f"this Spark version's file source has no {_LISTED}: a bounded run needs Spark 4.2; run without a bound"
+                f"this Spark version's file source has no {_LISTED}: a bounded run needs Spark 4.2; "
+                "run without a bound"
             )
         listed.setAccessible(True)
         listed.set(source, _up_to(listed.get(source), int(until.timestamp() * 1000)))

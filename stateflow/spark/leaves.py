@@ -60,7 +60,7 @@ def check_frame(df: DataFrame, exactly_once: bool = True) -> list[LeafDescriptio
     """The frame's streams in plan order; refuses a frame that a run could not resume or rewind."""
     leaves: list[LeafDescription] = []
     seen: list[Any] = []
-    for node in _nodes(df._jdf.queryExecution().analyzed()):
+    for node in plan_nodes(df._jdf.queryExecution().analyzed()):
         if not node.isStreaming():
             continue
         name = node.getClass().getSimpleName()
@@ -92,18 +92,19 @@ def leaves_of(
     expected = sum(source.leaves for source in layout)
     if expected != len(leaves):
         raise UsageError(
-            f"the sources {[source.uid for source in layout]} have {expected} streams but the unioned frame has "
-            f"{len(leaves)}: a source was opened twice or dropped"
+            f"the sources {[source.uid for source in layout]} have {expected} streams but the unioned frame "
+            f"has {len(leaves)}: a source was opened twice or dropped"
         )
     rest = iter(leaves)
     return {source.uid: [next(rest) for _ in range(source.leaves)] for source in layout}
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
+def plan_nodes(plan: Any) -> Iterator[Any]:
+    """A plan from the top down and from left to right, as Spark numbers its sources."""
     yield plan
     children = plan.children()
     for position in range(children.size()):
-        yield from _nodes(children.apply(position))
+        yield from plan_nodes(children.apply(position))
 
 
 def _described(node: Any, name: str) -> LeafDescription:

@@ -1,6 +1,6 @@
 """Spark's offset log (version 1): a line per streaming leaf, in plan order, read and written as text.
 
-The lines are a pipeline's source state. Spark's own folder is scratch; a record holds the lines per source uid.
+The lines are a pipeline's source state. Spark's own folder is scratch; a record holds the lines per source.
 """
 
 from __future__ import annotations
@@ -58,8 +58,9 @@ def read_batch_offsets(location: Path, batch_id: int) -> OffsetEntry:
         ) from error
     if version != "v1":
         raise UsageError(
-            f"Spark wrote its offset log in format {version!r}, but offsets are recorded by position in format v1: "
-            "unset spark.sql.streaming.offsetLog.formatVersion"
+            f"Spark wrote its offset log in format {version!r}, but offsets are recorded by position in "
+            "format "
+            "v1: unset spark.sql.streaming.offsetLog.formatVersion"
         )
     return OffsetEntry(json.loads(metadata), tuple(lines))
 
@@ -69,8 +70,10 @@ def split_lines(layout: Sequence[SourceLeaves], lines: Sequence[str]) -> dict[st
     expected = sum(source.leaves for source in layout)
     if expected != len(lines):
         raise UsageError(
-            f"the pipeline's sources {[source.uid for source in layout]} have {expected} streams, but Spark's plan "
-            f"has {len(lines)}: one stream is read twice or dropped; open each source once and use it once"
+            f"the pipeline's sources {[source.uid for source in layout]} have {expected} streams, but "
+            "Spark's "
+            f"plan has {len(lines)}: one stream is read twice or dropped; open each source once and use it "
+            "once"
         )
     rest: Iterator[str] = iter(lines)
     return {source.uid: tuple(next(rest) for _ in range(source.leaves)) for source in layout}
@@ -93,8 +96,10 @@ def check_same_source(source: SourceLeaves, recorded: SourceState) -> None:
     """Refuse to hand a source the offsets of something else."""
     if len(recorded.lines) != source.leaves:
         raise IncompatibleError(
-            f"source {source.uid!r} now consists of {source.leaves} streams but the checkpoint holds offsets for "
-            f"{len(recorded.lines)}: give the changed source a new uid, or split it into sources of one stream each"
+            f"source {source.uid!r} now consists of {source.leaves} streams but the checkpoint holds offsets "
+            f"for {len(recorded.lines)}: give the changed source a new uid, or split it into sources of one "
+            "stream "
+            "each"
         )
     for leaf, (line, kind) in enumerate(zip(recorded.lines, source.kinds, strict=False)):
         if line != NOTHING and kind not in ("", "other") and kind_of(line) != kind:
@@ -153,7 +158,9 @@ def decode(line: str, kind: str = "") -> dict[str, Any]:
 def _decode_delta(offset: dict[str, Any]) -> dict[str, Any]:
     version, index = int(offset["reservoirVersion"]), int(offset["index"])
     snapshot = bool(offset["isStartingVersion"])
-    if snapshot:
+    if snapshot and index < 0:
+        position = f"before the first snapshot, version {version}"
+    elif snapshot:
         position = f"inside the first snapshot, version {version}, after file {index}"
     elif index < 0:
         position = f"version {version - 1} read completely" if version > 0 else "before version 0"

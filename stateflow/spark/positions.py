@@ -1,7 +1,7 @@
 """Where sources begin and where bounded runs end, made concrete before any batch runs.
 
-A source's first position is resolved once and recorded in an input-free first record: a run that crashes before
-its first batch would otherwise resolve `latest` anew and lose what came in between.
+A source's first position is resolved once and recorded in an input-free first record: a run that crashes
+before its first batch would otherwise resolve `latest` anew and lose what came in between.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ def resolve_initial(
 ) -> dict[str, SourceState]:
     """The first position of every source that `known` lacks; record it before a query starts.
 
-    Delta: the version that `startingVersion` or `startingTimestamp` stands for, else the snapshot of the newest
-    version (of the bound, when there is one). Kafka and every other source of the newer kind: its own initial
-    offset. The file source starts at nothing, and so does a source of the older kind that cannot say: it resolves
-    its start when its first batch is planned. `scratch` is an empty folder that may be deleted afterwards.
+    Delta: the version that `startingVersion` or `startingTimestamp` stands for, else the snapshot of the
+    newest version (of the bound, when there is one). Kafka and every other source of the newer kind: its own
+    initial offset. The file source starts at nothing, and so does a source of the older kind that cannot
+    say: it
+    resolves its start when its first batch is planned. `scratch` is a folder that may be deleted afterwards.
     """
     resolved: dict[str, SourceState] = {}
     for uid, own in leaves_of(layout, leaves).items():
@@ -60,10 +61,11 @@ def bounded_batches(
     state: Mapping[str, SourceState],
     until: Bound | Mapping[str, Bound],
 ) -> Iterator[tuple[str, ...]]:
-    """The offset lines (in plan order) at which each batch of a bounded run ends; none when all is read already.
+    """The offset lines, in plan order, at which each batch of a bounded run ends; none when all is read.
 
-    `location` is the seeded folder. For every tuple: `plan_batch`, a query with trigger `once`, wait for it. The
-    file source's log is written for one batch at a time, so take the next tuple only when the batch is done.
+    `location` is the seeded folder. For every tuple: `plan_batch`, a query with trigger `once`, wait for it.
+    The file source's log is written for one batch at a time, so take the next tuple only when the batch
+    is done.
     """
     current = list(joined_lines(layout, state))
     planners: dict[int, Iterator[str]] = {}
@@ -109,8 +111,8 @@ def end_lines(
         yield from FilePlanner(spark, create_source(leaf, folder), until).ends(from_line)
     else:
         raise UsageError(
-            f"a bounded run cannot end a {leaf.format} source at {until!r}: only Delta and file sources know positions "
-            "by version or time; run without a bound"
+            f"a bounded run cannot end a {leaf.format} source at {until!r}: only Delta and file sources know "
+            "positions by version or time; run without a bound"
         )
 
 

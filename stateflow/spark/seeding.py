@@ -1,8 +1,8 @@
 """From Spark's scratch checkpoint to a record, and back: resuming is seeding a fresh folder.
 
-Spark 4.2 starts a query only if it finds two consecutive offset entries below the batch it is to run, and takes
-the newest one as done when its commit is there. So a seeded folder holds the recorded offsets twice, as the
-committed batches 0 and 1, and the next batch is 2. A commit entry needs the version and a watermark, nothing else.
+Spark 4.2 starts a query only if it finds two consecutive offset entries below the batch it is to run, and
+takes the newest one as done when its commit is there. So a seeded folder holds the recorded offsets twice, as
+the committed batches 0 and 1, and the next batch is 2. A commit entry needs its version line and a watermark.
 """
 
 from __future__ import annotations
@@ -42,8 +42,9 @@ def capture(
 ) -> dict[str, SourceState]:
     """Where every source is at the end of batch `batch_id`; call it inside the batch.
 
-    `previous` is the parent record's sources. `save(name, path)` stores one file-source log entry content-named;
-    entries that `previous` already has are not saved again. Event time and activity are carried over unchanged.
+    `previous` is the parent record's sources. `save(name, path)` stores one file-source log entry
+    content-named; entries that `previous` already has are not saved again. Event time and activity are
+    carried over unchanged.
     """
     captured: dict[str, SourceState] = {}
     first_leaf = 0
@@ -78,13 +79,15 @@ def seed(
     """Prepare a fresh folder so that Spark carries on after `state`; returns the id of the next batch.
 
     Without any recorded source there is nothing to seed and the next batch is 0. Sources that are new to the
-    pipeline start at their own beginning, removed ones are left out, and the order is today's. `conf` becomes the
-    settings that Spark restores with the offsets and needs `spark.sql.shuffle.partitions`.
+    pipeline start at their own beginning, removed ones are left out, and the order is today's. `conf` becomes
+    the settings that Spark restores with the offsets and needs `spark.sql.shuffle.partitions`.
     """
     if not state:
         return 0
     if _SHUFFLE not in conf:
-        raise UsageError(f"Spark 4.2 does not start from offsets without {_SHUFFLE}: pass the session's value in `conf`")
+        raise UsageError(
+            f"Spark 4.2 does not start from offsets without {_SHUFFLE}: pass the session's value in `conf`"
+        )
     if location.exists() and any(location.iterdir()):
         raise UsageError(f"the scratch folder {location} is not empty: seed a fresh one for every run")
     lines = joined_lines(layout, state)
@@ -111,8 +114,8 @@ def plan_batch(
 ) -> None:
     """Fix where batch `batch_id` ends before Spark runs it.
 
-    A query with trigger `once` on this folder then runs exactly this batch and terminates; with `availableNow` it
-    would go on to newer data. The folder must have been seeded or have run the batch before.
+    A query with trigger `once` on this folder then runs exactly this batch and terminates; with
+    `availableNow` it would go on to newer data. The folder must have been seeded or have run the batch before.
     """
     if offset_path(location, batch_id).exists() or not commit_path(location, batch_id - 1).exists():
         raise UsageError(f"batch {batch_id} is not the next one of the scratch folder {location}")

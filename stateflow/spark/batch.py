@@ -1,0 +1,402 @@
+"""One micro-batch: the flow's operators evaluated on its rows, its sinks prepared, its record drafted.
+
+A keyed operator runs in the result stage of exactly one Spark job. When its rows go to one sink that can write them
+as they come, that job is the sink's own. Otherwise the tasks write them to files that their acks list, and every reader
+gets that list.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from stateflow.checkpoint.records import OperatorListState, OperatorState, Prepared, Record, Shard
+from stateflow.errors import IncompatibleError, StateflowError, UsageError
+from stateflow.flow import MAIN, Flow, KeyedNode, SinkNode, SourceNode, Stream, TransformNode, UnionNode
+from stateflow.operators.compatibility import check_key, resolve_states, state_ids
+from stateflow.operators.context import Moment
+from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
+from stateflow.rows import RowType, row_type
+from stateflow.spark.acks import Ack, AckList, collected, decoded, total
+from stateflow.spark.arrow_worker import ArrowTask, arrow_worker
+from stateflow.spark.columns import values_of
+from stateflow.spark.exchange import LATE, KeyedInput, exchanged, key_types_of
+from stateflow.spark.inputs import with_lateness
+from stateflow.spark.place import TaskPlace
+from stateflow.spark.placement import Placement
+from stateflow.spark.sinks.base import Place, Sink
+from stateflow.spark.staging import Kept, Scratch, StagedWriter, Stager, Target, arrow_schema
+from stateflow.spark.worker import KeyedTask, keyed_worker
+from stateflow.state.backend import OpenShard
+from stateflow.state.keygroups import default_assignment
+from stateflow.state.serializers import serializer_for
+
+NARROW_SINKS = frozenset({"append", "function", "collect"})
+"""Sinks whose `prepare` writes the rows in the stage that computes them."""
+BROADCAST_LIMIT = 100_000
+
+
+@dataclass(frozen=True)
+class BatchSettings:
+    """What all batches of a run share."""
+
+    job: str
+    job_uuid: str
+    flow: Flow
+    sinks: Mapping[str, Sink]
+    parallelism: int
+    max_parallelism: int
+    backend: str
+    open_shard: Callable[[str], OpenShard]
+    stager: Stager
+    placement: Placement
+    shared_scratch: bool
+    """Whether what one task writes to scratch disk can be read by every other."""
+    scratch: str
+    dead_letter_threshold: int
+    dead_letter_limit: int
+    delivery: str
+    user_paths: tuple[str, ...] = ()
+
+
+@dataclass
+class Batch:
+    """The evaluation of one batch; made anew for every attempt."""
+
+    spark: SparkSession
+    settings: BatchSettings
+    frames: Mapping[str, DataFrame]
+    """The rows of each source."""
+    moment: Moment
+    parent: Record | None
+    last_commits: Mapping[str, int]
+    place: TaskPlace
+    _made: dict[tuple[int, str], DataFrame] = field(default_factory=dict)
+    _persisted: list[DataFrame] = field(default_factory=list)
+    _running: dict[str, _Running] = field(default_factory=dict)
+    operators: dict[str, OperatorState] = field(default_factory=dict)
+    acks: dict[str, list[Ack]] = field(default_factory=dict)
+    timings: dict[str, float] = field(default_factory=dict)
+
+    def run(self) -> dict[str, Prepared]:
+        """Evaluates everything; afterwards `operators` holds the new state and the sinks are prepared."""
+        flow, prepared = self.settings.flow, {}
+        try:
+            for node in flow.operators:
+                if not self._direct(node):
+                    self._stage(node)
+            for sink in flow.sinks:
+                began = time.perf_counter()
+                stream = sink.inputs[0]
+                prev = self.last_commits.get(sink.uid)
+                frame = self._visible(self._frame(stream))
+                prepared[sink.uid] = self.settings.sinks[sink.uid].prepare(
+                    frame, self._sink_place(sink), prev, self.settings.stager
+                )
+                if isinstance(stream.node, KeyedNode) and self._direct(stream.node):
+                    self._collect(stream.node)
+                self.timings[f"prepare {sink.uid}"] = time.perf_counter() - began
+        finally:
+            for persisted in self._persisted:
+                persisted.unpersist()
+        return prepared
+
+    def statistics(self) -> dict[str, Any]:
+        """Per operator, and in sum."""
+        per_operator = {uid: total(acks) for uid, acks in self.acks.items()}
+        metrics: dict[str, float] = {}
+        for numbers in per_operator.values():
+            for name, value in numbers["metrics"].items():
+                metrics[name] = (
+                    max(metrics.get(name, 0), value)
+                    if name.startswith("max_")
+                    else metrics.get(name, 0) + value
+                )
+        return {"operators": per_operator, "metrics": metrics, "timings": dict(self.timings)}
+
+    def _sink_place(self, sink: SinkNode) -> Place:
+        settings = self.settings
+        return Place(settings.job_uuid, settings.job, sink.uid, self.moment.slot, self.place.epoch)
+
+    @staticmethod
+    def _visible(frame: DataFrame) -> DataFrame:
+        return frame.drop(LATE) if LATE in frame.columns else frame
+
+    def _frame(self, stream: Stream) -> DataFrame:
+        key = (id(stream.node), stream.output)
+        if key not in self._made:
+            frame = self._evaluated(stream)
+            if not isinstance(stream.node, KeyedNode) and len(self.settings.flow.consumers(stream.node)) > 1:
+                # Every reader would otherwise read the source again, and see what a nondeterministic step made anew.
+                frame = frame.persist()
+                self._persisted.append(frame)
+            self._made[key] = frame
+        return self._made[key]
+
+    def _evaluated(self, stream: Stream) -> DataFrame:
+        node = stream.node
+        if isinstance(node, SourceNode):
+            return self._source(node, stream.output)
+        if isinstance(node, TransformNode):
+            return self._transformed(node)
+        if isinstance(node, UnionNode):
+            frames = [self._frame(s) for s in node.inputs]
+            if any(LATE in f.columns for f in frames):
+                frames = [f if LATE in f.columns else f.withColumn(LATE, F.lit(False)) for f in frames]
+            out = frames[0]
+            for other in frames[1:]:
+                out = out.unionByName(other)
+            return out
+        if isinstance(node, KeyedNode) and self._direct(node):
+            return self._start(node, None)
+        raise UsageError(f"{node.uid!r} puts out no rows called {stream.output!r}")
+
+    def _source(self, node: SourceNode, output: str) -> DataFrame:
+        frame = with_lateness(node, self.frames[node.uid], self.moment.watermark)
+        if node.late is None:
+            return frame
+        if output == MAIN:
+            return frame.where(~F.col(LATE))
+        return frame.where(F.col(LATE)).drop(LATE)
+
+    def _transformed(self, node: TransformNode) -> DataFrame:
+        frame = node.function(self._frame(node.inputs[0]))
+        if not isinstance(frame, DataFrame):
+            raise UsageError(f"{node.uid}: a transform must return a DataFrame, not {type(frame).__name__}")
+        return frame
+
+    def _direct(self, node: KeyedNode) -> bool:
+        """Whether the operator's only reader is a sink that writes rows in the stage that computes them."""
+        readers = self.settings.flow.consumers(node)
+        if len(readers) != 1 or readers[0][1].output != MAIN:
+            return False
+        reader = readers[0][0]
+        return isinstance(reader, SinkNode) and reader.mode in NARROW_SINKS
+
+    def _start(self, node: KeyedNode, stage: Callable[[str, Any], Any] | None) -> DataFrame:
+        """The operator's task over its exchanged rows; not run yet."""
+        settings = self.settings
+        before = self.parent.operators.get(node.uid) if self.parent else None
+        inputs = [
+            KeyedInput(frame := self._frame(k.stream), k.columns, k.order_by, rows or _untyped(frame))
+            for k, rows in zip(node.keyed, node.rows, strict=True)
+        ]
+        types = key_types_of(node.uid, inputs[0])
+        for other in inputs[1:]:
+            if key_types_of(node.uid, other) != types:
+                raise IncompatibleError(f"operator {node.uid!r}: its two inputs are keyed by different types")
+        if before is not None:
+            check_key(node.uid, types, before)
+        states, next_id = resolve_states(node, before)
+        assignment, shards = self._shards(node, before)
+        running = _Running(
+            node, types, assignment, states, next_id, self.spark.sparkContext.accumulator([], AckList())
+        )
+        self._running[node.uid] = running
+        assert node.output is not None
+        frame = exchanged(
+            node.uid, inputs, types, self._max_parallelism(before), assignment, ordered=node.arrow is None
+        )
+        frame = settings.placement.pin(frame, before.hosts if before else ())
+        worker = self._worker(node, running, inputs, shards, before, stage)
+        return frame.mapInArrow(worker, node.output.ddl)
+
+    def _max_parallelism(self, before: OperatorState | None) -> int:
+        return before.max_parallelism if before else self.settings.max_parallelism
+
+    def _shards(
+        self, node: KeyedNode, before: OperatorState | None
+    ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[Shard, ...], ...]]:
+        if before is not None:
+            return before.assignment, before.shards
+        settings = self.settings
+        assignment = default_assignment(
+            min(settings.parallelism, settings.max_parallelism), settings.max_parallelism
+        )
+        return assignment, tuple((Shard(first=a, last=b, backend=settings.backend),) for a, b in assignment)
+
+    def _worker(
+        self,
+        node: KeyedNode,
+        running: _Running,
+        inputs: list[KeyedInput],
+        shards: tuple[tuple[Shard, ...], ...],
+        before: OperatorState | None,
+        stage: Callable[[str, Any], Any] | None,
+    ) -> Callable[..., Any]:
+        assert node.output is not None
+        main = _arrow(node.output)
+        if node.arrow is not None:
+            return arrow_worker(
+                ArrowTask(
+                    node.uid, node.arrow.function, dict(node.arrow.state), node.keyed[0].columns, running.key_types,
+                    inputs[0].rows.names, node.arrow.chunk_rows, running.states["columns"].id, self.moment, self.place,
+                    shards, self.settings.open_shard, main, self._max_parallelism(before), stage, self.settings.user_paths,
+                ),
+                running.accumulator,
+            )  # fmt: skip
+        assert node.process is not None and node.process_type is not None
+        spec = OperatorSpec(
+            node.uid,
+            node.process,
+            node.process_type,
+            node.keyed[0].columns,
+            running.key_types,
+            tuple(i.rows for i in inputs),
+            node.output,
+            dict(node.sides),
+            state_ids(running.states),
+            node.on_error,
+            self.settings.dead_letter_limit,
+        )
+        elements = {n: s.parts for n, s in before.operator_states.items()} if before else {}
+        task = KeyedTask(
+            spec,
+            self.moment,
+            self.place,
+            shards,
+            self.settings.open_shard,
+            main,
+            {name: _arrow(rows) for name, rows in node.sides.items()},
+            stage,
+            frozenset(stream.output for _, stream in self.settings.flow.consumers(node)),
+            elements,
+            {name: self._broadcast(stream) for name, stream in node.broadcast.items()},
+            self.settings.user_paths,
+        )
+        return keyed_worker(task, running.accumulator)
+
+    def _broadcast(self, stream: Stream) -> tuple[Any, ...]:
+        frame = self._visible(self._frame(stream))
+        rows = stream.rows or _untyped(frame)
+        table = (
+            frame.select(*(F.col(f"`{f.name}`").cast(f.type) for f in rows.fields))
+            .limit(BROADCAST_LIMIT + 1)
+            .toArrow()
+        )
+        if table.num_rows > BROADCAST_LIMIT:
+            raise UsageError(
+                f"a broadcast stream had more than {BROADCAST_LIMIT} rows in one batch: it is for small, slow-changing data"
+            )
+        return tuple(map(rows.make, *(values_of(column) for column in table.columns)))
+
+    def _stage(self, node: KeyedNode) -> None:
+        """Runs the operator in a job of its own; its outputs go to files that the acks list."""
+        began = time.perf_counter()
+        frame = self._start(node, partial(_staged_writer, self._staging_target(), uuid.uuid4().hex))
+        frame.write.format("noop").mode("overwrite").save()
+        acks = self._collect(node)
+        outputs: dict[str, RowType] = {MAIN: node.output, **node.sides}  # type: ignore[dict-item]
+        for name in {stream.output for _, stream in self.settings.flow.consumers(node)}:
+            files = [ref for ack in acks if (ref := ack.staged.get(name)) is not None]
+            schema = _struct(outputs[name])
+            self._made[(id(node), name)] = self.settings.stager.read(self.spark, files, schema)
+        self.timings[f"operator {node.uid}"] = time.perf_counter() - began
+
+    def _staging_target(self) -> Callable[[str], Target]:
+        settings = self.settings
+        if settings.shared_scratch:
+            return partial(_scratch_target, f"{settings.scratch}/staged")
+        layout, opener = self.place.layout, settings.stager.opener
+        return partial(_kept_target, opener, layout, self.place.epoch, self.moment.slot)
+
+    def _collect(self, node: KeyedNode) -> list[Ack]:
+        """Takes the acks of an operator whose job is done."""
+        running = self._running[node.uid]
+        acks = collected(node.uid, len(running.assignment), decoded(running.accumulator.value))
+        self._check_dead_letters(node, acks)
+        before = self.parent.operators.get(node.uid) if self.parent else None
+        self.acks[node.uid] = acks
+        self.operators[node.uid] = OperatorState(
+            key=tuple(zip(node.keyed[0].columns, running.key_types, strict=True)),
+            max_parallelism=self._max_parallelism(before),
+            assignment=running.assignment,
+            shards=tuple(ack.shards for ack in acks),
+            states=running.states,
+            next_state_id=running.next_id,
+            operator_states=_operator_states(node, acks),
+            hosts=self.settings.placement.hosts_of([ack.attempt for ack in acks]),
+        )
+        return acks
+
+    def _check_dead_letters(self, node: KeyedNode, acks: list[Ack]) -> None:
+        limit = node.dead_letter_threshold
+        if limit is None:
+            limit = self.settings.dead_letter_threshold
+        count = sum(ack.dead_letters for ack in acks)
+        if limit and count > limit:
+            raise StateflowError(
+                f"operator {node.uid!r} failed on {count} keys in one batch, more than dead_letter_threshold={limit}: "
+                f"mend the code or the data, or raise the threshold"
+            )
+
+
+@dataclass(frozen=True)
+class _Running:
+    node: KeyedNode
+    key_types: tuple[str, ...]
+    assignment: tuple[tuple[int, int], ...]
+    states: dict[str, Any]
+    next_id: int
+    accumulator: Any
+
+
+def _operator_states(node: KeyedNode, acks: list[Ack]) -> dict[str, OperatorListState]:
+    if node.process_type is None:
+        return {}
+    out = {}
+    for name, declaration in node.process_type.declarations().operator.items():
+        parts = tuple(ack.elements.get(name, ()) for ack in acks)
+        if declaration.kind == "broadcast":
+            if any(part != parts[0] for part in parts):
+                raise StateflowError(
+                    f"operator {node.uid!r}: broadcast state {name!r} differs between subtasks: process_broadcast must do "
+                    "the same everywhere"
+                )
+            parts = parts[:1]
+        out[name] = OperatorListState(
+            kind=declaration.kind,  # type: ignore[arg-type]
+            schema=serializer_for(declaration.type).schema,
+            parts=parts,
+        )
+    return out
+
+
+def _staged_writer(target: Callable[[str], Target], token: str, name: str, schema: Any) -> StagedWriter:
+    """In the worker: one file per output and attempt."""
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    assert task is not None
+    output = {MAIN: "main", DEAD_LETTERS: "dead"}.get(name, name)
+    return StagedWriter(schema, target(f"{output}-{token}-{task.partitionId()}-{task.taskAttemptId()}"))
+
+
+def _scratch_target(folder: str, unique: str) -> Target:
+    return Scratch(folder, unique)
+
+
+def _kept_target(opener: Any, layout: Any, epoch: int, slot: int, unique: str) -> Target:
+    return Kept(opener, layout.staged_file(epoch, slot, unique, ".parquet"))
+
+
+def _struct(rows: RowType) -> Any:
+    from pyspark.sql.types import StructType
+
+    return StructType.fromDDL(rows.ddl)
+
+
+def _arrow(rows: RowType) -> Any:
+    return arrow_schema(_struct(rows))
+
+
+def _untyped(frame: DataFrame) -> RowType:
+    columns = ", ".join(f"{name} {kind}" for name, kind in frame.dtypes if not name.startswith("_sf_"))
+    return row_type(columns)

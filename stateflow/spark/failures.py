@@ -1,0 +1,59 @@
+"""From what Spark throws to an error that a user can act on."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from stateflow import errors
+from stateflow.errors import StateflowError
+from stateflow.operators.keyed import UserCodeError
+from stateflow.spark.worker import ERROR_MARK
+
+_MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
+_LIMIT = 2_000
+
+
+def translated(error: BaseException) -> StateflowError:
+    """The error that a worker or the library raised, if there is one in it; else one with Spark's first words."""
+    for cause in _chain(error):
+        if isinstance(cause, StateflowError):
+            return cause
+    text = _text(error)
+    found = _MARKED.search(text)
+    if found:
+        try:
+            body, _ = json.JSONDecoder().raw_decode(found[1])
+        except ValueError:
+            body = {"type": "StateflowError", "message": found[1][:_LIMIT]}
+        kind = getattr(errors, body["type"], None) or (
+            UserCodeError if body["type"] == "UserCodeError" else StateflowError
+        )
+        return kind(body["message"])  # type: ignore[no-any-return]
+    if "No space left on device" in text:
+        return errors.UnavailableError(
+            f"a disk is full: free space in the scratch folder and run again ({_first(text)})"
+        )
+    return StateflowError(f"the batch failed: {_first(text)}")
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    out: list[BaseException] = []
+    seen: BaseException | None = error
+    while seen is not None and seen not in out:
+        out.append(seen)
+        seen = seen.__cause__ or seen.__context__
+    return out
+
+
+def _text(error: BaseException) -> str:
+    described = getattr(error, "desc", None)
+    java = getattr(error, "java_exception", None)
+    return "\n".join(str(part) for part in (error, described, java) if part)
+
+
+def _first(text: str) -> str:
+    lines = [
+        line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")
+    ]
+    return " ".join(lines[:3])[:_LIMIT]

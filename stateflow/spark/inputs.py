@@ -1,0 +1,205 @@
+"""The sources of a run as one streaming frame, and what a batch of it holds for each of them.
+
+Sources are tagged and unioned, so that Spark cuts all of them at the same batch: the aligned barrier.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from stateflow.checkpoint.records import SourceState
+from stateflow.errors import IncompatibleError, StateflowError, UsageError
+from stateflow.flow import Flow, SourceNode
+from stateflow.spark.exchange import LATE
+from stateflow.spark.leaves import LeafDescription, check_frame
+from stateflow.spark.offsets import SourceLeaves
+
+TAG = "_sf_source"
+_OBSERVED = "stateflow-source-"
+
+
+@dataclass(frozen=True)
+class OpenInputs:
+    """A pipeline's sources, opened."""
+
+    nodes: tuple[SourceNode, ...]
+    frames: Mapping[str, DataFrame]
+    """Each source's streaming frame, for its schema."""
+    stream: DataFrame
+    """What the query reads."""
+    layout: tuple[SourceLeaves, ...]
+    leaves: tuple[LeafDescription, ...]
+
+    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+        """The rows of each source in a batch."""
+        if len(self.nodes) == 1:
+            return {self.nodes[0].uid: batch}
+        return {
+            node.uid: batch.where(F.col(TAG) == index).select(f"{_column(index)}.*")
+            for index, node in enumerate(self.nodes)
+        }
+
+    def empty(self, spark: SparkSession) -> dict[str, DataFrame]:
+        """A batch without input."""
+        return {uid: spark.createDataFrame([], frame.schema) for uid, frame in self.frames.items()}
+
+
+def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenInputs:
+    """Opens every source and checks what it gives."""
+    frames: dict[str, DataFrame] = {}
+    layout: list[SourceLeaves] = []
+    for node in flow.sources:
+        frame = _opened(spark, node)
+        leaves = check_frame(frame, exactly_once)
+        layout.append(SourceLeaves(node.uid, len(leaves), tuple(leaf.kind for leaf in leaves)))
+        frames[node.uid] = frame
+    nodes = tuple(flow.sources)
+    stream = _unioned([(node, _observed(node, frames[node.uid])) for node in nodes])
+    return OpenInputs(nodes, frames, stream, tuple(layout), tuple(check_frame(stream, exactly_once)))
+
+
+def _opened(spark: SparkSession, node: SourceNode) -> DataFrame:
+    factory = node.factory
+    try:
+        frame = factory.streaming(spark) if hasattr(factory, "streaming") else factory(spark)
+    except StateflowError:
+        raise
+    except Exception as error:
+        raise UsageError(f"source {node.uid!r} cannot be opened: {_first_line(error)}") from error
+    if not isinstance(frame, DataFrame) or not frame.isStreaming:
+        raise UsageError(f"source {node.uid!r} gives no streaming DataFrame: open it with spark.readStream")
+    types = dict(frame.dtypes)
+    for field in node.rows.fields if node.rows else ():
+        if field.name not in types:
+            raise IncompatibleError(
+                f"source {node.uid!r} has no column {field.name!r}, which {node.rows.name if node.rows else ''} declares; "
+                f"it has {', '.join(types)}"
+            )
+    if node.event_time is not None and types.get(node.event_time) not in ("timestamp", "timestamp_ntz"):
+        raise IncompatibleError(
+            f"source {node.uid!r}: event-time column {node.event_time!r} is {types.get(node.event_time, 'missing')}, "
+            "not a timestamp"
+        )
+    return frame
+
+
+def _observed(node: SourceNode, frame: DataFrame) -> DataFrame:
+    measures = [F.count(F.lit(1)).alias("rows")]
+    if node.event_time is not None:
+        measures.append(
+            F.max(F.unix_micros(F.col(f"`{node.event_time}`").cast("timestamp"))).alias("event_time")
+        )
+    return frame.observe(_OBSERVED + node.uid, *measures)
+
+
+def _unioned(sources: Sequence[tuple[SourceNode, DataFrame]]) -> DataFrame:
+    if len(sources) == 1:
+        return sources[0][1]
+    types = [frame.schema.simpleString() for _, frame in sources]
+    tagged = []
+    for index, (_, frame) in enumerate(sources):
+        columns = [
+            (F.struct(*(F.col(f"`{c}`") for c in frame.columns)) if index == other else F.lit(None))
+            .cast(types[other])
+            .alias(_column(other))
+            for other in range(len(sources))
+        ]
+        tagged.append(frame.select(F.lit(index).alias(TAG), *columns))
+    out = tagged[0]
+    for other_frame in tagged[1:]:
+        out = out.unionByName(other_frame)
+    return out
+
+
+def _column(index: int) -> str:
+    return f"_sf_s{index}"
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a batch held of one source."""
+
+    rows: int
+    event_time: int | None
+
+
+def seen_in_batch(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, Seen]:
+    """Rows and highest event time per source, as the running batch observed them; call after its jobs.
+
+    A job that reads a source twice counts its rows twice; the highest event time is right all the same.
+    """
+    query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
+    if query is None:
+        return {}
+    execution = spark._jsparkSession.streams().get(query).streamingQuery().lastExecution()  # type: ignore[attr-defined]
+    found: dict[str, Seen] = {}
+    metrics = execution.observedMetrics().iterator()
+    while metrics.hasNext():
+        pair = metrics.next()
+        name, row = str(pair._1()), pair._2()
+        if name.startswith(_OBSERVED):
+            fields = list(row.schema().fieldNames())
+            at = row.get(fields.index("event_time")) if "event_time" in fields else None
+            found[name.removeprefix(_OBSERVED)] = Seen(int(row.get(fields.index("rows"))), at)
+    return found
+
+
+def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> DataFrame:
+    """Judges every row once: whether it is behind the watermark as it enters."""
+    if node.event_time is None:
+        return frame
+    if watermark is None:
+        return frame.withColumn(LATE, F.lit(False))
+    at = F.unix_micros(F.col(f"`{node.event_time}`").cast("timestamp"))
+    return frame.withColumn(LATE, F.coalesce(at < F.lit(watermark), F.lit(False)))
+
+
+def watermark_of(
+    flow: Flow, sources: Mapping[str, SourceState], before: int | None, now: int, idle_after: int
+) -> int | None:
+    """The watermark of the next batch: the lowest of the sources that are not idle; it never goes back."""
+    marks: list[int] = []
+    for node in flow.sources:
+        if node.event_time is None or node.watermark is None:
+            continue
+        state = sources.get(node.uid)
+        idle = (
+            state is not None
+            and idle_after > 0
+            and state.active is not None
+            and now - state.active > idle_after
+        )
+        if state is None or state.event_time is None:
+            if not idle:
+                return before
+            continue
+        if not idle:
+            marks.append(state.event_time - node.watermark)
+    if not marks:
+        return before
+    lowest = min(marks)
+    return lowest if before is None else max(before, lowest)
+
+
+def advanced(
+    sources: Mapping[str, SourceState], seen: Mapping[str, Seen], now: int
+) -> dict[str, SourceState]:
+    """Source states with the event times and the activity of this batch."""
+    out: dict[str, SourceState] = {}
+    for uid, state in sources.items():
+        found = seen.get(uid)
+        if found is None or not found.rows:
+            out[uid] = state
+            continue
+        times = [t for t in (state.event_time, found.event_time) if t is not None]
+        out[uid] = msgspec.structs.replace(state, event_time=max(times) if times else None, active=now)
+    return out
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,341 @@
+"""The batches of a run: each evaluated, decided, carried out, completed, and the log tidied behind it."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from stateflow.checkpoint.control import Progress, report_progress
+from stateflow.checkpoint.files import inline, upload_file
+from stateflow.checkpoint.records import FileRef, Record, SourceState
+from stateflow.checkpoint.writer import CommitPermit, Writer, draft
+from stateflow.config import Options
+from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
+from stateflow.operators.context import Moment
+from stateflow.spark.batch import Batch, BatchSettings
+from stateflow.spark.failures import translated
+from stateflow.spark.inputs import OpenInputs, Seen, advanced, seen_in_batch, watermark_of
+from stateflow.spark.place import TaskPlace
+from stateflow.spark.seeding import capture
+from stateflow.spark.sinks.base import BatchFunction, Place, commit
+
+_log = logging.getLogger(__name__)
+_NEVER_RETRIED = (FencedError, IncompatibleError, CorruptError, UsageError)
+_INLINE_LOG_ENTRY = 2048
+_LONGEST_PAUSE = 60.0
+ORPHANS_EVERY = 64
+MOST_INPUT_FREE = 100
+
+
+class BatchDeadlineError(StateflowError):
+    """A batch took longer than it may."""
+
+
+@dataclass
+class BatchReport:
+    """What a finished batch tells people."""
+
+    slot: int
+    input_free: bool
+    rows: int
+    duration: float
+    record: Record
+    statistics: dict[str, Any]
+    seen: Mapping[str, Seen] = field(default_factory=dict)
+
+
+@dataclass
+class BatchLoop:
+    spark: SparkSession
+    settings: BatchSettings
+    inputs: OpenInputs
+    writer: Writer
+    options: Options
+    place: Callable[[int], TaskPlace]
+    functions: Mapping[str, BatchFunction]
+    listener: Callable[[BatchReport], None]
+    clock: Callable[[], int]
+    parameters: Mapping[str, Any]
+    location: Path = Path()
+    failure: BaseException | None = None
+    ended: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stop: threading.Event = field(default_factory=threading.Event)
+    batches: int = 0
+    rows: int = 0
+    _tidying: Future[Any] | None = None
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "stateflow-tidy"))
+
+    def on_batch(self, frame: DataFrame, batch_id: int) -> None:
+        """For foreachBatch. Whatever fails is kept in `failure`, since Spark passes on only its text."""
+        with self.lock:
+            if self.ended or self.stop.is_set():
+                raise InterruptedError("the run is stopping; this batch is not run")
+            try:
+                self._tried(
+                    lambda: self.inputs.split(frame), lambda: self._captured(batch_id), input_free=False
+                )
+            except BaseException as error:
+                self.failure = error
+                raise
+
+    def input_free(self) -> None:
+        """A checkpoint without new input, for timers that are due."""
+        with self.lock:
+            self._tried(
+                lambda: self.inputs.empty(self.spark),
+                lambda: dict(self.writer.parent.sources) if self.writer.parent else {},
+                input_free=True,
+            )
+
+    def record_positions(self, sources: Mapping[str, SourceState]) -> None:
+        """A record before the first batch of a source: where it begins is resolved once."""
+        parent = self.writer.parent
+        now = self._now()
+        begun = {
+            uid: SourceState(lines=s.lines, files=s.files, kind=s.kind, active=now)
+            for uid, s in sources.items()
+        }
+        record = draft(
+            "checkpoint",
+            sources={**(parent.sources if parent else {}), **begun},
+            operators=parent.operators if parent else {},
+            timeline=parent.timeline if parent else 1,
+            watermark=parent.watermark if parent else None,
+            now=now,
+            parameters=_texts(self.parameters),
+            versions=versions(),
+            statistics={"trigger_timestamp": now // 1000, "positions": sorted(sources)},
+        )
+        permit = self.writer.decide(record)
+        self.writer.complete(permit, {}, {})
+
+    def due(self) -> bool:
+        """Whether a timer would fire in an input-free batch now."""
+        parent = self.writer.parent
+        if parent is None:
+            return False
+        now = self._now()
+        mark = self._watermark(parent, now)
+        shards = [s for o in parent.operators.values() for subtask in o.shards for s in subtask]
+        return any(
+            (s.next_event_timer is not None and mark is not None and s.next_event_timer <= mark)
+            or (s.next_processing_timer is not None and s.next_processing_timer <= now)
+            for s in shards
+        )
+
+    def finish(self) -> None:
+        """Ends the tidying behind the batches."""
+        if self._tidying is not None:
+            self._tidying.result()
+        self._pool.shutdown(wait=True)
+
+    def _tried(
+        self,
+        frames: Callable[[], dict[str, DataFrame]],
+        sources: Callable[[], dict[str, SourceState]],
+        *,
+        input_free: bool,
+    ) -> None:
+        failed = 0
+        pause = self.options.failure_backoff.total_seconds()
+        while True:
+            try:
+                self._one(frames(), sources, input_free=input_free)
+                return
+            except _NEVER_RETRIED:
+                raise
+            except Exception as error:
+                problem = translated(error)
+                failed += 1
+                decided = self.writer.running is not True
+                if (
+                    decided
+                    or isinstance(problem, _NEVER_RETRIED)
+                    or failed > self.options.tolerable_failed_batches
+                ):
+                    if problem is error:
+                        raise
+                    raise problem from error
+                _log.warning("batch failed (%d in a row), again in %.1f s: %s", failed, pause, problem)
+                if self.stop.wait(pause):
+                    raise problem from error
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _one(
+        self, frames: dict[str, DataFrame], sources: Callable[[], dict[str, SourceState]], *, input_free: bool
+    ) -> None:
+        began = time.perf_counter()
+        writer, parent = self.writer, self.writer.parent
+        now = max(self._now(), parent.now if parent else 0)
+        slot = writer.next_slot
+        moment = Moment(
+            slot=slot,
+            now=now,
+            seed=random.SystemRandom().getrandbits(63),
+            watermark=self._watermark(parent, now),
+            parameters=self.parameters,
+        )
+        batch = Batch(
+            self.spark, self.settings, frames, moment, parent, writer.last_commits, self.place(slot)
+        )
+        with self._deadline():
+            prepared = batch.run()
+        evaluated = time.perf_counter()
+        seen = {} if input_free else seen_in_batch(self.spark, self.inputs.nodes)
+        rows = sum(s.rows for s in seen.values())
+        statistics: dict[str, Any] = {
+            "trigger_timestamp": now // 1000,
+            "processed_rows": rows,
+            "input_free": input_free,
+            **batch.statistics(),
+        }
+        record = draft(
+            "checkpoint",
+            sources=advanced(sources(), seen, now),
+            operators=batch.operators,
+            sinks=prepared,
+            timeline=parent.timeline if parent else 1,
+            now=now,
+            seed=moment.seed,
+            watermark=moment.watermark,
+            parameters=_texts(self.parameters),
+            versions=versions(),
+            statistics=statistics,
+        )
+        permit = writer.decide(record)
+        decided = time.perf_counter()
+        outcomes = self._carried_out(permit)
+        committed = time.perf_counter()
+        phases = {
+            "evaluate_ms": round((evaluated - began) * 1000),
+            "decide_ms": round((decided - evaluated) * 1000),
+            "commit_ms": round((committed - decided) * 1000),
+        }
+        writer.complete(permit, outcomes, phases)
+        duration = time.perf_counter() - began
+        self.batches += 1
+        self.rows += rows
+        statistics = {**statistics, **phases, "duration_ms": round(duration * 1000)}
+        self._tidy(statistics, slot)
+        self.listener(BatchReport(slot, input_free, rows, duration, permit.record, statistics, seen))
+
+    def _carried_out(self, permit: CommitPermit) -> dict[str, str]:
+        record = permit.record
+        return {
+            uid: commit(
+                self.spark,
+                prepared,
+                Place(record.job, self.settings.job, uid, record.slot, record.epoch),
+                permit,
+                self.writer.still_owner,
+                self.functions,
+                self.settings.stager,
+            )
+            for uid, prepared in record.sinks.items()
+        }
+
+    def _captured(self, batch_id: int) -> dict[str, SourceState]:
+        parent = self.writer.parent
+        return capture(
+            self.location, batch_id, self.inputs.layout, parent.sources if parent else {}, self._saved
+        )
+
+    def _saved(self, name: str, path: Path) -> FileRef:
+        data = path.read_bytes()
+        if len(data) <= _INLINE_LOG_ENTRY:
+            return inline(name, data)
+        writer = self.writer
+        target = writer.layout.shared_file(writer.epoch, writer.next_slot, uuid.uuid4().hex, ".log")
+        return upload_file(writer.store, target, path, name)
+
+    def _watermark(self, parent: Record | None, now: int) -> int | None:
+        idle = round(self.options.source_idle_timeout.total_seconds() * 1e6)
+        before = parent.watermark if parent else None
+        return watermark_of(self.settings.flow, parent.sources if parent else {}, before, now, idle)
+
+    def _now(self) -> int:
+        return self.clock()
+
+    def _deadline(self) -> _Deadline:
+        return _Deadline(self.spark, self.options.batch_deadline.total_seconds())
+
+    def _tidy(self, statistics: dict[str, Any], slot: int) -> None:
+        """Progress for other programs and subsumption, behind the next batch."""
+        if self._tidying is not None:
+            self._tidying.result()
+        orphans = self.batches % ORPHANS_EVERY == 1
+        at = self.clock()
+
+        def work() -> None:
+            writer = self.writer
+            try:
+                report_progress(
+                    writer.store,
+                    writer.layout,
+                    Progress(epoch=writer.epoch, slot=slot, statistics=statistics, at=at),
+                )
+                writer.collect(self.options.retained_checkpoints, orphans=orphans)
+            except StateflowError as error:
+                # Old checkpoints that stay do no harm; the next collection tries again.
+                _log.warning("checkpoints were not tidied up: %s", error)
+
+        self._tidying = self._pool.submit(work)
+
+
+class _Deadline:
+    """Cancels the Spark jobs of a block that takes too long."""
+
+    def __init__(self, spark: SparkSession, seconds: float) -> None:
+        self._context = spark.sparkContext
+        self._seconds = seconds
+        self._tag = f"stateflow-{uuid.uuid4().hex}"
+        self._passed = False
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> None:
+        if self._seconds > 0:
+            self._context.addJobTag(self._tag)
+            self._timer = threading.Timer(self._seconds, self._cancel)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _cancel(self) -> None:
+        self._passed = True
+        self._context.cancelJobsWithTag(self._tag)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._context.removeJobTag(self._tag)
+        if self._passed and error is not None:
+            raise BatchDeadlineError(
+                f"the batch took longer than batch_deadline={self._seconds:g} s and was cancelled: give it more time or "
+                "smaller batches"
+            ) from error
+
+
+def versions() -> dict[str, str]:
+    """What code made a record."""
+    import platform
+    from importlib.metadata import version
+
+    return {
+        "python": platform.python_version(),
+        **{p: version(p) for p in ("stateflow", "pyspark", "rocksdict")},
+    }
+
+
+def _texts(parameters: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in parameters.items()}

@@ -1,0 +1,92 @@
+"""Where a task works: the checkpoint root, the host's cache and scratch folders, the slot it works for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from stateflow.checkpoint.cache import FileCache
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.records import FileRef
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.store import Store
+
+_caches: dict[tuple[str, int], FileCache] = {}
+_swept: set[str] = set()
+
+
+@dataclass(frozen=True)
+class TaskPlace:
+    """Travels to the workers; credentials in `storage_options` are never printed."""
+
+    root: str
+    job: str
+    epoch: int
+    slot: int
+    cache_dir: str
+    cache_bytes: int
+    scratch_dir: str
+    upload_threads: int = 4
+    fsync: bool = True
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def layout(self) -> JobLayout:
+        return JobLayout(self.job)
+
+    def store(self, base: str = "") -> Store:
+        """The store of the root, or of the savepoint that a reference is relative to."""
+        return open_store(base or self.root, self.storage_options, fsync=self.fsync)
+
+    def cache(self) -> FileCache:
+        """One per process, so that its counters and what it knows of the folder are shared by tasks."""
+        key = (self.cache_dir, self.cache_bytes)
+        if key not in _caches:
+            _caches[key] = FileCache(Path(self.cache_dir), self.cache_bytes)
+        return _caches[key]
+
+    def shared_path(self, suffix: str) -> str:
+        return self.layout.shared_file(self.epoch, self.slot, uuid.uuid4().hex, suffix)
+
+    def download(self, ref: FileRef, target: Path) -> None:
+        self.cache().link(self.store(ref.base), ref, target)
+
+    def folder(self) -> Path:
+        """A fresh private folder; those of processes that died are swept away on the way."""
+        parent = Path(self.scratch_dir)
+        parent.mkdir(parents=True, exist_ok=True)
+        if self.scratch_dir not in _swept:
+            _swept.add(self.scratch_dir)
+            sweep(parent)
+        folder = parent / f"task-{os.getpid()}-{uuid.uuid4().hex}"
+        folder.mkdir()
+        return folder
+
+
+def sweep(parent: Path) -> None:
+    """Removes the private folders of processes that are gone."""
+    with suppress(FileNotFoundError):
+        for entry in os.scandir(parent):
+            words = entry.name.split("-")
+            if (
+                words[0] in ("task", "run")
+                and len(words) > 1
+                and words[1].isdigit()
+                and not _alive(int(words[1]))
+            ):
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

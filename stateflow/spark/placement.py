@@ -1,0 +1,93 @@
+"""Keeps state where it is: a subtask runs on the executor that cached its files in the batch before.
+
+Spark places shuffle partitions at random. A coalescer that maps every partition to itself, with a preferred
+location, is enough to pin them; Spark's own Java compiler makes it, so no jar has to be shipped. When the executor is
+gone or busy for longer than `spark.locality.wait`, the task goes elsewhere and fetches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+_SOURCE = """
+import org.apache.spark.rdd.*;
+public class StateflowPinned implements PartitionCoalescer, java.io.Serializable {
+  private final java.util.List locations;
+  public StateflowPinned(java.util.List locations) { this.locations = locations; }
+  public PartitionGroup[] coalesce(int max, RDD parent) {
+    org.apache.spark.Partition[] partitions = parent.partitions();
+    PartitionGroup[] groups = new PartitionGroup[partitions.length];
+    for (int i = 0; i < partitions.length; i++) {
+      String location = (String) locations.get(i);
+      groups[i] = location == null || location.isEmpty()
+        ? new PartitionGroup(scala.Option.empty()) : new PartitionGroup(scala.Option.apply(location));
+      groups[i].partitions().addOne(partitions[i]);
+    }
+    return groups;
+  }
+}
+"""
+
+
+class Placement:
+    """Pins partitions when there is more than one executor to choose from."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._factory: Any = None
+        self.active = (
+            not spark.sparkContext.master.startswith("local[") and spark.sparkContext.master != "local"
+        )
+
+    def pin(self, frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
+        """`frame` with each partition preferring the executor that is named for it."""
+        if not self.active or not any(hosts):
+            return frame
+        jvm: Any = self._spark._jvm
+        execution = frame._jdf.queryExecution()  # type: ignore[operator]
+        rdd = execution.toRdd()
+        if rdd.getNumPartitions() != len(hosts):
+            return frame
+        pinned = rdd.coalesce(len(hosts), False, jvm.scala.Option.apply(self._coalescer(list(hosts))), None)
+        pinned.partitions()
+        # Computed on the driver by now; the compiled class must not travel to executors, which do not have it.
+        for declared in pinned.getClass().getDeclaredFields():
+            if "partitionCoalescer" in declared.getName():
+                declared.setAccessible(True)
+                declared.set(pinned, jvm.scala.Option.empty())
+        session: Any = self._spark._jsparkSession
+        return DataFrame(session.internalCreateDataFrame(pinned, frame._jdf.schema(), False), self._spark)  # type: ignore[operator]
+
+    def hosts_of(self, attempts: Sequence[int]) -> tuple[str, ...]:
+        """Where these task attempts ran, as preferred locations for the next batch."""
+        if not self.active:
+            return ()
+        context: Any = self._spark.sparkContext._jsc.sc()
+        context.listenerBus().waitUntilEmpty()
+        store = context.statusStore().store()
+        kind = self._spark._jvm.java.lang.Class.forName("org.apache.spark.status.TaskDataWrapper")  # type: ignore[union-attr]
+        out = []
+        for attempt in attempts:
+            try:
+                task = store.read(kind, self._spark._jvm.java.lang.Long.valueOf(attempt))  # type: ignore[union-attr]
+                out.append(f"executor_{task.host()}_{task.executorId()}")
+            except Exception:  # noqa: BLE001 - the status store drops old tasks; then there is no preference
+                out.append("")
+        return tuple(out)
+
+    def _coalescer(self, hosts: list[str]) -> Any:
+        jvm: Any = self._spark._jvm
+        if self._factory is None:
+            compiler = jvm.org.codehaus.janino.SimpleCompiler()
+            compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+            compiler.cook(_SOURCE)
+            self._factory = compiler.getClassLoader().loadClass("StateflowPinned").getConstructors()[0]
+        locations = jvm.java.util.ArrayList()
+        for host in hosts:
+            locations.add(host)
+        arguments = self._spark.sparkContext._gateway.new_array(jvm.java.lang.Object, 1)  # type: ignore[union-attr]
+        arguments[0] = locations
+        return self._factory.newInstance(arguments)

@@ -1,0 +1,443 @@
+"""A run: claim the job, carry on from its newest record, take batch after batch, and end."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from stateflow.checkpoint.claim import claim
+from stateflow.checkpoint.control import refuse_while_live
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.log import read_claim, read_epochs, read_identity, read_log
+from stateflow.checkpoint.records import Owner, Record
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.store import Store
+from stateflow.checkpoint.writer import CommitPermit, Writer
+from stateflow.config import Options, cache_folder
+from stateflow.errors import FencedError, IncompatibleError, UsageError
+from stateflow.flow import Flow, Pipeline
+from stateflow.operators.compatibility import check_flow
+from stateflow.spark.availability import check_available
+from stateflow.spark.batch import BatchSettings
+from stateflow.spark.failures import translated
+from stateflow.spark.heart import Heart
+from stateflow.spark.inputs import OpenInputs, open_inputs
+from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
+from stateflow.spark.place import TaskPlace, sweep
+from stateflow.spark.placement import Placement
+from stateflow.spark.positions import Bound, bounded_batches, resolve_initial
+from stateflow.spark.schemas import Outline
+from stateflow.spark.seeding import plan_batch, seed
+from stateflow.spark.session import build_session
+from stateflow.spark.sinks.base import Place, Sink, commit
+from stateflow.spark.sinks.kinds import make_sink
+from stateflow.spark.staging import Stager
+from stateflow.state.backends import open_backend
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class RunRequest:
+    """What to run, and how."""
+
+    pipeline: Pipeline
+    options: Options
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    job: str = ""
+    """Defaults to the pipeline's name."""
+    master: str | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+    until: Bound | Mapping[str, Bound] | None = None
+    allow_non_restored_state: bool = False
+    owner: Owner | None = None
+    takeover: bool = False
+    """Fence a live run instead of refusing to start."""
+    user_paths: Sequence[str] = ()
+    listener: Callable[[BatchReport], None] = lambda report: None
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What a run did."""
+
+    job: str
+    epoch: int
+    batches: int
+    rows: int
+    checkpoint: int | None
+    """The newest complete checkpoint."""
+    stopped: str
+    """Why it ended: drained, bound reached, or who asked."""
+
+
+def run(request: RunRequest) -> RunReport:
+    """Runs a pipeline to its trigger's end. Raises StateflowError; the job's log stays sound whatever happens."""
+    return _Run(request).run()
+
+
+class _Run:
+    def __init__(self, request: RunRequest) -> None:
+        self.request = request
+        self.options = request.options
+        self.job = request.job or request.pipeline.name
+        self.layout = JobLayout(self.job)
+        self.flow: Flow = request.pipeline.build(request.parameters)
+        self.parameters = request.pipeline.arguments(request.parameters)
+        if not self.options.checkpoint_dir:
+            raise UsageError(
+                "no checkpoint root: give --checkpoint-dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir into "
+                "stateflow.toml"
+            )
+        self.store: Store = open_store(
+            self.options.checkpoint_dir, self.options.storage_options, fsync=self.options.local_fsync
+        )
+        self.owner = request.owner or own_identity()
+        self.stop = request.stop
+        cache = Path(self.options.cache_dir) if self.options.cache_dir else cache_folder()
+        self.cache = str(cache / "state")
+        self.scratch = self.options.scratch_dir or str(cache / "scratch")
+
+    def run(self) -> RunReport:
+        self._check_before_spark()
+        spark = build_session(f"stateflow {self.job}", master=self.request.master, conf=self._conf())
+        self._check_root(spark)
+        with self._scratch_folder() as scratch:
+            try:
+                return self._with_spark(spark, scratch)
+            except Exception as error:
+                problem = translated(error)
+                if problem is error:
+                    raise
+                raise problem from error
+
+    def _check_before_spark(self) -> None:
+        if read_identity(self.store, self.layout) is None:
+            return
+        log = read_log(self.store, self.layout)
+        newest = log.decided if log.decided is not None and log.decided.carries_state else log.head
+        check_flow(self.flow, newest, allow_non_restored_state=self.request.allow_non_restored_state)
+        if not self.request.takeover:
+            refuse_while_live(
+                self.store,
+                self.layout,
+                self.owner,
+                patience=self.options.heartbeat_timeout.total_seconds(),
+                monotonic=time.monotonic,
+                sleep=time.sleep,
+                interval=min(0.5, self.options.heartbeat_interval.total_seconds()),
+            )
+
+    def _conf(self) -> dict[str, str]:
+        return {
+            "spark.sql.execution.arrow.maxRecordsPerBatch": str(self.options.chunk_rows),
+            "spark.locality.wait": f"{round(self.options.locality_wait.total_seconds() * 1000)}ms",
+            **self.request.conf,
+        }
+
+    def _check_root(self, spark: SparkSession) -> None:
+        cluster = not spark.sparkContext.master.startswith("local")
+        if cluster and self.store.local_root is not None and not self.options.shared_filesystem:
+            raise UsageError(
+                f"checkpoint root {self.store.url} is a local folder, but the master is {spark.sparkContext.master}: use an "
+                "object store, or set shared_filesystem=true if every host sees this very folder"
+            )
+
+    @contextmanager
+    def _scratch_folder(self) -> Any:
+        parent = Path(self.scratch)
+        parent.mkdir(parents=True, exist_ok=True)
+        sweep(parent)
+        folder = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=parent))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _with_spark(self, spark: SparkSession, scratch: Path) -> RunReport:
+        exactly_once = self.options.delivery == "exactly_once"
+        inputs = open_inputs(spark, self.flow, exactly_once=exactly_once)
+        outline = Outline(spark, self.flow, inputs)
+        head = read_log(self.store, self.layout).head if read_identity(self.store, self.layout) else None
+        outline.check(head)
+        sinks = self._sinks(spark, outline)
+        stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
+        functions = {s.uid: s.target for s in self.flow.sinks if s.mode == "function"}
+        writer = claim(
+            self.store,
+            self.layout,
+            owner=self.owner,
+            ids=lambda: uuid.uuid4().hex,
+            clock=_micros,
+            carry_out=partial(self._carry_out, spark, stager, functions),
+            retained=self.options.retained_checkpoints,
+        )
+        heart = Heart(writer, self.options.heartbeat_interval.total_seconds(), self.stop)
+        heart.start()
+        try:
+            check_flow(
+                self.flow, writer.parent, allow_non_restored_state=self.request.allow_non_restored_state
+            )
+            outline.check(writer.parent)
+            loop = self._loop(spark, inputs, sinks, stager, functions, writer, scratch)
+            with _sigterm_sets(self.stop):
+                stopped = self._batches(spark, inputs, loop, writer, scratch)
+            loop.finish()
+            parent = writer.parent
+            return RunReport(
+                self.job, writer.epoch, loop.batches, loop.rows, parent.slot if parent else None,
+                heart.reason or stopped,
+            )  # fmt: skip
+        finally:
+            heart.end()
+
+    def _opener(self) -> Callable[[], Store]:
+        return partial(
+            open_store,
+            self.options.checkpoint_dir,
+            dict(self.options.storage_options),
+            fsync=self.options.local_fsync,
+        )
+
+    def _sinks(self, spark: SparkSession, outline: Outline) -> dict[str, Sink]:
+        sinks = {}
+        for node in self.flow.sinks:
+            sink = make_sink(node.uid, node.mode, node.target, node.options, self.options.delivery)
+            sink.open(spark, outline.schema(node.inputs[0]))
+            sinks[node.uid] = sink
+        return sinks
+
+    def _carry_out(
+        self,
+        spark: SparkSession,
+        stager: Stager,
+        functions: Mapping[str, Callable[..., Any]],
+        record: Record,
+        last_commits: Mapping[str, int],
+    ) -> dict[str, str]:
+        """What an earlier run decided and did not finish."""
+
+        def still_owner() -> None:
+            newest = max(read_epochs(self.store, self.layout))
+            if read_claim(self.store, self.layout, newest).owner.run != self.owner.run:
+                raise FencedError(
+                    f"job {self.job!r} was taken over by epoch {newest}; do not retry, the newer run carries on"
+                )
+
+        _log.info("carrying out record %d, which an earlier run had decided", record.slot)
+        return {
+            uid: commit(
+                spark,
+                prepared,
+                Place(record.job, self.job, uid, record.slot, record.epoch),
+                CommitPermit.to_carry_out(record),
+                still_owner,
+                functions,
+                stager,
+            )
+            for uid, prepared in record.sinks.items()
+        }
+
+    def _loop(
+        self,
+        spark: SparkSession,
+        inputs: OpenInputs,
+        sinks: Mapping[str, Sink],
+        stager: Stager,
+        functions: Mapping[str, Callable[..., Any]],
+        writer: Writer,
+        scratch: Path,
+    ) -> BatchLoop:
+        options = self.options
+        settings = BatchSettings(
+            job=self.job,
+            job_uuid=writer.job,
+            flow=self.flow,
+            sinks=sinks,
+            parallelism=options.parallelism or spark.sparkContext.defaultParallelism,
+            max_parallelism=options.max_parallelism,
+            backend=options.backend,
+            open_shard=open_backend(options),
+            stager=stager,
+            placement=Placement(spark),
+            shared_scratch=spark.sparkContext.master.startswith("local["),
+            scratch=str(scratch),
+            dead_letter_threshold=options.dead_letter_threshold,
+            dead_letter_limit=options.dead_letter_limit,
+            delivery=options.delivery,
+            user_paths=tuple(self.request.user_paths),
+        )
+        self._check_parallelism(writer.parent)
+
+        def place(slot: int) -> TaskPlace:
+            return TaskPlace(
+                options.checkpoint_dir
+                if "://" in options.checkpoint_dir
+                else str(Path(options.checkpoint_dir).absolute()),
+                self.job,
+                writer.epoch,
+                slot,
+                self.cache,
+                options.cache_size,
+                self.scratch,
+                options.upload_threads,
+                options.local_fsync,
+                dict(options.storage_options),
+            )
+
+        return BatchLoop(
+            spark, settings, inputs, writer, options, place, functions, self.request.listener, _micros,
+            self.parameters, stop=self.stop,
+        )  # fmt: skip
+
+    def _check_parallelism(self, parent: Record | None) -> None:
+        wanted = self.options.parallelism
+        for uid, operator in (parent.operators if parent else {}).items():
+            if wanted and wanted != len(operator.assignment):
+                raise IncompatibleError(
+                    f"operator {uid!r} of job {self.job!r} has parallelism {len(operator.assignment)}, not {wanted}: leave "
+                    "parallelism out to go on as it is"
+                )
+
+    def _batches(
+        self, spark: SparkSession, inputs: OpenInputs, loop: BatchLoop, writer: Writer, scratch: Path
+    ) -> str:
+        known = writer.parent.sources if writer.parent else {}
+        check_available(spark, inputs.layout, inputs.leaves, known, scratch / "available")
+        fresh = resolve_initial(
+            spark, inputs.layout, inputs.leaves, known, scratch / "initial", self.request.until
+        )
+        if fresh:
+            loop.record_positions(fresh)
+        loop.location = scratch / "query"
+        sources = writer.parent.sources if writer.parent else {}
+        conf = {"spark.sql.shuffle.partitions": str(spark.conf.get("spark.sql.shuffle.partitions"))}
+        cache = loop.place(0)
+
+        def fetch(ref: Any) -> Path:
+            target = scratch / f"source-{uuid.uuid4().hex}"
+            cache.download(ref, target)
+            return target
+
+        batch_id = seed(
+            loop.location, inputs.layout, sources, fetch, conf, _micros() // 1000, str(uuid.uuid4())
+        )
+        if self.request.until is not None:
+            stopped = "the bound was reached"
+            bounds = bounded_batches(
+                spark, loop.location, inputs.layout, inputs.leaves, sources, self.request.until
+            )
+            for lines in bounds:
+                if self.stop.is_set():
+                    break
+                plan_batch(loop.location, batch_id, lines, conf, _micros() // 1000)
+                self._await(loop, self._query(inputs, loop, {"once": True}))
+                batch_id += 1
+        else:
+            stopped = "the input was drained"
+            self._await(loop, self._query(inputs, loop, self._trigger()))
+        if self.stop.is_set():
+            return "a stop was requested"
+        for _ in range(MOST_INPUT_FREE):
+            if not loop.due() or self.stop.is_set():
+                break
+            loop.input_free()
+        return stopped
+
+    def _trigger(self) -> dict[str, Any]:
+        trigger = self.options.trigger
+        if trigger == "drain":
+            return {"availableNow": True}
+        if isinstance(trigger, timedelta):
+            return {"processingTime": f"{round(trigger.total_seconds() * 1000)} milliseconds"}
+        return {"processingTime": "0 seconds"}
+
+    def _query(self, inputs: OpenInputs, loop: BatchLoop, trigger: dict[str, Any]) -> StreamingQuery:
+        return (
+            inputs.stream.writeStream.option("checkpointLocation", str(loop.location))
+            .trigger(**trigger)
+            .foreachBatch(loop.on_batch)
+            .start()
+        )
+
+    def _await(self, loop: BatchLoop, query: StreamingQuery) -> None:
+        """Until the query ends by itself or the run is told to stop, at the next batch boundary."""
+        endless = self.options.trigger != "drain" and self.request.until is None
+        try:
+            while not query.awaitTermination(0.2):
+                if self.stop.is_set():
+                    with loop.lock:
+                        loop.ended = True
+                    query.stop()
+                    return
+                if endless and loop.due():
+                    loop.input_free()
+        except Exception as error:
+            if self.stop.is_set() and (loop.failure is None or isinstance(loop.failure, InterruptedError)):
+                return
+            if loop.failure is not None:
+                raise loop.failure from None
+            raise translated(error) from error
+        finally:
+            with suppress(Exception):
+                query.stop()
+
+
+@contextmanager
+def _sigterm_sets(stop: threading.Event) -> Any:
+    """SIGTERM and Ctrl-C end the run at the next batch boundary; a second Ctrl-C ends it at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def own_identity(*, dag_run: str = "", task: str = "", note: str = "") -> Owner:
+    """Who this process is."""
+    with suppress(Exception):
+        return Owner(
+            run=uuid.uuid4().hex, host=socket.gethostname(), pid=os.getpid(), user=getpass.getuser(),
+            dag_run=dag_run, task=task, note=note,
+        )  # fmt: skip
+    return Owner(
+        run=uuid.uuid4().hex,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        dag_run=dag_run,
+        task=task,
+        note=note,
+    )
+
+
+def _micros() -> int:
+    return time.time_ns() // 1000

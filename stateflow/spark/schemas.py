@@ -1,0 +1,91 @@
+"""What every stream of a flow looks like, without running anything: finds what does not fit before a run begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from stateflow.checkpoint.records import Record
+from stateflow.errors import IncompatibleError, StateflowError, UsageError
+from stateflow.flow import MAIN, Flow, KeyedNode, SourceNode, Stream, TransformNode
+from stateflow.operators.compatibility import check_key
+from stateflow.rows import row_type
+from stateflow.spark.exchange import LATE, KeyedInput, exchanged, key_types_of
+from stateflow.spark.inputs import OpenInputs
+from stateflow.state.keygroups import default_assignment
+
+
+class Outline:
+    """The flow over empty frames."""
+
+    def __init__(self, spark: SparkSession, flow: Flow, inputs: OpenInputs) -> None:
+        self._spark = spark
+        self._flow = flow
+        self._empty = inputs.empty(spark)
+        self._made: dict[tuple[int, str], DataFrame] = {}
+
+    def check(self, record: Record | None) -> None:
+        """Plans every operator's exchange; raises the first misfit."""
+        for node in self._flow.operators:
+            inputs = []
+            for keyed, rows in zip(node.keyed, node.rows, strict=True):
+                frame = self.frame(keyed.stream)
+                columns = ", ".join(f"{n} {t}" for n, t in frame.dtypes if not n.startswith("_sf_"))
+                inputs.append(KeyedInput(frame, keyed.columns, keyed.order_by, rows or row_type(columns)))
+            types = key_types_of(node.uid, inputs[0])
+            before = record.operators.get(node.uid) if record else None
+            if before is not None:
+                check_key(node.uid, types, before)
+            try:
+                _ = exchanged(node.uid, inputs, types, 128, default_assignment(1, 128)).schema
+            except StateflowError:
+                raise
+            except Exception as error:
+                raise IncompatibleError(
+                    f"operator {node.uid!r}: its input does not fit: {_first_line(error)}"
+                ) from error
+
+    def schema(self, stream: Stream) -> Any:
+        """The schema of what a sink is given."""
+        frame = self.frame(stream)
+        return (frame.drop(LATE) if LATE in frame.columns else frame).schema
+
+    def frame(self, stream: Stream) -> DataFrame:
+        key = (id(stream.node), stream.output)
+        if key not in self._made:
+            self._made[key] = self._outlined(stream)
+        return self._made[key]
+
+    def _outlined(self, stream: Stream) -> DataFrame:
+        node = stream.node
+        if isinstance(node, SourceNode):
+            frame = self._empty[node.uid]
+            return (
+                frame.withColumn(LATE, F.lit(False)) if node.event_time and stream.output == MAIN else frame
+            )
+        if isinstance(node, KeyedNode):
+            rows = node.output if stream.output == MAIN else node.sides[stream.output]
+            assert rows is not None
+            return self._spark.createDataFrame([], rows.ddl)
+        frames = [self.frame(s) for s in node.inputs]
+        if isinstance(node, TransformNode):
+            try:
+                out = node.function(frames[0])
+                _ = out.schema
+            except StateflowError:
+                raise
+            except Exception as error:
+                raise UsageError(f"{node.uid} fails on its input: {_first_line(error)}") from error
+            return out  # type: ignore[no-any-return]
+        if any(LATE in f.columns for f in frames):
+            frames = [f if LATE in f.columns else f.withColumn(LATE, F.lit(False)) for f in frames]
+        out = frames[0]
+        for other in frames[1:]:
+            out = out.unionByName(other)
+        return out
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,236 @@
+"""User code tested without Spark, in milliseconds: feed rows and time, look at output, state and timers.
+
+    harness = KeyedHarness(Balance)
+    harness.rows(Order(1, "a", 2.5, at))
+    assert harness.output == [Total(1, 2.5)]
+    assert harness.state(1).total.value == 2.5
+    harness.advance(at + timedelta(hours=2))
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from stateflow.checkpoint.records import Shard
+from stateflow.errors import UsageError
+from stateflow.operators.binding import TIMER_IDS, schemas
+from stateflow.operators.context import Moment
+from stateflow.operators.keyed import Chunk, KeyedEngine
+from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
+from stateflow.process import ConnectedProcess, Output, Process, type_arguments
+from stateflow.rows import RowType, row_type
+from stateflow.state.bound import BoundAggregatingState, BoundListState, BoundMapState, BoundTimer, BoundValueState
+from stateflow.state.encoding import prefix
+from stateflow.state.keycodec import KeyCodec
+from stateflow.state.keygroups import DEFAULT_MAX_PARALLELISM, xxhash64
+from stateflow.state.keytypes import key_types_for
+from stateflow.state.memory import memory_backend
+
+_ANY = RowType("Any", (), lambda *values: values, False)
+
+
+class KeyedHarness:
+    """Runs one process over a memory backend. Every call of `rows` or `advance` is a batch of its own."""
+
+    def __init__(
+        self,
+        process: type[Process[Any]] | Callable[[], Process[Any]],
+        *,
+        key: Callable[[Any], Any] | str | tuple[str, ...] | None = None,
+        key_type: Any = None,
+        now: datetime = datetime(2026, 1, 1, tzinfo=UTC),
+        parameters: Mapping[str, Any] | None = None,
+        outputs: Iterable[Output[Any]] = (),
+        on_error: str = "fail",
+        max_parallelism: int = DEFAULT_MAX_PARALLELISM,
+    ) -> None:
+        cls = process if isinstance(process, type) else type(process())
+        arguments = type_arguments(cls)
+        hint = key_type if key_type is not None else (arguments[0] if arguments else None)
+        if hint is None or hint is Any:
+            raise UsageError(f"say what the key of {cls.__name__} is: KeyedHarness({cls.__name__}, key_type=int)")
+        self.output: list[Any] = []
+        self.sides: dict[str, list[Any]] = {}
+        self.now = now
+        self.watermark: datetime | None = None
+        self.metrics: dict[str, int] = {}
+        self._key_of = _key_getter(key, arguments)
+        self._max = max_parallelism
+        self._parameters = parameters or {}
+        self._slot = 0
+        self._process_type = cls
+        types = key_types_for(hint)
+        ids, next_id = {}, 1
+        for name, schema in schemas(cls, cls.__name__).items():
+            ids[name] = next_id
+            next_id += TIMER_IDS if schema.kind == "timer" else 1
+        self._spec = OperatorSpec(
+            cls.__name__, process, cls, tuple(f"k{i}" for i in range(len(types))), types, (_ANY,), _ANY,
+            {o.name: _ANY for o in outputs}, ids, on_error,
+        )  # fmt: skip
+        self._codec = KeyCodec(types)
+        self._elements: dict[str, Any] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="stateflow-harness-")
+        shard = Shard(first=0, last=max_parallelism - 1, backend="memory")
+        self._backend = memory_backend()(shard, Path(self._folder.name), lambda ref: Path(ref.path))
+
+    def rows(self, *rows: Any, late: bool = False) -> list[Any]:
+        """One batch of input rows; gives the rows that it puts out."""
+        return self._batch([(self._key_of(row), 0, row) for row in rows], late)
+
+    def left(self, *rows: Any) -> list[Any]:
+        """A batch of rows of a connected process's left input."""
+        return self._batch([(self._key_of(row), 0, row) for row in rows], False)
+
+    def right(self, *rows: Any) -> list[Any]:
+        return self._batch([(self._key_of(row), 1, row) for row in rows], False)
+
+    def broadcast(self, name: str, *rows: Any) -> None:
+        """A batch with rows of a broadcast stream."""
+        with self._engine() as engine:
+            engine.broadcast(name, rows)
+
+    def advance(self, watermark: datetime | None = None, *, now: datetime | timedelta | None = None) -> list[Any]:
+        """Moves event time, processing time or both, and fires the timers that are due; gives what they put out."""
+        if watermark is not None:
+            if self.watermark is not None and watermark < self.watermark:
+                raise UsageError(f"the watermark stands at {self.watermark} and cannot go back to {watermark}")
+            self.watermark = watermark
+        if now is not None:
+            self.now = self.now + now if isinstance(now, timedelta) else now
+        return self._batch([], False)
+
+    def state(self, key: Any) -> Any:
+        """The process with its states bound to `key`, for reading: `harness.state(1).total.value`."""
+        engine = self._new_engine()
+        _stand_on(engine, self._codec, self._max, key)
+        return engine.process
+
+    def snapshot(self, key: Any) -> dict[str, Any]:
+        """Every state of a key as plain values; what is not there is left out."""
+        process, found = self.state(key), {}
+        for name in self._spec.state_ids:
+            value = _plain(getattr(process, name))
+            if value is not None:
+                found[name] = value
+        return found
+
+    def side(self, output: Output[Any] | str) -> list[Any]:
+        return self.sides.get(output if isinstance(output, str) else output.name, [])
+
+    @property
+    def dead_letters(self) -> list[Any]:
+        return self.sides.get(DEAD_LETTERS, [])
+
+    def _batch(self, rows: list[tuple[Any, int, Any]], late: bool) -> list[Any]:
+        by_key: dict[Any, tuple[list[Any], list[Any]]] = {}
+        for key, side, row in rows:
+            by_key.setdefault(key, ([], []))[side].append(row)
+        produced: list[Any] = []
+        with self._engine() as engine:
+            engine.context.late = late
+            inputs = 2 if isinstance(engine.process, ConnectedProcess) else 1
+            for key in by_key:
+                base = [_full_key(self._codec, self._max, key)]
+                lists = by_key[key]
+                engine.run(
+                    Chunk(
+                        [key],
+                        base,
+                        lambda i, lists=lists: tuple(iter(lists[n]) for n in range(inputs)),  # type: ignore[misc]
+                        lambda state_id, base=base: base,  # type: ignore[misc]
+                    )
+                )
+            if engine.binding.timers:
+                for _ in engine.fire(range(self._max)):
+                    pass
+            produced = list(engine.out)
+            for name, emitted in engine.context.sides.items():
+                self.sides.setdefault(name, []).extend(emitted)
+            for name, counter in engine.context.metrics.counters.items():
+                self.metrics[name] = self.metrics.get(name, 0) + counter.value
+        self.output.extend(produced)
+        return produced
+
+    def _new_engine(self) -> KeyedEngine:
+        mark = None if self.watermark is None else _micros(self.watermark)
+        moment = Moment(self._slot, _micros(self.now), self._slot, mark, self._parameters)
+        engine = KeyedEngine(self._spec, moment, 0)
+        engine.attach(self._backend)
+        return engine
+
+    @contextmanager
+    def _engine(self) -> Iterator[KeyedEngine]:
+        self._slot += 1
+        engine = self._new_engine()
+        for name, held in self._elements.items():
+            bound = engine.binding.operator[name]
+            if isinstance(bound, dict):
+                bound.update(held)
+            else:
+                bound.elements = list(held)
+        engine.open()
+        engine.restore()
+        try:
+            yield engine
+            engine.snapshot()
+            for name, bound in engine.binding.operator.items():
+                self._elements[name] = dict(bound) if isinstance(bound, dict) else list(bound.elements)
+        finally:
+            engine.close()
+
+
+def _key_getter(key: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
+    if callable(key):
+        return key  # type: ignore[no-any-return]
+    if key is None:
+        if len(arguments) < 2:
+            raise UsageError("say how a row's key is found: KeyedHarness(..., key='user')")
+        fields = row_type(arguments[1]).names
+        key = fields[0]
+    names = (key,) if isinstance(key, str) else tuple(key)
+
+    def get(row: Any) -> Any:
+        values = tuple(row[n] if isinstance(row, dict) else getattr(row, n) for n in names)
+        return values[0] if len(values) == 1 else values
+
+    return get
+
+
+def _full_key(codec: KeyCodec, max_parallelism: int, key: Any) -> bytes:
+    return prefix(xxhash64(key) % max_parallelism, 0) + codec.encode(key) + b"\0"
+
+
+def _stand_on(engine: KeyedEngine, codec: KeyCodec, max_parallelism: int, key: Any) -> None:
+    cursor = engine.cursor
+    cursor.base, cursor.i, cursor.key = [_full_key(codec, max_parallelism, key)], 0, key
+    cursor.serial += 1
+
+
+def _plain(state: Any) -> Any:
+    match state:
+        case BoundTimer():
+            return state.at
+        case BoundMapState():
+            return dict(state.items()) or None
+        case BoundListState():
+            return state.get() or None
+        case BoundValueState():
+            return state.value if state.exists() else None
+        case BoundAggregatingState():
+            return state.get()
+    return state.get()
+
+
+def _micros(at: datetime) -> int:
+    if at.tzinfo is None:
+        raise UsageError(f"{at} has no time zone: give times in UTC, such as datetime(2026, 1, 1, tzinfo=UTC)")
+    return round(at.timestamp() * 1e6)
+
+
+__all__ = ["KeyedHarness"]
