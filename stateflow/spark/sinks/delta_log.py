@@ -169,10 +169,11 @@ class Transaction:
 
 
 def failure_classes(error: BaseException) -> list[str]:
-    """Names of the Java classes behind an error that came out of the JVM, outermost first."""
+    """Names of the classes behind an error that came out of the JVM, outermost first."""
+    # Spark and Delta turn some of Java's exceptions into their own Python ones, without the original.
+    names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    names: list[str] = []
-    while java is not None and len(names) < 20:
+    while java is not None and len(names) < 40:
         names.append(str(java.getClass().getName()))
         java = java.getCause()
     return names

@@ -1,0 +1,83 @@
+"""Records as a run would decide them, for tests of sinks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from stateflow.checkpoint.records import Owner, Prepared, Record, decode, encode
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.writer import CommitPermit
+from stateflow.spark.sinks import BatchFunction, Committed, Place, Sink, commit
+from stateflow.spark.staging import Stager
+
+
+@dataclass
+class Log:
+    """The log of one job, as far as its sinks see it."""
+
+    spark: SparkSession
+    root: Path
+    job: str = "3f2b6c1e-1111-4a6e-9d3f-0123456789ab"
+    name: str = "orders"
+    sink: str = "totals"
+    last: int | None = None
+    slot: int = 0
+    functions: Mapping[str, BatchFunction] = field(default_factory=dict)
+    still_owner: Callable[[], None] = lambda: None
+
+    @property
+    def stage(self) -> Stager:
+        return Stager(partial(open_store, str(self.root)), lambda: uuid.uuid4().hex)
+
+    def place(self, slot: int | None = None) -> Place:
+        return Place(self.job, self.name, self.sink, slot or self.slot, 1)
+
+    def prepare(self, sink: Sink, frame: DataFrame) -> Prepared:
+        """The next slot's output, as it comes back from a store."""
+        self.slot += 1
+        prepared = sink.prepare(frame, self.place(), self.last, self.stage)
+        return self.recorded(prepared).sinks[self.sink]
+
+    def recorded(self, prepared: Prepared) -> Record:
+        record = Record(
+            kind="checkpoint",
+            job=self.job,
+            slot=self.slot,
+            epoch=1,
+            writer="w",
+            owner=Owner(run="r"),
+            sinks={self.sink: prepared},
+        )
+        return decode(encode(record), Record, "test")
+
+    def commit(self, prepared: Prepared, slot: int | None = None) -> Committed:
+        place = self.place(slot)
+        record = Record(
+            kind="checkpoint", job=self.job, slot=place.slot, epoch=1, writer="w", owner=Owner(run="r")
+        )
+        permit = CommitPermit.to_carry_out(record)
+        outcome = commit(self.spark, prepared, place, permit, self.still_owner, self.functions, self.stage)
+        if outcome != "none":
+            self.last = max(self.last or 0, place.slot)
+        return outcome
+
+    def deliver(self, sink: Sink, frame: DataFrame) -> Committed:
+        return self.commit(self.prepare(sink, frame))
+
+
+def contents(spark: SparkSession, path: Path | str, *columns: str) -> list[Any]:
+    """The rows of a Delta table, sorted; plain values when there is one column."""
+    rows = spark.read.format("delta").load(str(path)).select(*columns or ["*"]).collect()
+    return sorted(row[0] if len(columns) == 1 else tuple(row) for row in rows)
+
+
+def versions(path: Path) -> int:
+    """How many commits a table has had."""
+    return len(list((path / "_delta_log").glob("*.json")))

@@ -1,0 +1,426 @@
+"""Appending to Delta: every slot's rows are in the table once, whatever happens between its phases."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from stateflow.errors import DisagreementError, FencedError, IncompatibleError, UsageError
+from stateflow.spark.sinks import delta_append
+from stateflow.spark.sinks.delta_append import DeltaAppend
+from stateflow.spark.sinks.delta_log import DeltaLog
+from stateflow.spark.tables import delta
+from tests.spark.sink_places import Log, contents, versions
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def log(spark: SparkSession, tmp_path: Path) -> Log:
+    return Log(spark, tmp_path / "root")
+
+
+def numbers(spark: SparkSession, *values: int) -> DataFrame:
+    return spark.createDataFrame([(v,) for v in values], "n long")
+
+
+def opened(spark: SparkSession, path: Path, schema: str = "n long", **options: object) -> DeltaAppend:
+    sink = DeltaAppend(delta(str(path), **options))  # type: ignore[arg-type]
+    sink.open(spark, spark.createDataFrame([], schema).schema)
+    return sink
+
+
+def forget_what_is_fresh() -> None:
+    """As another process would see it."""
+    delta_append._fresh.clear()
+
+
+def test_rows_show_only_once_they_are_committed(spark: SparkSession, path: Path, log: Log) -> None:
+    sink = opened(spark, path)
+    prepared = log.prepare(sink, numbers(spark, 1, 2))
+    assert contents(spark, path, "n") == []
+    assert log.commit(prepared) == "committed"
+    assert contents(spark, path, "n") == [1, 2]
+    assert prepared.rows == 2
+
+
+def test_a_second_commit_of_a_slot_changes_nothing(spark: SparkSession, path: Path, log: Log) -> None:
+    prepared = log.prepare(opened(spark, path), numbers(spark, 1))
+    assert [log.commit(prepared) for _ in range(3)] == ["committed", "already", "already"]
+    assert contents(spark, path, "n") == [1]
+
+
+def test_a_late_commit_of_an_older_slot_changes_nothing(spark: SparkSession, path: Path, log: Log) -> None:
+    sink = opened(spark, path)
+    first = log.prepare(sink, numbers(spark, 1))
+    log.commit(first)
+    log.deliver(sink, numbers(spark, 2))
+    assert log.commit(first, slot=1) == "already"
+    assert contents(spark, path, "n") == [1, 2]
+
+
+def test_another_run_commits_what_a_dead_one_prepared(spark: SparkSession, path: Path, log: Log) -> None:
+    prepared = log.prepare(opened(spark, path), numbers(spark, 1, 2, 3))
+    forget_what_is_fresh()
+    assert log.commit(prepared) == "committed"
+    assert contents(spark, path, "n") == [1, 2, 3]
+
+
+def test_a_batch_that_fails_before_its_record_leaves_nothing_to_be_seen(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    sink = opened(spark, path)
+    log.prepare(sink, numbers(spark, 1, 2))
+    log.slot -= 1
+    log.deliver(sink, numbers(spark, 3))
+    assert contents(spark, path, "n") == [3]
+
+
+def test_writers_of_their_own_may_come_in_between(spark: SparkSession, path: Path, log: Log) -> None:
+    prepared = log.prepare(opened(spark, path), numbers(spark, 1))
+    numbers(spark, 100).write.format("delta").mode("append").save(str(path))
+    assert log.commit(prepared) == "committed"
+    assert contents(spark, path, "n") == [1, 100]
+
+
+def test_two_commits_of_one_slot_that_race_add_its_rows_once(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    sink = opened(spark, path)
+    for value in range(3):
+        prepared = log.prepare(sink, numbers(spark, value))
+        start, outcomes = threading.Barrier(2), []
+
+        def race(start: threading.Barrier = start, outcomes: list[str] = outcomes) -> None:
+            start.wait()
+            outcomes.append(log.commit(prepared))  # noqa: B023
+
+        threads = [threading.Thread(target=race) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(outcomes) == ["already", "committed"]
+    assert contents(spark, path, "n") == [0, 1, 2]
+
+
+def test_a_commit_that_loses_the_race_after_reading_the_slot_looks_again(
+    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = log.prepare(opened(spark, path), numbers(spark, 1))
+    plain, calls = delta_append.current_actions, []
+
+    def paused(*arguments: object) -> list[str]:
+        if not calls:
+            calls.append("paused")
+            assert log.commit(prepared) == "committed"
+        return plain(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(delta_append, "current_actions", paused)
+    assert log.commit(prepared) == "already"
+    assert contents(spark, path, "n") == [1]
+
+
+def test_a_fenced_run_commits_nothing(spark: SparkSession, path: Path, log: Log) -> None:
+    prepared = log.prepare(opened(spark, path), numbers(spark, 1))
+
+    def fenced() -> None:
+        raise FencedError("epoch 2 has taken over")
+
+    log.still_owner = fenced
+    with pytest.raises(FencedError):
+        log.commit(prepared)
+    assert contents(spark, path, "n") == []
+
+
+def test_an_empty_batch_adds_no_version_and_keeps_the_order_of_slots(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    sink = opened(spark, path)
+    log.deliver(sink, numbers(spark, 1))
+    before = versions(path)
+    assert log.deliver(sink, numbers(spark)) == "none"
+    assert versions(path) == before
+    assert log.deliver(sink, numbers(spark, 3)) == "committed"
+    assert contents(spark, path, "n") == [1, 3]
+
+
+def test_the_history_names_the_record_and_counts_its_rows(spark: SparkSession, path: Path, log: Log) -> None:
+    log.deliver(opened(spark, path), numbers(spark, 1, 2, 3))
+    entry = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").first()
+    assert entry is not None
+    assert entry["operation"] == "STREAMING UPDATE"
+    assert entry["operationParameters"]["epochId"] == "1"
+    assert entry["operationParameters"]["queryId"] == f"stateflow/{log.job}/totals"
+    assert entry["operationMetrics"]["numOutputRows"] == "3"
+    assert int(entry["operationMetrics"]["numOutputBytes"]) > 0
+
+
+def test_a_table_recreated_after_the_decision_is_refused(spark: SparkSession, path: Path, log: Log) -> None:
+    prepared = log.prepare(opened(spark, path), numbers(spark, 1))
+    shutil.rmtree(path)
+    opened(spark, path)
+    with pytest.raises(DisagreementError, match=r"recreated.*stateflow abandon orders 1"):
+        log.commit(prepared)
+    assert contents(spark, path, "n") == []
+
+
+def test_a_table_recreated_between_runs_is_found_before_the_decision(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    sink = opened(spark, path)
+    log.deliver(sink, numbers(spark, 1))
+    shutil.rmtree(path)
+    opened(spark, path)
+    with pytest.raises(
+        DisagreementError, match=r"has no slot of this job.*slot 1 was last committed to sink 'totals'"
+    ):
+        log.prepare(sink, numbers(spark, 2))
+
+
+def test_a_table_restored_behind_the_log_is_found_before_the_decision(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    sink = opened(spark, path)
+    log.deliver(sink, numbers(spark, 1))
+    kept = path.with_name("kept")
+    shutil.copytree(path, kept)
+    log.deliver(sink, numbers(spark, 2))
+    shutil.rmtree(path)
+    kept.rename(path)
+    spark.sql("CLEAR CACHE")
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    with pytest.raises(DisagreementError, match=r"has slot 1.*slot 2 was last committed"):
+        log.prepare(sink, numbers(spark, 3))
+
+
+def test_a_job_recreated_under_an_old_name_is_not_skipped(spark: SparkSession, path: Path, log: Log) -> None:
+    sink = opened(spark, path)
+    for value in range(3):
+        log.deliver(sink, numbers(spark, value))
+    again = Log(spark, log.root, job="77777777-2222-4a6e-9d3f-0123456789ab")
+    assert again.deliver(sink, numbers(spark, 100)) == "committed"
+    assert contents(spark, path, "n") == [0, 1, 2, 100]
+
+
+def test_two_jobs_with_one_sink_uid_share_a_table(spark: SparkSession, path: Path, log: Log) -> None:
+    sink = opened(spark, path)
+    other = Log(spark, log.root, job="99999999-3333-4a6e-9d3f-0123456789ab", name="refunds")
+    mine, theirs = log.prepare(sink, numbers(spark, 1)), other.prepare(sink, numbers(spark, 2))
+    assert other.commit(theirs) == "committed"
+    assert log.commit(mine) == "committed"
+    assert log.commit(mine) == "already"
+    assert contents(spark, path, "n") == [1, 2]
+
+
+def test_another_path_under_one_uid_is_refused_before_the_decision(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    log.deliver(opened(spark, path), numbers(spark, 1))
+    moved = opened(spark, path.with_name("moved"))
+    with pytest.raises(DisagreementError, match="path changed"):
+        log.prepare(moved, numbers(spark, 2))
+
+
+def test_a_uid_that_comes_back_goes_on_where_it_was(spark: SparkSession, path: Path, log: Log) -> None:
+    sink = opened(spark, path)
+    log.deliver(sink, numbers(spark, 1))
+    log.slot = 7
+    assert log.deliver(sink, numbers(spark, 8)) == "committed"
+    log.last = None
+    with pytest.raises(DisagreementError, match="none was last committed"):
+        log.prepare(sink, numbers(spark, 9))
+
+
+def test_vacuumed_data_files_are_not_committed(spark: SparkSession, path: Path, log: Log) -> None:
+    sink = opened(spark, path)
+    log.deliver(sink, numbers(spark, 1))
+    prepared = log.prepare(sink, numbers(spark, 2))
+    forget_what_is_fresh()
+    listed = {file.rpartition("/")[2] for file in spark.read.format("delta").load(str(path)).inputFiles()}
+    for file in path.glob("*.parquet"):
+        if file.name not in listed:
+            file.unlink()
+    with pytest.raises(DisagreementError, match=r"1 of 1 data files.*vacuumed.*stateflow abandon"):
+        log.commit(prepared)
+    assert contents(spark, path, "n") == [1]
+
+
+def test_a_column_added_after_the_decision_does_not_stop_the_commit(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    prepared = log.prepare(opened(spark, path), numbers(spark, 1, 2))
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (note string)")
+    assert log.commit(prepared) == "committed"
+    assert log.commit(prepared) == "already"
+    assert contents(spark, path) == [(1, None), (2, None)]
+
+
+def test_a_column_given_another_meaning_after_the_decision_stops_the_commit(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    sink = opened(spark, path, "n long, m long", options={"delta.columnMapping.mode": "name"})
+    prepared = log.prepare(sink, spark.createDataFrame([(1, 2)], "n long, m long"))
+    spark.sql(f"ALTER TABLE delta.`{path}` DROP COLUMN m")
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (m long)")
+    with pytest.raises(DisagreementError, match=r"columns m .*changed"):
+        log.commit(prepared)
+    assert contents(spark, path) == []
+
+
+def test_a_constraint_added_after_the_decision_is_kept(spark: SparkSession, path: Path, log: Log) -> None:
+    sink = opened(spark, path)
+    good, bad = log.prepare(sink, numbers(spark, 5)), numbers(spark, -5)
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT positive CHECK (n > 0)")
+    assert log.commit(good) == "committed"
+    spark.sql(f"ALTER TABLE delta.`{path}` DROP CONSTRAINT positive")
+    prepared = log.prepare(sink, bad)
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT positive CHECK (n > 0)")
+    with pytest.raises(DisagreementError, match="break a constraint"):
+        log.commit(prepared)
+    assert contents(spark, path, "n") == [5]
+
+
+def test_rows_that_break_a_constraint_fail_before_the_decision(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    spark.sql(f"CREATE TABLE delta.`{path}` (n long NOT NULL, m long) USING delta")
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT positive CHECK (m > 0)")
+    sink = opened(spark, path, "n long, m long")
+    for row in ((None, 1), (1, -1)):
+        with pytest.raises(Exception, match=r"(?i)constraint|null"):
+            sink.prepare(spark.createDataFrame([row], "n long, m long"), log.place(1), None, log.stage)
+    assert contents(spark, path) == []
+    assert log.deliver(sink, spark.createDataFrame([(1, 1)], "n long, m long")) == "committed"
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"delta.columnMapping.mode": "name"},
+        {"delta.enableChangeDataFeed": "true"},
+        {"delta.enableRowTracking": "true"},
+        {"delta.enableInCommitTimestamps": "true"},
+        {"delta.autoOptimize.optimizeWrite": "true"},
+    ],
+    ids=lambda properties: next(iter(properties)),
+)
+def test_tables_with_features_take_rows_once(
+    spark: SparkSession, path: Path, log: Log, properties: dict[str, str]
+) -> None:
+    sink = opened(spark, path, options=properties)
+    for value in range(2):
+        prepared = log.prepare(sink, numbers(spark, 10 * value, 10 * value + 1))
+        assert [log.commit(prepared), log.commit(prepared)] == ["committed", "already"]
+    assert contents(spark, path, "n") == [0, 1, 10, 11]
+
+
+def test_rows_deleted_by_deletion_vectors_stay_deleted(spark: SparkSession, path: Path, log: Log) -> None:
+    sink = opened(spark, path, options={"delta.enableDeletionVectors": "true"})
+    log.deliver(sink, numbers(spark, 0, 1).coalesce(1))
+    prepared = log.prepare(sink, numbers(spark, 2))
+    spark.sql(f"DELETE FROM delta.`{path}` WHERE n = 0")
+    assert log.commit(prepared) == "committed"
+    assert contents(spark, path, "n") == [1, 2]
+
+
+def test_generated_columns_are_filled(spark: SparkSession, path: Path, log: Log) -> None:
+    from delta.tables import DeltaTable
+
+    (
+        DeltaTable.create(spark)
+        .location(str(path))
+        .addColumn("n", "long")
+        .addColumn("double", "long", generatedAlwaysAs="n * 2")
+        .execute()
+    )
+    log.deliver(opened(spark, path), numbers(spark, 4))
+    assert contents(spark, path) == [(4, 8)]
+
+
+def test_identity_columns_are_refused_when_the_run_starts(spark: SparkSession, path: Path) -> None:
+    from delta.tables import DeltaTable, IdentityGenerator
+
+    (
+        DeltaTable.create(spark)
+        .location(str(path))
+        .addColumn("n", "long")
+        .addColumn("id", "long", generatedAlwaysAs=IdentityGenerator())
+        .execute()
+    )
+    with pytest.raises(IncompatibleError, match="identity column 'id'"):
+        opened(spark, path)
+
+
+def test_partitioned_tables_are_created_and_written(spark: SparkSession, path: Path, log: Log) -> None:
+    sink = opened(spark, path, "day string, n long", partition_by=["day"])
+    rows = spark.createDataFrame([("mon", 1), ("tue", 2), (None, 3)], "day string, n long")
+    log.deliver(sink, rows)
+    assert sorted(contents(spark, path, "n")) == [1, 2, 3]
+    assert spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()["partitionColumns"] == ["day"]  # type: ignore[index]
+    prepared = log.prepare(sink, rows)
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (note string)")
+    forget_what_is_fresh()
+    assert log.commit(prepared) == "committed"
+    assert spark.read.format("delta").load(str(path)).where("day = 'tue'").count() == 2
+
+
+def test_output_that_does_not_fit_is_refused_with_every_column(spark: SparkSession, path: Path) -> None:
+    spark.sql(f"CREATE TABLE delta.`{path}` (n long, m string, must int NOT NULL) USING delta")
+    with pytest.raises(IncompatibleError) as refused:
+        opened(spark, path, "n string, m string, extra int")
+    for part in (
+        "'n' is string, there bigint",
+        "'extra' is not in the table",
+        "'must' is missing and NOT NULL",
+    ):
+        assert part in str(refused.value)
+
+
+def test_narrower_types_are_widened_to_the_tables(spark: SparkSession, path: Path, log: Log) -> None:
+    spark.sql(f"CREATE TABLE delta.`{path}` (n long, x double) USING delta")
+    sink = opened(spark, path, "N int, x float")
+    log.deliver(sink, spark.createDataFrame([(1, 0.5)], "N int, x float"))
+    assert contents(spark, path) == [(1, 0.5)]
+
+
+def test_another_partitioning_than_the_tables_is_refused(spark: SparkSession, path: Path) -> None:
+    opened(spark, path, "a string, b string, n long", partition_by=["a"])
+    with pytest.raises(IncompatibleError, match=r"partitioned by \['a'\], not by \['b'\]"):
+        opened(spark, path, "a string, b string, n long", partition_by=["b"])
+
+
+def test_the_slot_is_found_without_the_checksum_file(spark: SparkSession, path: Path, log: Log) -> None:
+    sink = opened(spark, path)
+    prepared = log.prepare(sink, numbers(spark, 1))
+    log.commit(prepared)
+    for file in (path / "_delta_log").glob("*.crc"):
+        file.unlink()
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+    assert DeltaLog(spark, str(path)).begin().slot_of(log.place().app_id) == 1
+    assert log.commit(prepared) == "already"
+    assert log.deliver(sink, numbers(spark, 2)) == "committed"
+
+
+def test_at_least_once_appends_without_transaction_versions(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    sink = DeltaAppend(delta(str(path)), delivery="at_least_once")
+    sink.open(spark, numbers(spark).schema)
+    prepared = log.prepare(sink, numbers(spark, 1))
+    assert [log.commit(prepared), log.commit(prepared)] == ["committed", "committed"]
+    assert contents(spark, path, "n") == [1]
+    assert DeltaLog(spark, str(path)).begin().slot_of(log.place().app_id) is None
+
+
+def test_s3_without_a_shared_log_store_is_refused_under_exactly_once(spark: SparkSession) -> None:
+    sink = DeltaAppend(delta("s3a://bucket/table"))
+    with pytest.raises(UsageError, match=r"spark.delta.logStore.s3a.impl"):
+        sink.open(spark, numbers(spark).schema)

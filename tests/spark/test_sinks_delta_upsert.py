@@ -1,0 +1,154 @@
+"""Upserting into Delta: one row per key, merged once per slot; what can fail does before the decision."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from stateflow.errors import CorruptError, DisagreementError, IncompatibleError, UsageError
+from stateflow.spark.sinks import delta_upsert
+from stateflow.spark.sinks.delta_upsert import DeltaUpsert
+from stateflow.spark.tables import delta
+from tests.spark.sink_places import Log, contents, versions
+
+SCHEMA = "id long, at long, v string"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+@pytest.fixture
+def log(spark: SparkSession, tmp_path: Path) -> Log:
+    return Log(spark, tmp_path / "root")
+
+
+def rows(spark: SparkSession, *values: tuple[Any, ...]) -> DataFrame:
+    return spark.createDataFrame(list(values), SCHEMA)
+
+
+def opened(spark: SparkSession, path: Path, order_by: str | None = "at") -> DeltaUpsert:
+    sink = DeltaUpsert(delta(str(path)), ["id"], order_by)
+    sink.open(spark, rows(spark).schema)
+    return sink
+
+
+def test_a_key_keeps_its_newest_row_and_a_second_commit_changes_nothing(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    sink = opened(spark, path)
+    log.deliver(sink, rows(spark, (1, 1, "a"), (2, 1, "b")))
+    prepared = log.prepare(sink, rows(spark, (1, 5, "newest"), (1, 4, "older"), (3, 1, "c")))
+    assert contents(spark, path) == [(1, 1, "a"), (2, 1, "b")]
+    assert prepared.rows == 3
+    assert [log.commit(prepared), log.commit(prepared)] == ["committed", "already"]
+    assert contents(spark, path) == [(1, 5, "newest"), (2, 1, "b"), (3, 1, "c")]
+
+
+def test_rows_that_tie_are_decided_the_same_way_every_time(spark: SparkSession, path: Path) -> None:
+    tied = [(1, 7, letter) for letter in "abcdefgh"]
+    for order in (tied, tied[::-1]):
+        frame = rows(spark, *order).repartition(3)
+        assert [row["v"] for row in delta_upsert.newest(frame, ["id"], ["at"]).collect()] == ["h"]
+
+
+def test_a_late_commit_does_not_bring_old_values_back(spark: SparkSession, path: Path, log: Log) -> None:
+    sink = opened(spark, path)
+    first = log.prepare(sink, rows(spark, (1, 1, "old")))
+    log.commit(first)
+    log.deliver(sink, rows(spark, (1, 2, "new")))
+    assert log.commit(first, slot=1) == "already"
+    assert contents(spark, path, "v") == ["new"]
+
+
+def test_two_merges_of_one_slot_that_race_apply_it_once(spark: SparkSession, path: Path, log: Log) -> None:
+    prepared = log.prepare(opened(spark, path), rows(spark, (1, 1, "a")))
+    before, start, outcomes = versions(path), threading.Barrier(2), []
+
+    def race() -> None:
+        start.wait()
+        outcomes.append(log.commit(prepared))
+
+    threads = [threading.Thread(target=race) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(outcomes) == 2
+    assert "committed" in outcomes
+    assert versions(path) == before + 1
+    assert contents(spark, path) == [(1, 1, "a")]
+
+
+def test_duplicate_keys_without_an_order_fail_before_the_decision(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    sink = opened(spark, path, order_by=None)
+    with pytest.raises(IncompatibleError, match=r"2 rows of one batch.*have the key id=1.*order_by"):
+        log.prepare(sink, rows(spark, (1, 1, "a"), (1, 2, "b"), (2, 1, "c")))
+    log.slot = 0
+    assert log.deliver(sink, rows(spark, (1, 1, "a"), (2, 1, "c"))) == "committed"
+
+
+def test_null_keys_fail_before_the_decision(spark: SparkSession, path: Path, log: Log) -> None:
+    with pytest.raises(IncompatibleError, match=r"1 of the rows .* a null in the key column 'id'"):
+        log.prepare(opened(spark, path), rows(spark, (None, 1, "a"), (2, 1, "c")))
+
+
+def test_rows_that_break_a_constraint_fail_before_the_decision(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    spark.sql(f"CREATE TABLE delta.`{path}` (id long, at long NOT NULL, v string) USING delta")
+    spark.sql(f"ALTER TABLE delta.`{path}` ADD CONSTRAINT short CHECK (length(v) < 3)")
+    sink = opened(spark, path)
+    with pytest.raises(IncompatibleError, match="NOT NULL column 'at'"):
+        log.prepare(sink, rows(spark, (1, None, "a")))
+    with pytest.raises(IncompatibleError, match=r"broken the constraint 'short'"):
+        log.prepare(sink, rows(spark, (1, 1, "long")))
+
+
+def test_the_transaction_settings_do_not_reach_the_users_session(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    log.deliver(opened(spark, path), rows(spark, (1, 1, "a")))
+    assert spark.conf.get(delta_upsert.APP_ID, None) is None
+    assert spark.conf.get(delta_upsert.VERSION, None) is None
+
+
+def test_a_recreated_table_blocks_a_decided_record(spark: SparkSession, path: Path, log: Log) -> None:
+    prepared = log.prepare(opened(spark, path), rows(spark, (1, 1, "a")))
+    shutil.rmtree(path)
+    opened(spark, path)
+    with pytest.raises(DisagreementError, match=r"recreated.*stateflow abandon orders 1"):
+        log.commit(prepared)
+
+
+def test_columns_that_the_output_lacks_keep_their_values(spark: SparkSession, path: Path, log: Log) -> None:
+    spark.sql(f"CREATE TABLE delta.`{path}` (id long, at long, v string, note string) USING delta")
+    spark.sql(f"INSERT INTO delta.`{path}` VALUES (1, 0, 'a', 'kept')")
+    log.deliver(opened(spark, path), rows(spark, (1, 1, "b"), (2, 1, "c")))
+    assert contents(spark, path) == [(1, 1, "b", "kept"), (2, 1, "c", None)]
+
+
+def test_a_damaged_staged_file_is_not_merged(spark: SparkSession, path: Path, log: Log) -> None:
+    prepared = log.prepare(opened(spark, path), rows(spark, (1, 1, "a")))
+    staged = log.root / prepared.files[0].path
+    body = bytearray(staged.read_bytes())
+    body[len(body) // 2] ^= 1
+    staged.write_bytes(bytes(body))
+    with pytest.raises(CorruptError, match="checksum"):
+        log.commit(prepared)
+    assert contents(spark, path) == []
+
+
+def test_columns_that_are_not_there_are_refused_when_the_run_starts(spark: SparkSession, path: Path) -> None:
+    with pytest.raises(UsageError, match=r"keys of the upsert .* names \['uid'\]"):
+        DeltaUpsert(delta(str(path)), ["uid"]).open(spark, rows(spark).schema)
+    with pytest.raises(UsageError, match="needs its key columns"):
+        DeltaUpsert(delta(str(path)), [])

@@ -1,0 +1,133 @@
+"""A user's function as a sink: called until it returns, and never by a run that was replaced."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from stateflow.errors import DisagreementError, FencedError, StateflowError, UsageError
+from stateflow.spark.sinks.function import FunctionSink
+from stateflow.spark.sinks.kinds import make_sink
+from stateflow.spark.sinks.memory import MemorySink, memory
+from stateflow.spark.tables import delta
+from tests.spark.sink_places import Log
+
+
+class Delivered:
+    """A user's own store: keeps what it was called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[int, list[int]]] = []
+        self.failing = False
+
+    def __call__(self, frame: DataFrame, checkpoint: int) -> None:
+        self.calls.append((checkpoint, sorted(row["n"] for row in frame.collect())))
+        if self.failing:
+            raise ConnectionError("the warehouse is away")
+
+
+@pytest.fixture
+def delivered() -> Delivered:
+    return Delivered()
+
+
+@pytest.fixture
+def log(spark: SparkSession, tmp_path: Path, delivered: Delivered) -> Log:
+    return Log(spark, tmp_path / "root", functions={"totals": delivered})
+
+
+def numbers(spark: SparkSession, *values: int) -> DataFrame:
+    return spark.createDataFrame([(v,) for v in values], "n long")
+
+
+def test_the_function_sees_the_rows_and_the_checkpoint_after_the_decision(
+    spark: SparkSession, log: Log, delivered: Delivered
+) -> None:
+    prepared = log.prepare(FunctionSink(delivered), numbers(spark, 1, 2))
+    assert delivered.calls == []
+    assert log.commit(prepared) == "committed"
+    assert delivered.calls == [(1, [1, 2])]
+
+
+def test_a_function_that_fails_blocks_and_is_called_again_with_the_same_rows(
+    spark: SparkSession, log: Log, delivered: Delivered
+) -> None:
+    prepared = log.prepare(FunctionSink(delivered), numbers(spark, 1, 2))
+    delivered.failing = True
+    with pytest.raises(StateflowError, match=r"warehouse is away.*stateflow abandon orders 1"):
+        log.commit(prepared)
+    delivered.failing = False
+    assert log.commit(prepared) == "committed"
+    assert delivered.calls == [(1, [1, 2])] * 2
+
+
+def test_a_replaced_run_that_wakes_up_does_not_call(
+    spark: SparkSession, log: Log, delivered: Delivered
+) -> None:
+    prepared = log.prepare(FunctionSink(delivered), numbers(spark, 1))
+    checks = iter([None, FencedError("epoch 2 has taken over")])
+
+    def still_owner() -> None:
+        found = next(checks)
+        if found is not None:
+            raise found
+
+    log.still_owner = still_owner
+    with pytest.raises(FencedError):
+        log.commit(prepared)
+    assert delivered.calls == []
+
+
+def test_a_batch_without_rows_calls_nobody(spark: SparkSession, log: Log, delivered: Delivered) -> None:
+    assert log.deliver(FunctionSink(delivered), numbers(spark)) == "none"
+    assert delivered.calls == []
+
+
+def test_leftovers_of_a_failed_attempt_are_not_delivered(
+    spark: SparkSession, log: Log, delivered: Delivered
+) -> None:
+    log.prepare(FunctionSink(delivered), numbers(spark, 1, 2))
+    log.slot -= 1
+    log.deliver(FunctionSink(delivered), numbers(spark, 3))
+    assert len(list((log.root / "orders" / "staged").iterdir())) > 1
+    assert delivered.calls == [(1, [3])]
+
+
+def test_a_pipeline_without_the_function_says_what_to_do(
+    spark: SparkSession, log: Log, delivered: Delivered
+) -> None:
+    prepared = log.prepare(FunctionSink(delivered), numbers(spark, 1))
+    log.functions = {}
+    with pytest.raises(DisagreementError, match=r"function of sink 'totals'.*stateflow abandon orders 1"):
+        log.commit(prepared)
+
+
+def test_memory_keeps_a_slot_once_and_in_order(spark: SparkSession, log: Log) -> None:
+    table = memory("once")
+    table.clear()
+    schema = "n long, at timestamp"
+    at = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
+    first = log.prepare(MemorySink(table), spark.createDataFrame([(1, at)], schema))
+    second = log.prepare(MemorySink(table), spark.createDataFrame([(2, None)], schema))
+    assert [log.commit(second, 2), log.commit(first, 1), log.commit(first, 1)] == [
+        "committed",
+        "committed",
+        "already",
+    ]
+    assert table.rows == [{"n": 1, "at": at}, {"n": 2, "at": None}]
+    assert [slot for slot, _ in table.batches] == [1, 2]
+
+
+def test_a_flows_declarations_become_sinks(tmp_path: Path) -> None:
+    table = delta(str(tmp_path))
+    assert make_sink("a", "append", table).kind == "delta_append"
+    assert make_sink("b", "upsert", table, {"keys": ("id",), "order_by": None}).kind == "delta_upsert"
+    assert make_sink("c", "function", print).kind == "function"
+    assert make_sink("d", "collect", memory("d")).kind == "memory"
+    with pytest.raises(UsageError, match=r"sink 'e' \(append\) cannot write to 'out'.*delta\(path\)"):
+        make_sink("e", "append", "out")
+    with pytest.raises(UsageError, match="does not take colour"):
+        make_sink("f", "append", table, {"colour": "red"})

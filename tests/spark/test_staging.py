@@ -1,0 +1,148 @@
+"""Staged output: exactly the listed files, each checked, read back as the rows that went in."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from stateflow.checkpoint.layout import origin_of
+from stateflow.checkpoint.local import LocalStore
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.store import Store
+from stateflow.errors import CorruptError
+from stateflow.spark.sinks import Place
+from stateflow.spark.staging import Kept, Scratch, StagedWriter, Stager, arrow_schema
+
+PLACE = Place("uuid", "orders", "totals", 42, 7)
+SCHEMA = (
+    "n long, at timestamp, day date, price decimal(10,2), tags array<string>, by map<string,int>, "
+    "in struct<x:int>"
+)
+ROW = (
+    1,
+    datetime(2026, 3, 4, 5, 6, 7, 89, tzinfo=UTC),
+    date(2026, 3, 4),
+    Decimal("1.25"),
+    ["a", None],
+    {"k": 2},
+    (3,),
+)
+EMPTY = (None,) * 7
+
+
+class Remote:
+    """A store that hides where its files are, as an object store does."""
+
+    def __init__(self, root: str) -> None:
+        self._inner = LocalStore(Path(root), fsync=False)
+        self.url = "s3://bucket/root"
+        self.local_root = None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+
+def remote(root: str) -> Store:
+    return Remote(root)  # type: ignore[return-value]
+
+
+@pytest.fixture(params=["local", "remote"])
+def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stager:
+    opener = partial(open_store if request.param == "local" else remote, str(tmp_path))
+    return Stager(opener, lambda: uuid.uuid4().hex)
+
+
+def test_rows_of_every_type_come_back(spark: SparkSession, stage: Stager) -> None:
+    frame = spark.createDataFrame([ROW, EMPTY], SCHEMA)
+    staged = stage.write(frame, PLACE)
+    back = stage.read(spark, staged.files, frame.schema)
+    assert staged.rows == 2
+    assert back.schema.simpleString() == frame.schema.simpleString()
+    assert sorted(map(repr, back.collect())) == sorted(map(repr, frame.collect()))
+
+
+def test_files_carry_epoch_and_slot_and_only_listed_ones_are_read(
+    spark: SparkSession, stage: Stager, tmp_path: Path
+) -> None:
+    frame = spark.range(10, numPartitions=2)
+    first, second = stage.stage(frame, PLACE), stage.stage(frame, PLACE)
+    assert {origin_of(ref.path) for ref in first} == {(7, 42)}
+    assert len(list((tmp_path / "orders" / "staged").iterdir())) == 4
+    assert sorted(row[0] for row in stage.read(spark, second, frame.schema).collect()) == list(range(10))
+
+
+def test_partitions_without_rows_make_no_files(spark: SparkSession, stage: Stager) -> None:
+    frame = spark.range(8, numPartitions=4).where("id = 5")
+    files = stage.stage(frame, PLACE)
+    assert len(files) == 1
+    assert [row[0] for row in stage.read(spark, files, frame.schema).collect()] == [5]
+    assert stage.stage(frame.where("id < 0"), PLACE) == ()
+    assert stage.read(spark, (), frame.schema).collect() == []
+
+
+def test_a_retried_task_lists_its_rows_once(spark: SparkSession, stage: Stager, tmp_path: Path) -> None:
+    failed = str(tmp_path / "failed")
+
+    def once(batches):  # type: ignore[no-untyped-def]
+        yield from batches
+        if not Path(failed).exists():
+            Path(failed).write_text("x")
+            raise RuntimeError("a task that is lost after its rows went out")
+
+    frame = spark.range(4, numPartitions=1).mapInArrow(once, "id long")
+    if spark.sparkContext.master.startswith("local["):
+        with pytest.raises(Exception, match="a task that is lost"):
+            stage.stage(frame, PLACE)
+    staged = stage.write(frame, PLACE)
+    assert staged.rows == 4
+    assert sorted(row[0] for row in stage.read(spark, staged.files, frame.schema).collect()) == [0, 1, 2, 3]
+
+
+def test_a_damaged_file_is_named(spark: SparkSession, stage: Stager, tmp_path: Path) -> None:
+    (ref,) = stage.stage(spark.range(3, numPartitions=1), PLACE)
+    file = tmp_path / ref.path
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(Exception, match=rf"(?s){ref.path}.*bytes instead of") as found:
+        stage.read(spark, [ref], spark.range(0).schema).collect()
+    assert stage.store.local_root is None or isinstance(found.value, CorruptError)
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+def test_a_worker_writes_scratch_files_that_are_read_back(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    schema = StructType.fromJson(spark.range(0).schema.jsonValue())
+    writer = StagedWriter(arrow_schema(schema), Scratch(str(tmp_path / "scratch"), "op-0-1", kind))  # type: ignore[arg-type]
+    for start in (0, 2):
+        writer.write(pa.record_batch([pa.array([start, start + 1], pa.int64())], schema=arrow_schema(schema)))
+    ref = writer.close()
+    assert ref is not None
+    assert writer.rows == 4
+    stage = Stager(partial(open_store, str(tmp_path)), lambda: "x")
+    assert sorted(row[0] for row in stage.read(spark, [ref], schema).collect()) == [0, 1, 2, 3]
+
+
+def test_a_worker_keeps_files_that_a_record_names(tmp_path: Path) -> None:
+    schema = pa.schema([("n", pa.int64())])
+    opener = partial(open_store, str(tmp_path))
+    writer = StagedWriter(schema, Kept(opener, "orders/staged/e7-c42-a.parquet"))
+    writer.write(pa.record_batch([pa.array([1, 2])], schema=schema))
+    ref = writer.close()
+    assert ref is not None
+    assert (ref.path, ref.base) == ("orders/staged/e7-c42-a.parquet", "")
+    assert (tmp_path / ref.path).stat().st_size == ref.size
+
+
+def test_a_writer_without_rows_makes_no_file(tmp_path: Path) -> None:
+    writer = StagedWriter(pa.schema([("n", pa.int64())]), Scratch(str(tmp_path), "a"))
+    writer.write(pa.record_batch([pa.array([], pa.int64())], names=["n"]))
+    assert writer.close() is None
+    assert list(tmp_path.iterdir()) == []
