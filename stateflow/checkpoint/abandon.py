@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from stateflow.checkpoint.claim import claim_epoch, observe, place_fence
 from stateflow.checkpoint.layout import JobLayout
@@ -17,15 +16,8 @@ from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.writer import complete_record
 from stateflow.errors import UsageError
 
-Stand = Literal["delivered", "shut", "open"]
-Probe = Callable[[Record], Mapping[str, bool | Stand]]
-"""Per sink uid of a record, where the sink stands:
-
-- `delivered` (or True): it has the output. - `shut`: it does not, and never will, because an empty
-transaction with the record's slot was committed to it. Without that, a forgotten run that is about to commit
-would leave the sink ahead of what the log says of it. - `open` (or False): it does not, and could not be
-shut, because it is gone.
-"""
+Probe = Callable[[Record], Mapping[str, bool]]
+"""Per sink uid of a record, whether the sink has its output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +29,8 @@ class Abandoned:
     delivered: tuple[str, ...]
     """Sinks that had the output already."""
     undelivered: tuple[str, ...]
-    """Sinks that never will."""
+    """Sinks that had not. A run that was fenced in the middle of its commit may still deliver to one of
+    them: the next record counts with it (`Prepared.late`), so nothing is doubled or blocked by that."""
     kept: tuple[str, ...]
     """Staged files with the output that was not delivered; the pin keeps them until it is released."""
     pin: Pin
@@ -76,21 +69,20 @@ def abandon(
     # Pinned while pending, when nothing can collect it: after the outcome there would be a moment without a
     # root.
     kept_by = _kept(store, layout, record, owner=owner, ids=ids, clock=clock, reason=reason)
-    stands = {uid: _stand(found) for uid, found in probe(record).items()}
-    if set(stands) != set(record.sinks):
+    has = probe(record)
+    if set(has) != set(record.sinks):
         raise UsageError(
             f"record {slot} of job {layout.job!r} cannot be abandoned: whether sinks {sorted(record.sinks)} "
-            f"have it must be known, and it is for {sorted(stands)}"
+            f"have it must be known, and it is for {sorted(has)}"
         )
     # Read again, as before every step: while a sink was asked, a newer run may have carried the record out.
-    observe(store, layout, claimed)
+    log, _ = observe(store, layout, claimed)
     outcome = complete_record(
         store,
         layout,
         record,
-        {uid: "already" if stands[uid] == "delivered" else "abandoned" for uid in record.sinks},
-        # What a sink was shut with is its version from now on, so it is what the next record has to find.
-        last_commits={**step.last_commits, **{uid: slot for uid in stands if stands[uid] == "shut"}},
+        {uid: "already" if has[uid] else "abandoned" for uid in record.sinks},
+        log=log,
         epoch=claimed.epoch,
         owner=owner,
         writer=ids(),
@@ -106,12 +98,6 @@ def abandon(
         kept=tuple(ref.path for uid in undelivered for ref in record.sinks[uid].files if ref.path),
         pin=kept_by,
     )
-
-
-def _stand(found: bool | Stand) -> Stand:
-    if isinstance(found, bool):
-        return "delivered" if found else "open"
-    return found
 
 
 def _require_lowest(layout: JobLayout, pending: tuple[Record, ...], slot: int) -> None:

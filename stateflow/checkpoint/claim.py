@@ -73,13 +73,13 @@ def claim(
             place_fence(store, layout, log, step, claimed, owner=owner, at=clock(), retained=retained)
             continue
         record = step.record if isinstance(step, CarryOutRecord) else step.fence
-        outcomes = carry_out(record, step.last_commits) if record.carries_state else {}
+        outcomes = carry_out(record, log.last_commits) if record.carries_state else {}
         complete_record(
             store,
             layout,
             record,
             outcomes,
-            last_commits=step.last_commits,
+            log=log,
             epoch=claimed.epoch,
             owner=owner,
             writer=ids(),

@@ -125,9 +125,19 @@ class Log:
     @property
     def last_commits(self) -> dict[str, int]:
         """Per sink uid, the highest slot whose output the sink has."""
-        last = self.last_complete
-        outcome = self.slots[last.slot].outcome if last else None
+        outcome = self._last_outcome
         return dict(outcome.last_commits) if outcome else {}
+
+    @property
+    def late(self) -> dict[str, tuple[int, ...]]:
+        """Per sink uid, the slots abandoned since, which a run that was fenced may deliver all the same."""
+        outcome = self._last_outcome
+        return dict(outcome.late) if outcome else {}
+
+    @property
+    def _last_outcome(self) -> Outcome | None:
+        last = self.last_complete
+        return self.slots[last.slot].outcome if last else None
 
     def record(self, slot: int) -> Record:
         """The record of a slot on the chain."""

@@ -115,6 +115,8 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     """Path or name, for people and for the sink."""
     prev: int | None
     """The slot last committed to this sink; None when none was."""
+    late: tuple[int, ...] = ()
+    """Abandoned slots above `prev`: a fenced run may have delivered one after all, so finding it is right too."""
     payload: dict[str, Any] = {}
     """The sink's own, JSON-serialisable: actions, table id, keys, options."""
     files: tuple[FileRef, ...] = ()
@@ -196,6 +198,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: Owner | None = None
     last_commits: dict[str, int] = {}
     """Per sink uid the highest slot whose output it has: the next record's `prev`."""
+    late: dict[str, tuple[int, ...]] = {}
+    """Per sink uid the slots abandoned since: the next record's `late`."""
     statistics: dict[str, Any] = {}
 
 

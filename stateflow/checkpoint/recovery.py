@@ -6,10 +6,13 @@ half done, and to find already done by somebody else.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.records import Link, Record
+
+DELIVERED = ("committed", "already")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,6 @@ class CarryOutRecord:
     """Commit the sinks of a decided record, then complete it."""
 
     record: Record
-    last_commits: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,6 @@ class CompleteFence:
     """Everything below the fence is carried out."""
 
     fence: Record
-    last_commits: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +72,9 @@ def next_step(log: Log, epoch: int, fence_writer: str) -> Step:
         )
     for record in log.pending:
         if record.slot < fence.slot:
-            return CarryOutRecord(record, log.last_commits)
+            return CarryOutRecord(record)
     if not log.slots[fence.slot].complete:
-        return CompleteFence(fence, log.last_commits)
+        return CompleteFence(fence)
     return Ready()
 
 
@@ -89,7 +90,23 @@ def continued(record: Record | None) -> int | None:
     return record.slot if record.carries_state else record.based_on
 
 
-def commits_after(record: Record, outcomes: dict[str, str], before: dict[str, int]) -> dict[str, int]:
+def commits_after(record: Record, outcomes: Mapping[str, str], before: Mapping[str, int]) -> dict[str, int]:
     """Per sink the highest slot whose output it has, once `record` has come out as `outcomes` says."""
-    given = {uid: record.slot for uid, outcome in outcomes.items() if outcome in ("committed", "already")}
+    given = {uid: record.slot for uid, outcome in outcomes.items() if outcome in DELIVERED}
     return {**before, **given}
+
+
+def late_after(
+    record: Record, outcomes: Mapping[str, str], before: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[int, ...]]:
+    """Per sink the abandoned slots that it may turn out to have all the same.
+
+    A run that is fenced between its last look at the epochs and its commit delivers what was abandoned
+    meanwhile. The sink is then ahead of the log, rightly so; without this, every later record would disagree
+    with it for good.
+    """
+    late = {uid: slots for uid, slots in before.items() if outcomes.get(uid) not in DELIVERED}
+    for uid, outcome in outcomes.items():
+        if outcome == "abandoned":
+            late[uid] = (*late.get(uid, ()), record.slot)
+    return late

@@ -13,7 +13,7 @@ from stateflow.checkpoint.collection import CollectionReport, collect
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs
 from stateflow.checkpoint.records import Kind, Outcome, Owner, Record, decode, encode
-from stateflow.checkpoint.recovery import commits_after, continued, link_to
+from stateflow.checkpoint.recovery import commits_after, continued, late_after, link_to
 from stateflow.checkpoint.retention import floor_after
 from stateflow.checkpoint.store import Store, create_once
 from stateflow.errors import CorruptError, FencedError, StateflowError, UsageError
@@ -135,6 +135,10 @@ class Writer:
             floor=floor_after(self._log, draft.kind, self._retained),
             owner=self.owner,
             at=self._clock(),
+            sinks={
+                uid: msgspec.structs.replace(prepared, late=self._log.late.get(uid, ()))
+                for uid, prepared in draft.sinks.items()
+            },
         )
         path = self.layout.pending(record.slot)
         body = encode(record)
@@ -167,7 +171,7 @@ class Writer:
             self.layout,
             permit.record,
             outcomes,
-            last_commits=self._log.last_commits,
+            log=self._log,
             epoch=self.epoch,
             owner=self.owner,
             writer=self._ids(),
@@ -240,7 +244,7 @@ def complete_record(
     record: Record,
     outcomes: Mapping[str, str],
     *,
-    last_commits: Mapping[str, int],
+    log: Log,
     epoch: int,
     owner: Owner,
     writer: str,
@@ -262,7 +266,8 @@ def complete_record(
         sinks=cast(dict[str, SinkOutcome], dict(outcomes)),
         at=at,
         owner=owner,
-        last_commits=commits_after(record, dict(outcomes), dict(last_commits)),
+        last_commits=commits_after(record, outcomes, log.last_commits),
+        late=late_after(record, outcomes, log.late),
         statistics=statistics,
     )
     path = layout.metadata(record.slot)

@@ -1,0 +1,178 @@
+"""Every store call and every sink commit of the story, with the process dying or the store lying at each."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+
+from stateflow.checkpoint.memory_store import Call, CrashError, MemoryStore
+from stateflow.checkpoint.store import ExistsError
+from stateflow.errors import StateflowError, UnavailableError
+from tests.protocol.scenario import STORY, Sink, World, abandoned_after, check, copy_sinks, settle
+
+Life = Callable[[World], None]
+FAULTS = {
+    "the process dies before it": ("before", CrashError, "any"),
+    "the process dies after it": ("after", CrashError, "any"),
+    "the store refuses it": ("before", UnavailableError, "any"),
+    "its answer is lost": ("after", UnavailableError, "any"),
+    "a conflict is reported with nothing stored": ("before", ExistsError, "create"),
+    "its own success is reported as a conflict": ("after", ExistsError, "create"),
+}
+
+
+class Faults:
+    """Counts the points of a life at which something can go wrong, and makes one thing go wrong at one of them."""
+
+    def __init__(self, world: World, store: MemoryStore) -> None:
+        self.points = 0
+        self.at = -1
+        self.when = "before"
+        self.error: type[BaseException] = CrashError
+        self.verb = "any"
+        self.hit = False
+        store.before = functools.partial(self._call, "before")
+        store.after = functools.partial(self._call, "after")
+        world.step = self._step
+
+    def aim(self, at: int, fault: str) -> None:
+        self.points, self.at, self.hit = 0, at, False
+        self.when, self.error, self.verb = FAULTS[fault]
+
+    def rest(self) -> None:
+        self.at = -1
+
+    def _call(self, when: str, call: Call) -> None:
+        self._point(when, call.verb)
+
+    def _step(self, what: str) -> None:
+        # A sink's own client can fail too; what a caller sees is an unclear error.
+        self._point(what.partition(" ")[0], "sink")
+
+    def _point(self, when: str, verb: str) -> None:
+        if when == self.when and self.points == self.at and self.verb in ("any", verb):
+            self.at = -1
+            self.hit = True
+            raise self.error("injected")
+        if when == "after":
+            self.points += 1
+
+
+class Moment:
+    """A world that can be put back to where it was."""
+
+    def __init__(self, world: World, store: MemoryStore) -> None:
+        self.objects = store.snapshot()
+        self.sinks = copy_sinks(world)
+        self.ticks = world.ticks
+
+    def again(self) -> tuple[World, MemoryStore, Faults]:
+        store = MemoryStore(objects=self.objects)
+        world = World(store)
+        world.sinks = {
+            uid: Sink(list(s.rows), list(s.commits), set(s.poison)) for uid, s in self.sinks.items()
+        }
+        world.ticks = self.ticks
+        return world, store, Faults(world, store)
+
+
+def moments() -> dict[str, Moment]:
+    """The world before each life of the story."""
+    store = MemoryStore()
+    world = World(store)
+    found = {}
+    for name, life in STORY:
+        found[name] = Moment(world, store)
+        life(world)
+    return found
+
+
+def survive(world: World, life: Life) -> bool:
+    """Runs one life; False when it died or failed on the store."""
+    try:
+        life(world)
+    except CrashError:
+        return False
+    except UnavailableError:
+        return False
+    except StateflowError as error:
+        # A writer whose last create was unclear says so and ends; the scheduler starts another.
+        assert "run again" in str(error), error
+        return False
+    return True
+
+
+def points_of(moment: Moment, life: Life) -> int:
+    world, _, faults = moment.again()
+    life(world)
+    return faults.points
+
+
+def conclude(world: World, name: str, life: Life) -> None:
+    """Starts the life again, as a scheduler does, then a last run that settles everything."""
+    assert survive(world, life)
+    check(world, settled=False)
+    for sink in world.sinks.values():
+        sink.poison = set()
+    lost = abandoned_after(name)
+    settle(world)
+    # What a tag or an abandoned output keeps, stays; all else is collected to the last file.
+    check(world, settled=True, abandoned=lost)
+
+
+CREATES_NOTHING = ("untag",)
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        (name, fault)
+        for name, _ in STORY
+        for fault, (_, _, verb) in FAULTS.items()
+        if verb == "any" or name not in CREATES_NOTHING
+    ],
+)
+def test_whatever_fails_at_any_call_the_job_recovers_exactly_once_and_leaves_nothing_behind(
+    name: str, fault: str
+) -> None:
+    life = dict(STORY)[name]
+    moment = moments()[name]
+    hits = 0
+    for at in range(points_of(moment, life)):
+        world, _, faults = moment.again()
+        faults.aim(at, fault)
+        survive(world, life)
+        hits += faults.hit
+        faults.rest()
+        check(world, settled=False)
+        conclude(world, name, life)
+    assert hits > 0
+
+
+@pytest.mark.parametrize("fault", ["the process dies after it", "its answer is lost"])
+@pytest.mark.parametrize(
+    ("name", "every"), [("second run", 17), ("poisoned run", 9), ("abandon", 9), ("sweep", 2)]
+)
+def test_a_second_accident_during_recovery_changes_nothing(name: str, every: int, fault: str) -> None:
+    """Every so manieth pair of accidents, with another offset for each first one."""
+    life = dict(STORY)[name]
+    moment = moments()[name]
+    pairs = 0
+    for first in range(points_of(moment, life)):
+        world, store, faults = moment.again()
+        faults.aim(first, fault)
+        survive(world, life)
+        faults.rest()
+        crashed = Moment(world, store)
+        for second in range((first * 5) % every, points_of(crashed, life), every):
+            world, _, faults = crashed.again()
+            faults.aim(second, fault)
+            survive(world, life)
+            assert faults.hit
+            faults.rest()
+            pairs += 1
+            check(world, settled=False)
+            conclude(world, name, life)
+    assert pairs > 50
