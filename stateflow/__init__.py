@@ -2,39 +2,44 @@
 
     import stateflow as sf
 
-This list is the whole public surface; everything else is private.
+This list is the whole public surface; everything else is private. A name is loaded when it is first used, so that
+the command line and DAG files do not pay for Spark, Arrow and RocksDB.
 """
 
-from stateflow import testing
-from stateflow.errors import (
-    BusyError,
-    CorruptError,
-    DisagreementError,
-    FencedError,
-    IncompatibleError,
-    NotFoundError,
-    StateflowError,
-    StateTypeError,
-    UnavailableError,
-    UsageError,
-)
-from stateflow.flow import Flow, KeyedStream, Pipeline, Stream, pipeline
-from stateflow.job import Job
-from stateflow.process import ConnectedProcess, Context, KeyedProcess, Output, output
-from stateflow.spark.sinks.memory import memory
-from stateflow.spark.tables import delta
-from stateflow.state.declare import (
-    AggregatingState,
-    BroadcastState,
-    ListState,
-    MapState,
-    OperatorListState,
-    ReducingState,
-    Timer,
-    UnionListState,
-    ValueState,
-)
-from stateflow.state.serializers import CustomSerializer
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stateflow import testing
+    from stateflow.errors import (
+        BusyError,
+        CorruptError,
+        DisagreementError,
+        FencedError,
+        IncompatibleError,
+        NotFoundError,
+        StateflowError,
+        StateTypeError,
+        UnavailableError,
+        UsageError,
+    )
+    from stateflow.flow import Flow, KeyedStream, Pipeline, Stream, pipeline
+    from stateflow.job import Job
+    from stateflow.process import ConnectedProcess, Context, KeyedProcess, Output, output
+    from stateflow.spark.sinks.memory import memory
+    from stateflow.spark.tables import delta
+    from stateflow.state.declare import (
+        AggregatingState,
+        BroadcastState,
+        ListState,
+        MapState,
+        OperatorListState,
+        ReducingState,
+        Timer,
+        UnionListState,
+        ValueState,
+    )
+    from stateflow.state.serializers import CustomSerializer
 
 __all__ = [
     "AggregatingState",
@@ -72,3 +77,29 @@ __all__ = [
     "pipeline",
     "testing",
 ]
+
+_ROOMS = {
+    "stateflow.errors": tuple(name for name in __all__ if name.endswith("Error")),
+    "stateflow.flow": ("Flow", "KeyedStream", "Pipeline", "Stream", "pipeline"),
+    "stateflow.job": ("Job",),
+    "stateflow.process": ("ConnectedProcess", "Context", "KeyedProcess", "Output", "output"),
+    "stateflow.spark.sinks.memory": ("memory",),
+    "stateflow.spark.tables": ("delta",),
+    "stateflow.state.declare": (*(name for name in __all__ if name.endswith("State")), "Timer"),
+    "stateflow.state.serializers": ("CustomSerializer",),
+}
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name == "testing":
+            return import_module("stateflow.testing")
+        if name not in _ROOM_OF:
+            raise AttributeError(f"module 'stateflow' has no attribute {name!r}")
+        value = getattr(import_module(_ROOM_OF[name]), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
