@@ -15,9 +15,10 @@ from stateflow.checkpoint.records import SourceState
 from stateflow.errors import DisagreementError
 from stateflow.spark.delta_source import DeltaOffset, check_offset, pending_files
 from stateflow.spark.file_log import Fetch, files_between, log_folder, restore_entries
+from stateflow.spark.kafka_source import check_kafka
 from stateflow.spark.leaves import LeafDescription, leaves_of
 from stateflow.spark.offsets import NOTHING, SourceLeaves, check_same_source, kind_of
-from stateflow.spark.positions import create_source
+from stateflow.spark.positions import create_source, open_stream
 
 _CHECKED_FILES = 256
 """Of the files that are to be read next, the oldest: those are the first to go."""
@@ -37,22 +38,16 @@ def check_available(
             continue
         check_same_source(SourceLeaves(uid, len(own), tuple(leaf.kind for leaf in own)), recorded)
         for number, (leaf, line) in enumerate(zip(own, recorded.lines, strict=True)):
-            if leaf.kind == "delta" and line != NOTHING:
-                source = create_source(leaf, scratch / f"{uid}-{number}")
+            if line == NOTHING:
+                continue
+            if leaf.kind == "delta":
+                _check_delta(spark, leaf, scratch / f"{uid}-{number}", uid, line)
+            elif leaf.kind == "kafka" and leaf.reads_micro_batches and _must_not_lose(leaf):
+                stream = open_stream(leaf, scratch / f"{uid}-{number}")
                 try:
-                    offset = DeltaOffset.parse(line)
-                    check_offset(spark, source, uid, offset)
-                    gone = _missing(spark, pending_files(spark, source, offset)[:_CHECKED_FILES])
+                    check_kafka(spark, stream, uid, line)
                 finally:
-                    source.stop()
-                if gone:
-                    raise DisagreementError(
-                        f"source {uid!r} has to go on at version {offset.version} of the Delta table "
-                        f"{leaf.target}, but its file {gone[0]} was vacuumed ({len(gone)} of the next files "
-                        "are "
-                        "gone): restore the table's files, or give the source a new uid to read the table "
-                        "anew"
-                    )
+                    stream.stop()
 
 
 def check_rewindable(
@@ -85,6 +80,27 @@ def check_rewindable(
                     f"since, {len(gone)} are gone, the first is {gone[0]}; put them back, or choose a later "
                     "checkpoint"
                 )
+
+
+def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, uid: str, line: str) -> None:
+    source, offset = create_source(leaf, folder), DeltaOffset.parse(line)
+    try:
+        check_offset(spark, source, uid, offset)
+        gone = _missing(spark, pending_files(spark, source, offset)[:_CHECKED_FILES])
+    finally:
+        source.stop()
+    if gone:
+        raise DisagreementError(
+            f"source {uid!r} has to go on at version {offset.version} of the Delta table {leaf.target}, but "
+            "its "
+            f"file {gone[0]} was vacuumed ({len(gone)} of the next files are gone): restore the table's "
+            "files, or "
+            "give the source a new uid to read the table anew"
+        )
+
+
+def _must_not_lose(leaf: LeafDescription) -> bool:
+    return leaf.options.get("failondataloss", "true").lower() != "false"
 
 
 def _missing(spark: SparkSession, paths: Iterable[str]) -> list[str]:

@@ -18,6 +18,7 @@ from stateflow.errors import UsageError
 from stateflow.spark.delta_source import DeltaOffset, end_offsets, start_offset
 from stateflow.spark.file_log import log_folder
 from stateflow.spark.file_source import FilePlanner
+from stateflow.spark.kafka_source import end_lines_of
 from stateflow.spark.leaves import LeafDescription, leaves_of
 from stateflow.spark.offsets import NOTHING, SourceLeaves, joined_lines, kinds_of
 
@@ -109,10 +110,18 @@ def end_lines(
                 f"(the files' modification time), not by {until!r}"
             )
         yield from FilePlanner(spark, create_source(leaf, folder), until).ends(from_line)
+    elif leaf.kind == "kafka" and leaf.reads_micro_batches and isinstance(until, datetime):
+        stream = open_stream(leaf, folder)
+        try:
+            start_line = str(stream.initialOffset().json()) if from_line == NOTHING else from_line
+            yield from end_lines_of(stream, start_line, until)
+        finally:
+            stream.stop()
     else:
         raise UsageError(
-            f"a bounded run cannot end a {leaf.format} source at {until!r}: only Delta and file sources know "
-            "positions by version or time; run without a bound"
+            f"a bounded run cannot end the {leaf.format} source {leaf.target} at {until!r}: Delta sources "
+            "end at a "
+            "version or time, file and Kafka sources at a time, others not at all; run without a bound"
         )
 
 
@@ -131,6 +140,13 @@ def create_source(leaf: LeafDescription, folder: Path) -> Any:
     return relation.dataSource().createSource(folder.absolute().as_uri())
 
 
+def open_stream(leaf: LeafDescription, folder: Path) -> Any:
+    """The reader of a stream of the newer kind, on a folder of its own; stop it after use."""
+    relation = leaf.relation
+    scan = relation.table().newScanBuilder(relation.extraOptions()).build()
+    return scan.toMicroBatchStream(folder.absolute().as_uri())
+
+
 def _first_line(spark: SparkSession, leaf: LeafDescription, folder: Path, until: Bound | None) -> str:
     if leaf.kind == "delta":
         source = create_source(leaf, folder)
@@ -138,10 +154,8 @@ def _first_line(spark: SparkSession, leaf: LeafDescription, folder: Path, until:
             return start_offset(spark, source, until).line()
         finally:
             source.stop()
-    relation = leaf.relation
-    if relation.getClass().getSimpleName() == "StreamingRelationV2" and leaf.reads_micro_batches:
-        scan = relation.table().newScanBuilder(relation.extraOptions()).build()
-        stream = scan.toMicroBatchStream(folder.absolute().as_uri())
+    if leaf.reads_micro_batches:
+        stream = open_stream(leaf, folder)
         try:
             return str(stream.initialOffset().json())
         finally:

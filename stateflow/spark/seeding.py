@@ -115,7 +115,7 @@ def plan_batch(
     """Fix where batch `batch_id` ends before Spark runs it.
 
     A query with trigger `once` on this folder then runs exactly this batch and terminates; with
-    `availableNow` it would go on to newer data. The folder must have been seeded or have run the batch before.
+    `availableNow` it would go on to newer data. The folder was seeded or has run the batch before.
     """
     if offset_path(location, batch_id).exists() or not commit_path(location, batch_id - 1).exists():
         raise UsageError(f"batch {batch_id} is not the next one of the scratch folder {location}")

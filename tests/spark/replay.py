@@ -1,4 +1,4 @@
-"""A small run loop for tests of sources: reads tagged streams batch by batch and keeps what a record would hold."""
+"""A small run loop for tests of sources: reads tagged streams and keeps what each record would hold."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import xxhash
-from pyspark.sql import DataFrame, SparkSession, functions as F
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from stateflow.checkpoint.records import FileRef, SourceState
 from stateflow.spark.leaves import LeafDescription, check_frame
@@ -116,13 +117,19 @@ def ids(batches: Iterable[Batch], uid: str) -> list[int]:
 
 def files(path: Path, max_files: int = 1, **options: str) -> Stream:
     return lambda spark: (
-        spark.readStream.schema("id long").option("maxFilesPerTrigger", max_files).options(**options).parquet(str(path))
+        spark.readStream.schema("id long")
+        .option("maxFilesPerTrigger", max_files)
+        .options(**options)
+        .parquet(str(path))
     )
 
 
 def table(path: Path, max_files: int = 1, **options: str) -> Stream:
     return lambda spark: (
-        spark.readStream.format("delta").option("maxFilesPerTrigger", max_files).options(**options).load(str(path))
+        spark.readStream.format("delta")
+        .option("maxFilesPerTrigger", max_files)
+        .options(**options)
+        .load(str(path))
     )
 
 

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+
+from stateflow.errors import IncompatibleError, UsageError
+from stateflow.spark.offsets import SourceLeaves
+from stateflow.spark.seeding import plan_batch, seed
 from tests.spark.replay import (
     Batch,
     Replay,
@@ -19,10 +23,6 @@ from tests.spark.replay import (
     rows,
     table,
 )
-
-from stateflow.errors import IncompatibleError, UsageError
-from stateflow.spark.offsets import SourceLeaves
-from stateflow.spark.seeding import plan_batch, seed
 
 
 @pytest.fixture
@@ -85,7 +85,9 @@ def test_a_file_source_is_rewound_across_compactions_of_its_log(
     assert "8" not in left, "Spark should have deleted what it compacted"
 
     for offset in (8, 9, 10, 11, 19, 20, 21):
-        assert long_run[offset].state["files"].lines == (json.dumps({"logOffset": offset}, separators=(",", ":")),)
+        assert long_run[offset].state["files"].lines == (
+            json.dumps({"logOffset": offset}, separators=(",", ":")),
+        )
         resumed = replay.run(sources, long_run[offset].state)
         assert rows(resumed) == rows(long_run[offset + 1 :]), f"resumed at log offset {offset}"
         # And once more from the other line of history, across its own compactions.
@@ -170,7 +172,7 @@ def test_a_changed_source_does_not_get_the_offsets_of_another(
     one, two = table(tmp_path / "left"), table(tmp_path / "right")
     state = replay.run({"events": [one]})[-1].state
 
-    with pytest.raises(IncompatibleError, match="'events' now consists of 2 streams .* new uid"):
+    with pytest.raises(IncompatibleError, match=r"'events' now consists of 2 streams .* new uid"):
         replay.run({"events": [one, two]}, state)
 
 

@@ -1,0 +1,111 @@
+"""Positions in Kafka topics as Spark's source writes them: per partition the next record to read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from stateflow.errors import DisagreementError, UsageError
+
+Partitions = Mapping[tuple[str, int], int]
+"""Offsets by topic and partition."""
+
+
+def parse(line: str) -> dict[tuple[str, int], int]:
+    return {
+        (topic, int(partition)): int(offset)
+        for topic, partitions in json.loads(line).items()
+        for partition, offset in partitions.items()
+    }
+
+
+def line_of(offsets: Partitions) -> str:
+    topics: dict[str, dict[str, int]] = {}
+    for (topic, partition), offset in sorted(offsets.items()):
+        topics.setdefault(topic, {})[str(partition)] = offset
+    return json.dumps(topics, separators=(",", ":"))
+
+
+def end_lines_of(stream: Any, from_line: str, until: datetime) -> Iterator[str]:
+    """Where each batch ends, up to and with `until` by the records' timestamps, under the source's rate limit.
+
+    A partition ends before its first record that is later than the bound; what follows is read by the next
+    run.
+    """
+    current = parse(from_line)
+    target = _offsets_after(stream, until)
+    ahead = {partition: max(end, current.get(partition, 0)) for partition, end in target.items()}
+    target = {**current, **ahead}
+    while any(current.get(partition, 0) < end for partition, end in target.items()):
+        start = stream.deserializeOffset(line_of(current))
+        planned = parse(stream.latestOffset(start, stream.getDefaultReadLimit()).json())
+        current = next_end(current, planned, target)
+        yield line_of(current)
+
+
+def next_end(current: Partitions, planned: Partitions, target: Partitions) -> dict[tuple[str, int], int]:
+    """The end that the source planned, cut at the target; the target when the source would rather wait."""
+    cut = {
+        partition: max(current.get(partition, 0), min(planned.get(partition, end), end))
+        for partition, end in target.items()
+    }
+    moved = any(offset > current.get(partition, 0) for partition, offset in cut.items())
+    return cut if moved else dict(target)
+
+
+def check_kafka(spark: SparkSession, stream: Any, uid: str, line: str) -> None:
+    """Refuse offsets that the topics no longer have."""
+    reader = stream.kafkaOffsetReader()
+    earliest = _offsets(spark, reader.fetchEarliestOffsets())
+    loss = lost(parse(line), earliest, _offsets(spark, reader.fetchLatestOffsets(_none(spark))))
+    if loss:
+        raise DisagreementError(
+            f"source {uid!r} {loss}; restore the job to a later checkpoint, give the source a new uid to "
+            "read the "
+            "topic anew, or accept the loss with the source's option failOnDataLoss=false"
+        )
+
+
+def lost(recorded: Partitions, earliest: Partitions, latest: Partitions) -> str:
+    """What a reader at `recorded` would miss, in words; empty when nothing."""
+    for (topic, partition), offset in sorted(recorded.items()):
+        first, end = earliest.get((topic, partition)), latest.get((topic, partition))
+        if first is None or end is None:
+            return f"has read topic {topic!r} partition {partition} up to offset {offset}, but it is gone"
+        if offset < first:
+            return (
+                f"has to go on at offset {offset} of topic {topic!r} partition {partition}, but the topic's "
+                "retention "
+                f"has removed everything before offset {first}"
+            )
+        if offset > end:
+            return (
+                f"has read topic {topic!r} partition {partition} up to offset {offset}, but it now ends at "
+                f"{end}: "
+                "the topic was recreated"
+            )
+    return ""
+
+
+def _offsets_after(stream: Any, until: datetime) -> dict[tuple[str, int], int]:
+    if until.tzinfo is None:
+        raise UsageError(
+            f"the bound {until.isoformat()} has no time zone: write it as {until.isoformat()}+00:00"
+        )
+    # The last argument says what to do when a *start* matches no record; an end then is the topic's end.
+    reader, after = stream.kafkaOffsetReader(), int(until.timestamp() * 1000) + 1
+    return parse(reader.fetchGlobalTimestampBasedOffsets(after, False, None).json())
+
+
+def _offsets(spark: SparkSession, offsets: Any) -> dict[tuple[str, int], int]:
+    assert spark._jvm is not None
+    return parse(spark._jvm.org.apache.spark.sql.kafka010.KafkaSourceOffset(offsets).json())
+
+
+def _none(spark: SparkSession) -> Any:
+    assert spark._jvm is not None
+    return spark._jvm.scala.Option.empty()

@@ -1,0 +1,154 @@
+"""Offsets that a source can no longer serve stop the run before any batch."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from stateflow.errors import DisagreementError, IncompatibleError
+from stateflow.spark.availability import check_available, check_rewindable
+from tests.spark.replay import (
+    Replay,
+    Sources,
+    State,
+    append_file,
+    append_version,
+    files,
+    numbers,
+    rows,
+    table,
+)
+
+
+@pytest.fixture
+def replay(spark: SparkSession, tmp_path: Path) -> Replay:
+    return Replay(spark, tmp_path)
+
+
+@pytest.fixture
+def events(spark: SparkSession, tmp_path: Path) -> Path:
+    append_version(spark, tmp_path / "events", 0)
+    return tmp_path / "events"
+
+
+def check(replay: Replay, sources: Sources, state: State) -> None:
+    _, layout, leaves = replay.opened(sources)
+    check_available(replay.spark, layout, leaves, state, replay.work / "scratch")
+
+
+def test_a_table_that_still_has_everything_is_fine(spark: SparkSession, replay: Replay, events: Path) -> None:
+    sources = {"events": [table(events)]}
+    genesis, done = replay.genesis(sources), replay.run(sources)[-1].state
+    append_version(spark, events, 10)
+
+    check(replay, sources, genesis)
+    check(replay, sources, done)
+    check(replay, sources, {})
+
+
+def test_a_recreated_table_is_named(spark: SparkSession, replay: Replay, events: Path) -> None:
+    sources = {"events": [table(events)]}
+    state = replay.run(sources)[-1].state
+    shutil.rmtree(events)
+    append_version(spark, events, 0)
+
+    with pytest.raises(
+        DisagreementError, match=r"'events' is recorded at version 1 .* it was recreated; bring"
+    ) as error:
+        check(replay, sources, state)
+    assert error.value.exit_code == 7
+
+
+def test_an_older_copy_of_the_table_is_named(
+    spark: SparkSession, replay: Replay, events: Path, tmp_path: Path
+) -> None:
+    sources = {"events": [table(events)]}
+    shutil.copytree(events, tmp_path / "copy")
+    append_version(spark, events, 10)
+    append_version(spark, events, 20)
+    state = replay.run(sources)[-1].state
+    shutil.rmtree(events)
+    shutil.copytree(tmp_path / "copy", events)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
+
+    with pytest.raises(DisagreementError, match="up to version 2, but its newest version is 0"):
+        check(replay, sources, state)
+
+
+@pytest.mark.parametrize("inside_snapshot", [False, True])
+def test_a_table_whose_log_was_cleaned_is_named(
+    spark: SparkSession, replay: Replay, events: Path, inside_snapshot: bool
+) -> None:
+    sources = {"events": [table(events)]}
+    state = replay.genesis(sources) if inside_snapshot else replay.run(sources)[-1].state
+    for number in range(1, 5):
+        append_version(spark, events, 10 * number)
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.forTable(spark._jsparkSession, str(events)).checkpoint()  # type: ignore[union-attr]
+    for version in range(4):
+        (events / "_delta_log" / f"{version:020d}.json").unlink()
+
+    with pytest.raises(
+        DisagreementError, match=r"has to go on at version . .* its log now starts at version 4"
+    ):
+        check(replay, sources, state)
+
+
+@pytest.fixture
+def hasty_vacuum(spark: SparkSession) -> Iterator[None]:
+    name = "spark.databricks.delta.retentionDurationCheck.enabled"
+    spark.conf.set(name, "false")
+    yield
+    spark.conf.unset(name)
+
+
+def test_files_that_were_compacted_and_vacuumed_are_named(
+    spark: SparkSession, replay: Replay, events: Path, hasty_vacuum: None
+) -> None:
+    sources = {"events": [table(events)]}
+    state = replay.run(sources)[-1].state
+    append_version(spark, events, 10)
+    append_version(spark, events, 20)
+    spark.sql(f"optimize delta.`{events}`")
+    check(replay, sources, state)
+    spark.sql(f"vacuum delta.`{events}` retain 0 hours")
+
+    with pytest.raises(DisagreementError, match=r"version 1 of the Delta table .* was vacuumed"):
+        check(replay, sources, state)
+
+
+def test_another_kind_of_source_under_the_same_uid_is_refused(
+    spark: SparkSession, replay: Replay, events: Path, tmp_path: Path
+) -> None:
+    state = replay.run({"events": [table(events)]})[-1].state
+    append_file(spark, tmp_path / "files", 0)
+
+    with pytest.raises(
+        IncompatibleError, match="is now a file source but the checkpoint holds a delta offset"
+    ):
+        check(replay, {"events": [files(tmp_path / "files")]}, state)
+
+
+def test_a_rewind_over_deleted_input_files_is_refused(
+    spark: SparkSession, replay: Replay, tmp_path: Path
+) -> None:
+    for number in range(3):
+        append_file(spark, tmp_path / "files", 10 * number)
+    sources = {"files": [files(tmp_path / "files")]}
+    first, second, third = replay.run(sources)
+    assert rows([third]) == [{"files": list(numbers(20))}]
+    check_rewindable(spark, first.state, third.state, replay.fetch)
+    newest = max((tmp_path / "files").glob("*.parquet"), key=lambda path: path.stat().st_mtime)
+    newest.unlink()
+
+    with pytest.raises(
+        DisagreementError, match=r"cannot go back to log offset 0: of 2 input files .* 1 are gone"
+    ):
+        check_rewindable(spark, first.state, third.state, replay.fetch)
+    check_rewindable(spark, third.state, third.state, replay.fetch)
+    check_rewindable(spark, first.state, second.state, replay.fetch)
+    with pytest.raises(DisagreementError, match="cannot go back to log offset -1: of 3"):
+        check_rewindable(spark, {}, third.state, replay.fetch)

@@ -1,0 +1,99 @@
+"""Kafka's positions: ends are cut per partition, and what a topic has lost is said in words."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from stateflow.spark.kafka_source import end_lines_of, line_of, lost, next_end, parse
+
+A, B, C = ("orders", 0), ("orders", 1), ("orders", 10)
+
+
+def test_a_line_is_read_and_written_in_numeric_order() -> None:
+    line = '{"orders":{"0":12,"1":5,"10":7}}'
+    assert parse(line) == {A: 12, B: 5, C: 7}
+    assert line_of({C: 7, B: 5, A: 12}) == line
+
+
+@pytest.mark.parametrize(
+    ("planned", "end"),
+    [
+        ({A: 4, B: 4}, {A: 4, B: 4}),
+        ({A: 9, B: 4}, {A: 6, B: 4}),
+        ({A: 99, B: 99, C: 99}, {A: 6, B: 8}),
+        ({A: 2, B: 2}, {A: 6, B: 8}),
+    ],
+    ids=["within", "one partition is cut", "all are cut", "the source would rather wait"],
+)
+def test_a_batch_ends_where_the_source_planned_or_at_the_bound(
+    planned: dict[tuple[str, int], int], end: dict[tuple[str, int], int]
+) -> None:
+    assert next_end({A: 2, B: 2}, planned, {A: 6, B: 8}) == end
+
+
+def test_a_partition_that_is_already_behind_the_bound_does_not_go_back() -> None:
+    assert next_end({A: 9, B: 2}, {A: 12, B: 5}, {A: 9, B: 8}) == {A: 9, B: 5}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "words"),
+    [
+        ({A: 5}, ""),
+        ({A: 3}, ""),
+        ({A: 9}, ""),
+        (
+            {A: 2},
+            "offset 2 of topic 'orders' partition 0, but the topic's retention has removed .* before offset 3",
+        ),
+        ({A: 10}, "partition 0 up to offset 10, but it now ends at 9: the topic was recreated"),
+        ({B: 1}, "partition 1 up to offset 1, but it is gone"),
+    ],
+)
+def test_what_a_topic_no_longer_has_is_named(recorded: dict[tuple[str, int], int], words: str) -> None:
+    said = lost(recorded, {A: 3}, {A: 9})
+    assert bool(said) == bool(words)
+    assert re.search(words, said)
+
+
+class Json:
+    def __init__(self, line: str) -> None:
+        self.line = line
+
+    def json(self) -> str:
+        return self.line
+
+
+class Broker:
+    """As much of Spark's reader as planning touches: ten records a second in partition 0, at most 4 a batch."""
+
+    def __init__(self) -> None:
+        self.asked_after = 0
+
+    def kafkaOffsetReader(self) -> Broker:
+        return self
+
+    def fetchGlobalTimestampBasedOffsets(self, timestamp: int, is_start: bool, strategy: Any) -> Json:
+        self.asked_after = timestamp
+        return Json(line_of({A: 10}))
+
+    def getDefaultReadLimit(self) -> int:
+        return 4
+
+    def deserializeOffset(self, line: str) -> Json:
+        return Json(line)
+
+    def latestOffset(self, start: Json, limit: int) -> Json:
+        return Json(line_of({A: parse(start.json())[A] + limit}))
+
+
+def test_a_bounded_run_ends_before_the_first_later_record_in_batches_of_the_rate_limit() -> None:
+    broker, noon = Broker(), datetime(2024, 5, 1, 12, tzinfo=UTC)
+    ends = list(end_lines_of(broker, line_of({A: 1}), noon))
+    assert [parse(line)[A] for line in ends] == [5, 9, 10]
+    assert broker.asked_after == int(noon.timestamp() * 1000) + 1
+    assert list(end_lines_of(broker, line_of({A: 10}), noon)) == []
+    assert list(end_lines_of(broker, line_of({A: 30}), noon)) == []
