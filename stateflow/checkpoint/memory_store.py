@@ -104,6 +104,8 @@ class MemoryStore:
         self._store("put", path, body)
 
     def upload(self, source: Path, path: str) -> None:
+        if not source.is_file():
+            raise NotFoundError(f"{source} does not exist: it cannot be uploaded to {path} in {self.url}")
         self._store("upload", path, source.read_bytes())
 
     def download(self, path: str, target: Path) -> None:

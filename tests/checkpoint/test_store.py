@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,16 @@ def test_what_was_uploaded_comes_back_as_it_was(store: Store, tmp_path: Path) ->
     assert store.list("job/shared/") == [Entry("job/shared/e1-c1-a.sst", len(content))]
 
 
+def test_an_empty_file_can_be_uploaded(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    store.upload(tmp_path / "mine", "job/shared/e1-c1-empty")
+    store.download("job/shared/e1-c1-empty", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == b""
+    with pytest.raises(NotFoundError, match="cannot be uploaded"):
+        store.upload(tmp_path / "none", "job/shared/e1-c1-none")
+    assert store.list("") == [Entry("job/shared/e1-c1-empty", 0)]
+
+
 def test_an_upload_can_be_repeated_when_its_answer_was_lost(store: Store, tmp_path: Path) -> None:
     (tmp_path / "mine").write_bytes(b"state")
     store.upload(tmp_path / "mine", "job/shared/e1-c1-a.sst")
@@ -117,14 +128,9 @@ def test_listing_goes_by_prefix_of_names_not_by_folder(store: Store) -> None:
 
 def test_a_listing_is_in_order_and_whole_over_many_pages(store: Store) -> None:
     names = [f"job/chk-{n:08d}/_pending" for n in range(1, 1203)]
-    threads = [
-        threading.Thread(target=lambda some: [store.put(n, b"1") for n in some], args=(names[k::8],))
-        for k in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        for done in [pool.submit(store.put, name, b"1") for name in names]:
+            done.result()
     store.put("job/shared/e1-c1-a.sst", b"1")
     assert paths(store, "job/chk-") == names
     store.delete(names)

@@ -93,7 +93,8 @@ def test_a_writer_whose_folder_or_file_is_removed_under_it_starts_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = LocalStore(tmp_path)
-    real, removed = os.link, []
+    real = os.link
+    removed: list[Path] = []
 
     def link_after_a_careless_hand(source: Any, target: Any) -> None:
         if len(removed) < 3:
