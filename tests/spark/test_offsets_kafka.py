@@ -47,7 +47,7 @@ def test_a_partition_that_is_already_behind_the_bound_does_not_go_back() -> None
         ({A: 9}, ""),
         (
             {A: 2},
-            "offset 2 of topic 'orders' partition 0, but the topic's retention has removed .* before offset 3",
+            "offset 2 of topic 'orders' partition 0, .* retention has removed .* before offset 3",
         ),
         ({A: 10}, "partition 0 up to offset 10, but it now ends at 9: the topic was recreated"),
         ({B: 1}, "partition 1 up to offset 1, but it is gone"),
@@ -68,7 +68,7 @@ class Json:
 
 
 class Broker:
-    """As much of Spark's reader as planning touches: ten records a second in partition 0, at most 4 a batch."""
+    """As much of Spark's reader as planning touches: at most 4 records a batch, the bound is at 10."""
 
     def __init__(self) -> None:
         self.asked_after = 0

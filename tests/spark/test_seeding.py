@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from stateflow.spark.seeding import plan_batch, seed
 from tests.spark.replay import (
     Batch,
     Replay,
+    Sources,
     append_file,
     append_version,
     files,
@@ -30,7 +31,7 @@ def replay(spark: SparkSession, tmp_path: Path) -> Replay:
     return Replay(spark, tmp_path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def hasty_log(spark: SparkSession) -> Iterator[None]:
     """Spark deletes compacted entries of a file source's log at once."""
     settings = {
@@ -70,36 +71,43 @@ def test_resuming_after_any_batch_gives_the_batches_of_the_uninterrupted_run(
         ]
 
 
-@pytest.fixture
-def long_run(spark: SparkSession, replay: Replay, tmp_path: Path, hasty_log: None) -> list[Batch]:
+@dataclass(frozen=True)
+class History:
+    replay: Replay
+    sources: Sources
+    batches: list[Batch]
+    saved: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, hasty_log: None) -> History:
+    """24 batches of one file each; the file source's log is compacted at 9 and 19."""
+    work = tmp_path_factory.mktemp("history")
     for number in range(24):
-        append_file(spark, tmp_path / "files", number, count=1)
-    return replay.run({"files": [files(tmp_path / "files")]})
+        append_file(spark, work / "files", number, count=1)
+    replay, sources = Replay(spark, work), {"files": [files(work / "files")]}
+    return History(replay, sources, replay.run(sources), tuple(replay.saved))
 
 
-def test_a_file_source_is_rewound_across_compactions_of_its_log(
-    spark: SparkSession, replay: Replay, tmp_path: Path, long_run: list[Batch]
-) -> None:
-    sources = {"files": [files(tmp_path / "files")]}
-    left = {path.name for path in (long_run[0].location / "sources" / "0").iterdir()}
-    assert "8" not in left, "Spark should have deleted what it compacted"
+def test_a_file_source_is_rewound_across_compactions_of_its_log(history: History) -> None:
+    whole = history.batches
+    left = {path.name for path in (whole[0].location / "sources" / "0").iterdir()}
+    assert not left & {"8", "9.compact"}, "Spark should have deleted what it compacted"
 
     for offset in (8, 9, 10, 11, 19, 20, 21):
-        assert long_run[offset].state["files"].lines == (
-            json.dumps({"logOffset": offset}, separators=(",", ":")),
-        )
-        resumed = replay.run(sources, long_run[offset].state)
-        assert rows(resumed) == rows(long_run[offset + 1 :]), f"resumed at log offset {offset}"
-        # And once more from the other line of history, across its own compactions.
+        assert whole[offset].state["files"].lines == (f'{{"logOffset":{offset}}}',)
+        resumed = history.replay.run(history.sources, whole[offset].state)
+        assert rows(resumed) == rows(whole[offset + 1 :]), f"resumed at log offset {offset}"
+        # And once more from the new line of history, whose log is compacted on its own.
         if offset in (8, 19):
-            again = replay.run(sources, resumed[2].state)
-            assert rows(again) == rows(long_run[offset + 4 :])
+            again = history.replay.run(history.sources, resumed[2].state)
+            assert rows(again) == rows(whole[offset + 4 :])
 
 
-def test_each_log_entry_of_a_file_source_is_saved_once(replay: Replay, long_run: list[Batch]) -> None:
-    entries = [f"0/{number}.compact" if number % 10 == 9 else f"0/{number}" for number in range(24)]
-    assert replay.saved == entries
-    held = [reference.name for reference in long_run[21].state["files"].files]
+def test_each_log_entry_of_a_file_source_is_saved_once(history: History) -> None:
+    entries = tuple(f"0/{number}.compact" if number % 10 == 9 else f"0/{number}" for number in range(24))
+    assert history.saved == entries
+    held = [reference.name for reference in history.batches[21].state["files"].files]
     assert held == ["0/19.compact", "0/20", "0/21"]
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from stateflow.errors import UsageError
+from stateflow.spark.positions import bounded_batches
+from stateflow.spark.seeding import plan_batch, seed
 from tests.spark.replay import (
     Batch,
     Replay,
@@ -63,6 +66,30 @@ def test_a_run_up_to_a_version_stops_there_and_the_next_carries_on(
 
     following = replay.run(sources, bounded[-1].state)
     assert ids(following, "events") == list(numbers(60, 100, 110, 120))
+
+
+@pytest.mark.parametrize(("trigger", "read"), [("once", [10]), ("availableNow", [10, 20])])
+def test_a_planned_batch_ends_where_it_was_planned_and_only_the_trigger_once_stops_there(
+    spark: SparkSession, replay: Replay, tmp_path: Path, trigger: str, read: list[int]
+) -> None:
+    for version in range(3):
+        append_version(spark, tmp_path / "events", 10 * version, count=1)
+    sources = {"events": [table(tmp_path / "events", max_files=10)]}
+    frame, layout, leaves = replay.opened(sources)
+    state = replay.run(sources, replay.genesis(sources, until=0), until=0)[-1].state
+    location, delivered = tmp_path / "planned", list[int]()
+    next_batch = seed(
+        location, layout, state, replay.fetch, replay.conf, 0, "f3a5b6a0-0000-4000-8000-000000000000"
+    )
+
+    (end,) = bounded_batches(spark, location, layout, leaves, state, until=1)
+    plan_batch(location, next_batch, end, replay.conf, 0)
+    writer = frame.writeStream.foreachBatch(lambda df, _: delivered.extend(row.id for row in df.collect()))
+    trigger_arguments: dict[str, Any] = {trigger: True}
+    query = writer.trigger(**trigger_arguments).option("checkpointLocation", location.as_uri()).start()
+    query.awaitTermination()
+
+    assert delivered == read
 
 
 def test_a_bounded_run_resumes_after_any_of_its_batches(
