@@ -110,7 +110,7 @@ class Process(Generic[K]):
         found = cls.__dict__.get("_declarations")
         if found is None:
             found = declared(cls)
-            cls._declarations = found  # type: ignore[attr-defined]
+            cls._declarations = found
         return found  # type: ignore[no-any-return]
 
     @classmethod
@@ -119,7 +119,7 @@ class Process(Generic[K]):
         if names is None:
             found = cls.declarations()
             names = frozenset((*found.states, *found.timers, *found.operator))
-            cls._declared_names = names  # type: ignore[attr-defined]
+            cls._declared_names = names
         return names  # type: ignore[no-any-return]
 
 

@@ -1,10 +1,10 @@
 """User code tested without Spark, in milliseconds: feed rows and time, look at output, state and timers.
 
-    harness = KeyedHarness(Balance)
-    harness.rows(Order(1, "a", 2.5, at))
-    assert harness.output == [Total(1, 2.5)]
-    assert harness.state(1).total.value == 2.5
-    harness.advance(at + timedelta(hours=2))
+harness = KeyedHarness(Balance)
+harness.rows(Order(1, "a", 2.5, at))
+assert harness.output == [Total(1, 2.5)]
+assert harness.state(1).total.value == 2.5
+harness.advance(at + timedelta(hours=2))
 """
 
 from __future__ import annotations
@@ -24,7 +24,13 @@ from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
 from stateflow.process import ConnectedProcess, Output, Process, type_arguments
 from stateflow.rows import RowType, row_type
-from stateflow.state.bound import BoundAggregatingState, BoundListState, BoundMapState, BoundTimer, BoundValueState
+from stateflow.state.bound import (
+    BoundAggregatingState,
+    BoundListState,
+    BoundMapState,
+    BoundTimer,
+    BoundValueState,
+)
 from stateflow.state.encoding import prefix
 from stateflow.state.keycodec import KeyCodec
 from stateflow.state.keygroups import DEFAULT_MAX_PARALLELISM, xxhash64
@@ -53,7 +59,9 @@ class KeyedHarness:
         arguments = type_arguments(cls)
         hint = key_type if key_type is not None else (arguments[0] if arguments else None)
         if hint is None or hint is Any:
-            raise UsageError(f"say what the key of {cls.__name__} is: KeyedHarness({cls.__name__}, key_type=int)")
+            raise UsageError(
+                f"say what the key of {cls.__name__} is: KeyedHarness({cls.__name__}, key_type=int)"
+            )
         self.output: list[Any] = []
         self.sides: dict[str, list[Any]] = {}
         self.now = now
@@ -95,11 +103,15 @@ class KeyedHarness:
         with self._engine() as engine:
             engine.broadcast(name, rows)
 
-    def advance(self, watermark: datetime | None = None, *, now: datetime | timedelta | None = None) -> list[Any]:
+    def advance(
+        self, watermark: datetime | None = None, *, now: datetime | timedelta | None = None
+    ) -> list[Any]:
         """Moves event time, processing time or both, and fires the timers that are due; gives what they put out."""
         if watermark is not None:
             if self.watermark is not None and watermark < self.watermark:
-                raise UsageError(f"the watermark stands at {self.watermark} and cannot go back to {watermark}")
+                raise UsageError(
+                    f"the watermark stands at {self.watermark} and cannot go back to {watermark}"
+                )
             self.watermark = watermark
         if now is not None:
             self.now = self.now + now if isinstance(now, timedelta) else now
@@ -210,6 +222,9 @@ def _stand_on(engine: KeyedEngine, codec: KeyCodec, max_parallelism: int, key: A
     cursor = engine.cursor
     cursor.base, cursor.i, cursor.key = [_full_key(codec, max_parallelism, key)], 0, key
     cursor.serial += 1
+    cursor.keys = [key]
+    for state in engine.binding.stored:
+        state.begin(1, None)
 
 
 def _plain(state: Any) -> Any:
@@ -229,7 +244,9 @@ def _plain(state: Any) -> Any:
 
 def _micros(at: datetime) -> int:
     if at.tzinfo is None:
-        raise UsageError(f"{at} has no time zone: give times in UTC, such as datetime(2026, 1, 1, tzinfo=UTC)")
+        raise UsageError(
+            f"{at} has no time zone: give times in UTC, such as datetime(2026, 1, 1, tzinfo=UTC)"
+        )
     return round(at.timestamp() * 1e6)
 
 

@@ -33,14 +33,17 @@ class UserCodeError(StateflowError):
 
 @dataclass(slots=True)
 class Chunk:
-    """Whole keys that follow each other; `rows(i)` gives the i-th key's row iterators, one per input."""
+    """Whole keys that follow each other."""
 
     keys: Sequence[Any]
     base: list[bytes]
     """Full keys under state id 0."""
     rows: Callable[[int], tuple[Iterator[Any], ...]]
+    """The i-th key's row iterators, one per input; asked again, from the beginning as far as that is remembered."""
     keys_for: Callable[[int], list[bytes]]
-    """Full keys under another state id, for prefetching."""
+    """Full keys under another state id."""
+    cuts: tuple[list[Any], list[int], list[int]] | None = None
+    """For one input without late rows: all rows, and where each key's begin and end."""
 
 
 class KeyedEngine:
@@ -61,7 +64,7 @@ class KeyedEngine:
         self.timers_fired = 0
         self.changed = False
         """Whether the attached shard was written to."""
-        self._prefetch: list[Any] = list(self.binding.stored)
+        self._prefetch: list[Any] = []
         self._handlers = self._steps()
 
     def _steps(self) -> tuple[Callable[..., Any], ...]:
@@ -77,56 +80,77 @@ class KeyedEngine:
 
     def run(self, chunk: Chunk) -> None:
         """Calls user code for every key of the chunk and applies its state changes."""
-        cursor = self.cursor
-        cursor.base = chunk.base
-        self._look_up(chunk)
+        cursor, stored, count = self.cursor, self.binding.stored, len(chunk.keys)
+        cursor.base, cursor.keys = chunk.base, chunk.keys
+        full: dict[int, list[bytes]] = {}
+        for state in stored:
+            if state in self._prefetch:
+                keys = full[state.state_id] = chunk.keys_for(state.state_id)
+                state.begin(count, cursor.backend.get_many(keys))
+            else:
+                state.begin(count, None)
         changes: list[Change] = []
-        self._run_keys(chunk, changes)
+        if chunk.cuts is not None and len(self._handlers) == 1 and self.spec.on_error == "fail":
+            self._run_plainly(chunk, *chunk.cuts, changes)
+        else:
+            self._run_keys(chunk, changes)
+        for state in stored:
+            state.collect(full.get(state.state_id), changes)
         if changes:
             cursor.backend.write(changes)
             self.changed = True
-        self.keys += len(chunk.keys)
-        wanted = PREFETCH_SHARE * len(chunk.keys)
-        self._prefetch = [state for state in self.binding.stored if state.reads >= wanted]
-        for state in self.binding.stored:
-            state.prefetch(None, None)
+        self.keys += count
+        for state in stored:
+            # What nearly every key reads is looked up for all keys of the next chunk at once.
+            if state.reads >= PREFETCH_SHARE * count:
+                self._prefetch.append(state)
             state.reads = 0
+
+    def _run_plainly(
+        self, chunk: Chunk, rows: list[Any], starts: list[int], ends: list[int], changes: list[Change]
+    ) -> None:
+        """The loop that nearly all keys go through: a microsecond here is a second per million keys."""
+        cursor, context, process = self.cursor, self.context, self._handlers[0]
+        dirty, extend, flush = cursor.dirty, self.out.extend, cursor.flush
+        serial = cursor.serial
+        i, key = 0, None
+        try:
+            for i, key in enumerate(chunk.keys):
+                cursor.i = i
+                cursor.key = key
+                cursor.serial = serial = serial + 1
+                got = process(key, iter(rows[starts[i] : ends[i]]), context)
+                if got is not None:
+                    extend(got)
+                if dirty:
+                    flush(changes)
+        except Exception as error:
+            self._failed(error, key, ())
 
     def _run_keys(self, chunk: Chunk, changes: list[Change]) -> None:
         cursor, context, rows_of = self.cursor, self.context, chunk.rows
-        dirty, extend = cursor.dirty, self.out.extend
-        serial = cursor.serial
-        single = self._handlers[0] if len(self._handlers) == 1 else None
-        flush = cursor.flush
+        careful = self.spec.on_error == "dead_letter"
         for i, key in enumerate(chunk.keys):
             cursor.i = i
             cursor.key = key
-            serial = cursor.serial = serial + 1
-            mark = (len(self.out), len(changes))
+            cursor.serial += 1
+            mark = (len(self.out), len(changes), {name: len(rows) for name, rows in context.sides.items()})
             try:
-                if single is not None:
-                    got = single(key, rows_of(i)[0], context)
+                for step, rows in zip(self._handlers, rows_of(i), strict=True):
+                    got = step(key, rows, context)
                     if got is not None:
-                        extend(got)
-                else:
-                    for step, rows in zip(self._handlers, rows_of(i), strict=True):
-                        got = step(key, rows, context)
-                        if got is not None:
-                            extend(got)
-                if dirty:
-                    flush(changes)
+                        self.out.extend(got)
+                if careful:
+                    for state in self.binding.stored:
+                        state.check_current()
+                cursor.flush(changes)
             except Exception as error:
                 del self.out[mark[0] :], changes[mark[1] :]
+                for name, length in mark[2].items():
+                    del context.sides[name][length:]
+                for state in self.binding.stored:
+                    state.discard()
                 self._failed(error, key, rows_of(i))
-                serial = cursor.serial
-
-    def _look_up(self, chunk: Chunk) -> None:
-        """One batched look-up per state that keys are known to read."""
-        if len(chunk.keys) < 8:
-            return
-        for state in self._prefetch:
-            keys = chunk.keys_for(state.state_id)
-            state.prefetch(keys, self.cursor.backend.get_many(keys))
 
     def _failed(self, error: Exception, key: Any, inputs: tuple[Iterator[Any], ...]) -> None:
         spec = self.spec
@@ -177,6 +201,9 @@ class KeyedEngine:
                 cursor.base, cursor.i = [base], 0
                 cursor.serial += 1
                 cursor.key = key = self.codec.decode(body, 0)[0]
+                cursor.keys = [key]
+                for state in self.binding.stored:
+                    state.begin(1, None)
                 timer = self.binding.timers[name]
                 if timer.micros != at:
                     continue  # an earlier handler of this batch moved or cleared it
@@ -189,6 +216,8 @@ class KeyedEngine:
                         self.out.extend(got)
                     timer.fired(at)
                     cursor.flush(changes)
+                    for state in self.binding.stored:
+                        state.collect(None, changes)
                 except Exception as error:
                     del self.out[mark:]
                     changes.clear()

@@ -213,6 +213,7 @@ def _whole(block: Block, first: int, last: int, context: OperatorContext, inputs
         block.full_keys(first, last, 0),
         of,
         lambda state_id: block.full_keys(first, last, state_id),
+        (rows[0], starts[first:last], ends[first:last]) if inputs == 1 and block.late is None else None,
     )
 
 

@@ -89,15 +89,15 @@ def exchanged(
         columns += [_order_column(uid, given, i).alias(f"_sf_by{i}") for i in range(orders)]
         frames.append(given.frame.select(*columns))
     frame = frames[0]
-    for other in frames[1:]:
-        frame = frame.unionByName(other)
+    for further in frames[1:]:
+        frame = frame.unionByName(further)
     names = key_names(len(key_types))
     group = F.expr(f"cast(pmod(xxhash64({', '.join(names)}), {max_parallelism}) as int)")
     frame = frame.withColumn(GROUP, group)
     frame = frame.withColumn(SUBTASK, subtask_of(assignment, max_parallelism))
     frame = frame.repartitionById(len(assignment), SUBTASK)
     if ordered:
-        by = [_prefix(key_types), *names]
+        by: list[Column | str] = [_prefix(key_types), *names]
         if len(inputs) > 1:
             by.append(SIDE)
         frame = frame.sortWithinPartitions(*by, *_directions(inputs, orders))

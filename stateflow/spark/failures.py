@@ -29,7 +29,7 @@ def translated(error: BaseException) -> StateflowError:
         kind = getattr(errors, body["type"], None) or (
             UserCodeError if body["type"] == "UserCodeError" else StateflowError
         )
-        return kind(body["message"])  # type: ignore[no-any-return]
+        return kind(body["message"])
     if "No space left on device" in text:
         return errors.UnavailableError(
             f"a disk is full: free space in the scratch folder and run again ({_first(text)})"

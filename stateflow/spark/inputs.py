@@ -136,7 +136,7 @@ def seen_in_batch(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str,
     query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query is None:
         return {}
-    execution = spark._jsparkSession.streams().get(query).streamingQuery().lastExecution()  # type: ignore[attr-defined]
+    execution = spark._jsparkSession.streams().get(query).streamingQuery().lastExecution()
     found: dict[str, Seen] = {}
     metrics = execution.observedMetrics().iterator()
     while metrics.hasNext():

@@ -31,7 +31,7 @@ def line_of(offsets: Partitions) -> str:
 
 
 def end_lines_of(stream: Any, from_line: str, until: datetime) -> Iterator[str]:
-    """Where each batch ends, up to and with `until` by the records' timestamps, under the source's rate limit.
+    """Where each batch ends, up to and with `until` by the records' time, under the source's rate limit.
 
     A partition ends before its first record that is later than the bound; what follows is read by the next
     run.

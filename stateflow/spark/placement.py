@@ -38,16 +38,15 @@ class Placement:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._factory: Any = None
-        self.active = (
-            not spark.sparkContext.master.startswith("local[") and spark.sparkContext.master != "local"
-        )
+        master = str(spark.sparkContext.master)
+        self.active = not master.startswith("local[") and master != "local"
 
     def pin(self, frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
         """`frame` with each partition preferring the executor that is named for it."""
         if not self.active or not any(hosts):
             return frame
         jvm: Any = self._spark._jvm
-        execution = frame._jdf.queryExecution()  # type: ignore[operator]
+        execution = frame._jdf.queryExecution()
         rdd = execution.toRdd()
         if rdd.getNumPartitions() != len(hosts):
             return frame

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.control import refuse_while_live
@@ -155,7 +155,7 @@ class _Run:
         }
 
     def _check_root(self, spark: SparkSession) -> None:
-        cluster = not spark.sparkContext.master.startswith("local")
+        cluster = not str(spark.sparkContext.master).startswith("local")
         if cluster and self.store.local_root is not None and not self.options.shared_filesystem:
             raise UsageError(
                 f"checkpoint root {self.store.url} is a local folder, but the master is {spark.sparkContext.master}: use an "
@@ -279,7 +279,7 @@ class _Run:
             open_shard=open_backend(options),
             stager=stager,
             placement=Placement(spark),
-            shared_scratch=spark.sparkContext.master.startswith("local["),
+            shared_scratch=str(spark.sparkContext.master).startswith("local["),
             scratch=str(scratch),
             dead_letter_threshold=options.dead_letter_threshold,
             dead_letter_limit=options.dead_letter_limit,
@@ -383,7 +383,7 @@ class _Run:
         """Until the query ends by itself or the run is told to stop, at the next batch boundary."""
         endless = self.options.trigger != "drain" and self.request.until is None
         try:
-            while not query.awaitTermination(0.2):
+            while not query.awaitTermination(0.2):  # type: ignore[arg-type]
                 if self.stop.is_set():
                     with loop.lock:
                         loop.ended = True

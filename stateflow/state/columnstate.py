@@ -117,7 +117,7 @@ class ColumnState:
                 msgspec.msgpack.decode(raw[1:]) if raw is not None else [None] * len(self._columns)
                 for raw in found
             ]
-            columns = list(zip(*rows, strict=True)) if rows else [[] for _ in self._columns]
+            columns: list[Any] = list(zip(*rows, strict=True)) if rows else [() for _ in self._columns]
             return pa.table(
                 [pa.array(c, t) for c, t in zip(columns, self.schema.types, strict=True)], schema=self.schema
             )

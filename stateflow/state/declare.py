@@ -223,7 +223,7 @@ class BroadcastState(OperatorState[V], Generic[K, V]):
     kind = "broadcast"
 
     def __init__(self, key: type[K] | Any, value: type[V] | Any) -> None:
-        super().__init__(dict[key, value])
+        super().__init__(dict[key, value])  # type: ignore[valid-type]
 
     @overload
     def __get__(self, instance: None, owner: type) -> BroadcastState[K, V]: ...

@@ -1,0 +1,36 @@
+"""Which sinks of a record have its output: asked before a record is abandoned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from stateflow.checkpoint.records import Record
+from stateflow.spark.sinks import delta_append, delta_upsert
+from stateflow.spark.sinks.base import Place
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TABLES = frozenset({delta_append.KIND, delta_upsert.KIND})
+"""Kinds whose target knows what it has been given; nobody can ask a user's function."""
+
+
+def needs_spark(record: Record) -> bool:
+    return any(prepared.kind in TABLES for prepared in record.sinks.values())
+
+
+def delivered(spark: SparkSession | None, record: Record, job: str) -> Mapping[str, bool]:
+    """Per sink uid, whether it has the record's output. `spark` may be None when no sink is a table."""
+    has = dict.fromkeys(record.sinks, False)
+    for uid, prepared in record.sinks.items():
+        if prepared.kind in TABLES:
+            from stateflow.spark.sinks.delta_log import DeltaLog
+
+            assert spark is not None
+            log = DeltaLog(spark, prepared.target)
+            if log.exists():
+                app_id = Place(record.job, job, uid, record.slot, record.epoch).app_id
+                version = log.begin().slot_of(app_id)
+                has[uid] = version is not None and version >= record.slot
+    return has

@@ -1,0 +1,95 @@
+"""Which key user code stands on, and what every state bound to it has in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stateflow.errors import StateflowError, UsageError
+from stateflow.state.backend import Backend
+
+Change = tuple[bytes, bytes | None]
+"""A full key and its new value; None deletes it."""
+
+
+class Cursor:
+    """Which key user code stands on, and what it changed."""
+
+    __slots__ = ("backend", "base", "dirty", "i", "key", "keys", "now", "position", "serial", "slot")
+
+    def __init__(self, slot: int, now: int) -> None:
+        self.backend: Backend = _NO_BACKEND
+        self.base: list[bytes] = []
+        """Full keys of the chunk under state id 0, with the empty namespace."""
+        self.i = 0
+        self.serial = 0
+        self.key: Any = None
+        self.keys: Sequence[Any] = ()
+        """The chunk's keys."""
+        self.dirty: list[Bound] = []
+        self.now = now
+        self.slot = slot
+        self.position = 0
+        """Running number of list entries in this shard and batch."""
+
+    def full(self, state_id: bytes) -> bytes:
+        """The current key under another state id."""
+        base = self.base[self.i]
+        return base[:2] + state_id + base[4:]
+
+    def flush(self, changes: list[Change]) -> None:
+        """The key is done: its changes follow those of earlier keys."""
+        for state in self.dirty:
+            state.flush(changes)
+        self.dirty.clear()
+
+    def discard(self) -> None:
+        """The key failed: nothing it did to state has happened."""
+        for state in self.dirty:
+            state.discard()
+        self.dirty.clear()
+        self.serial += 1
+
+
+class Bound:
+    """What every bound state has."""
+
+    __slots__ = ("_at", "_cursor", "_dirty", "_id", "name", "operator", "state_id")
+
+    def __init__(self, cursor: Cursor, operator: str, name: str, state_id: int) -> None:
+        self._cursor = cursor
+        self.state_id = state_id
+        self._id = state_id.to_bytes(2, "big")
+        self._at = -1
+        self._dirty = False
+        self.operator = operator
+        self.name = name
+
+    def _touch(self) -> None:
+        if not self._dirty:
+            self._dirty = True
+            self._cursor.dirty.append(self)
+
+    def flush(self, changes: list[Change]) -> None:
+        raise NotImplementedError
+
+    def discard(self) -> None:
+        self._dirty = False
+        self._at = -1
+
+    def _wrong(self, error: StateflowError) -> StateflowError:
+        return type(error)(
+            f"operator {self.operator!r}, state {self.name!r}, key {self._cursor.key!r}: {error}"
+        )
+
+
+class _NoBackend:
+    """Stands in while no key is current: `open` and `close` may not touch keyed state."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise UsageError(
+            "keyed state was used where there is no key: use it in process or in a timer's handler"
+        )
+
+
+_NO_BACKEND: Any = _NoBackend()

@@ -1,0 +1,242 @@
+"""Bound states of many entries per key, each stored on its own: lists and maps. A write-back cache per key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, MutableMapping
+from heapq import merge
+from typing import Any, Generic, TypeVar
+
+from stateflow.errors import StateflowError
+from stateflow.state.cursor import Bound, Change, Cursor
+from stateflow.state.encoding import after, list_position
+from stateflow.state.keycodec import KeyCodec
+from stateflow.state.serializers import Serializer
+
+T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
+
+_ABSENT: Any = object()
+
+
+class BoundListState(Bound, Generic[T]):
+    """Entries of one key lie in the order they were added: by batch, then by position."""
+
+    __slots__ = ("_added", "_cleared", "_ttl", "serializer")
+
+    def __init__(
+        self, cursor: Cursor, operator: str, name: str, state_id: int, serializer: Serializer, ttl: int | None
+    ) -> None:
+        super().__init__(cursor, operator, name, state_id)
+        self.serializer, self._ttl = serializer, ttl
+        self._added: list[Any] = []
+        self._cleared = False
+
+    def _here(self) -> None:
+        if self._at != self._cursor.serial:
+            self._at = self._cursor.serial
+            self._added, self._cleared = [], False
+
+    def add(self, value: T) -> None:
+        self._here()
+        self._added.append(value)
+        self._touch()
+
+    def add_all(self, values: Iterable[T]) -> None:
+        for value in values:
+            self.add(value)
+
+    def update(self, values: Iterable[T]) -> None:
+        """Replaces the whole list."""
+        fresh = list(values)
+        self.clear()
+        self.add_all(fresh)
+
+    def clear(self) -> None:
+        self._here()
+        self._added, self._cleared = [], True
+        self._touch()
+
+    def __iter__(self) -> Iterator[T]:
+        self._here()
+        cursor, added = self._cursor, list(self._added)
+        if not self._cleared:
+            begin = cursor.full(self._id)
+            for _, raw in cursor.backend.scan(begin, after(begin)):
+                expiry = self.serializer.expiry(raw) if self._ttl is not None else None
+                if expiry is None or expiry > cursor.now:
+                    yield self.serializer.loads(raw)
+        yield from added
+
+    def get(self) -> list[T]:
+        return list(self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def exists(self) -> bool:
+        return next(iter(self), _ABSENT) is not _ABSENT
+
+    def flush(self, changes: list[Change]) -> None:
+        cursor = self._cursor
+        prefix = cursor.full(self._id)
+        if self._cleared:
+            # A range of its own would order badly with the batched writes; the entries are few or cleared rarely.
+            changes.extend((key, None) for key, _ in cursor.backend.scan(prefix, after(prefix)))
+        try:
+            for value in self._added:
+                raw = (
+                    self.serializer.dumps(value)
+                    if self._ttl is None
+                    else self.serializer.dumps_with_expiry(value, cursor.now + self._ttl)
+                )
+                changes.append((prefix + list_position(cursor.slot, cursor.position), raw))
+                cursor.position += 1
+        except StateflowError as error:
+            raise self._wrong(error) from error
+        self._dirty = False
+        self._at = -1
+
+
+class BoundMapState(Bound, MutableMapping[K, V]):
+    """A mapping whose entries are stored one by one; iteration is in key order and may modify the map."""
+
+    __slots__ = ("_cleared", "_entries", "_ttl", "_written", "codec", "serializer")
+
+    def __init__(
+        self,
+        cursor: Cursor,
+        operator: str,
+        name: str,
+        state_id: int,
+        codec: KeyCodec,
+        serializer: Serializer,
+        ttl: int | None,
+    ) -> None:
+        super().__init__(cursor, operator, name, state_id)
+        self.codec, self.serializer, self._ttl = codec, serializer, ttl
+        self._entries: dict[bytes, Any] = {}
+        """By encoded map key; `_ABSENT` for what is known not to be there."""
+        self._written: set[bytes] = set()
+        self._cleared = False
+
+    def _here(self) -> None:
+        if self._at != self._cursor.serial:
+            self._at = self._cursor.serial
+            self._entries, self._written, self._cleared = {}, set(), False
+
+    def _loaded(self, raw: bytes | None) -> Any:
+        if raw is None:
+            return _ABSENT
+        if self._ttl is not None:
+            expiry = self.serializer.expiry(raw)
+            if expiry is not None and expiry <= self._cursor.now:
+                return _ABSENT
+        return self.serializer.loads(raw)
+
+    def _encoded(self, key: K) -> bytes:
+        try:
+            return self.codec.encode(key)
+        except StateflowError as error:
+            raise self._wrong(error) from error
+
+    def _look(self, encoded: bytes) -> Any:
+        self._here()
+        value = self._entries.get(encoded)
+        if value is None and encoded not in self._entries:
+            cursor = self._cursor
+            value = (
+                _ABSENT
+                if self._cleared
+                else self._loaded(cursor.backend.get(cursor.full(self._id) + encoded))
+            )
+            self._entries[encoded] = value
+        return value
+
+    def __getitem__(self, key: K) -> V:
+        value = self._look(self._encoded(key))
+        if value is _ABSENT:
+            raise KeyError(key)
+        return value  # type: ignore[no-any-return]
+
+    def get(self, key: K, default: Any = None) -> Any:
+        value = self._look(self._encoded(key))
+        return default if value is _ABSENT else value
+
+    def __contains__(self, key: object) -> bool:
+        return self._look(self._encoded(key)) is not _ABSENT  # type: ignore[arg-type]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._here()
+        encoded = self._encoded(key)
+        self._entries[encoded] = value
+        self._written.add(encoded)
+        self._touch()
+
+    def __delitem__(self, key: K) -> None:
+        encoded = self._encoded(key)
+        if self._look(encoded) is _ABSENT:
+            raise KeyError(key)
+        self._entries[encoded] = _ABSENT
+        self._written.add(encoded)
+        self._touch()
+
+    def clear(self) -> None:
+        self._here()
+        self._entries, self._written, self._cleared = {}, set(), True
+        self._touch()
+
+    def _stored(self) -> Iterator[tuple[bytes, Any]]:
+        if not self._cleared:
+            begin = self._cursor.full(self._id)
+            for key, raw in self._cursor.backend.scan(begin, after(begin)):
+                yield key[len(begin) :], raw
+
+    def _pairs(self) -> Iterator[tuple[bytes, Any]]:
+        self._here()
+        entries = {key: self._entries[key] for key in self._written}
+        fresh = iter(sorted(entries.items()))
+        stored = ((key, self._loaded(raw)) for key, raw in self._stored() if key not in entries)
+        for key, value in merge(stored, fresh, key=lambda pair: pair[0]):
+            if value is not _ABSENT:
+                yield key, value
+
+    def __iter__(self) -> Iterator[K]:
+        for key, _ in self._pairs():
+            yield self.codec.decode(key, 0)[0]
+
+    def items(self) -> Any:
+        return [(self.codec.decode(key, 0)[0], value) for key, value in self._pairs()]
+
+    def values(self) -> Any:
+        return [value for _, value in self._pairs()]
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self._pairs())
+
+    def is_empty(self) -> bool:
+        return next(self._pairs(), None) is None
+
+    def __bool__(self) -> bool:
+        return not self.is_empty()
+
+    def flush(self, changes: list[Change]) -> None:
+        cursor = self._cursor
+        prefix = cursor.full(self._id)
+        if self._cleared:
+            changes.extend((key, None) for key, _ in cursor.backend.scan(prefix, after(prefix)))
+        try:
+            for encoded in self._written:
+                value = self._entries[encoded]
+                if value is _ABSENT:
+                    changes.append((prefix + encoded, None))
+                elif self._ttl is None:
+                    changes.append((prefix + encoded, self.serializer.dumps(value)))
+                else:
+                    changes.append(
+                        (prefix + encoded, self.serializer.dumps_with_expiry(value, cursor.now + self._ttl))
+                    )
+        except StateflowError as error:
+            raise self._wrong(error) from error
+        self._dirty = False
+        self._at = -1

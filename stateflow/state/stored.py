@@ -1,0 +1,202 @@
+"""Bound states that are one entry per key: value, reducing, aggregating."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+from stateflow.errors import StateflowError
+from stateflow.state.bulk import bulk
+from stateflow.state.cursor import Bound, Change, Cursor
+from stateflow.state.serializers import Serializer
+
+T = TypeVar("T")
+V = TypeVar("V")
+R = TypeVar("R")
+
+_ABSENT: Any = object()
+_UNREAD: Any = object()
+
+
+class StoredState(Bound, Generic[T]):
+    """A state that is one entry per key. It holds the values of a whole chunk of keys: what was looked up for all of
+    them at once, or is looked up when asked for, and what user code has set."""
+
+    __slots__ = ("_dumps_many", "_loads_many", "_set_at", "_ttl", "_values", "reads", "serializer")
+
+    def __init__(
+        self, cursor: Cursor, operator: str, name: str, state_id: int, serializer: Serializer, ttl: int | None
+    ) -> None:
+        super().__init__(cursor, operator, name, state_id)
+        self.serializer = serializer
+        self._dumps_many, self._loads_many = bulk(serializer)
+        self._ttl = ttl
+        self._values: list[Any] = []
+        """By key of the chunk; `_UNREAD` and `_ABSENT` stand for what they say."""
+        self._set_at: list[int] = []
+        """Keys that were set, ascending."""
+        self.reads = 0
+        """How many keys were looked up one by one; tells whether a batched look-up pays."""
+
+    def begin(self, keys: int, found: Sequence[bytes | None] | None) -> None:
+        """A chunk of keys begins; `found` is what a batched look-up gave."""
+        self._set_at.clear()
+        if found is None:
+            self._values = [_UNREAD] * keys
+        elif self._ttl is None:
+            self._values = self._loads_many(found, _ABSENT)
+        else:
+            self._values = [self._live(raw) for raw in found]
+
+    def _live(self, raw: bytes | None) -> Any:
+        if raw is None:
+            return _ABSENT
+        if self._ttl is not None:
+            expiry = self.serializer.expiry(raw)
+            if expiry is not None and expiry <= self._cursor.now:
+                return _ABSENT
+        return self.serializer.loads(raw)
+
+    def _load(self) -> Any:
+        cursor = self._cursor
+        self.reads += 1
+        value = self._values[cursor.i] = self._live(cursor.backend.get(cursor.full(self._id)))
+        return value
+
+    def _get(self) -> Any:
+        """The key's value, or `_ABSENT`."""
+        value = self._values[self._cursor.i]
+        return self._load() if value is _UNREAD else value
+
+    def _set(self, value: Any) -> None:
+        i = self._cursor.i
+        self._values[i] = value
+        changed = self._set_at
+        if not changed or changed[-1] != i:
+            changed.append(i)
+
+    def exists(self) -> bool:
+        """Whether the key has a value of its own."""
+        return self._get() is not _ABSENT
+
+    def clear(self) -> None:
+        self._set(_ABSENT)
+
+    def discard(self) -> None:
+        if self._set_at and self._set_at[-1] == self._cursor.i:
+            self._set_at.pop()
+
+    def collect(self, keys: list[bytes] | None, changes: list[Change]) -> None:
+        """The chunk is done: its changes follow those of other states. `keys` are full keys, when they are known."""
+        changed = self._set_at
+        if not changed:
+            return
+        values = [self._values[i] for i in changed]
+        if keys is None:
+            base, state_id = self._cursor.base, self._id
+            keys = [base[i][:2] + state_id + base[i][4:] for i in changed]
+        elif len(changed) != len(keys):
+            keys = [keys[i] for i in changed]
+        cleared = any([value is _ABSENT for value in values])
+        try:
+            if self._ttl is None and not cleared:
+                changes.extend(zip(keys, self._dumps_many(values), strict=True))
+                return
+            dumps, expiry = self.serializer.dumps, self._cursor.now + (self._ttl or 0)
+            for key, value in zip(keys, values, strict=True):
+                if value is _ABSENT:
+                    changes.append((key, None))
+                elif self._ttl is None:
+                    changes.append((key, dumps(value)))
+                else:
+                    changes.append((key, self.serializer.dumps_with_expiry(value, expiry)))
+        except StateflowError:
+            self._name_the_wrong(values)
+            raise
+
+    def _name_the_wrong(self, values: list[Any]) -> None:
+        for i, value in zip(self._set_at, values, strict=True):
+            if value is not _ABSENT:
+                self._cursor.key = self._cursor.keys[i]
+                self.check(value)
+
+    def check(self, value: Any) -> None:
+        """Raises an error that names operator, state and key when the value does not have the declared type."""
+        try:
+            self.serializer.check(value)
+        except StateflowError as error:
+            raise self._wrong(error) from error
+
+    def check_current(self) -> None:
+        """The same for what user code has set for the current key, before the key counts as done."""
+        i = self._cursor.i
+        if self._set_at and self._set_at[-1] == i and self._values[i] is not _ABSENT:
+            self.check(self._values[i])
+
+
+class BoundValueState(StoredState[T]):
+    """`value` is read and set."""
+
+    __slots__ = ("_default", "_factory")
+
+    def __init__(self, *arguments: Any, default: Any = None) -> None:
+        super().__init__(*arguments)
+        self._factory: Callable[[], Any] | None = default if callable(default) else None
+        self._default = None if callable(default) else default
+
+    @property
+    def value(self) -> T:
+        value = self._values[self._cursor.i]
+        if value is _UNREAD:
+            value = self._load()
+        if value is _ABSENT:
+            return self._default if self._factory is None else self._factory()  # type: ignore[return-value]
+        return value  # type: ignore[no-any-return]
+
+    @value.setter
+    def value(self, value: T) -> None:
+        i = self._cursor.i
+        self._values[i] = value
+        changed = self._set_at
+        if not changed or changed[-1] != i:
+            changed.append(i)
+
+
+class BoundReducingState(StoredState[T]):
+    __slots__ = ("_reduce",)
+
+    def __init__(self, *arguments: Any, reduce: Callable[[T, T], T]) -> None:
+        super().__init__(*arguments)
+        self._reduce = reduce
+
+    def add(self, value: T) -> None:
+        known = self._get()
+        self._set(value if known is _ABSENT else self._reduce(known, value))
+
+    def get(self) -> T | None:
+        """The value so far; None when nothing was added."""
+        known = self._get()
+        return None if known is _ABSENT else known
+
+
+class BoundAggregatingState(StoredState[Any], Generic[V, R]):
+    __slots__ = ("_add", "_create", "_result")
+
+    def __init__(
+        self,
+        *arguments: Any,
+        create: Callable[[], Any],
+        add: Callable[[Any, V], Any],
+        result: Callable[[Any], R],
+    ) -> None:
+        super().__init__(*arguments)
+        self._create, self._add, self._result = create, add, result
+
+    def add(self, value: V) -> None:
+        known = self._get()
+        self._set(self._add(self._create() if known is _ABSENT else known, value))
+
+    def get(self) -> R | None:
+        """The result so far; None when nothing was added."""
+        known = self._get()
+        return None if known is _ABSENT else self._result(known)
