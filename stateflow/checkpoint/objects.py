@@ -169,7 +169,7 @@ class ObjectStore:
             try:
                 obstore.delete(self._store, some)
             except FileNotFoundError:
-                # S3 takes a missing key for deleted; Azure and Google stop at it, the rest undone.
+                # S3 and Azure take a missing key for deleted; Google stops at it, the rest undone.
                 for key in some:
                     self._delete(key)
             except BaseError as error:

@@ -10,7 +10,10 @@ import subprocess
 import sys
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from urllib.parse import unquote
 
 import pytest
 
@@ -202,3 +205,34 @@ def test_a_failed_download_leaves_no_half_file(s3: ObjectServer, tmp_path: Path)
     finally:
         s3.fault = None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_google_stops_at_a_missing_object_and_deleting_carries_on() -> None:
+    # Stands in for Google's service, which answers 404 where S3 and Azure take a missing object for deleted.
+    there = {"/b/job/a", "/b/job/c", "/b/job/d"}
+
+    class Google(BaseHTTPRequestHandler):
+        def do_DELETE(self) -> None:
+            path = unquote(self.path)
+            self.send_response(204 if path in there else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            there.discard(path)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Google)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        # `disable_oauth` with a key of its own: the client must not look for credentials of this machine.
+        key = {"private_key": "", "private_key_id": "", "client_email": "", "disable_oauth": True}
+        key["gcs_base_url"] = f"http://127.0.0.1:{server.server_port}"
+        options = {"service_account_key": json.dumps(key), "allow_http": "true", **IMPATIENT}
+        ObjectStore("gs://b", options).delete(["job/missing", "job/a", "job/gone", "job/c"])
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+    assert there == {"/b/job/d"}
