@@ -96,7 +96,8 @@ def test_two_commits_of_one_slot_that_race_add_its_rows_once(
     sink = opened(spark, path)
     for value in range(3):
         prepared = log.prepare(sink, numbers(spark, value))
-        start, outcomes = threading.Barrier(2), []
+        start = threading.Barrier(2)
+        outcomes: list[str] = []
 
         def race(start: threading.Barrier = start, outcomes: list[str] = outcomes) -> None:
             start.wait()
@@ -115,7 +116,8 @@ def test_a_commit_that_loses_the_race_after_reading_the_slot_looks_again(
     spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = log.prepare(opened(spark, path), numbers(spark, 1))
-    plain, calls = delta_append.current_actions, []
+    plain = delta_append.current_actions
+    calls: list[str] = []
 
     def paused(*arguments: object) -> list[str]:
         if not calls:
@@ -364,7 +366,7 @@ def test_partitioned_tables_are_created_and_written(spark: SparkSession, path: P
     rows = spark.createDataFrame([("mon", 1), ("tue", 2), (None, 3)], "day string, n long")
     log.deliver(sink, rows)
     assert sorted(contents(spark, path, "n")) == [1, 2, 3]
-    assert spark.sql(f"DESCRIBE DETAIL delta.`{path}`").first()["partitionColumns"] == ["day"]  # type: ignore[index]
+    assert DeltaLog(spark, str(path)).begin().shape().partition_by == ("day",)
     prepared = log.prepare(sink, rows)
     spark.sql(f"ALTER TABLE delta.`{path}` ADD COLUMNS (note string)")
     forget_what_is_fresh()

@@ -69,7 +69,8 @@ def test_a_late_commit_does_not_bring_old_values_back(spark: SparkSession, path:
 
 def test_two_merges_of_one_slot_that_race_apply_it_once(spark: SparkSession, path: Path, log: Log) -> None:
     prepared = log.prepare(opened(spark, path), rows(spark, (1, 1, "a")))
-    before, start, outcomes = versions(path), threading.Barrier(2), []
+    before, start = versions(path), threading.Barrier(2)
+    outcomes: list[str] = []
 
     def race() -> None:
         start.wait()

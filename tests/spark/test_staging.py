@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -88,7 +90,7 @@ def test_partitions_without_rows_make_no_files(spark: SparkSession, stage: Stage
     assert stage.read(spark, (), frame.schema).collect() == []
 
 
-def test_a_retried_task_lists_its_rows_once(spark: SparkSession, stage: Stager, tmp_path: Path) -> None:
+def test_an_attempt_that_fails_late_adds_no_rows(spark: SparkSession, stage: Stager, tmp_path: Path) -> None:
     failed = str(tmp_path / "failed")
 
     def once(batches):  # type: ignore[no-untyped-def]
@@ -98,10 +100,11 @@ def test_a_retried_task_lists_its_rows_once(spark: SparkSession, stage: Stager, 
             raise RuntimeError("a task that is lost after its rows went out")
 
     frame = spark.range(4, numPartitions=1).mapInArrow(once, "id long")
-    if spark.sparkContext.master.startswith("local["):
-        with pytest.raises(Exception, match="a task that is lost"):
-            stage.stage(frame, PLACE)
+    # Where tasks are retried, one job has both attempts.
+    with contextlib.suppress(PythonException):
+        stage.write(frame, PLACE)
     staged = stage.write(frame, PLACE)
+    assert Path(failed).exists()
     assert staged.rows == 4
     assert sorted(row[0] for row in stage.read(spark, staged.files, frame.schema).collect()) == [0, 1, 2, 3]
 
@@ -117,10 +120,11 @@ def test_a_damaged_file_is_named(spark: SparkSession, stage: Stager, tmp_path: P
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
 def test_a_worker_writes_scratch_files_that_are_read_back(
-    spark: SparkSession, tmp_path: Path, kind: str
+    spark: SparkSession, tmp_path: Path, kind: Format
 ) -> None:
     schema = StructType.fromJson(spark.range(0).schema.jsonValue())
-    writer = StagedWriter(arrow_schema(schema), Scratch(str(tmp_path / "scratch"), "op-0-1", kind))  # type: ignore[arg-type]
+    target = Scratch(str(tmp_path / "scratch"), "op-0-1", kind)
+    writer = StagedWriter(arrow_schema(schema), target)
     for start in (0, 2):
         writer.write(pa.record_batch([pa.array([start, start + 1], pa.int64())], schema=arrow_schema(schema)))
     ref = writer.close()
