@@ -1,8 +1,8 @@
 """A job in miniature that drives the real protocol over any store: the engine of every protocol test.
 
-The source is the natural numbers, one per batch. Each batch writes a state file and a staged file, decides its
-record, gives the number to two sinks and completes. So after any accident each sink must hold 0, 1, 2, ... without a
-gap or a repetition, as many as the head's offset says.
+The source is the natural numbers, one per batch. Each batch writes a state file and a staged file, decides
+its record, gives the number to two sinks and completes. So after any accident each sink must hold 0, 1, 2...
+without a gap or a repetition, as many as the head's offset says.
 """
 
 from __future__ import annotations
@@ -275,8 +275,8 @@ def check(world: World, *, settled: bool, abandoned: Mapping[str, set[int]] | No
         assert stored == set(kept), "files and records do not match"
 
 
-# The story that crashes are enumerated over. Each life is one process; when it dies it is started again, so each is
-# written as what a scheduler would start: it reaches its goal from wherever the job is.
+# The story that crashes are enumerated over. Each life is one process; when it dies it is started again, so
+# each is written as what a scheduler would start: it reaches its goal from wherever the job is.
 
 
 def drain(target: int, *, retained: int = 2) -> Callable[[World], None]:
