@@ -18,6 +18,7 @@ from typing import Any, Final
 from rocksdict import (
     IngestExternalFileOptions,
     Rdict,
+    RdictIter,
     ReadOptions,
     SstFileWriter,
     WriteOptions,
@@ -185,7 +186,9 @@ class RocksBackend:
     def _stored(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         reading = ReadOptions()
         reading.set_iterate_upper_bound(end)
-        return iter(self._opened.items(from_key=begin, read_opt=reading))  # type: ignore[arg-type]
+        at = self._opened.iter(reading)
+        at.seek(begin)
+        return _stepped(at)
 
     def _buffered(self, begin: bytes, end: bytes) -> Iterator[bytes]:
         """Keys of the buffer in order. They are indexed when a scan asks: entries never leave the buffer one by one,
@@ -350,6 +353,15 @@ def rocksdb_backend(options: RocksOptions | None = None) -> OpenShard:
         return RocksBackend(shard, directory, fetch, chosen)
 
     return open_shard
+
+
+def _stepped(at: RdictIter) -> Iterator[tuple[bytes, bytes]]:
+    valid, key, value, step = at.valid, at.key, at.value, at.next
+    while valid():
+        yield key(), value()
+        step()
+    # `Rdict.items` lacks this: over a damaged block it ends as if that were all.
+    at.status()
 
 
 def _link(source: Path, target: Path) -> None:

@@ -100,8 +100,10 @@ def serializer_for(type_hint: Any) -> Serializer:
     return _assembled(schema, STRUCTURED, encode, decode, type_hint)
 
 
-def _assembled(schema: str, code: int, encode: Dumps, decode: Loads, hint: Any) -> Serializer:
-    """A serializer from what writes and reads the value without its header."""
+def _assembled(
+    schema: str, code: int, encode: Dumps, decode: Loads, hint: Any, damage: tuple[type[Exception], ...] = ()
+) -> Serializer:
+    """A serializer from what writes and reads the value without its header; `damage` is what reading may raise."""
     header = bytes((code,))
     expiring = code | EXPIRES
     pack_expiring = _expiring.pack
@@ -110,10 +112,15 @@ def _assembled(schema: str, code: int, encode: Dumps, decode: Loads, hint: Any) 
         return header + encode(value)
 
     def loads(buf: bytes) -> Any:
-        if buf[0] == code:
-            return decode(buf[1:])
-        if buf[0] == expiring:
-            return decode(buf[_EXPIRY_END:])
+        if not buf:
+            raise _damaged(buf, schema)
+        try:
+            if buf[0] == code:
+                return decode(buf[1:])
+            if buf[0] == expiring:
+                return decode(buf[_EXPIRY_END:])
+        except damage:
+            raise _damaged(buf, schema) from None
         return _widened(buf, hint, schema)
 
     def dumps_with_expiry(value: Any, expiry: int) -> bytes:
@@ -143,10 +150,13 @@ def _number(
             raise _too_big(value) from None
 
     def loads(buf: bytes) -> Any:
-        if buf[0] == code:
-            return read(buf, 1)[0]
-        if buf[0] == expiring:
-            return read(buf, _EXPIRY_END)[0]
+        try:
+            if buf[0] == code:
+                return read(buf, 1)[0]
+            if buf[0] == expiring:
+                return read(buf, _EXPIRY_END)[0]
+        except _DAMAGE:
+            raise _damaged(buf, schema) from None
         return _widened(buf, kind, schema)
 
     def dumps_with_expiry(value: Any, expiry: int) -> bytes:
@@ -161,6 +171,16 @@ def _number(
         dumps(value)
 
     return Serializer(schema, dumps, loads, dumps_with_expiry, check)
+
+
+_DAMAGE: tuple[type[Exception], ...] = (StructError, ValueError, IndexError, OverflowError, InvalidOperation)
+
+
+def _damaged(buf: bytes, schema: str) -> CorruptError:
+    return CorruptError(
+        f"a stored value is damaged: its bytes {buf[:40].hex() or '(none)'} cannot be read as {schema}; "
+        "run `stateflow verify`"
+    )
 
 
 def _wrong(expected: str, value: object) -> StateTypeError:
@@ -215,7 +235,7 @@ def _instant_bytes(value: datetime) -> bytes:
 
 
 def _scalar(hint: type[Any], code: int, encode: Dumps, decode: Loads) -> Serializer:
-    return _assembled(hint.__name__.lower(), code, encode, decode, hint)
+    return _assembled(hint.__name__.lower(), code, encode, decode, hint, _DAMAGE)
 
 
 _READERS: dict[int, Loads] = {
@@ -243,10 +263,10 @@ def _widened(buf: bytes, hint: Any, schema: str) -> Any:
         raise IncompatibleError(
             f"a stored value does not fit the declared type {schema}: {error}; declare the old type again"
         ) from None
-    except (StructError, ValueError, IndexError, OverflowError, InvalidOperation):
+    except _DAMAGE:
         code = 0
     if code == 0 or code > RAW_CODE:
-        raise CorruptError(f"a stored value is damaged: {buf[:40].hex()} cannot be read as {schema}")
+        raise _damaged(buf, schema)
     raise IncompatibleError(f"a stored value was written in another way (code {code}) than {schema} is")
 
 

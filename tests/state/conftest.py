@@ -1,0 +1,106 @@
+"""A shelf of sealed state files, and shards opened over it, as a task would."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+import xxhash
+from hypothesis import settings
+
+from stateflow.checkpoint.records import FileRef, Shard
+from stateflow.state.backend import Backend, OpenShard, Snapshot
+from stateflow.state.memory import memory_backend
+from stateflow.state.options import MIB, RocksOptions
+from stateflow.state.rocksdb import rocksdb_backend
+
+# Machines that run tests are busy: how long an example takes says nothing.
+settings.register_profile("state", deadline=None)
+settings.load_profile("state")
+
+
+class Shelf:
+    """Opens shards of one backend in fresh directories and seals their snapshots into read-only files."""
+
+    def __init__(self, root: Path, kind: str, open_shard: OpenShard) -> None:
+        self.root = root
+        self.kind = kind
+        self.open_shard = open_shard
+        self.fetched: list[str] = []
+        self.uploaded: list[str] = []
+        self._numbers = count()
+        (root / "files").mkdir(parents=True)
+
+    def empty(self, first: int = 0, last: int = 127) -> Shard:
+        return Shard(first, last, self.kind)
+
+    def directory(self) -> Path:
+        return self.root / f"open-{next(self._numbers)}"
+
+    def fetch(self, ref: FileRef) -> Path:
+        self.fetched.append(ref.name)
+        return self.root / "files" / ref.path
+
+    def open(self, shard: Shard | None = None) -> Backend:
+        return self.open_shard(shard or self.empty(), self.directory(), self.fetch)
+
+    def keep(self, snapshot: Snapshot) -> tuple[FileRef, ...]:
+        refs = list(snapshot.kept)
+        for file in snapshot.new:
+            if file.data is not None:
+                digest = xxhash.xxh3_64_hexdigest(file.data)
+                refs.append(FileRef(file.name, len(file.data), digest, data=file.data))
+                continue
+            assert file.path is not None
+            stored = f"{next(self._numbers)}-{file.name}"
+            target = self.root / "files" / stored
+            shutil.copyfile(file.path, target)
+            digest = xxhash.xxh3_64_hexdigest(target.read_bytes())
+            refs.append(FileRef(file.name, target.stat().st_size, digest, path=stored))
+            self.uploaded.append(stored)
+        return tuple(refs)
+
+    def seal(self, backend: Backend, first: int = 0, last: int = 127) -> Shard:
+        snapshot = backend.snapshot()
+        refs = self.keep(snapshot)
+        backend.close()
+        return Shard(first, last, self.kind, refs, entries=snapshot.entries)
+
+    def contents(self, shard: Shard) -> dict[bytes, bytes]:
+        backend = self.open(shard)
+        try:
+            return dict(backend.scan(b"\0\0", b"\xff\xff\xff"))
+        finally:
+            backend.close()
+
+    def checksums(self) -> dict[str, str]:
+        return {
+            file.name: xxhash.xxh3_64_hexdigest(file.read_bytes()) for file in (self.root / "files").iterdir()
+        }
+
+
+BACKENDS: dict[str, Callable[[], OpenShard]] = {
+    "memory": memory_backend,
+    "rocksdb": lambda: rocksdb_backend(RocksOptions(write_buffer=MIB)),
+    "rocksdb level": lambda: rocksdb_backend(RocksOptions(write_buffer=MIB, compaction="level")),
+    "rocksdb large": lambda: rocksdb_backend(RocksOptions(write_buffer=MIB, preset="large")),
+}
+
+
+@pytest.fixture(params=list(BACKENDS))
+def shelf(request: pytest.FixtureRequest, tmp_path: Path) -> Shelf:
+    return Shelf(tmp_path, request.param.split()[0], BACKENDS[request.param]())
+
+
+@pytest.fixture
+def shelf_of(tmp_path: Path) -> Callable[..., Shelf]:
+    """shelf_of(open_shard): a shelf for a backend with options of its own."""
+    numbers = count()
+
+    def make(open_shard: OpenShard, kind: str = "rocksdb") -> Shelf:
+        return Shelf(tmp_path / f"shelf-{next(numbers)}", kind, open_shard)
+
+    return make

@@ -1,0 +1,281 @@
+"""What only the RocksDB backend does: files, merges, damage, options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from stateflow.checkpoint.records import Shard
+from stateflow.errors import CorruptError, StateflowError, UnavailableError, UsageError
+from stateflow.state.block_cache import block_cache, block_cache_usage
+from stateflow.state.corruption import translated
+from stateflow.state.encoding import prefix
+from stateflow.state.options import MIB, RocksOptions
+from stateflow.state.rocksdb import rocksdb_backend
+
+Make = Callable[..., Any]
+
+
+def key(number: int) -> bytes:
+    return prefix(number % 8, 1) + number.to_bytes(8, "big")
+
+
+def filled(shelf: Any, count: int, size: int = 60) -> Shard:
+    backend = shelf.open()
+    backend.write((key(n), os.urandom(size)) for n in range(count))
+    sealed: Shard = shelf.seal(backend)
+    return sealed
+
+
+def test_only_new_files_are_uploaded(shelf_of: Make) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    base = filled(shelf, 20_000)
+    backend = shelf.open(base)
+    backend.write((key(n), b"new") for n in range(0, 20_000, 100))
+    snapshot = backend.snapshot()
+    kept = {ref.name for ref in snapshot.kept}
+    assert kept == {ref.name for ref in base.files if ref.name.endswith(".sst")}
+    assert kept.isdisjoint(file.name for file in snapshot.new)
+    backend.close()
+
+
+def test_small_read_only_files_travel_in_the_record(shelf_of: Make) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    base = filled(shelf, 20_000)
+    by_name = {ref.name.split("-")[0]: ref for ref in base.files}
+    assert by_name["CURRENT"].data is not None
+    assert by_name["MANIFEST"].data is not None
+    assert all(ref.data is None for ref in base.files if ref.size > 8 << 10)
+
+
+def test_a_state_that_outgrows_the_threshold_moves_to_files(shelf_of: Make) -> None:
+    shelf = shelf_of(rocksdb_backend(RocksOptions(inline_threshold=8 << 10)))
+    small = filled(shelf, 20)
+    assert not shelf.uploaded
+    backend = shelf.open(small)
+    backend.write((key(n), os.urandom(60)) for n in range(5000))
+    large = shelf.seal(backend)
+    assert shelf.uploaded
+    assert len(shelf.contents(large)) == 5000
+
+
+def test_names_of_files_are_never_given_twice_along_a_line(shelf_of: Make) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    shard = shelf.empty()
+    seen: dict[str, str] = {}
+    for generation in range(12):
+        backend = shelf.open(shard)
+        backend.write((key(n), os.urandom(40)) for n in range(generation, 4000, 3))
+        shard = shelf.seal(backend)
+        for ref in shard.files:
+            if ref.name.endswith(".sst"):
+                assert seen.setdefault(ref.name, ref.xxh3) == ref.xxh3
+
+
+def test_merges_bound_the_number_of_runs(shelf_of: Make) -> None:
+    for options in (RocksOptions(), RocksOptions(preset="write-heavy"), RocksOptions(compaction="level")):
+        shelf = shelf_of(rocksdb_backend(options))
+        shard = filled(shelf, 20_000)
+        most = 0
+        for generation in range(20):
+            backend = shelf.open(shard)
+            backend.write((key(n), os.urandom(60)) for n in range(generation, 20_000, 50))
+            shard = shelf.seal(backend)
+            most = max(most, sum(ref.name.endswith(".sst") for ref in shard.files))
+        assert most <= options.runs + 2
+        assert shard.bytes < 3 * 20_000 * 80
+
+
+def test_uploads_stay_below_ten_times_the_changes(shelf_of: Make) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    shard, total = filled(shelf, 50_000), 0
+    changed = 0
+    for generation in range(100):
+        backend = shelf.open(shard)
+        changes = [(key((n * 7919 + generation * 31) % 50_000), os.urandom(60)) for n in range(500)]
+        changed += sum(len(name) + len(value) for name, value in changes)
+        backend.write(changes)
+        snapshot = backend.snapshot()
+        total += sum(len(f.data) if f.data is not None else f.path.stat().st_size for f in snapshot.new)
+        shard = Shard(0, 127, "rocksdb", shelf.keep(snapshot))
+        backend.close()
+    assert total < 10 * changed
+
+
+def test_a_snapshot_tells_merged_bytes_from_the_batch_s_own(shelf_of: Make) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    shard, flushed, merged = filled(shelf, 20_000), [], []
+    for generation in range(6):
+        backend = shelf.open(shard)
+        backend.write((key(n), os.urandom(60)) for n in range(generation, 20_000, 20))
+        snapshot = backend.snapshot()
+        flushed.append(snapshot.metrics["flushed_bytes"])
+        merged.append(snapshot.compacted_bytes)
+        shard = Shard(0, 127, "rocksdb", shelf.keep(snapshot))
+        backend.close()
+    assert all(60_000 < own < 120_000 for own in flushed)
+    assert merged[0] == 0
+    assert max(merged) > 100_000
+
+
+def test_levels_stop_merging_beyond_the_budget(shelf_of: Make) -> None:
+    shelf = shelf_of(rocksdb_backend(RocksOptions(compaction="level", compaction_budget=0)))
+    shard = filled(shelf, 5000)
+    for generation in range(10):
+        backend = shelf.open(shard)
+        backend.write((key(n), b"%d" % generation) for n in range(generation, 5000, 7))
+        shard = shelf.seal(backend)
+    assert len(shelf.contents(shard)) == 5000
+
+
+def test_small_ranges_leave_no_range_tombstones(shelf_of: Make) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    backend = shelf.open(filled(shelf, 5000))
+    for number in range(0, 800, 8):
+        backend.delete_range(key(number), key(number) + b"\xff")
+    snapshot = backend.snapshot()
+    assert snapshot.metrics["range_deletes"] == 0
+    backend.close()
+
+
+@pytest.mark.parametrize("where", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("read", ["get", "get_many", "scan"])
+def test_a_flipped_bit_is_reported_and_names_the_file(shelf_of: Make, where: float, read: str) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    base = filled(shelf, 20_000)
+    ref = max(base.files, key=lambda file: file.size)
+    path = shelf.root / "files" / ref.path
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * where)] ^= 0x10
+    path.unlink()
+    path.write_bytes(data)
+    keys = [key(number) for number in range(20_000)]
+
+    def read_all() -> None:
+        backend = shelf.open(base)
+        try:
+            if read == "get":
+                for name in keys:
+                    backend.get(name)
+            elif read == "get_many":
+                backend.get_many(keys)
+            else:
+                list(backend.scan(b"\0\0", b"\xff"))
+        finally:
+            backend.close()
+
+    with pytest.raises(CorruptError, match=rf"{ref.name}.*stateflow verify"):
+        read_all()
+
+
+def test_a_missing_file_is_named(shelf_of: Make) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    base = filled(shelf, 20_000)
+    ref = max(base.files, key=lambda file: file.size)
+    lacking = msgspec.structs.replace(base, files=tuple(r for r in base.files if r is not ref))
+    with pytest.raises(CorruptError, match=ref.name):
+        shelf.contents(lacking)
+
+
+def test_an_opening_that_fails_leaves_no_directory(shelf_of: Make, tmp_path: Path) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    base = filled(shelf, 20_000)
+
+    def unreachable(ref: Any) -> Path:
+        raise UnavailableError("the store is away")
+
+    directory = tmp_path / "private"
+    with pytest.raises(UnavailableError, match="the store is away"):
+        shelf.open_shard(base, directory, unreachable)
+    assert not directory.exists()
+
+
+def test_files_are_copied_where_they_cannot_be_linked(
+    shelf_of: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    base = filled(shelf, 5000)
+
+    def other_device(*_: Any) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", other_device)
+    assert len(shelf.contents(base)) == 5000
+
+
+TEXTS: list[tuple[str, type[StateflowError], str]] = [
+    (
+        "IO error: No space left on device: While appending to file: /s/000012.sst",
+        UnavailableError,
+        "/scratch is full",
+    ),
+    ("IO error: Disk quota exceeded: /s/LOG", UnavailableError, "/scratch is full"),
+    (
+        "Corruption: block checksum mismatch: stored = 1, in /s/000012.sst offset 0",
+        CorruptError,
+        "file 000012.sst is",
+    ),
+    (
+        "IO error: No such file or directory: While open: /s/000031.sst: No",
+        CorruptError,
+        "file 000031.sst is",
+    ),
+    ("Corruption: CURRENT file does not end with newline", CorruptError, "file CURRENT is"),
+    ("Corruption: in MANIFEST-000005 x", CorruptError, "file MANIFEST-000005 is"),
+    ("Corruption: something", CorruptError, "a file is"),
+    ("Busy: try again", UnavailableError, "a retry may help"),
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "says"), TEXTS)
+def test_what_rocksdb_says_becomes_an_error_with_a_next_step(
+    text: str, kind: type[StateflowError], says: str
+) -> None:
+    error = translated(Exception(text), Path("/scratch"))
+    assert type(error) is kind
+    assert says in str(error)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"preset": "huge"},
+        {"compaction": "fifo"},
+        {"compression": "bz2"},
+        {"write_buffer": 5},
+        {"block_cache": 0},
+        {"inline_threshold": 2 * MIB},
+        {"compaction_budget": -1},
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=next(iter(options))):
+        RocksOptions(**options)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "snappy", "none"])
+def test_every_compression_is_read_by_every_other(shelf_of: Make, compression: Any) -> None:
+    shelf = shelf_of(rocksdb_backend(RocksOptions(compression=compression)))
+    base = filled(shelf, 2000)
+    shelf.open_shard = rocksdb_backend(RocksOptions(preset="large", compaction="level"))
+    assert len(shelf.contents(base)) == 2000
+
+
+def test_blocks_stay_cached_between_openings(shelf_of: Make) -> None:
+    assert block_cache(MIB) is block_cache(2 * MIB)
+    shelf = shelf_of(rocksdb_backend())
+    base = filled(shelf, 20_000)
+    backend = shelf.open(base)
+    backend.get_many([key(n) for n in range(20_000)])
+    backend.close()
+    used = block_cache_usage()
+    assert used > 500_000
+    backend = shelf.open(base)
+    backend.get_many([key(n) for n in range(20_000)])
+    backend.close()
+    assert block_cache_usage() < used * 1.2

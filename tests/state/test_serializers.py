@@ -1,0 +1,322 @@
+"""Values: frozen bytes, the declared type comes back, a wrong type is refused when it is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import uuid
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from enum import Enum
+from typing import Any, NamedTuple, Optional, cast
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateflow.errors import CorruptError, IncompatibleError, StateTypeError, UsageError
+from stateflow.state.keytypes import key_codec_for, key_types_for
+from stateflow.state.serializers import RAW, CustomSerializer, serializer_for, with_expiry
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+@dataclasses.dataclass
+class Order:
+    user: int
+    amount: float
+    at: datetime
+    tags: list[str] = dataclasses.field(default_factory=list)
+    parent: Order | None = None
+
+
+@dataclasses.dataclass
+class WiderOrder:
+    user: float
+    amount: float
+    at: datetime
+    note: str = "none"
+
+
+class Point(NamedTuple):
+    x: int
+    y: str = "y"
+
+
+class Event(msgspec.Struct):
+    id: uuid.UUID
+    price: Decimal
+    day: date
+
+
+class Colour(Enum):
+    RED = "r"
+
+
+CASES: list[tuple[Any, Any, str, str]] = [
+    (bool, True, "bool", "0101"),
+    (int, -2, "int", "02feffffffffffffff"),
+    (float, 2.5, "float", "030000000000000440"),
+    (str, "é", "str", "04c3a9"),
+    (bytes, b"\0q", "bytes", "050071"),
+    (date, date(1970, 1, 2), "date", "0601000000"),
+    (datetime, datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), "datetime", "0740420f0000000000"),
+    (Decimal, Decimal("1.50"), "decimal", "08312e3530"),
+    (list[int], [1, 2], "list<int>", "09920102"),
+    (dict[str, int], {"a": 1}, "map<str,int>", "0981a16101"),
+    (dict[int, list[str]], {1: ["a"]}, "map<int,list<str>>", "09810191a161"),
+    (float | None, None, "optional<float>", "09c0"),
+    (Optional[str], "a", "optional<str>", "09a161"),  # noqa: UP045 - users write both
+    (int | str, "a", "union<int,str>", "09a161"),
+    (str | int, 1, "union<int,str>", "0901"),
+    (set[int], {1}, "set<int>", "099101"),
+    (frozenset[int], frozenset({1}), "frozenset<int>", "099101"),
+    (tuple[int, ...], (1, 2), "tuple<int,...>", "09920102"),
+    (tuple[int, str], (1, "a"), "tuple<int,str>", "099201a161"),
+    (Point, Point(1), "namedtuple Point{x:int,y?:str}", "099201a179"),
+    (Colour, Colour.RED, "enum Colour<RED='r'>", "09a172"),
+    (
+        Event,
+        Event(uuid.UUID(int=0), Decimal("0.1"), date(2020, 1, 1)),
+        "struct Event{id:uuid,price:decimal,day:date}",
+        (
+            "0983a26964d92430303030303030302d303030302d303030302d303030302d303030303030303030303030a57072696365a3302e31"
+            "a3646179aa323032302d30312d3031"
+        ),
+    ),
+    (
+        Order,
+        Order(1, 2.5, NOON, ["a"], Order(2, 0.0, NOON)),
+        "struct Order{user:int,amount:float,at:datetime,tags?:list<str>,parent?:optional<struct Order>}",
+        (
+            "0985a47573657201a6616d6f756e74cb4004000000000000a26174d6ff6b003640a47461677391a161a6706172656e74"
+            "85a47573657202a6616d6f756e74cb0000000000000000a26174d6ff6b003640a47461677390a6706172656e74c0"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "schema", "frozen"), CASES)
+def test_schema_and_bytes_never_change(hint: Any, value: Any, schema: str, frozen: str) -> None:
+    serializer = serializer_for(hint)
+    assert serializer.schema == schema
+    assert serializer.dumps(value).hex() == frozen
+
+
+@pytest.mark.parametrize(("hint", "value", "schema", "frozen"), CASES)
+def test_what_is_read_is_equal_of_the_declared_type_and_fresh(
+    hint: Any, value: Any, schema: str, frozen: str
+) -> None:
+    serializer = serializer_for(hint)
+    for stored in (serializer.dumps(value), serializer.dumps_with_expiry(value, 77)):
+        one, two = serializer.loads(stored), serializer.loads(stored)
+        assert one == value
+        assert type(one) is type(value)
+        if isinstance(value, (list, dict, set, Order)):
+            assert one is not two
+
+
+@pytest.mark.parametrize(("hint", "value", "schema", "frozen"), CASES)
+def test_an_expiry_stands_between_header_and_value(hint: Any, value: Any, schema: str, frozen: str) -> None:
+    serializer = serializer_for(hint)
+    plain = serializer.dumps(value)
+    stored = serializer.dumps_with_expiry(value, 1_000_000)
+    assert stored == bytes([plain[0] | 0x80]) + bytes.fromhex("00000000000f4240") + plain[1:]
+    assert serializer.expiry(stored) == 1_000_000
+    assert serializer.expiry(plain) is None
+    assert with_expiry(plain, 1_000_000) == stored
+    assert with_expiry(with_expiry(plain, -5), 1_000_000) == stored
+    assert serializer.expiry(with_expiry(plain, -5)) == -5
+
+
+@given(st.floats() | st.integers(-(2**63), 2**63 - 1))
+def test_numbers_come_back_exactly(value: float) -> None:
+    serializer = serializer_for(type(value))
+    read = serializer.loads(serializer.dumps(value))
+    assert read == value or (math.isnan(read) and math.isnan(value))
+    assert math.copysign(1, read) == math.copysign(1, value) or math.isnan(value)
+
+
+@given(st.datetimes(timezones=st.timezones()))
+def test_instants_come_back_in_utc(value: datetime) -> None:
+    for hint, wrap in ((datetime, lambda v: v), (list[datetime], lambda v: [v])):
+        serializer = serializer_for(hint)
+        try:
+            stored = serializer.dumps(wrap(value))
+        except (StateTypeError, OverflowError):
+            # Shifted to UTC it lies outside the years that Python knows.
+            assert value.year in (1, 9999)
+            return
+        read = serializer.loads(stored)
+        read = read if hint is datetime else read[0]
+        assert read == value.astimezone(UTC)
+        assert read.utcoffset() == timedelta(0)
+
+
+@given(st.decimals())
+def test_decimals_keep_all_their_digits(value: Decimal) -> None:
+    serializer = serializer_for(Decimal)
+    assert str(serializer.loads(serializer.dumps(value))) == str(value)
+
+
+WRONG: list[tuple[Any, Any, str]] = [
+    (int, True, "expected int, got bool"),
+    (int, 2.0, "expected int, got float"),
+    (int, 2**63, "64 bits"),
+    (int, None, "expected int, got NoneType"),
+    (float, False, "expected float, got bool"),
+    (float, "1", "expected float, got str: '1'"),
+    (float, Decimal(1), "expected float, got Decimal"),
+    (bool, 1, "expected bool, got int"),
+    (str, b"x", "expected str, got bytes"),
+    (str, "\ud800", "surrogate"),
+    (bytes, "x", "expected bytes, got str"),
+    (date, NOON, "expected date, got datetime"),
+    (datetime, date(2020, 1, 1), "expected datetime, got date"),
+    (datetime, datetime(2020, 1, 1), "no time zone"),
+    (list[datetime], [datetime(2020, 1, 1)], "time zone"),
+    (dict[str, datetime], {"a": datetime(2020, 1, 1)}, "time zone"),
+    (Order, Order(1, 1.0, datetime(2020, 1, 1)), "time zone"),
+    (Order, Order(cast("Any", "x"), 1.0, NOON), "expected `int`, got `str` - at `\\$.user`"),
+    (Order, {"user": 1}, "expected Order, got dict"),
+    (Order, None, "expected Order, got NoneType"),
+    (Event, Order(1, 1.0, NOON), "expected Event, got Order"),
+    (list[int], ["a"], "expected `int`, got `str`"),
+    (list[int], 5, "expected `array`, got `int`"),
+    (float | None, "a", "got `str`"),
+    (list[int], [2**70], "list\\[int\\]"),
+    (list[object], [1], "cannot be kept"),
+]
+
+
+@pytest.mark.parametrize(("hint", "value", "says"), WRONG)
+def test_a_wrong_type_is_refused_when_it_is_written(hint: Any, value: Any, says: str) -> None:
+    for refuse in ("dumps", "check"):
+        with pytest.raises(UsageError, match=says):
+            getattr(serializer_for(hint), refuse)(value)
+    if "kept" not in says:
+        with pytest.raises(StateTypeError, match=says):
+            serializer_for(hint).dumps_with_expiry(value, 5)
+
+
+def test_text_that_looks_like_a_datetime_is_no_datetime() -> None:
+    serializer = serializer_for(dict[str, datetime])
+    value = {"2020-01-01T00:00:00": NOON}
+    assert serializer.loads(serializer.dumps(value)) == value
+
+
+def test_numbers_of_other_kinds_are_converted() -> None:
+    numbers = serializer_for(float)
+    for given_number in (3, np.float32(3), np.int64(3)):
+        assert numbers.loads(numbers.dumps(given_number)) == 3.0
+        assert type(numbers.loads(numbers.dumps(given_number))) is float
+    whole = serializer_for(int)
+    assert whole.loads(whole.dumps(np.int32(3))) == 3
+    assert serializer_for(bool).dumps(np.bool_(True)) == serializer_for(bool).dumps(True)
+
+
+WIDER: list[tuple[Any, Any, Any, Any]] = [
+    (int, 3, float, 3.0),
+    (int, 3, int | None, 3),
+    (int, 3, float | None, 3.0),
+    (str, "a", str | None, "a"),
+    (datetime, NOON, datetime | None, NOON),
+    (date, date(2020, 1, 1), date | None, date(2020, 1, 1)),
+    (Decimal, Decimal("1.5"), Decimal | None, Decimal("1.5")),
+    (list[int], [1], list[float], [1.0]),
+    (Order, Order(1, 2.0, NOON, ["dropped"]), WiderOrder, WiderOrder(1.0, 2.0, NOON, "none")),
+]
+
+
+@pytest.mark.parametrize(("old", "value", "new", "expected"), WIDER)
+def test_a_widened_state_reads_its_old_values(old: Any, value: Any, new: Any, expected: Any) -> None:
+    for stored in (serializer_for(old).dumps(value), serializer_for(old).dumps_with_expiry(value, 5)):
+        read = serializer_for(new).loads(stored)
+        assert read == expected
+        assert type(read) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("old", "value", "new"),
+    [(str, "a", int), (float, 1.5, int), (list[int], [1], int), (int, 1, str), (WiderOrder, None, Order)],
+)
+def test_an_old_value_that_does_not_fit_is_refused(old: Any, value: Any, new: Any) -> None:
+    stored = serializer_for(old).dumps(value or WiderOrder(1.5, 1.0, NOON))
+    with pytest.raises(IncompatibleError, match="stored value"):
+        serializer_for(new).loads(stored)
+
+
+@pytest.mark.parametrize("damaged", ["", "7f00", "00", "02"])
+def test_a_damaged_value_is_reported(damaged: str) -> None:
+    with pytest.raises(CorruptError, match="damaged"):
+        serializer_for(int).loads(bytes.fromhex(damaged))
+
+
+def test_damaged_structure_is_reported() -> None:
+    with pytest.raises(CorruptError, match="damaged"):
+        serializer_for(list[int]).loads(bytes.fromhex("099201"))
+
+
+@pytest.mark.parametrize("hint", [Any, object, list, dict, complex, dict[str, Any], list[complex]])
+def test_types_that_do_not_say_what_to_restore_are_refused(hint: Any) -> None:
+    with pytest.raises(UsageError, match="does not say what to restore"):
+        serializer_for(hint)
+
+
+def test_a_custom_serializer_reads_what_its_older_versions_wrote() -> None:
+    old = serializer_for(
+        CustomSerializer("csv", 1, lambda v: ",".join(v).encode(), lambda b, _: b.decode().split(","))
+    )
+    new = serializer_for(
+        CustomSerializer(
+            "csv",
+            2,
+            lambda v: ";".join(v).encode(),
+            lambda b, version: b.decode().split("," if version == 1 else ";"),
+        )
+    )
+    assert (old.schema, new.schema) == ("custom:csv:1", "custom:csv:2")
+    assert new.loads(old.dumps(["a", "b"])) == ["a", "b"]
+    assert new.loads(new.dumps_with_expiry(["a", "b"], 9)) == ["a", "b"]
+    assert new.dumps(["a"]).hex() == "0a0200000061"
+
+
+def test_a_custom_serializer_must_make_bytes() -> None:
+    with pytest.raises(StateTypeError, match="'x' made str"):
+        serializer_for(CustomSerializer("x", 1, cast("Any", str), lambda b, _: b)).dumps(5)
+    with pytest.raises(UsageError, match="without ':'"):
+        CustomSerializer("a:b", 1, bytes, lambda b, _: b)
+
+
+def test_raw_bytes_have_a_schema_of_their_own() -> None:
+    assert RAW.schema == "raw"
+    assert RAW.loads(RAW.dumps(b"x")) == b"x"
+    with pytest.raises(IncompatibleError):
+        serializer_for(bytes).loads(RAW.dumps(b"x"))
+
+
+def test_key_types_follow_the_declared_key() -> None:
+    assert key_types_for(int) == ("int",)
+    assert key_types_for(tuple[int, str]) == ("int", "str")
+    assert key_types_for(Point) == ("int", "str")
+    codec = key_codec_for(Point)
+    assert codec.decode(codec.encode(Point(1, "a")), 0)[0].y == "a"
+
+
+@pytest.mark.parametrize("hint", [float, tuple[int, float]])
+def test_float_is_no_key(hint: Any) -> None:
+    with pytest.raises(UsageError, match="float cannot be a key"):
+        key_types_for(hint)
+
+
+@pytest.mark.parametrize("hint", [list[int], tuple, tuple[int, ...], dict, Any])
+def test_other_types_are_no_keys(hint: Any) -> None:
+    with pytest.raises(UsageError, match="cannot be a key"):
+        key_types_for(hint)
+
+
+def test_zones_other_than_utc_are_the_same_instant() -> None:
+    serializer = serializer_for(datetime)
+    assert serializer.dumps(NOON) == serializer.dumps(NOON.astimezone(timezone(timedelta(hours=-3))))
