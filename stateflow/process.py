@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
-from typing import Any, Generic, Protocol, TypeVar, get_args, get_origin
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 from stateflow.errors import UsageError
 from stateflow.state.declare import Declared, declared
@@ -105,13 +105,16 @@ class Process(Generic[K]):
             )
         object.__setattr__(self, name, value)
 
+    _declarations: ClassVar[Declared]
+    _declared_names: ClassVar[frozenset[str]]
+
     @classmethod
     def declarations(cls) -> Declared:
         found = cls.__dict__.get("_declarations")
         if found is None:
             found = declared(cls)
             cls._declarations = found
-        return found  # type: ignore[no-any-return]
+        return found
 
     @classmethod
     def declared_names(cls) -> frozenset[str]:
@@ -120,7 +123,7 @@ class Process(Generic[K]):
             found = cls.declarations()
             names = frozenset((*found.states, *found.timers, *found.operator))
             cls._declared_names = names
-        return names  # type: ignore[no-any-return]
+        return names
 
 
 class KeyedProcess(Process[K], Generic[K, R, O]):

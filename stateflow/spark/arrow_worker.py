@@ -23,7 +23,7 @@ from stateflow.operators.keyed import UserCodeError
 from stateflow.spark.acks import Ack
 from stateflow.spark.place import TaskPlace
 from stateflow.spark.shards import TaskShards
-from stateflow.spark.worker import marked
+from stateflow.spark.worker import marked, spare_the_collector
 from stateflow.state.backend import Backend, OpenShard
 from stateflow.state.bound import Cursor
 from stateflow.state.columnstate import ColumnState
@@ -68,6 +68,7 @@ def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
     from pyspark import TaskContext
 
     began = time.perf_counter()
+    spare_the_collector()
     sys.path.extend(path for path in task.user_paths if path not in sys.path)
     spark_task = TaskContext.get()
     assert spark_task is not None

@@ -58,7 +58,7 @@ class Placement:
                 declared.setAccessible(True)
                 declared.set(pinned, jvm.scala.Option.empty())
         session: Any = self._spark._jsparkSession
-        return DataFrame(session.internalCreateDataFrame(pinned, frame._jdf.schema(), False), self._spark)  # type: ignore[operator]
+        return DataFrame(session.internalCreateDataFrame(pinned, frame._jdf.schema(), False), self._spark)
 
     def hosts_of(self, attempts: Sequence[int]) -> tuple[str, ...]:
         """Where these task attempts ran, as preferred locations for the next batch."""
