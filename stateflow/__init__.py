@@ -2,8 +2,8 @@
 
     import stateflow as sf
 
-This list is the whole public surface; everything else is private. A name is loaded when it is first used, so that
-the command line and DAG files do not pay for Spark, Arrow and RocksDB.
+This list is the whole public surface; everything else is private. A name is loaded when it is first used, so
+that the command line and DAG files do not pay for Spark, Arrow and RocksDB.
 """
 
 from importlib import import_module

@@ -1,37 +1,300 @@
-"""A job from outside: what the command line, Airflow and scripts call. Nothing here needs Spark but `run`."""
+"""A job from outside: what the command line, Airflow and scripts call. Only `run` and `abandon` may need Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import getpass
+import inspect as signatures
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-
+from stateflow.checkpoint.abandon import Abandoned, Probe
+from stateflow.checkpoint.abandon import abandon as abandon_record
+from stateflow.checkpoint.collection import CollectionReport, Plan, collect, inspect
+from stateflow.checkpoint.control import (
+    StopRequest,
+    read_heartbeat,
+    read_progress,
+    request_stop,
+)
 from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.log import Log, list_jobs, read_identity, read_log
-from stateflow.checkpoint.records import Record
+from stateflow.checkpoint.log import Log, list_jobs, read_epochs, read_identity, read_log
+from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.records import Owner, Record
 from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.statistics import HistoryLine, Summary, history, summary
 from stateflow.checkpoint.store import Store
-from stateflow.errors import NotFoundError
+from stateflow.checkpoint.verification import Finding
+from stateflow.checkpoint.verification import verify as verify_job
+from stateflow.errors import BusyError, NotFoundError, UsageError
+from stateflow.status import JobStatus, status_of
+
+if TYPE_CHECKING:
+    from stateflow.checks import Check
+    from stateflow.config import Options
+    from stateflow.flow import Pipeline
+    from stateflow.spark.runner import RunReport
+
+COLLECTED_RETAINED = 3
+"""What `garbage` and `collect` keep unless told otherwise: the default of `retained_checkpoints`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """What a stop request has led to."""
+
+    epoch: int
+    outcome: Literal["not running", "requested", "stopped", "lost"]
+    checkpoint: int | None
+    """The newest complete checkpoint when the answer was known."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonPlan:
+    """What `abandon` would do."""
+
+    slot: int
+    epoch: int
+    decided_at: int
+    sinks: Mapping[str, str]
+    """Per sink uid, its kind and target."""
+    rows: int
+    record: Record
 
 
 class Job:
     """`Job("s3://bucket/root", "orders")`"""
 
-    def __init__(self, root: str, name: str, *, storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        root: str,
+        name: str,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        heartbeat_timeout: float = 10.0,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+        ids: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
         self.root = root
         self.name = name
         self.layout = JobLayout(name)
-        self.store: Store = open_store(root, dict(storage_options or {}))
+        self.storage_options = dict(storage_options or {})
+        self.store: Store = open_store(root, self.storage_options)
+        self._patience = heartbeat_timeout
+        self._clock, self._monotonic, self._sleep, self._ids = clock, monotonic, sleep, ids
+
+    @property
+    def exists(self) -> bool:
+        return read_identity(self.store, self.layout) is not None
 
     def log(self) -> Log:
         """Everything that is known of the job's records."""
-        if read_identity(self.store, self.layout) is None:
-            known = ", ".join(list_jobs(self.store)) or "none"
-            raise NotFoundError(f"there is no job {self.name!r} in {self.store.url}; its jobs are: {known}")
+        if not self.exists:
+            raise self._unknown()
         return read_log(self.store, self.layout)
 
     def checkpoints(self) -> list[Record]:
         """Complete checkpoints, oldest first."""
         return list(self.log().checkpoints)
+
+    def history(self) -> list[HistoryLine]:
+        """Every record that ever stood, collected ones too, oldest first."""
+        return history(self.store, self.layout, log=self.log())
+
+    def summary(self) -> Summary:
+        """The gauges that Flink shows for a job."""
+        return summary(self.history())
+
+    def status(self) -> JobStatus:
+        """The job at one glance; by clocks where it says RUNNING or LOST, so decide nothing by it."""
+        log = self.log()
+        epoch = log.newest_epoch
+        return status_of(
+            log,
+            self.store.url,
+            heartbeat=read_heartbeat(self.store, self.layout, epoch),
+            progress=read_progress(self.store, self.layout, epoch),
+            pins=list_pins(self.store, self.layout),
+            lines=history(self.store, self.layout, log=log),
+            now=self._clock(),
+            patience=round(self._patience * 1e6),
+        )
+
+    def check(
+        self,
+        pipeline: Pipeline,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        parallelism: int = 0,
+        allow_non_restored_state: bool = False,
+    ) -> Check:
+        """Whether a run of the pipeline would fit the newest state. Parameters that are not given are its last ones."""
+        from stateflow.checks import compare
+
+        record = None
+        if self.exists:
+            log = read_log(self.store, self.layout)
+            decided = log.decided
+            record = decided if decided is not None and decided.carries_state else log.head
+        given = {**known_parameters(pipeline, record), **(parameters or {})}
+        return compare(
+            pipeline.build(given),
+            self.name,
+            record,
+            parallelism=parallelism,
+            allow_non_restored_state=allow_non_restored_state,
+        )
+
+    def run(
+        self,
+        pipeline: Pipeline,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        options: Options,
+        **request: Any,
+    ) -> RunReport:
+        """Runs the pipeline as this job, to the end of its trigger. `request` takes the fields of `RunRequest`."""
+        from stateflow.spark.runner import RunRequest, run
+
+        return run(RunRequest(pipeline, options, dict(parameters or {}), job=self.name, **request))
+
+    def stop(
+        self, *, wait: float | None = None, reason: str = "", savepoint: str = "", drain: bool = False
+    ) -> Stopped:
+        """Asks the newest run to end after its batch; with `wait` (seconds) watches until it has.
+
+        A run whose heart does not beat while watched is called lost. BusyError when the time is up.
+        """
+        log = self.log()
+        epoch = log.newest_epoch
+        beat = read_heartbeat(self.store, self.layout, epoch)
+        if epoch == 0 or (beat is not None and beat.ended):
+            return self._stopped(epoch, "not running")
+        request = StopRequest(
+            epoch=epoch,
+            by=whoever(self._ids),
+            reason=reason,
+            drain=drain,
+            savepoint=savepoint,
+            at=self._clock(),
+        )
+        request_stop(self.store, self.layout, request)
+        if wait is None:
+            return self._stopped(epoch, "requested")
+        began = last_change = self._monotonic()
+        counter = beat.counter if beat else 0
+        while True:
+            now = self._monotonic()
+            beat = read_heartbeat(self.store, self.layout, epoch)
+            if (beat is not None and beat.ended) or max(read_epochs(self.store, self.layout)) > epoch:
+                return self._stopped(epoch, "stopped")
+            if beat is not None and beat.counter != counter:
+                counter, last_change = beat.counter, now
+            if now - last_change > self._patience:
+                return self._stopped(epoch, "lost")
+            if now - began > wait:
+                raise BusyError(
+                    f"the run of job {self.name!r} (epoch {epoch}) has not ended in {wait:g} s: it was asked to, and will "
+                    "after its batch"
+                )
+            self._sleep(0.25)
+
+    def plan_abandon(self, slot: int) -> AbandonPlan:
+        """What `abandon` would give up; nothing is written."""
+        log = self.log()
+        pending = [r for r in log.pending if r.carries_state]
+        if not pending or pending[0].slot != slot:
+            advice = (
+                f"the next one to carry out is {pending[0].slot}"
+                if pending
+                else "every record is carried out"
+            )
+            raise UsageError(
+                f"record {slot} of job {self.name!r} cannot be abandoned: {advice}; `stateflow checkpoints {self.name}` "
+                "shows what is pending"
+            )
+        record = pending[0]
+        return AbandonPlan(
+            slot=slot,
+            epoch=record.epoch,
+            decided_at=record.at,
+            sinks={uid: f"{p.kind} {p.target}".strip() for uid, p in record.sinks.items()},
+            rows=sum(p.rows for p in record.sinks.values()),
+            record=record,
+        )
+
+    def abandon(
+        self,
+        slot: int,
+        *,
+        reason: str = "",
+        probe: Probe | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> Abandoned:
+        """Completes a decided record without the outputs that cannot be delivered. Fences a running run.
+
+        `probe` tells which sinks have the output; left out, tables are asked, for which Spark is started.
+        """
+        self.plan_abandon(slot)
+        return abandon_record(
+            self.store,
+            self.layout,
+            slot,
+            owner=whoever(self._ids),
+            ids=self._ids,
+            clock=self._clock,
+            probe=probe or self._asked(conf or {}),
+            reason=reason,
+        )
+
+    def verify(self, *, deep: bool = False) -> list[Finding]:
+        """Everything that is wrong with the job; with `deep` every file is read and compared."""
+        if not self.exists:
+            raise self._unknown()
+        return verify_job(self.store, self.layout, deep=deep)
+
+    def garbage(self, retained: int = COLLECTED_RETAINED) -> Plan:
+        """What `collect` would delete now, and what it keeps and why."""
+        if not self.exists:
+            raise self._unknown()
+        return inspect(self.store, self.layout, retained)
+
+    def collect(self, retained: int = COLLECTED_RETAINED) -> CollectionReport:
+        """Deletes what no checkpoint in need of keeping reaches; a running job need not be stopped for it."""
+        if not self.exists:
+            raise self._unknown()
+        return collect(
+            self.store, self.layout, collector=f"gc-{self._ids()}", retained=retained, orphans=True
+        )
+
+    def _asked(self, conf: Mapping[str, str]) -> Probe:
+        from stateflow.spark.delivered import delivered, needs_spark
+
+        def probe(record: Record) -> Mapping[str, bool]:
+            if not needs_spark(record):
+                return delivered(None, record, self.name)
+            from stateflow.spark.session import build_session
+
+            return delivered(build_session(f"stateflow abandon {self.name}", conf=conf), record, self.name)
+
+        return probe
+
+    def _stopped(
+        self, epoch: int, outcome: Literal["not running", "requested", "stopped", "lost"]
+    ) -> Stopped:
+        head = read_log(self.store, self.layout).head
+        return Stopped(epoch, outcome, head.slot if head else None)
+
+    def _unknown(self) -> NotFoundError:
+        known = ", ".join(list_jobs(self.store)) or "none"
+        return NotFoundError(f"there is no job {self.name!r} in {self.store.url}; its jobs are: {known}")
 
     def __repr__(self) -> str:
         return f"Job({self.root!r}, {self.name!r})"
@@ -42,3 +305,18 @@ def jobs(root: str, *, storage_options: Mapping[str, str] | None = None) -> list
     return list_jobs(open_store(root, dict(storage_options or {})))
 
 
+def known_parameters(pipeline: Pipeline, record: Record | None) -> dict[str, str]:
+    """The parameters of a record that the pipeline still takes."""
+    if record is None:
+        return {}
+    accepted = list(signatures.signature(pipeline.function).parameters.values())[1:]
+    names = {p.name for p in accepted if p.kind is not p.VAR_KEYWORD}
+    return {name: value for name, value in record.parameters.items() if name in names}
+
+
+def whoever(ids: Callable[[], str]) -> Owner:
+    """This process, as the owner of what it writes."""
+    user = ""
+    with suppress(Exception):  # a container may have no name for its user
+        user = getpass.getuser()
+    return Owner(run=ids(), host=socket.gethostname(), pid=os.getpid(), user=user)

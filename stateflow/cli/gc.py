@@ -1,0 +1,80 @@
+"""`stateflow gc`: deletes what nothing reaches; without --yes it says what that is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stateflow.cli.options import Debug, JobName, Output, Root, Yes, configured, job_of
+from stateflow.cli.output import document, err, number, out, size, table
+
+if TYPE_CHECKING:
+    from stateflow.checkpoint.collection import Plan
+
+
+def gc(
+    job: JobName,
+    yes: Yes = False,
+    retained: Annotated[
+        int | None,
+        typer.Option(
+            "--retained", min=1, help="Checkpoints to keep; else retained_checkpoints.", show_default=False
+        ),
+    ] = None,
+    root: Root = None,
+    output: Output = "text",
+    debug: Debug = False,
+) -> None:
+    """Collects subsumed records and their files, and what crashed runs left. Safe beside a running job."""
+    options = configured(root, debug=debug, retained_checkpoints=retained)
+    found = job_of(options, job)
+    plan = found.garbage(options.retained_checkpoints)
+    done = found.collect(options.retained_checkpoints) if yes else None
+    if output == "json":
+        document(
+            {
+                "job": job,
+                "deleted": done is not None,
+                "records": {
+                    slot: reason
+                    for slot, reason in plan.records.items()
+                    if done is None or slot in done.removed
+                },
+                "files": done.files if done else len(plan.files),
+                "bytes_by_reason": dict(done.bytes_by_reason if done else plan.bytes_by_reason),
+                "savepoints": list(done.savepoints if done else plan.savepoints),
+                "leftovers": list(plan.leftovers),
+                "kept": dict(plan.kept),
+                "withdrawn": list(done.withdrawn) if done else [],
+            }
+        )
+        return
+    if done is not None:
+        sizes = ", ".join(f"{reason} {size(count)}" for reason, count in sorted(done.bytes_by_reason.items()))
+        out().print(
+            f"deleted {len(done.removed)} records and {done.files} files ({sizes or 'no bytes'})",
+            markup=False,
+        )
+        return
+    _show(plan)
+    if not plan.empty:
+        err().print(f"Nothing was deleted. `stateflow gc {job} --yes` does it.", markup=False)
+
+
+def _show(plan: Plan) -> None:
+    rows: list[tuple[object, ...]] = [
+        (f"record {slot}", "keep", reason) for slot, reason in sorted(plan.kept.items())
+    ]
+    rows += [(f"record {slot}", "delete", reason) for slot, reason in plan.records.items()]
+    for reason, count in sorted(plan.bytes_by_reason.items()):
+        files = sum(file.reason == reason for file in plan.files)
+        rows.append((f"{number(files)} files, {size(count)}", "delete", reason))
+    rows += [(url, "delete", "claimed savepoint that nothing names") for url in plan.savepoints]
+    if plan.leftovers:
+        rows.append(
+            (f"{len(plan.leftovers)} claims, control files and pins", "delete", "of epochs that are over")
+        )
+    table("", ("what", "", "why"), rows)
+    if plan.empty:
+        out().print("nothing to collect")

@@ -1,0 +1,185 @@
+"""`stateflow jobs`, `show` and `checkpoints`: what there is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stateflow.cli.options import Debug, JobName, Output, Root, configured, job_of, root_of
+from stateflow.cli.output import document, facts, moment, number, out, seconds, size, table
+from stateflow.errors import StateflowError
+
+if TYPE_CHECKING:
+    from stateflow.checkpoint.statistics import HistoryLine
+    from stateflow.status import JobStatus
+
+_BRIEF = ("name", "status", "epoch", "head", "pending", "timeline", "state_size", "watermark")
+
+
+def jobs(root: Root = None, output: Output = "text", debug: Debug = False) -> None:
+    """The jobs of a checkpoint root."""
+    from stateflow.job import jobs as list_jobs
+
+    options = configured(root, debug=debug)
+    place = root_of(options)
+    found: list[dict[str, Any]] = []
+    for name in list_jobs(place, storage_options=options.storage_options):
+        try:
+            status = job_of(options, name).status()
+        except StateflowError as error:
+            # One damaged job must not hide the others.
+            found.append({"name": name, "status": "UNREADABLE", "error": str(error)})
+            continue
+        whole = asdict(status)
+        found.append({**{field: whole[field] for field in _BRIEF}, **status.checkpoints})
+    if output == "json":
+        document({"root": place, "jobs": found})
+        return
+    rows = [
+        (
+            job["name"],
+            job["status"],
+            job.get("head"),
+            ", ".join(map(str, job.get("pending", ()))),
+            job.get("numberOfCompletedCheckpoints"),
+            size(job["state_size"]) if "state_size" in job else job.get("error"),
+            job.get("epoch"),
+        )
+        for job in found
+    ]
+    columns = ("job", "status", "checkpoint", "pending", "completed", "state", "epoch")
+    table("", columns, rows, right=("checkpoint", "completed", "state", "epoch"))
+
+
+def show(job: JobName, root: Root = None, output: Output = "text", debug: Debug = False) -> None:
+    """One job: its newest checkpoint, operators, sources, sinks and what keeps old state."""
+    status = job_of(configured(root, debug=debug), job).status()
+    if output == "json":
+        document(status)
+        return
+    _show(status)
+
+
+def _show(status: JobStatus) -> None:
+    owner = status.owner
+    who = f"DAG run {owner['dag_run']}" if owner.get("dag_run") else f"run {str(owner.get('run', '-'))[:8]}"
+    facts(
+        [
+            ("job", f"{status.name} ({status.uuid})"),
+            ("root", status.root),
+            ("status", status.status),
+            ("checkpoint", status.head),
+            ("pending", ", ".join(map(str, status.pending))),
+            ("epoch", f"{status.epoch}, {who} on {owner.get('host', '-')}" if status.epoch else None),
+            ("last sign of life", moment(status.heartbeat_at)),
+            ("timeline", status.timeline),
+            ("watermark", moment(status.watermark)),
+            ("state", f"{size(status.state_size)} in {status.num_files} files"),
+            ("checkpoints", f"{status.checkpoints.get('numberOfCompletedCheckpoints', 0)} completed"),
+            ("tags", ", ".join(f"{name} -> {slot}" for name, slot in status.tags.items())),
+            ("other pins", ", ".join(f"{p['kind']} on {p['checkpoint']}" for p in status.pins)),
+            ("parameters", ", ".join(f"{name}={value}" for name, value in status.parameters.items())),
+        ]
+    )
+    if status.operators:
+        rows = [
+            (
+                o.uid,
+                o.key,
+                o.parallelism,
+                o.max_parallelism,
+                o.shards,
+                number(o.entries),
+                size(o.state_size),
+                o.backend,
+            )
+            for o in status.operators
+        ]
+        columns = ("operator", "key", "parallelism", "max", "shards", "entries", "state", "backend")
+        out().print()
+        table("", columns, rows, right=columns[2:7])
+        states = [(o.uid, name, text) for o in status.operators for name, text in o.states.items()]
+        out().print()
+        table("", ("operator", "state", "type"), states)
+    if status.sources:
+        out().print()
+        rows_ = [(s.uid, s.kind, s.position, moment(s.event_time)) for s in status.sources]
+        table("", ("source", "kind", "position", "newest event"), rows_)
+    if status.sinks:
+        out().print()
+        table(
+            "",
+            ("sink", "kind", "target", "has"),
+            [(s.uid, s.kind, s.target, s.last_commit) for s in status.sinks],
+        )
+
+
+def checkpoints(
+    job: JobName,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many records.")] = 20,
+    root: Root = None,
+    output: Output = "text",
+    debug: Debug = False,
+) -> None:
+    """History of a job's records, collected ones too, newest first."""
+    from stateflow.checkpoint.statistics import summary
+    from stateflow.status import line_document, summary_document
+
+    found = job_of(configured(root, debug=debug), job)
+    log = found.log()
+    lines = found.history()
+    gauges = summary_document(summary(lines))
+    standing = {record.slot for record in log.chain}
+    newest = list(reversed(lines))[:limit]
+    if output == "json":
+        document(
+            {
+                "job": job,
+                "counts": {
+                    "restored": sum(line.kind == "restore" for line in lines),
+                    "total": sum(line.kind == "checkpoint" for line in lines),
+                    "in_progress": gauges["numberOfInProgressCheckpoints"],
+                    "completed": gauges["numberOfCompletedCheckpoints"],
+                    "failed": gauges["numberOfFailedCheckpoints"],
+                },
+                "summary": gauges,
+                "history": [{**line_document(line), "discarded": line.id not in standing} for line in newest],
+            }
+        )
+        return
+    columns = (
+        "id",
+        "kind",
+        "status",
+        "kept",
+        "at",
+        "duration",
+        "rows",
+        "out",
+        "uploaded",
+        "state",
+        "files",
+        "sinks",
+    )
+    table("", columns, [_row(line, standing) for line in newest], right=("id", *columns[5:11]))
+
+
+def _row(line: HistoryLine, standing: set[int]) -> Sequence[object]:
+    checkpoint = line.kind == "checkpoint"
+    return (
+        line.id,
+        line.kind,
+        line.status,
+        "yes" if line.id in standing else "",
+        moment(line.latest_ack_timestamp * 1000),
+        seconds(line.end_to_end_duration / 1000) if checkpoint else None,
+        number(line.processed_rows) if checkpoint else None,
+        number(line.emitted_rows) if checkpoint else None,
+        size(line.checkpointed_size) if checkpoint else None,
+        size(line.state_size) if checkpoint else None,
+        line.num_files if checkpoint else None,
+        ", ".join(f"{uid} {came}" for uid, came in line.sinks.items()),
+    )

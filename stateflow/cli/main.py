@@ -1,0 +1,102 @@
+"""The `stateflow` command: one function per command, and the one place where errors become exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from typer.core import TyperGroup
+
+from stateflow.cli import abandon, check, doctor, gc, jobs, run, stop, verify
+from stateflow.cli.options import DEBUG, OUTPUT
+from stateflow.cli.output import err
+from stateflow.errors import StateflowError
+
+INTERRUPTED = 130
+"""What a shell expects of a command that Ctrl-C has ended."""
+
+
+class Commands(TyperGroup):
+    """Turns errors into one sentence on stderr and the exit code that a scheduler acts on."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except StateflowError as error:
+            _report(ctx, error, error.exit_code)
+            raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            err().print("stateflow: interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+        except BrokenPipeError:
+            # The reader, such as `head`, has seen enough; Python must not fail on flushing what is left.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except (OSError, RuntimeError, ValueError, TypeError, LookupError, AssertionError) as error:
+            if isinstance(error, typer.Exit | typer.Abort) or hasattr(error, "exit_code"):
+                raise
+            _report(ctx, error, 1)
+            raise typer.Exit(1) from None
+
+
+def _report(ctx: Any, error: Exception, code: int) -> None:
+    if ctx.meta.get(DEBUG):
+        err().print(escape("".join(traceback.format_exception(error))), end="")
+    if ctx.meta.get(OUTPUT) == "json":
+        body = {"type": type(error).__name__, "message": str(error), "exit_code": code}
+        sys.stderr.write(json.dumps({"error": body}, ensure_ascii=False) + "\n")
+        return
+    text = str(error)
+    if not isinstance(error, StateflowError):
+        text = f"{type(error).__name__}: {error} (not expected: --debug shows where)"
+    err().print(f"[bold red]stateflow:[/] {escape(text)}", soft_wrap=True)
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Keyed state, checkpoints and exactly-once output for PySpark pipelines. Data goes to stdout, progress and "
+    "logs to stderr; destructive commands only say what they would do unless given --yes.",
+    epilog="Exit codes: 0 fine, 1 failed (a retry may help), 2 usage, 3 not found, 4 incompatible, 5 fenced (never "
+    "retry), 6 corrupt, 7 a sink or source disagrees, 8 busy (wait), 9 store unavailable (retry).",
+)
+
+
+def _version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        print(f"stateflow {version('stateflow')}")
+        raise typer.Exit
+
+
+@app.callback()
+def stateflow(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="The version, and nothing else."),
+    ] = False,
+) -> None:
+    """Takes what belongs to no command."""
+
+
+app.command("run")(run.run)
+app.command("check")(check.check)
+app.command("jobs")(jobs.jobs)
+app.command("show")(jobs.show)
+app.command("checkpoints")(jobs.checkpoints)
+app.command("stop")(stop.stop)
+app.command("abandon")(abandon.abandon)
+app.command("verify")(verify.verify)
+app.command("gc")(gc.gc)
+app.command("doctor")(doctor.doctor)
+
+if __name__ == "__main__":
+    app(prog_name="stateflow")

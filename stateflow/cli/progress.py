@@ -1,0 +1,98 @@
+"""What a finished micro-batch looks like: a line for people, an object for programs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from stateflow.cli.output import moment, number, seconds, size
+
+if TYPE_CHECKING:
+    from stateflow.spark.loop import BatchReport
+    from stateflow.spark.runner import RunReport
+
+
+def batch_document(report: BatchReport, job: str) -> dict[str, Any]:
+    """One batch. Durations are milliseconds, times microseconds since 1970, sizes bytes."""
+    record, noted = report.record, report.statistics
+    metrics, operators = noted.get("metrics", {}), noted.get("operators", {})
+    counters: dict[str, int] = {}
+    for operator in operators.values():
+        for name, count in operator.get("counters", {}).items():
+            counters[name] = counters.get(name, 0) + count
+    shards = [s for o in record.operators.values() for subtask in o.shards for s in subtask]
+    times = [s.event_time for s in record.sources.values() if s.event_time is not None]
+    return {
+        "event": "checkpoint",
+        "job": job,
+        "id": report.slot,
+        "epoch": record.epoch,
+        "input_free": report.input_free,
+        "processed_rows": report.rows,
+        "emitted_rows": sum(p.rows for p in record.sinks.values()),
+        "rows_per_second": round(report.rows / report.duration, 1) if report.duration > 0 else 0.0,
+        "keys": sum(int(o.get("keys", 0)) for o in operators.values()),
+        "dead_letters": sum(int(o.get("dead_letters", 0)) for o in operators.values()),
+        "state_size": sum(s.bytes for s in shards),
+        "uploaded_bytes": int(metrics.get("uploaded_bytes", 0)),
+        "compacted_bytes": int(metrics.get("compacted_bytes", 0)),
+        "inlined_bytes": int(metrics.get("inlined_bytes", 0)),
+        "end_to_end_duration": round(report.duration * 1000),
+        "sync_duration": int(noted.get("evaluate_ms", 0)),
+        "upload_duration": round(metrics.get("upload_s", 0.0) * 1000),
+        "decide_duration": int(noted.get("decide_ms", 0)),
+        "commit_duration": int(noted.get("commit_ms", 0)),
+        "cache_hits": int(metrics.get("cache_hits", 0)),
+        "cache_misses": int(metrics.get("cache_misses", 0)),
+        "fetched_bytes": int(metrics.get("fetched_bytes", 0)),
+        "watermark": record.watermark,
+        "event_time": max(times) if times else None,
+        "event_time_lag": max(0, record.now - max(times)) // 1000 if times else None,
+        "counters": counters,
+    }
+
+
+def batch_line(body: dict[str, Any]) -> str:
+    """The same, on one line."""
+    flushed = max(0, body["uploaded_bytes"] - body["compacted_bytes"])
+    named = (("evaluate", "sync_duration"), ("upload", "upload_duration"), ("commit", "commit_duration"))
+    phases = ", ".join(f"{name} {seconds(body[field] / 1000)}" for name, field in named)
+    parts = [
+        f"chk {body['id']}",
+        "timers" if body["input_free"] else f"{number(body['processed_rows'])} rows",
+        f"{number(body['rows_per_second'])}/s",
+        f"{number(body['keys'])} keys",
+        f"state {size(body['state_size'])}",
+        f"up {size(flushed)} flushed + {size(body['compacted_bytes'])} compacted"
+        + (f" + {size(body['inlined_bytes'])} inline" if body["inlined_bytes"] else ""),
+        f"{seconds(body['end_to_end_duration'] / 1000)} ({phases})",
+    ]
+    if body["cache_hits"] or body["cache_misses"]:
+        parts.append(f"cache {body['cache_hits']}/{body['cache_hits'] + body['cache_misses']}")
+    if body["watermark"] is not None:
+        parts.append(f"watermark {moment(body['watermark'])}")
+    if body["event_time_lag"] is not None:
+        parts.append(f"lag {seconds(body['event_time_lag'] / 1000)}")
+    if body["dead_letters"]:
+        parts.append(f"{body['dead_letters']} dead letters")
+    parts += [f"{name} {number(count)}" for name, count in body["counters"].items()]
+    return "  ".join(parts)
+
+
+def run_document(report: RunReport) -> dict[str, Any]:
+    return {
+        "event": "summary",
+        "job": report.job,
+        "epoch": report.epoch,
+        "batches": report.batches,
+        "processed_rows": report.rows,
+        "lastCheckpointId": report.checkpoint,
+        "stopped": report.stopped,
+    }
+
+
+def run_line(report: RunReport) -> str:
+    at = f"at checkpoint {report.checkpoint}" if report.checkpoint is not None else "without a checkpoint"
+    return (
+        f"{report.job}: {report.stopped} {at} after {report.batches} "
+        f"batch{'' if report.batches == 1 else 'es'} and {number(report.rows)} rows"
+    )

@@ -1,0 +1,96 @@
+"""Log lines that say which job, epoch and slot they are about, as text or as JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Literal, TextIO
+
+QUIET = ("py4j", "pyspark", "urllib3", "asyncio")
+
+_about: dict[str, str | int] = {}
+"""What the process works on; a run takes one job, and its threads all work for it."""
+
+
+def about(**facts: str | int | None) -> None:
+    """Adds job, epoch or slot to every line from here on; None takes one away."""
+    for name, value in facts.items():
+        if value is None:
+            _about.pop(name, None)
+        else:
+            _about[name] = value
+
+
+@contextmanager
+def working_on(**facts: str | int | None) -> Iterator[None]:
+    """`about` for the length of a block."""
+    before = dict(_about)
+    about(**facts)
+    try:
+        yield
+    finally:
+        _about.clear()
+        _about.update(before)
+
+
+class _About(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        # What the line itself says, through `extra`, goes first.
+        record.about = {
+            name: getattr(record, name, _about.get(name))
+            for name in ("job", "epoch", "slot")
+            if getattr(record, name, _about.get(name)) is not None
+        }
+        return True
+
+
+class TextFormatter(logging.Formatter):
+    """`12:30:01 WARNING [orders e7 c42] message`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S")
+        facts = getattr(record, "about", {})
+        words = [str(facts["job"])] if "job" in facts else []
+        words += [
+            f"{letter}{facts[name]}" for letter, name in (("e", "epoch"), ("c", "slot")) if name in facts
+        ]
+        place = f" [{' '.join(words)}]" if words else ""
+        text = f"{at} {record.levelname}{place} {record.getMessage()}"
+        return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            **getattr(record, "about", {}),
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def set_up(
+    form: Literal["text", "json"], *, level: int = logging.WARNING, stream: TextIO | None = None
+) -> logging.Handler:
+    """Sends the library's lines to stderr; what others log there is shown from warnings up."""
+    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    handler.addFilter(_About())
+    root = logging.getLogger()
+    for old in [h for h in root.handlers if any(isinstance(f, _About) for f in h.filters)]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    logging.getLogger("stateflow").setLevel(level)
+    for name in QUIET:
+        logging.getLogger(name).setLevel(logging.ERROR)
+    return handler

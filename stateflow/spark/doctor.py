@@ -1,0 +1,132 @@
+"""What only a Spark session can tell: does it start, and do its executors have what tasks need?"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from stateflow.config import Options
+from stateflow.doctor import Finding
+from stateflow.errors import StateflowError
+from stateflow.spark.failures import translated
+from stateflow.spark.session import build_session
+
+MOST_SKEW = 1.0
+"""Seconds. Clocks decide nothing; one that is off makes what people read misleading."""
+
+
+def examine_spark(
+    options: Options,
+    *,
+    master: str | None,
+    conf: Mapping[str, str],
+    clock: Callable[[], float] = time.time,
+) -> Iterator[Finding]:
+    """Starts a session, or takes the one that runs, and looks at every executor that answers."""
+    began = clock()
+    try:
+        spark = build_session("stateflow doctor", master=master, conf=conf)
+    except StateflowError as error:
+        yield Finding("spark session", "fail", str(error), "see the message")
+        return
+    except Exception as error:
+        yield Finding("spark session", "fail", str(translated(error)), "check --master and the log above")
+        return
+    context = spark.sparkContext
+    yield Finding(
+        "spark session", "ok", f"{spark.version} on {context.master}, up in {clock() - began:.1f} s"
+    )
+    try:
+        spark._jvm.io.delta.tables.DeltaTable  # type: ignore[union-attr]  # noqa: B018 - loads the class
+        classes = spark._jvm.java.lang.Class.forName("org.apache.spark.sql.delta.DeltaLog")  # type: ignore[union-attr]
+        yield Finding("delta on the driver", "ok", str(classes.getName()))
+    except Exception:
+        yield Finding(
+            "delta on the driver",
+            "fail",
+            "Delta's classes are not there",
+            "add delta-spark's jar: spark.jars",
+        )
+    try:
+        answers = _answers(context, options.scratch_dir)
+    except Exception as error:
+        yield Finding(
+            "executors", "fail", str(translated(error)), "check that Python and stateflow are on every host"
+        )
+        return
+    yield from _judged(answers, clock)
+
+
+def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
+    # Nested, so that it travels whole: a worker without the library must be able to say so.
+    def look(_: Any) -> Any:
+        import importlib
+        import os
+        import platform
+        import socket
+        import tempfile
+        import time
+
+        def loads(module: str) -> str:
+            try:
+                return str(getattr(importlib.import_module(module), "__version__", "found"))
+            except Exception as error:
+                return f"missing: {error}"
+
+        try:
+            with tempfile.TemporaryFile(dir=scratch if scratch and os.path.isdir(scratch) else None):  # noqa: PTH112
+                writable = ""
+        except OSError as error:
+            writable = str(error)
+        yield {
+            "host": socket.gethostname(),
+            "executor": os.environ.get("SPARK_EXECUTOR_DIRS", ""),
+            "python": platform.python_version(),
+            "stateflow": loads("stateflow"),
+            "rocksdict": loads("rocksdict"),
+            "scratch": writable,
+            "at": time.time(),
+        }
+
+    slots = max(2, 2 * context.defaultParallelism)
+    before = time.time()
+    found: list[dict[str, Any]] = context.parallelize(range(slots), slots).mapPartitions(look).collect()
+    after = time.time()
+    for answer in found:
+        # Between the two is right; beyond them is the clock's own error.
+        answer["skew"] = max(before - answer["at"], answer["at"] - after, 0.0)
+    one_each: dict[tuple[str, str], dict[str, Any]] = {}
+    for answer in found:
+        one_each.setdefault((answer["host"], answer["executor"]), answer)
+    return list(one_each.values())
+
+
+def _judged(answers: list[dict[str, Any]], clock: Callable[[], float]) -> Iterator[Finding]:
+    own = platform.python_version_tuple()[:2]
+    for answer in answers:
+        where = f"executor on {answer['host']}"
+        problems = [
+            f"{module} {answer[module]}"
+            for module in ("stateflow", "rocksdict")
+            if answer[module].startswith("missing")
+        ]
+        if tuple(answer["python"].split(".")[:2]) != own:
+            problems.append(f"Python {answer['python']} while the driver has {platform.python_version()}")
+        if answer["scratch"]:
+            problems.append(f"scratch folder cannot be written to: {answer['scratch']}")
+        found = f"Python {answer['python']}, rocksdict {answer['rocksdict']}, scratch writable"
+        if problems:
+            yield Finding(
+                where, "fail", "; ".join(problems), "install the same environment there: PYSPARK_PYTHON"
+            )
+        elif answer["skew"] > MOST_SKEW:
+            yield Finding(
+                where,
+                "warn",
+                f"its clock is off by {answer['skew']:.1f} s",
+                "set the clock: run an NTP service",
+            )
+        else:
+            yield Finding(where, "ok", found)
