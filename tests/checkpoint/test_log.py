@@ -1,0 +1,275 @@
+"""What follows from the facts of a log: the chain, the head, what is pending, what is void."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.local import LocalStore
+from stateflow.checkpoint.log import BodyCache, Log, Slot, list_jobs, read_claim, read_log
+from stateflow.checkpoint.memory_store import Call, MemoryStore
+from stateflow.checkpoint.records import encode
+from stateflow.checkpoint.store import Entry, Store
+from stateflow.errors import CorruptError, NotFoundError
+from tests.protocol.facts import UUID, complete, log, outcome, pending, record
+from tests.protocol.scenario import World, drain
+
+LAYOUT = JobLayout("orders")
+
+
+def slots(records: object) -> list[int]:
+    return [r.slot for r in records]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("what", "found", "chain", "head", "waiting", "void"),
+    [
+        ("nothing", log(), [], None, [], []),
+        ("the first fence", log(pending(record(1, kind="fence"))), [1], None, [1], []),
+        ("a complete one", log(complete(record(1))), [1], 1, [], []),
+        ("a pending one above", log(complete(record(1)), pending(record(2))), [1, 2], 1, [2], []),
+        (
+            "a fence on top of a pending one",
+            log(complete(record(1)), pending(record(2)), pending(record(3, kind="fence"))),
+            [1, 2, 3],
+            1,
+            [2, 3],
+            [],
+        ),
+        (
+            "a complete fence on top",
+            log(complete(record(1)), complete(record(2, kind="fence"))),
+            [1, 2],
+            1,
+            [],
+            [],
+        ),
+        (
+            "a survivor below the floor",
+            log(complete(record(3)), complete(record(7, floor=7))),
+            [3, 7],
+            7,
+            [],
+            [],
+        ),
+        (
+            "a pending one below the floor",
+            log(pending(record(3)), complete(record(7, floor=7))),
+            [7],
+            7,
+            [],
+            [3],
+        ),
+        (
+            "one from the grave right below the floor",
+            log(pending(record(6, writer="zombie")), complete(record(7, floor=7))),
+            [7],
+            7,
+            [],
+            [6],
+        ),
+        (
+            "one from the grave beside its predecessor's outcome",
+            log(
+                Slot(6, record=record(6, writer="zombie"), outcome=outcome(record(6))),
+                complete(record(7, floor=7)),
+            ),
+            [7],
+            7,
+            [],
+            [6],
+        ),
+        (
+            "one of another job of this name",
+            log(complete(record(1)), pending(record(2, job="another"))),
+            [1],
+            1,
+            [],
+            [2],
+        ),
+        (
+            "the head below the floor of a pending record",
+            log(complete(record(1)), pending(record(2, floor=2))),
+            [1, 2],
+            1,
+            [2],
+            [],
+        ),
+    ],
+)
+def test_the_chain_is_what_the_newest_record_links_to(
+    what: str, found: Log, chain: list[int], head: int | None, waiting: list[int], void: list[int]
+) -> None:
+    assert slots(found.chain) == chain
+    assert (found.head.slot if found.head else None) == head
+    assert slots(found.pending) == waiting
+    assert slots(found.void) == void
+    assert found.gaps == ()
+
+
+@pytest.mark.parametrize(
+    ("what", "found", "gaps"),
+    [
+        ("a missing slot", log(complete(record(1)), complete(record(3))), (2,)),
+        (
+            "another body than the one linked to",
+            log(complete(record(1)), pending(record(2, below="x"))),
+            (1,),
+        ),
+        ("a missing outcome", log(pending(record(1)), complete(record(2))), (1,)),
+        ("a missing slot below the floor", log(complete(record(1)), complete(record(3, floor=3))), ()),
+    ],
+)
+def test_what_is_missing_at_or_above_the_floor_is_a_gap(what: str, found: Log, gaps: tuple[int, ...]) -> None:
+    assert found.gaps == gaps
+    if gaps:
+        with pytest.raises(CorruptError, match=f"slot {gaps[0]} of job 'orders'"):
+            found.require_sound()
+
+
+def test_a_checkpoint_that_a_collector_has_marked_is_no_choice_any_more() -> None:
+    found = log(complete(record(1), "gc"), complete(record(2)))
+    assert slots(found.checkpoints) == [2]
+
+
+def test_the_next_slot_passes_over_what_another_job_has_left_there() -> None:
+    found = log(complete(record(1)), pending(record(2, job="another")))
+    assert found.next_slot == 3
+
+
+def test_a_reader_sees_the_last_complete_state_while_a_batch_is_carried_out() -> None:
+    store = MemoryStore()
+    world = World(store)
+    drain(2)(world)
+    writer = world.claim()
+    permit = writer.decide(world.prepare(writer))
+    found = read_log(store, world.layout)
+    assert found.head is not None
+    assert found.head.slot < permit.slot
+    assert found.head_outcome is not None
+    assert found.head_outcome.slot == found.head.slot
+    assert slots(found.pending) == [permit.slot]
+    assert found.decided == permit.record
+    assert found.last_commits == {"left": found.head.slot, "right": found.head.slot}
+
+
+def test_bodies_are_read_once() -> None:
+    store = MemoryStore()
+    world = World(store)
+    drain(3)(world)
+    cache: BodyCache = {}
+    first = read_log(store, world.layout, cache=cache)
+    before = len(store.calls)
+    again = read_log(store, world.layout, cache=cache)
+    assert again == first
+    assert [call.path for call in store.calls[before:] if call.verb == "read"] == [world.layout.identity]
+
+
+def test_a_body_is_forgotten_with_its_record_so_that_a_reused_name_is_read_anew() -> None:
+    store = MemoryStore()
+    world = World(store)
+    drain(2)(world)
+    cache: BodyCache = {}
+    gone = read_log(store, world.layout, cache=cache).chain[0]
+    drain(6)(world)
+    read_log(store, world.layout, cache=cache)
+    assert all(path != world.layout.pending(gone.slot) for path, _ in cache)
+
+
+def test_a_record_collected_between_the_listing_and_the_reading_is_no_error() -> None:
+    store = MemoryStore()
+    world = World(store)
+    drain(3)(world)
+    writer = world.claim("last", retained=1)
+    world.batch(writer)
+
+    def collects(call: Call) -> None:
+        if call.verb == "list" and call.path == world.layout.log:
+            store.after = None
+            writer.collect(1, orphans=True)
+
+    store.after = collects
+    found = read_log(store, world.layout)
+    assert found.gaps == ()
+    assert found.head == writer.parent
+
+
+def test_a_damaged_record_is_named_and_stops_whoever_would_decide() -> None:
+    store = MemoryStore()
+    world = World(store)
+    drain(2)(world)
+    path = world.layout.pending(world.log().chain[-1].slot)
+    store.put(path, store.read(path)[:-9] + b"123456789")
+    found = world.log()
+    assert found.unreadable == (path,)
+    for act in (lambda: world.claim(), lambda: world.collect(1)):
+        with pytest.raises(CorruptError, match=path):
+            act()
+
+
+def test_a_record_that_is_not_on_the_chain_is_not_found() -> None:
+    with pytest.raises(NotFoundError, match="checkpoint 9"):
+        log(complete(record(1))).record(9)
+
+
+def test_a_claim_tells_who_made_it() -> None:
+    store = MemoryStore()
+    world = World(store)
+    world.claim("run-7")
+    assert read_claim(store, world.layout, 1).owner.run == "run-7"
+
+
+def test_the_jobs_of_a_root_are_listed(tmp_path: Path) -> None:
+    stores: list[Store] = [MemoryStore(), LocalStore(tmp_path / "root", fsync=False)]
+    for store in stores:
+        assert list_jobs(store) == []
+        for job in ("b-side", "a"):
+            World(store, job).claim()
+        store.put("notes/readme", b"not a job")
+        assert list_jobs(store) == ["a", "b-side"]
+
+
+def test_objects_that_are_no_records_are_left_alone() -> None:
+    store = MemoryStore()
+    world = World(store)
+    drain(1)(world)
+    before = world.log()
+    store.put(world.layout.slot(before.chain[-1].slot) + "notes.txt", b"mine")
+    store.put("orders/chk-backup/_pending", b"not a record")
+    assert [r.writer for r in world.log().chain] == [r.writer for r in before.chain]
+
+
+def test_a_torn_listing_is_believed_only_after_many_tries() -> None:
+    store = MemoryStore()
+    world = World(store)
+    drain(4, retained=4)(world)
+    missing = world.layout.slot(world.log().chain[-2].slot)
+    listings = 0
+
+    def tear(call: Call, found: list[Entry]) -> list[Entry]:
+        nonlocal listings
+        if call.path == LAYOUT.log:
+            listings += 1
+            return [entry for entry in found if not entry.path.startswith(missing)]
+        return found
+
+    store.tear = tear
+    assert world.log().gaps
+    assert listings > 3
+
+
+def test_records_of_another_job_do_not_move_the_chain() -> None:
+    found = log(complete(record(1)), pending(record(5, job="another")))
+    assert found.decided is not None
+    assert (found.decided.slot, found.decided.job) == (1, UUID)
+
+
+def test_a_body_reads_back_as_it_was_written() -> None:
+    store = MemoryStore()
+    world = World(store)
+    drain(1)(world)
+    head = world.log().head
+    assert head is not None
+    assert store.read(world.layout.pending(head.slot)) == encode(head)

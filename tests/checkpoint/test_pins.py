@@ -1,0 +1,115 @@
+"""Pins and tags: what they keep, and when they are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from stateflow.checkpoint.memory_store import MemoryStore
+from stateflow.checkpoint.pins import list_pins, pinned, release, tags
+from stateflow.checkpoint.records import DeadMark, encode
+from stateflow.errors import CorruptError, NotFoundError, UsageError
+from tests.protocol.scenario import World, check, drain
+
+
+@pytest.fixture
+def world() -> World:
+    made = World(MemoryStore())
+    drain(2)(made)
+    return made
+
+
+def slots(world: World) -> list[int]:
+    return [r.slot for r in world.log().chain]
+
+
+def test_a_tagged_checkpoint_outlives_its_retention_and_goes_once_the_tag_does(world: World) -> None:
+    old = world.log().checkpoints[0].slot
+    world.tag(old, "v1")
+    drain(8)(world)
+    assert old in slots(world)
+    check(world, settled=True)
+    world.untag("v1")
+    world.collect(2)
+    assert old not in slots(world)
+    check(world, settled=True)
+
+
+def test_tags_are_found_by_name(world: World) -> None:
+    first, second = world.log().checkpoints
+    world.tag(first.slot, "v1")
+    world.tag(second.slot, "v2")
+    assert {name: made.slot for name, made in tags(world.store, world.layout).items()} == {
+        "v1": first.slot,
+        "v2": second.slot,
+    }
+
+
+def test_a_tag_name_is_used_once(world: World) -> None:
+    slot = world.log().checkpoints[0].slot
+    world.tag(slot, "v1")
+    with pytest.raises(UsageError, match="has a tag 'v1' already"):
+        world.tag(slot, "v1")
+    assert len(list_pins(world.store, world.layout)) == 1
+
+
+def test_a_tag_name_is_one_path_segment(world: World) -> None:
+    with pytest.raises(UsageError):
+        world.tag(world.log().checkpoints[0].slot, "../v1")
+
+
+def test_a_checkpoint_that_is_not_there_cannot_be_pinned(world: World) -> None:
+    with pytest.raises(NotFoundError, match="checkpoint 77 of job 'orders'"):
+        world.tag(77, "v1")
+    assert list_pins(world.store, world.layout) == []
+
+
+def test_a_checkpoint_that_is_being_collected_cannot_be_pinned(world: World) -> None:
+    slot = world.log().checkpoints[0].slot
+    mark = encode(DeadMark(slot=slot, collector="gc"))
+    world.store.create(world.layout.dead(slot, "gc"), mark)
+    with pytest.raises(NotFoundError, match="is being collected"):
+        world.tag(slot, "v1")
+    assert list_pins(world.store, world.layout) == []
+
+
+def test_a_reader_holds_its_checkpoint_for_as_long_as_it_reads(world: World) -> None:
+    slot = world.log().checkpoints[0].slot
+    with pinned(
+        world.store,
+        world.layout,
+        slot,
+        kind="reader",
+        owner=world.owner(),
+        ids=world.ids,
+        clock=world.clock,
+        reason="query",
+    ) as made:
+        drain(5)(world)
+        assert slot in slots(world)
+        assert list_pins(world.store, world.layout) == [made]
+    assert list_pins(world.store, world.layout) == []
+    world.collect(2)
+    assert slot not in slots(world)
+
+
+def test_releasing_twice_is_fine(world: World) -> None:
+    made = world.tag(world.log().checkpoints[0].slot, "v1")
+    release(world.store, world.layout, made.id)
+    release(world.store, world.layout, made.id)
+
+
+def test_an_unreadable_pin_stops_collection_for_it_may_protect_anything(world: World) -> None:
+    world.store.put(world.layout.pin("broken"), b"rubbish")
+    with pytest.raises(CorruptError, match="pins/broken"):
+        world.collect(1)
+
+
+def test_a_pin_whose_maker_died_before_it_was_refused_is_removed(world: World) -> None:
+    old = world.log().checkpoints[0].slot
+    drain(6)(world)
+    from stateflow.checkpoint.records import Pin
+
+    orphan = Pin(id="orphan", slot=old, kind="reader", owner=world.owner())
+    world.store.put(world.layout.pin("orphan"), encode(orphan))
+    world.collect(2)
+    assert list_pins(world.store, world.layout) == []
