@@ -1,0 +1,120 @@
+"""The history of a job, which outlives its records."""
+
+from __future__ import annotations
+
+import pytest
+
+from stateflow.checkpoint.memory_store import MemoryStore
+from stateflow.checkpoint.records import FileRef, Outcome
+from stateflow.checkpoint.statistics import HistoryLine, history, history_line, summary
+from tests.protocol.facts import SOMEBODY, file, record
+from tests.protocol.scenario import World, drain
+
+
+@pytest.fixture
+def world() -> World:
+    return World(MemoryStore())
+
+
+def segments(world: World) -> list[str]:
+    return [entry.path for entry in world.store.list(world.layout.statistics)]
+
+
+def checkpoints(world: World) -> list[HistoryLine]:
+    return [line for line in history(world.store, world.layout) if line.kind == "checkpoint"]
+
+
+def test_every_checkpoint_that_ever_stood_has_its_line(world: World) -> None:
+    for target in (3, 7, 12):
+        drain(target)(world)
+    lines = history(world.store, world.layout)
+    assert [line.id for line in lines] == list(range(1, 16))  # twelve batches and three fences
+    assert len(checkpoints(world)) == 12
+    assert all(line.processed_rows == 1 and line.status == "COMPLETED" for line in checkpoints(world))
+
+
+def test_a_line_is_the_same_before_and_after_its_record_was_collected(world: World) -> None:
+    drain(2)(world)
+    before = {line.id: line for line in history(world.store, world.layout)}
+    drain(9)(world)
+    after = {line.id: line for line in history(world.store, world.layout)}
+    assert {slot: after[slot] for slot in before} == before
+
+
+def test_many_runs_leave_few_objects(world: World) -> None:
+    for target in range(1, 60):
+        drain(target)(world)
+    assert len(segments(world)) == 1
+    assert len(history(world.store, world.layout)) == 59 * 2
+
+
+def test_a_full_segment_is_not_rewritten(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    monkeypatch.setattr("stateflow.checkpoint.statistics.SEGMENT", 4)
+    drain(14)(world)
+    assert len(segments(world)) == 4  # a fence and twelve collected checkpoints: 4, 4, 4 and 1
+    first = world.store.read(segments(world)[0])
+    drain(30)(world)
+    assert world.store.read(segments(world)[0]) == first
+    assert len(checkpoints(world)) == 30
+
+
+def test_a_run_and_a_collector_beside_it_lose_no_line(world: World) -> None:
+    for target in range(2, 20, 2):
+        drain(target, retained=3)(world)
+        world.collect(1)
+    assert len(checkpoints(world)) == 18
+
+
+def test_a_damaged_line_costs_one_line(world: World) -> None:
+    drain(6)(world)
+    (path,) = segments(world)
+    lines = world.store.read(path).splitlines(keepends=True)
+    world.store.put(path, b"".join([b"rubbish\n", *lines[1:]]))
+    assert len(history(world.store, world.layout)) == 6  # a fence is the first of seven
+
+
+def test_sizes_are_of_distinct_files_and_new_ones_are_told_apart() -> None:
+    old, new = file("orders/shared/e1-c1-a.sst", 100), file("orders/shared/e2-c5-b.sst", 40)
+    inline = FileRef(name="CURRENT", size=3, xxh3="0" * 16, data=b"abc")
+    staged = file("orders/staged/e2-c5-c.parquet", 7)
+    line = history_line(record(5, epoch=2, files=(old, old, new, inline), staged=(staged,)), None)
+    assert line.state_size == 150
+    assert line.checkpointed_size == 50
+    assert line.num_files == 3
+    assert line.status == "IN_PROGRESS"
+    assert line.end_to_end_duration == 0
+
+
+def test_times_are_milliseconds_from_the_trigger_to_the_outcome() -> None:
+    import msgspec
+
+    made = msgspec.structs.replace(
+        record(5), at=3_000_000, statistics={"trigger_timestamp": 1_000, "processed_rows": 9, "cache_hits": 2}
+    )
+    done = Outcome(slot=5, record="w5", writer="o", epoch=1, at=4_500_000, owner=SOMEBODY)
+    line = history_line(made, done)
+    assert (line.trigger_timestamp, line.latest_ack_timestamp, line.end_to_end_duration) == (1000, 3000, 3500)
+    assert line.processed_rows == 9
+    assert line.metrics == {"cache_hits": 2}
+
+
+def test_the_gauges_have_flinks_names(world: World) -> None:
+    drain(5)(world)
+    writer = world.claim()
+    writer.decide(world.prepare(writer))
+    gauges = summary(history(world.store, world.layout))
+    last = world.log().checkpoints[-1]
+    assert gauges.numberOfCompletedCheckpoints == 5
+    assert gauges.numberOfInProgressCheckpoints == 1
+    assert gauges.numberOfFailedCheckpoints == 0
+    assert gauges.lastCheckpointId == last.slot
+    assert gauges.lastCheckpointFullSize is not None
+    assert gauges.lastCheckpointSize is not None
+    assert gauges.lastCheckpointFullSize > gauges.lastCheckpointSize > 0
+
+
+def test_an_abandoned_checkpoint_counts_as_failed(world: World) -> None:
+    writer = world.claim()
+    permit = writer.decide(world.prepare(writer))
+    world.abandon(permit.slot)
+    assert summary(history(world.store, world.layout)).numberOfFailedCheckpoints == 1

@@ -1,0 +1,134 @@
+"""What a verification finds."""
+
+from __future__ import annotations
+
+import pytest
+
+from stateflow.checkpoint.memory_store import Call, MemoryStore
+from stateflow.checkpoint.records import Pin, Record, encode
+from stateflow.checkpoint.verification import Finding, verify
+from stateflow.errors import NotFoundError
+from tests.protocol.scenario import World, drain, state_files
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def world(store: MemoryStore) -> World:
+    made = World(store)
+    drain(4, retained=3)(made)
+    return made
+
+
+def findings(world: World, *, deep: bool = False) -> list[tuple[str, str]]:
+    return [(f.severity, f.path) for f in verify(world.store, world.layout, deep=deep)]
+
+
+def state_path(world: World) -> str:
+    return state_files(world.log().head)[0].path
+
+
+def test_a_healthy_job_has_no_findings(world: World) -> None:
+    assert findings(world, deep=True) == []
+
+
+def test_a_job_that_does_not_exist_is_not_found(store: MemoryStore) -> None:
+    with pytest.raises(NotFoundError, match="job 'orders' does not exist"):
+        verify(store, World(store).layout)
+
+
+def test_a_missing_file_is_named_with_its_record_and_a_way_out(world: World) -> None:
+    path = state_path(world)
+    world.store.delete([path])
+    (finding,) = verify(world.store, world.layout)
+    assert finding.severity == "error"
+    assert path in finding.text
+    assert "is missing" in finding.text
+    assert "restore" in finding.text
+    assert finding.slot in [r.slot for r in world.log().chain]
+
+
+def test_a_file_of_another_size_is_found_without_reading_it(world: World, store: MemoryStore) -> None:
+    store.put(state_path(world), b"short")
+    assert findings(world) == [("error", state_path(world))]
+
+
+def test_a_flipped_bit_is_found_by_a_deep_verification_only(world: World, store: MemoryStore) -> None:
+    path = state_path(world)
+    body = bytearray(store.read(path))
+    body[0] ^= 1
+    store.put(path, bytes(body))
+    assert findings(world) == []
+    assert findings(world, deep=True) == [("error", path)]
+
+
+def test_what_nobody_reaches_is_a_warning(world: World, store: MemoryStore) -> None:
+    dead = world.claim()
+    lost = state_files(world.prepare(dead))[-1].path
+    assert ("warning", lost) not in findings(world)  # the run may still decide
+    world.claim()
+    assert ("warning", lost) in findings(world)
+    world.collect(3)
+    assert findings(world) == []
+
+
+def test_a_damaged_record_is_named_once(world: World, store: MemoryStore) -> None:
+    path = world.layout.pending(world.log().chain[-2].slot)
+    store.put(path, b"rubbish")
+    assert [f for f in findings(world) if f[0] == "error"] == [("error", path)]
+
+
+def test_a_missing_record_is_named(world: World, store: MemoryStore) -> None:
+    slot = world.log().chain[-2].slot
+    store.delete([world.layout.pending(slot)])
+    errors = [f for f in verify(store, world.layout) if f.severity == "error"]
+    assert [f.slot for f in errors] == [slot]
+    assert f"slot {slot} is missing from the chain" in errors[0].text
+
+
+def test_a_record_from_the_grave_is_a_warning(world: World, store: MemoryStore) -> None:
+    drain(9)(world)
+    zombie = Record(kind="checkpoint", job=uuid(world), slot=3, epoch=1, writer="zombie", owner=world.owner())
+    store.create(world.layout.pending(3), encode(zombie))
+    (finding,) = verify(store, world.layout)
+    assert (finding.severity, finding.slot) == ("warning", 3)
+    assert "void" in finding.text
+
+
+def uuid(world: World) -> str:
+    identity = world.log().identity
+    assert identity is not None
+    return identity.uuid
+
+
+def test_a_pin_of_nothing_is_a_warning_and_an_unreadable_one_an_error(
+    world: World, store: MemoryStore
+) -> None:
+    store.put(world.layout.pin("p"), encode(Pin(id="p", slot=77, kind="reader", owner=world.owner())))
+    assert findings(world) == [("warning", world.layout.pin("p"))]
+    store.put(world.layout.pin("q"), b"rubbish")
+    assert [f.severity for f in verify(store, world.layout)] == ["error"]
+
+
+def test_a_record_collected_during_the_verification_is_no_finding(world: World, store: MemoryStore) -> None:
+    writer = world.claim(retained=1)
+
+    def collects(call: Call) -> None:
+        if call.verb == "list" and call.path == world.layout.shared:
+            store.before = None
+            writer.collect(1, orphans=True)
+
+    store.before = collects
+    assert [f for f in findings(world, deep=True) if f[0] == "error"] == []
+
+
+def test_every_finding_is_one_sentence(world: World, store: MemoryStore) -> None:
+    store.delete([state_path(world)])
+    store.put(world.layout.pin("q"), b"rubbish")
+    for finding in verify(store, world.layout):
+        assert isinstance(finding, Finding)
+        assert "\n" not in str(finding)
+        assert not str(finding).endswith(".")
