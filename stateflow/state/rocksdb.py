@@ -266,9 +266,13 @@ class RocksBackend:
         background work: what is not merged now will not be, and each run more slows down every read."""
         waited, pause = 0.0, 0.001
         while waited < (_PATIENCE if self._crowded(opened) else _GLANCE):
+            # A merge that was taken up is no longer pending, and may end before it is counted; then the version has
+            # changed. Only if it has not is everything at rest, and no file that is listed now will be deleted.
+            version = opened.property_int_value("rocksdb.current-super-version-number")
+            pending = opened.property_int_value("rocksdb.compaction-pending")
             if opened.property_int_value("rocksdb.num-running-compactions"):
                 waited = 0.0
-            elif not opened.property_int_value("rocksdb.compaction-pending"):
+            elif not pending and version == opened.property_int_value("rocksdb.current-super-version-number"):
                 return
             if (
                 self._options.compaction == "level"
@@ -278,7 +282,7 @@ class RocksBackend:
             time.sleep(pause)
             waited += pause
             pause = min(pause * 1.5, 0.02)
-        # A merge that started later would delete files that the snapshot lists.
+        # From here on nothing starts; what runs is finished.
         opened.set_options({"disable_auto_compactions": "true"})
         while opened.property_int_value("rocksdb.num-running-compactions"):
             time.sleep(0.005)
