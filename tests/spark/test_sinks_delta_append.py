@@ -426,3 +426,11 @@ def test_s3_without_a_shared_log_store_is_refused_under_exactly_once(spark: Spar
     sink = DeltaAppend(delta("s3a://bucket/table"))
     with pytest.raises(UsageError, match=r"spark.delta.logStore.s3a.impl"):
         sink.open(spark, numbers(spark).schema)
+
+
+def test_the_stage_that_computes_the_rows_writes_them_even_where_tables_ask_for_a_shuffle(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    sink = opened(spark, path, options={"delta.autoOptimize.optimizeWrite": "true"})
+    frame = spark.range(4, numPartitions=4).selectExpr("id as n")
+    assert len(log.prepare(sink, frame).payload["actions"]) == 4

@@ -21,7 +21,7 @@ from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.store import Store
 from stateflow.errors import CorruptError
 from stateflow.spark.sinks import Place
-from stateflow.spark.staging import Kept, Scratch, StagedWriter, Stager, arrow_schema
+from stateflow.spark.staging import Format, Kept, Scratch, StagedWriter, Stager, arrow_schema
 
 PLACE = Place("uuid", "orders", "totals", 42, 7)
 SCHEMA = (
