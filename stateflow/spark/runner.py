@@ -373,7 +373,7 @@ class _Run:
 
     def _query(self, inputs: OpenInputs, loop: BatchLoop, trigger: dict[str, Any]) -> StreamingQuery:
         return (
-            inputs.stream.writeStream.option("checkpointLocation", str(loop.location))
+            inputs.stream.writeStream.option("checkpointLocation", loop.location.as_uri())
             .trigger(**trigger)
             .foreachBatch(loop.on_batch)
             .start()
