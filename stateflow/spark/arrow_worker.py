@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import shutil
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from stateflow.operators.keyed import UserCodeError
 from stateflow.spark.acks import Ack
 from stateflow.spark.place import TaskPlace
 from stateflow.spark.shards import TaskShards
+from stateflow.spark.shipping import packed, unpacked
 from stateflow.spark.worker import marked, spare_the_collector
 from stateflow.state.backend import Backend, OpenShard
 from stateflow.state.bound import Cursor
@@ -54,10 +54,11 @@ class ArrowTask:
 
 def arrow_worker(task: ArrowTask, acks: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function for `mapInArrow`."""
+    code, user_paths = packed(task), task.user_paths
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         try:
-            yield from _run(task, batches, acks)
+            yield from _run(unpacked(code, user_paths), batches, acks)
         except StateflowError as error:
             raise marked(error) from error
 
@@ -69,7 +70,6 @@ def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
 
     began = time.perf_counter()
     spare_the_collector()
-    sys.path.extend(path for path in task.user_paths if path not in sys.path)
     spark_task = TaskContext.get()
     assert spark_task is not None
     index = spark_task.partitionId()

@@ -1,14 +1,145 @@
-"""User code on its way to the workers: a pipeline's file has no name under which they could import it."""
+"""User code on its way to the workers: a pipeline's file has no name under which they could import it.
+
+Classes then travel by value. Plain cloudpickle loses three things on that way, all of which a worker needs to read
+and write rows and state: annotations written as text, which have no module to be looked up in; msgspec Structs,
+whose fields lie outside of Python's reach; and classes that msgspec has seen, which carry a cache that cannot be
+pickled.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from types import ModuleType
+import io
+import pickle
+import sys
+from collections.abc import Iterable, Sequence
+from inspect import Parameter, signature
+from types import ModuleType, new_class
+from typing import Any, get_args, get_type_hints
 
+import msgspec
 import pyspark.cloudpickle
+from pyspark.cloudpickle.cloudpickle import (
+    CloudPickler,
+    _get_or_create_tracker_id,
+    _lookup_class_or_track,
+    _should_pickle_by_reference,
+)
+
+from stateflow.errors import UsageError
+
+_CACHES = ("__msgspec_cache__",)
+_OF_STRUCTS = frozenset(
+    ("__struct_fields__", "__struct_config__", "__struct_defaults__", "__struct_encode_fields__", "__match_args__",
+     "__dict__", "__weakref__", "__slots__", "__annotations__", "__orig_bases__")
+)  # fmt: skip
 
 
 def by_value(modules: Iterable[ModuleType]) -> None:
     """Classes and functions of these modules travel whole instead of by name."""
     for module in modules:
-        pyspark.cloudpickle.register_pickle_by_value(module)
+        pyspark.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+
+
+def packed(value: Any) -> bytes:
+    """A value with the user code in it, for `unpacked` in a worker."""
+    with io.BytesIO() as file:
+        try:
+            _Packer(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)  # type: ignore[no-untyped-call]
+        except (pickle.PicklingError, TypeError, RecursionError) as error:
+            raise UsageError(
+                f"the pipeline's code cannot be sent to the workers: {error}: keep what cannot be pickled (sessions, "
+                "connections, locks) out of operators, or make it in open()"
+            ) from error
+        return file.getvalue()
+
+
+def unpacked(data: bytes, user_paths: Sequence[str] = ()) -> Any:
+    """In the worker; `user_paths` are folders with modules that the code imports."""
+    sys.path[:0] = [path for path in user_paths if path not in sys.path]
+    try:
+        return pickle.loads(data)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(
+            f"the pipeline's code cannot be loaded in a worker: {error}: send such modules along (--py-files), or "
+            "install them on every host"
+        ) from error
+
+
+class _Packer(CloudPickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, msgspec.StructMeta) and not _should_pickle_by_reference(obj):  # type: ignore[no-untyped-call]
+            parts, attributes = _struct_parts(obj)
+            return _make_struct, parts, attributes, None, None, _set_attributes
+        reduced = super().reducer_override(obj)  # type: ignore[no-untyped-call]
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
+            attributes = reduced[2][0]
+            for name in _CACHES:
+                attributes.pop(name, None)
+            if "__annotations__" in attributes:
+                attributes["__annotations__"] = _resolved(obj)
+        return reduced
+
+
+def _resolved(cls: type) -> dict[str, Any]:
+    """The class's own annotations as types, where they can be looked up."""
+    own = dict(vars(cls).get("__annotations__", {}))
+    if not any(isinstance(hint, str) or get_args(hint) for hint in own.values()):
+        return own
+    try:
+        hints = get_type_hints(cls, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return own
+    return {name: hints[name] for name in own}
+
+
+def _struct_parts(cls: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What makes the class anew, and its attributes: methods refer to their class, so they come after it."""
+    own = _resolved(cls)
+    attributes = {
+        name: value
+        for name, value in vars(cls).items()
+        if name not in _OF_STRUCTS and name not in _CACHES and name not in own
+    }
+    first = {n: attributes.pop(n) for n in ("__module__", "__qualname__", "__post_init__") if n in attributes}
+    fields = {
+        field.name: {
+            "name": None if field.encode_name == field.name else field.encode_name,
+            "default": field.default,
+            "default_factory": field.default_factory,
+        }
+        for field in msgspec.structs.fields(cls)
+        if field.name in own
+    }
+    config = {name: getattr(cls.__struct_config__, name) for name in _CONFIG}
+    parameters = signature(cls).parameters
+    config["kw_only"] = any(parameters[name].kind is Parameter.KEYWORD_ONLY for name in fields)
+    tracked = _get_or_create_tracker_id(cls)  # type: ignore[no-untyped-call]
+    return (tracked, cls.__name__, cls.__bases__, own, fields, first, config), attributes
+
+
+_CONFIG = ("frozen", "eq", "order", "array_like", "gc", "repr_omit_defaults", "omit_defaults", "weakref", "dict",
+           "cache_hash", "forbid_unknown_fields", "tag", "tag_field")  # fmt: skip
+
+
+def _make_struct(
+    tracked: str,
+    name: str,
+    bases: tuple[type, ...],
+    annotations: dict[str, Any],
+    fields: dict[str, dict[str, Any]],
+    namespace: dict[str, Any],
+    config: dict[str, Any],
+) -> type:
+    body = {**namespace, "__annotations__": annotations}
+    for field, given in fields.items():
+        # msgspec's field objects cannot be pickled themselves, so they are made here.
+        kept = {n: v for n, v in given.items() if v is not None or n == "default"}
+        body[field] = msgspec.field(**kept)
+    made = new_class(name, bases, config, lambda ns: ns.update(body))
+    return _lookup_class_or_track(tracked, made)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _set_attributes(cls: type, attributes: dict[str, Any]) -> type:
+    for name, value in attributes.items():
+        setattr(cls, name, value)
+    return cls

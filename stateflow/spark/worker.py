@@ -6,7 +6,6 @@ import gc
 import json
 import resource
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ from stateflow.spark.blocks import Blocks, Shape
 from stateflow.spark.columns import RowWriter
 from stateflow.spark.place import TaskPlace
 from stateflow.spark.shards import TaskShards
+from stateflow.spark.shipping import packed, unpacked
 from stateflow.state.backend import Backend, OpenShard
 from stateflow.state.serializers import Serializer, serializer_for
 
@@ -57,10 +57,11 @@ class KeyedTask:
 
 def keyed_worker(task: KeyedTask, acks: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """The function for `mapInArrow`."""
+    code, user_paths = packed(task), task.user_paths
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         try:
-            yield from _Subtask(task).run(batches, acks)
+            yield from _Subtask(unpacked(code, user_paths)).run(batches, acks)
         except StateflowError as error:
             raise marked(error) from error
 
@@ -122,9 +123,6 @@ class _Subtask:
     def __init__(self, task: KeyedTask) -> None:
         from pyspark import TaskContext
 
-        for path in task.user_paths:
-            if path not in sys.path:
-                sys.path.insert(0, path)
         spare_the_collector()
         context = TaskContext.get()
         self.task = task
