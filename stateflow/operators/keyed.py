@@ -5,12 +5,18 @@ It knows neither Spark nor Arrow: a Spark task and the test harness drive it ali
 
 from __future__ import annotations
 
+import heapq
 import json
+import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import merge
+from itertools import islice
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from stateflow.errors import StateflowError, UsageError
 from stateflow.operators.binding import Binding, bind
@@ -23,6 +29,10 @@ from stateflow.state.encoding import prefix, split, split_timer, state_range, ti
 from stateflow.state.instants import instant
 from stateflow.state.keycodec import KeyCodec
 
+FIRED_AT_ONCE = 10_000
+"""Timers that are read ahead."""
+_NEVER = -(1 << 63)
+_LIBRARY = str(Path(__file__).parents[1]) + os.sep
 PREFETCH_SHARE = 0.5
 """A batched look-up pays when at least this share of the keys reads the state."""
 
@@ -62,6 +72,7 @@ class KeyedEngine:
         self.keys = 0
         self.dead_letters = 0
         self.timers_fired = 0
+        self._diverted = 0
         self.changed = False
         """Whether the attached shard was written to."""
         self._prefetch: list[Any] = []
@@ -111,6 +122,7 @@ class KeyedEngine:
     ) -> None:
         """The loop that nearly all keys go through: a microsecond here is a second per million keys."""
         cursor, context, process = self.cursor, self.context, self._handlers[0]
+        context.late = False
         dirty, extend, flush = cursor.dirty, self.out.extend, cursor.flush
         serial = cursor.serial
         i, key = 0, None
@@ -134,6 +146,7 @@ class KeyedEngine:
             cursor.i = i
             cursor.key = key
             cursor.serial += 1
+            context.late = False
             mark = (len(self.out), len(changes), {name: len(rows) for name, rows in context.sides.items()})
             try:
                 for step, rows in zip(self._handlers, rows_of(i), strict=True):
@@ -155,84 +168,108 @@ class KeyedEngine:
     def _failed(self, error: Exception, key: Any, inputs: tuple[Iterator[Any], ...]) -> None:
         spec = self.spec
         self.cursor.discard()
-        where = f"operator {spec.uid!r} failed on key {key!r}"
         if spec.on_error != "dead_letter":
             if isinstance(error, StateflowError):
                 raise error
             raise UserCodeError(
-                f"{where}: {type(error).__name__}: {error}\n{_user_frames(error)}"
-                "Mend the code or the data, or divert such keys with on_error='dead_letter'."
+                f"operator {spec.uid!r} failed on key {key!r}: {_told(error)}: mend the code or the data, or divert such "
+                "keys with on_error='dead_letter'"
             ) from error
-        kept: list[Any] = []
-        count = 0
-        for rows in inputs:
-            for row in rows:
-                count += 1
-                if len(kept) < spec.dead_letter_limit:
-                    kept.append(row)
+        rows = [_plain(row) for iterator in inputs for row in iterator]
         self.dead_letters += 1
+        self._diverted += len(rows)
+        if self._diverted > spec.dead_letter_limit:
+            raise StateflowError(
+                f"operator {spec.uid!r} diverted more than dead_letter_limit={spec.dead_letter_limit} rows in one subtask "
+                f"and batch, the last of key {key!r} ({_told(error)}): mend the code or the data, or raise the limit"
+            ) from error
         self.context.sides[DEAD_LETTERS].append(
             (
                 spec.uid,
                 repr(key),
                 f"{type(error).__name__}: {error}",
                 _user_frames(error),
-                json.dumps([_plain(row) for row in kept], default=str),
-                count,
+                _json(rows),
+                len(rows),
                 self.moment.slot,
             )
         )
 
     def fire(self, groups: range) -> Iterator[None]:
         """Fires timers that are due in these key groups, in time order; yields when output should be taken."""
-        cursor, backend = self.cursor, self.cursor.backend
-        fired = True
-        while fired:
+        self.context.late = False
+        while batch := self._next_due(groups):
+            bound = batch[-1]
             fired = False
-            due = merge(*(self._due(name, timer, groups) for name, timer in self.binding.timers.items()))
-            batch = []
-            for entry in due:
-                batch.append(entry)
-                if len(batch) == 10_000:
-                    break
-            for at, base, name in batch:
-                changes: list[Change] = []
-                group, _, body = split(base)
-                cursor.base, cursor.i = [base], 0
-                cursor.serial += 1
-                cursor.key = key = self.codec.decode(body, 0)[0]
-                cursor.keys = [key]
-                for state in self.binding.stored:
-                    state.begin(1, None)
-                timer = self.binding.timers[name]
-                if timer.micros != at:
+            while batch:
+                at, base, name = heapq.heappop(batch)
+                if not self._stand_on(base, name, at):
                     continue  # an earlier handler of this batch moved or cleared it
                 fired = True
-                self.timers_fired += 1
-                mark = len(self.out)
-                try:
-                    got = self.binding.handlers[name](key, instant(at), self.context)
-                    if got is not None:
-                        self.out.extend(got)
-                    timer.fired(at)
-                    cursor.flush(changes)
-                    for state in self.binding.stored:
-                        state.collect(None, changes)
-                except Exception as error:
-                    del self.out[mark:]
-                    changes.clear()
-                    self._failed(error, key, ())
-                    timer.clear()
-                    cursor.flush(changes)
-                backend.write(changes)
-                self.changed = True
+                self._fire_one(at, name)
+                # What the handler set comes in its turn, when that is before what was read ahead.
+                for other, timer in self.binding.timers.items():
+                    next_at = timer.micros
+                    if (
+                        next_at is not None
+                        and next_at <= self._limit(timer)
+                        and (next_at, base, other) <= bound
+                    ):
+                        heapq.heappush(batch, (next_at, base, other))
                 if len(self.out) >= 20_000:
                     yield
             yield
+            if not fired:
+                return
+
+    def _next_due(self, groups: range) -> list[tuple[int, bytes, str]]:
+        """The first timers that are due, in time order, which makes them a heap."""
+        due = merge(*(self._due(name, timer, groups) for name, timer in self.binding.timers.items()))
+        return list(islice(due, FIRED_AT_ONCE))
+
+    def _stand_on(self, base: bytes, name: str, at: int) -> bool:
+        """Makes a timer's key the current one; whether the timer is still set to `at`."""
+        cursor = self.cursor
+        cursor.base, cursor.i = [base], 0
+        cursor.serial += 1
+        cursor.key = self.codec.decode(split(base).body, 0)[0]
+        cursor.keys = [cursor.key]
+        for state in self.binding.stored:
+            state.begin(1, None)
+        return bool(self.binding.timers[name].micros == at)
+
+    def _fire_one(self, at: int, name: str) -> None:
+        cursor, timer, sides = self.cursor, self.binding.timers[name], self.context.sides
+        changes: list[Change] = []
+        self.timers_fired += 1
+        mark = len(self.out), {side: len(rows) for side, rows in sides.items()}
+        try:
+            got = self.binding.handlers[name](cursor.key, instant(at), self.context)
+            if got is not None:
+                self.out.extend(got)
+            timer.fired(at)
+            cursor.flush(changes)
+            for state in self.binding.stored:
+                state.collect(None, changes)
+        except Exception as error:
+            del self.out[mark[0] :]
+            for side, length in mark[1].items():
+                del sides[side][length:]
+            changes.clear()
+            self._failed(error, cursor.key, ())
+            timer.clear()
+            cursor.flush(changes)
+        cursor.backend.write(changes)
+        self.changed = True
+
+    def _limit(self, timer: Any) -> int:
+        """Up to when timers of its kind fire in this batch."""
+        limit = self.moment.watermark if timer.time == "event" else self.moment.now
+        return _NEVER if limit is None else limit
 
     def _due(self, name: str, timer: Any, groups: range) -> Iterator[tuple[int, bytes, str]]:
-        limit = self.moment.watermark if timer.time == "event" else self.moment.now
-        if limit is None:
+        limit = self._limit(timer)
+        if limit == _NEVER:
             return iter(())
         queue_id = timer.queue_id
 
@@ -282,16 +319,36 @@ class KeyedEngine:
             raise
         except Exception as error:
             raise UserCodeError(
-                f"operator {self.spec.uid!r} failed in {what}: {type(error).__name__}: {error}\n{_user_frames(error)}"
+                f"operator {self.spec.uid!r} failed in {what}: {_told(error)}: mend the code or the data"
             ) from error
 
 
-def _user_frames(error: Exception) -> str:
+def _frames(error: Exception) -> list[traceback.FrameSummary]:
     """Where in user code it happened, without the frames of this library."""
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if "/stateflow/operators/" not in f.filename
-    ]
-    return "".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}\n" for f in frames[-3:])
+    return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_LIBRARY)]
+
+
+def _told(error: Exception) -> str:
+    """The exception and its place, on one line."""
+    frames = _frames(error)
+    place = (
+        f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name}, in {frames[-1].name})"
+        if frames
+        else ""
+    )
+    what = " ".join(f"{type(error).__name__}: {error}".rstrip(": ").split())
+    return (what if len(what) <= 500 else f"{what[:497]}...") + place
+
+
+def _user_frames(error: Exception) -> str:
+    return "".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}\n" for f in _frames(error)[-3:])
+
+
+def _json(rows: list[Any]) -> str:
+    try:
+        return msgspec.json.encode(rows, enc_hook=repr).decode()
+    except (TypeError, ValueError, msgspec.MsgspecError):
+        return json.dumps([repr(row) for row in rows])
 
 
 def _plain(row: Any) -> Any:

@@ -25,9 +25,10 @@ class OperatorSpec:
     sides: Mapping[str, RowType] = field(default_factory=dict)
     state_ids: Mapping[str, int] = field(default_factory=dict)
     on_error: str = "fail"
-    dead_letter_limit: int = 1000
+    dead_letter_limit: int = 10_000
+    """Most rows that one subtask diverts in a batch; one more fails it."""
 
 
 DEAD_LETTERS = "dead_letters"
 DEAD_LETTER_SCHEMA = "operator string, key string, error string, traceback string, rows string, row_count long, checkpoint_id long"
-"""One dead letter per failed key and batch; `rows` is a JSON array, cut at the operator's limit."""
+"""One dead letter per failed key and batch; `rows` is a JSON array of the key's rows."""
