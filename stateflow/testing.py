@@ -13,17 +13,20 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from stateflow.checkpoint.records import Shard
 from stateflow.errors import UsageError
 from stateflow.operators.binding import TIMER_IDS, schemas
-from stateflow.operators.context import Moment
+from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
+from stateflow.operators.watch import Watch
 from stateflow.process import ConnectedProcess, Output, Process, type_arguments
 from stateflow.rows import RowType, row_type
+from stateflow.state.backend import Backend
 from stateflow.state.bound import (
     BoundAggregatingState,
     BoundListState,
@@ -38,6 +41,7 @@ from stateflow.state.keytypes import key_types_for
 from stateflow.state.memory import memory_backend
 
 _ANY = RowType("Any", (), lambda *values: values, False)
+_END = b"\xff" * 8
 
 
 class KeyedHarness:
@@ -78,25 +82,43 @@ class KeyedHarness:
             ids[name] = next_id
             next_id += TIMER_IDS if schema.kind == "timer" else 1
         self._spec = OperatorSpec(
-            cls.__name__, process, cls, tuple(f"k{i}" for i in range(len(types))), types, (_ANY,), _ANY,
+            cls.__name__, process, cls, _key_names(key, hint, len(types)), types, (_ANY,), _ANY,
             {o.name: _ANY for o in outputs}, ids, on_error,
         )  # fmt: skip
-        self._codec = KeyCodec(types)
+        self._codec = KeyCodec(types, self._spec.key_columns if len(types) > 1 else ())
         self._elements: dict[str, Any] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="stateflow-harness-")
-        shard = Shard(first=0, last=max_parallelism - 1, backend="memory")
-        self._backend = memory_backend()(shard, Path(self._folder.name), lambda ref: Path(ref.path))
+        self._backend = self._backend_with(())
+
+    def _backend_with(self, entries: Iterable[tuple[bytes, bytes]]) -> Backend:
+        shard = Shard(first=0, last=self._max - 1, backend="memory")
+        backend = memory_backend()(shard, Path(self._folder.name), lambda ref: Path(ref.path))
+        backend.write(entries)
+        return backend
 
     def rows(self, *rows: Any, late: bool = False) -> list[Any]:
         """One batch of input rows; gives the rows that it puts out."""
-        return self._batch([(self._key_of(row), 0, row) for row in rows], late)
+        if issubclass(self._process_type, ConnectedProcess):
+            raise UsageError(f"{self._process_type.__name__} has two inputs: feed it with left() and right()")
+        return self._batch([(self._key(row), 0, row) for row in rows], late)
 
     def left(self, *rows: Any) -> list[Any]:
         """A batch of rows of a connected process's left input."""
-        return self._batch([(self._key_of(row), 0, row) for row in rows], False)
+        return self.both(rows, ())
 
     def right(self, *rows: Any) -> list[Any]:
-        return self._batch([(self._key_of(row), 1, row) for row in rows], False)
+        """A batch of rows of a connected process's right input."""
+        return self.both((), rows)
+
+    def both(self, left: Iterable[Any], right: Iterable[Any]) -> list[Any]:
+        """A batch with rows of both inputs: each key is given its left rows before its right ones."""
+        if not issubclass(self._process_type, ConnectedProcess):
+            raise UsageError(f"{self._process_type.__name__} has one input: feed it with rows()")
+        sides = [(row, side) for side, rows in enumerate((left, right)) for row in rows]
+        return self._batch([(self._key(row), side, row) for row, side in sides], False)
+
+    def _key(self, row: Any) -> Any:
+        return _as_key(self._codec, self._key_of(row))
 
     def broadcast(self, name: str, *rows: Any) -> None:
         """A batch with rows of a broadcast stream."""
@@ -120,7 +142,7 @@ class KeyedHarness:
     def state(self, key: Any) -> Any:
         """The process with its states bound to `key`, for reading: `harness.state(1).total.value`."""
         engine = self._new_engine()
-        _stand_on(engine, self._codec, self._max, key)
+        _stand_on(engine, self._codec, self._max, _as_key(self._codec, key))
         return engine.process
 
     def snapshot(self, key: Any) -> dict[str, Any]:
@@ -143,24 +165,24 @@ class KeyedHarness:
         by_key: dict[Any, tuple[list[Any], list[Any]]] = {}
         for key, side, row in rows:
             by_key.setdefault(key, ([], []))[side].append(row)
-        produced: list[Any] = []
         with self._engine() as engine:
-            engine.context.late = late
+            watch = Watch(engine)
             inputs = 2 if isinstance(engine.process, ConnectedProcess) else 1
             for key in by_key:
-                base = [_full_key(self._codec, self._max, key)]
-                lists = by_key[key]
+                base = _full_key(self._codec, self._max, key)
                 engine.run(
                     Chunk(
                         [key],
-                        base,
-                        lambda i, lists=lists: tuple(iter(lists[n]) for n in range(inputs)),  # type: ignore[misc]
-                        lambda state_id, base=base: base,  # type: ignore[misc]
+                        [base],
+                        partial(_inputs, by_key[key][:inputs], engine.context if late else None),
+                        partial(_under, base),
                     )
                 )
+                watch.raise_violation()
             if engine.binding.timers:
                 for _ in engine.fire(range(self._max)):
                     pass
+                watch.raise_violation()
             produced = list(engine.out)
             for name, emitted in engine.context.sides.items():
                 self.sides.setdefault(name, []).extend(emitted)
@@ -179,6 +201,7 @@ class KeyedHarness:
     @contextmanager
     def _engine(self) -> Iterator[KeyedEngine]:
         self._slot += 1
+        before = list(self._backend.scan(b"", _END))
         engine = self._new_engine()
         for name, held in self._elements.items():
             bound = engine.binding.operator[name]
@@ -186,11 +209,16 @@ class KeyedHarness:
                 bound.update(held)
             else:
                 bound.elements = list(held)
-        engine.open()
-        engine.restore()
         try:
+            engine.open()
+            engine.restore()
             yield engine
             engine.snapshot()
+        except BaseException:
+            # As in a run: a batch that fails has changed nothing.
+            self._backend = self._backend_with(before)
+            raise
+        else:
             for name, bound in engine.binding.operator.items():
                 self._elements[name] = dict(bound) if isinstance(bound, dict) else list(bound.elements)
         finally:
@@ -212,6 +240,35 @@ def _key_getter(key: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
         return values[0] if len(values) == 1 else values
 
     return get
+
+
+def _key_names(key: Any, hint: Any, count: int) -> tuple[str, ...]:
+    if isinstance(key, tuple):
+        return key
+    fields = getattr(hint, "_fields", None) or getattr(hint, "__dataclass_fields__", None)
+    return tuple(fields) if fields else tuple(f"k{i}" for i in range(count))
+
+
+def _as_key(codec: KeyCodec, key: Any) -> Any:
+    """The key as a run would give it: checked, and a named tuple when it is composite."""
+    if key is None:
+        raise UsageError("a row has no key: drop such rows before key_by, or give them a value")
+    return codec.decode(codec.encode(tuple(key) if len(codec.types) > 1 else key), 0)[0]
+
+
+def _inputs(lists: tuple[list[Any], ...], late: OperatorContext | None, i: int) -> tuple[Iterator[Any], ...]:
+    return tuple(iter(rows) if late is None else _late(rows, late) for rows in lists)
+
+
+def _late(rows: list[Any], context: OperatorContext) -> Iterator[Any]:
+    for row in rows:
+        context.late = True
+        yield row
+    context.late = False
+
+
+def _under(base: bytes, state_id: int) -> list[bytes]:
+    return [base[:2] + state_id.to_bytes(2, "big") + base[4:]]
 
 
 def _full_key(codec: KeyCodec, max_parallelism: int, key: Any) -> bytes:

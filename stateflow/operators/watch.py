@@ -1,0 +1,100 @@
+"""Finds values that user code changed in place and did not set: in a run such a change is lost.
+
+For the test harness only; a run does not pay for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
+from typing import Any
+
+from stateflow.errors import StateflowError, UsageError
+from stateflow.operators.keyed import KeyedEngine
+from stateflow.state.bound import BoundListState, BoundMapState, BoundValueState, StoredState
+
+_IMMUTABLE = (int, float, str, bytes, date, Decimal, type(None))
+
+
+class Watch:
+    """Remembers what was read for the current key, and compares it when its handler is done."""
+
+    def __init__(self, engine: KeyedEngine) -> None:
+        self._engine = engine
+        self._read: list[tuple[Any, Any, bytes]] = []
+        """State, value, and its bytes when it was read."""
+        self._violation: UsageError | None = None
+        for name in engine.spec.state_ids:
+            state = vars(engine.process).get(name)
+            if isinstance(state, (StoredState, BoundListState, BoundMapState)):
+                self._follow(state)
+        engine._handlers = tuple(map(self._checked, engine._handlers))
+        for name, handler in engine.binding.handlers.items():
+            engine.binding.handlers[name] = self._checked(handler)
+
+    def _follow(self, state: Any) -> None:
+        loads = state.serializer.loads
+
+        def read(raw: bytes) -> Any:
+            return self._remembered(state, loads(raw))
+
+        state.serializer = replace(state.serializer, loads=read)
+        if isinstance(state, StoredState):
+            state._loads_many = lambda found, missing: [
+                missing if raw is None else read(raw) for raw in found
+            ]
+        if isinstance(state, BoundValueState) and state._factory is not None:
+            make = state._factory
+            state._factory = lambda: self._remembered(state, make())
+
+    def _remembered(self, state: Any, value: Any) -> Any:
+        if not isinstance(value, _IMMUTABLE):
+            self._read.append((state, value, state.serializer.dumps(value)))
+        return value
+
+    def _checked(self, handler: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+        def watched(*arguments: Any) -> Iterator[Any]:
+            got = handler(*arguments)
+            if got is not None:
+                yield from got
+            read, self._read = self._read, []
+            for state, value, before in read:
+                if _bytes(state, value) != before and not _was_set(state, value):
+                    key = self._engine.cursor.key
+                    self._violation = UsageError(
+                        f"operator {self._engine.spec.uid!r}, state {state.name!r}, key {key!r}: a value that was read "
+                        f"was changed in place to {value!r} and not set, so the change is lost: {_advice(state)}"
+                    )
+                    raise self._violation
+
+        return watched
+
+    def raise_violation(self) -> None:
+        """It counts as a mistake in the code under test, even where failing keys are diverted."""
+        if self._violation is not None:
+            raise self._violation
+
+
+def _bytes(state: Any, value: Any) -> bytes | None:
+    try:
+        return state.serializer.dumps(value)  # type: ignore[no-any-return]
+    except StateflowError:
+        return None
+
+
+def _was_set(state: Any, value: Any) -> bool:
+    if isinstance(state, StoredState):
+        return bool(state._set_at) and state._set_at[-1] == state._cursor.i
+    if isinstance(state, BoundMapState):
+        return state._cleared or any(state._entries[key] is value for key in state._written)
+    return state._cleared or any(added is value for added in state._added)
+
+
+def _advice(state: Any) -> str:
+    if isinstance(state, BoundMapState):
+        return f"write self.{state.name}[key] = value"
+    if isinstance(state, BoundListState):
+        return f"write self.{state.name}.update(values)"
+    return f"write self.{state.name}.value = value"
