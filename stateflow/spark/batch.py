@@ -26,7 +26,7 @@ from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
 from stateflow.rows import RowType, row_type
 from stateflow.spark.acks import Ack, AckList, collected, decoded, total
 from stateflow.spark.arrow_worker import ArrowTask, arrow_worker
-from stateflow.spark.columns import values_of
+from stateflow.spark.columns import RowReader
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, key_types_of
 from stateflow.spark.inputs import with_lateness
 from stateflow.spark.place import TaskPlace
@@ -285,7 +285,7 @@ class Batch:
             raise UsageError(
                 f"a broadcast stream had more than {BROADCAST_LIMIT} rows in one batch: it is for small, slow-changing data"
             )
-        return tuple(map(rows.make, *(values_of(column) for column in table.columns)))
+        return tuple(RowReader(rows, range(len(rows.fields))).read(table.columns))
 
     def _stage(self, node: KeyedNode) -> None:
         """Runs the operator in a job of its own; its outputs go to files that the acks list."""

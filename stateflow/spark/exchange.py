@@ -67,9 +67,11 @@ def exchanged(
     Columns: group, keys, (side, late,) then the fields of the one input, or a struct per input.
     """
     frames = []
-    orders = max(len(i.order_by) for i in inputs)
     for side, given in enumerate(inputs):
         names = key_names(len(key_types))
+        for name in given.columns:
+            if name not in given.frame.columns:
+                raise _missing(uid, name, given.frame)
         keys = [
             F.col(f"`{name}`").cast(SPARK_OF_KEY[kind]).alias(alias)
             for name, kind, alias in zip(given.columns, key_types, names, strict=True)
@@ -86,11 +88,15 @@ def exchanged(
                 )
         else:
             columns += fields
-        columns += [_order_column(uid, given, i).alias(f"_sf_by{i}") for i in range(orders)]
+        columns += [
+            _order_column(uid, given, name).alias(f"_sf_by{side}_{i}")
+            for i, name in enumerate(given.order_by)
+        ]
         frames.append(given.frame.select(*columns))
     frame = frames[0]
     for further in frames[1:]:
-        frame = frame.unionByName(further)
+        # Each input is ordered by columns of its own: they may differ in number, type and direction.
+        frame = frame.unionByName(further, allowMissingColumns=True)
     names = key_names(len(key_types))
     group = F.expr(f"cast(pmod(xxhash64({', '.join(names)}), {max_parallelism}) as int)")
     frame = frame.withColumn(GROUP, group)
@@ -100,7 +106,7 @@ def exchanged(
         by: list[Column | str] = [_prefix(key_types), *names]
         if len(inputs) > 1:
             by.append(SIDE)
-        frame = frame.sortWithinPartitions(*by, *_directions(inputs, orders))
+        frame = frame.sortWithinPartitions(*by, *_directions(inputs))
     fields_out = [f"_sf_in{i}" for i in range(len(inputs))] if len(inputs) > 1 else list(inputs[0].rows.names)
     sides = [SIDE] if len(inputs) > 1 else []
     picked = [
@@ -130,18 +136,16 @@ def _prefix(key_types: tuple[str, ...]) -> Column:
     return F.expr(f"shiftleft(cast({GROUP} as bigint), 48) | ({low} & 281474976710655L)")
 
 
-def _directions(inputs: Sequence[KeyedInput], orders: int) -> list[Column]:
-    longest = max(inputs, key=lambda i: len(i.order_by)).order_by
+def _directions(inputs: Sequence[KeyedInput]) -> list[Column]:
     return [
-        F.col(f"_sf_by{i}").desc() if longest[i].startswith("-") else F.col(f"_sf_by{i}").asc()
-        for i in range(orders)
+        F.col(f"_sf_by{side}_{i}").desc() if name.startswith("-") else F.col(f"_sf_by{side}_{i}").asc()
+        for side, given in enumerate(inputs)
+        for i, name in enumerate(given.order_by)
     ]
 
 
-def _order_column(uid: str, given: KeyedInput, index: int) -> Column:
-    if index >= len(given.order_by):
-        return F.lit(None)
-    name = given.order_by[index].removeprefix("-")
+def _order_column(uid: str, given: KeyedInput, order: str) -> Column:
+    name = order.removeprefix("-")
     if name not in given.frame.columns:
         raise _missing(uid, name, given.frame)
     return F.col(f"`{name}`")
