@@ -21,6 +21,7 @@ from typing import Final
 from stateflow.checkpoint.records import Shard
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.state.backend import Fetch, NewFile, OpenShard, Snapshot
+from stateflow.state.corruption import translated
 from stateflow.state.encoding import group_range
 from stateflow.state.keyindex import KeyIndex
 
@@ -141,9 +142,12 @@ class MemoryBackend:
             )
         if len(data) <= self._inline_threshold:
             return Snapshot(kept=(), new=(NewFile(FILE, data=data),), entries=len(entries))
-        self._directory.mkdir(parents=True, exist_ok=True)
         path = self._directory / FILE
-        path.write_bytes(data)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        except OSError as error:
+            raise translated(error, self._directory) from error
         return Snapshot(kept=(), new=(NewFile(FILE, path=path),), entries=len(entries))
 
     def close(self) -> None:

@@ -1,0 +1,85 @@
+"""What only the memory backend does: its frozen file, and when it speaks up."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.checkpoint.records import FileRef, Shard
+from stateflow.errors import CorruptError, IncompatibleError, UnavailableError, UsageError
+from stateflow.state import memory
+from stateflow.state.memory import memory_backend
+
+FROZEN = bytes.fromhex(
+    "53464d454d"
+    + "01"
+    + "0200000000000000"
+    + "0300000001000000"
+    + "000161"
+    + "78"
+    + "0300000000000000"
+    + "000162"
+)
+
+
+def opened(data: bytes, tmp_path: Path) -> Any:
+    ref = FileRef(memory.FILE, len(data), "", data=data)
+    return memory_backend()(Shard(0, 127, "memory", (ref,)), tmp_path / "open", lambda _: tmp_path)
+
+
+def test_the_file_never_changes(tmp_path: Path) -> None:
+    backend = memory_backend()(Shard(0, 127, "memory"), tmp_path / "open", lambda _: tmp_path)
+    backend.put(b"\0\1b", b"")
+    backend.put(b"\0\1a", b"x")
+    (file,) = backend.snapshot().new
+    assert file.data == FROZEN
+    assert list(opened(FROZEN, tmp_path).scan(b"\0", b"\1")) == [(b"\0\1a", b"x"), (b"\0\1b", b"")]
+
+
+@pytest.mark.parametrize("damaged", [b"", FROZEN[:-1], FROZEN + b"x", b"X" + FROZEN[1:], FROZEN[:20]])
+def test_a_damaged_file_is_named(damaged: bytes, tmp_path: Path) -> None:
+    with pytest.raises(CorruptError, match="entries.bin"):
+        opened(damaged, tmp_path)
+
+
+def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(IncompatibleError, match="format 2 of a newer stateflow"):
+        opened(FROZEN[:5] + b"\2" + FROZEN[6:], tmp_path)
+
+
+def test_a_large_state_is_warned_of(
+    shelf_of: Callable[..., Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_LARGE", 1 << 20)
+    shelf = shelf_of(memory_backend(), "memory")
+    with caplog.at_level(logging.WARNING):
+        backend = shelf.open()
+        backend.put(b"\0\1a", bytes(1 << 19))
+        shard = shelf.seal(backend)
+        assert not caplog.messages
+        backend = shelf.open(shard)
+        backend.put(b"\0\1b", bytes(1 << 20))
+        shelf.seal(backend)
+    assert caplog.messages == [
+        "a shard in memory has 1 MiB and is written in full with every batch: use the rocksdb backend"
+    ]
+
+
+def test_a_full_disk_names_the_scratch_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    backend = memory_backend(0)(Shard(0, 127, "memory"), tmp_path / "scratch", lambda _: tmp_path)
+    backend.put(b"\0\1a", b"x")
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(UnavailableError, match="scratch is full"):
+        backend.snapshot()
+
+
+def test_a_threshold_beyond_a_record_is_refused() -> None:
+    with pytest.raises(UsageError, match="inline_threshold"):
+        memory_backend(2 << 20)
