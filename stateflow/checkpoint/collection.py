@@ -182,6 +182,13 @@ def collect(
     # deleting.
     store.delete([layout.dead(slot, collector) for slot in withdrawn])
     keep_history(store, layout, log, todo.records, epoch=epoch)
+    for slot in todo.records:
+        # Said before it is done: should this collector die halfway, the next one finds a record that has lost
+        # files and, perhaps, a pin whose maker died too. Without a word it would have to take that for a tag
+        # to keep.
+        if not log.slots[slot].doomed:
+            mark = encode(DeadMark(slot=slot, collector=collector))
+            create_once(store, layout.doomed(slot, collector), mark)
     store.delete([file.path for file in todo.files])
     if dispose is not None:
         for url in todo.savepoints:
@@ -190,7 +197,8 @@ def collect(
         # Oldest first, and the record before its outcome and marks: at every point in between it is still a
         # candidate, never a record that waits to be carried out, nor one that a pinner finds unmarked.
         store.delete([layout.pending(slot)])
-        paths = {*(log.slots[slot].paths if slot in log.slots else ()), layout.dead(slot, collector)}
+        mine = (layout.dead(slot, collector), layout.doomed(slot, collector))
+        paths = {*log.slots[slot].paths, *mine}
         store.delete(sorted(paths - {layout.pending(slot)}, key=lambda p: ("_dead-" in p, p)))
     store.delete(todo.leftovers)
     return CollectionReport(
@@ -235,7 +243,11 @@ def _dangling(log: Log, pins: Iterable[Pin]) -> list[str]:
     layout = JobLayout(log.job)
     members = {record.slot for record in log.chain}
     # Below the floor no record appears again, so such a pin failed and its maker died before removing it.
-    return [layout.pin(p.id) for p in pins if p.slot < log.floor and p.slot not in members]
+    return [
+        layout.pin(p.id)
+        for p in pins
+        if p.slot < log.floor and (p.slot not in members or log.slots[p.slot].doomed)
+    ]
 
 
 def unreached(log: Log, files: Iterable[Entry]) -> list[Entry]:

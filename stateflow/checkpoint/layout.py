@@ -69,6 +69,9 @@ class JobLayout:
     def dead(self, slot: int, collector: str) -> str:
         return self.slot(slot) + f"_dead-{collector}"
 
+    def doomed(self, slot: int, collector: str) -> str:
+        return self.slot(slot) + f"_doomed-{collector}"
+
     @property
     def shared(self) -> str:
         return f"{self.job}/shared/"

@@ -34,6 +34,8 @@ class Slot:
     outcome: Outcome | None = None
     marks: tuple[str, ...] = ()
     """Collectors that have chosen it."""
+    doomed: bool = False
+    """A collector has found no pin after it had marked it, and deletes its files: no pin can save it any more."""
     paths: tuple[str, ...] = ()
     """Every object in the folder, whether its name means something or not."""
 
@@ -285,6 +287,7 @@ def _observe(store: Store, layout: JobLayout, bodies: BodyCache) -> Log:
             record=bodies_read.get("_pending"),
             outcome=bodies_read.get("_metadata"),
             marks=tuple(n.removeprefix("_dead-") for n, _, _ in objects if n.startswith("_dead-")),
+            doomed=any(n.startswith("_doomed-") for n, _, _ in objects),
             paths=tuple(path for _, path, _ in objects),
         )
     for key in [k for k in bodies if k[0].startswith(layout.log) and k not in seen]:

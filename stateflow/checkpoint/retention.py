@@ -23,7 +23,8 @@ def roots(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
     kept = {record.slot: "retained" for record in log.checkpoints[-checked_retained(retained) :]}
     members = {record.slot for record in log.chain}
     for pin in pins:
-        if pin.slot in members:
+        # A pin beside a doomed record came too late, and its maker died before finding that out.
+        if pin.slot in members and not log.slots[pin.slot].doomed:
             kept[pin.slot] = f"{pin.kind} {pin.name or pin.id}"
     if (head := log.head) is not None:
         kept[head.slot] = "head"

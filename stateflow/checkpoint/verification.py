@@ -160,8 +160,9 @@ def _whole(store: Store, path: str, xxh3: str) -> bool:
 
 
 def _being_collected(log: Log, record: Record, pins: list[Pin]) -> bool:
+    slot = log.slots[record.slot]
     # A mark with a pin beside it is one that its collector has not withdrawn, so the record has to be whole.
-    return bool(log.slots[record.slot].marks) and all(pin.slot != record.slot for pin in pins)
+    return slot.doomed or (bool(slot.marks) and all(pin.slot != record.slot for pin in pins))
 
 
 def _gone_meanwhile(store: Store, layout: JobLayout, record: Record) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from stateflow.checkpoint.collection import CollectionReport, collect
+from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, collect
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs
 from stateflow.checkpoint.records import Kind, Outcome, Owner, Record, decode, encode
@@ -184,7 +184,9 @@ class Writer:
         self._observe(Slot(slot, record=permit.record, outcome=outcome, paths=paths))
         return outcome
 
-    def collect(self, retained: int, *, orphans: bool) -> CollectionReport:
+    def collect(
+        self, retained: int, *, orphans: bool, dispose: DisposeSavepoint | None = None
+    ) -> CollectionReport:
         """Subsumes and deletes; with `orphans` also what crashed runs left behind, which takes a listing of
         all files."""
         self._retained = retained
@@ -196,6 +198,7 @@ class Writer:
             orphans=orphans,
             epoch=self.epoch,
             cache=self._cache,
+            dispose=dispose,
         )
         for slot in report.removed:
             self._forget(slot)

@@ -337,6 +337,19 @@ STORY: tuple[tuple[str, Callable[[World], None]], ...] = (
 )
 
 
+def tell(store: Store) -> World:
+    """The whole story without an accident, over any store, judged after every life."""
+    world = World(store)
+    for name, life in STORY:
+        life(world)
+        check(world, settled=False)
+        for sink in world.sinks.values():
+            sink.poison = {4} if name == "poisoned run" else set()
+    settle(world)
+    check(world, settled=True, abandoned=abandoned_after(STORY[-1][0]))
+    return world
+
+
 def abandoned_after(life: str) -> dict[str, set[int]]:
     """What the sinks will lack once a life of the story has run."""
     names = [name for name, _ in STORY]

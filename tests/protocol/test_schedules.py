@@ -20,13 +20,14 @@ from stateflow.checkpoint.control import (
     watch,
 )
 from stateflow.checkpoint.layout import JobLayout, origin_of, slot_of
+from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.log import Slot, assemble, read_log
 from stateflow.checkpoint.memory_store import Call, CrashError, MemoryStore
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.checkpoint.records import JobIdentity, Link, Owner, Record, encode
 from stateflow.checkpoint.store import Entry, ExistsError
 from stateflow.errors import BusyError, CorruptError, FencedError, NotFoundError, StateflowError, UsageError
-from tests.protocol.scenario import World, check, drain, offset_of, settle, state_files
+from tests.protocol.scenario import World, check, drain, offset_of, settle, state_files, tell
 
 
 @pytest.fixture
@@ -388,6 +389,39 @@ def test_a_restore_that_lets_go_of_its_pin_while_a_collector_waits_keeps_its_fil
     check(world, settled=False)
 
 
+def test_a_tag_whose_maker_died_over_a_record_whose_collector_died_is_no_tag(
+    world: World, store: MemoryStore
+) -> None:
+    """The record has lost files, and a pin says that it must stay: neither can be told by looking at the two."""
+    old = world.log().checkpoints[0].slot
+    world.claim("last", retained=1)
+
+    def maker_dies_before_it_looks() -> None:
+        def dies() -> None:
+            raise CrashError
+
+        at(store, "list", world.layout.slot(old), dies)
+        with pytest.raises(CrashError):
+            world.tag(old, "v1")
+
+        def collector_dies_after_one_file(call: Call) -> None:
+            if call.verb == "delete":
+                raise CrashError
+
+        store.after = collector_dies_after_one_file
+
+    at(store, "create", "_doomed-", maker_dies_before_it_looks)
+    with pytest.raises(CrashError):
+        world.collect(1)
+    store.after = None
+    assert [pin.slot for pin in list_pins(store, world.layout)] == [old]
+    check(world, settled=False)
+    world.collect(1)
+    assert list_pins(store, world.layout) == []
+    settle(world)
+    check(world, settled=True)
+
+
 # 14
 
 
@@ -622,9 +656,12 @@ def test_a_sink_stays_right_when_several_records_in_a_row_are_abandoned(world: W
 # And on a disk
 
 
-def test_the_same_story_on_a_local_disk(tmp_path: Path) -> None:
-    from stateflow.checkpoint.local import LocalStore
+def test_the_whole_story_ends_well_in_memory_and_on_a_local_disk(tmp_path: Path) -> None:
+    in_memory, on_disk = tell(MemoryStore()), tell(LocalStore(tmp_path, fsync=False))
+    assert [e.path for e in on_disk.store.list("")] == [e.path for e in in_memory.store.list("")]
 
+
+def test_a_sleeper_a_tag_and_an_abandoned_record_on_a_local_disk(tmp_path: Path) -> None:
     world = World(LocalStore(tmp_path, fsync=False))
     drain(3)(world)
     world.tag(world.log().checkpoints[-1].slot, "v1")

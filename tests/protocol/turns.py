@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from stateflow.checkpoint.memory_store import Call, MemoryStore
+from stateflow.checkpoint.memory_store import Call, CrashError, MemoryStore
 from tests.protocol.scenario import World
 
 Actor = Callable[[], object]
 Choose = Callable[[int, tuple[str, ...], str | None], str]
-"""Step number, who can run, who ran last: who runs now."""
+"""Step number, who can run, who ran last: who runs now, or with a `!` before the name, who dies now."""
 
 
 @dataclass
@@ -41,6 +41,7 @@ class Turns:
         self._back = threading.Semaphore(0)
         self._actors = actors
         self._waiting: set[str] = set(actors)
+        self._dying: set[str] = set()
         self._next: dict[str, str] = dict.fromkeys(actors, "begins")
         store.before = self._before
         world.step = self._pause
@@ -57,10 +58,13 @@ class Turns:
             chosen = choose(len(self._played.schedule), runnable, last)
             self._played.runnable.append(runnable)
             self._played.schedule.append(chosen)
-            self._played.steps.append(f"{chosen}: {self._next[chosen]}")
-            self._go[chosen].release()
+            name = chosen.removeprefix("!")
+            if chosen != name:
+                self._dying.add(name)
+            self._played.steps.append(f"{chosen}: {self._next[name]}")
+            self._go[name].release()
             self._back.acquire()
-            last = chosen
+            last = name
         for thread in threads:
             thread.join()
         return self._played
@@ -68,7 +72,8 @@ class Turns:
     def _run(self, name: str) -> None:
         self._go[name].acquire()
         try:
-            self._actors[name]()
+            if name not in self._dying:
+                self._actors[name]()
         except BaseException as error:
             self._played.errors[name] = error
         self._waiting.discard(name)
@@ -89,6 +94,8 @@ class Turns:
         self._next[name] = what
         self._back.release()
         self._go[name].acquire()
+        if name in self._dying:
+            raise CrashError(f"{name} dies before: {what}")
 
 
 Play = Callable[[Choose], Played]
@@ -114,12 +121,17 @@ def every_schedule(play: Play, preemptions: int) -> Iterator[Played]:
 
 
 def some_schedules(play: Play, seed: int, count: int) -> Iterator[Played]:
-    """Random schedules, which switch at random rates, from one seed."""
+    """Random schedules, which switch at random rates and let an actor die now and then, from one seed."""
     source = random.Random(seed)
     for _ in range(count):
         rate = source.choice([0.05, 0.2, 0.5, 0.9])
+        death = source.choice([0.0, 0.0, 0.02, 0.1])
 
-        def choose(step: int, runnable: tuple[str, ...], last: str | None, rate: float = rate) -> str:
+        def choose(
+            step: int, runnable: tuple[str, ...], last: str | None, rate: float = rate, death: float = death
+        ) -> str:
+            if source.random() < death:
+                return "!" + source.choice(runnable)
             if last in runnable and last is not None and source.random() > rate:
                 return last
             return source.choice(runnable)
