@@ -1,0 +1,500 @@
+"""The harness as a user's own tests use it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+import pytest
+
+import stateflow as sf
+from stateflow.testing import KeyedHarness
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(minutes: float) -> datetime:
+    return START + timedelta(minutes=minutes)
+
+
+@dataclass
+class Order:
+    user: int
+    sku: str
+    amount: float
+    ts: datetime = START
+
+
+@dataclass
+class Total:
+    user: int
+    total: float
+
+
+LARGE = sf.output("large", Order)
+
+
+class Balance(sf.KeyedProcess[int, Order, Total]):
+    total = sf.ValueState(float, default=0.0)
+    items = sf.MapState(str, int, ttl="7 days")
+    idle = sf.Timer("event")
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[Total]:
+        for row in rows:
+            self.total.value += row.amount
+            self.items[row.sku] = self.items.get(row.sku, 0) + 1
+            self.idle.set(row.ts + timedelta(hours=1))
+            if row.amount > 100:
+                ctx.emit(LARGE, row)
+            ctx.metrics.counter("orders").inc()
+        yield Total(key, self.total.value)
+
+    @idle.fires
+    def expire(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[Total]:
+        self.items.clear()
+        yield Total(key, -1.0)
+
+
+def test_rows_in_rows_out_and_state_in_between() -> None:
+    harness = KeyedHarness(Balance, outputs=[LARGE])
+    assert harness.rows(Order(1, "a", 2.5), Order(2, "b", 1.0), Order(1, "a", 200.0)) == [
+        Total(1, 202.5),
+        Total(2, 1.0),
+    ]
+    assert harness.state(1).total.value == 202.5
+    assert harness.snapshot(1) == {"total": 202.5, "items": {"a": 2}, "idle": at(60)}
+    assert harness.snapshot(3) == {}
+    assert harness.side(LARGE) == [Order(1, "a", 200.0)]
+    assert harness.metrics == {"orders": 3}
+    assert harness.output == [Total(1, 202.5), Total(2, 1.0)]
+
+
+def test_timers_fire_when_event_time_passes_them_and_not_before() -> None:
+    harness = KeyedHarness(Balance)
+    harness.rows(Order(1, "a", 1.0), Order(2, "b", 1.0, at(10)))
+    assert harness.advance(at(59)) == []
+    assert harness.advance(at(60)) == [Total(1, -1.0)]
+    assert harness.snapshot(1) == {"total": 1.0}
+    assert harness.advance(at(600)) == [Total(2, -1.0)]
+    assert harness.advance(at(601)) == []
+
+
+def test_event_time_does_not_go_back() -> None:
+    harness = KeyedHarness(Balance)
+    harness.advance(at(60))
+    with pytest.raises(sf.UsageError, match="cannot go back"):
+        harness.advance(at(59))
+
+
+def test_what_expired_is_not_there() -> None:
+    harness = KeyedHarness(Balance)
+    harness.rows(Order(1, "a", 1.0))
+    harness.advance(now=timedelta(days=6))
+    assert harness.state(1).items["a"] == 1
+    harness.advance(now=timedelta(days=1))
+    assert "a" not in harness.state(1).items
+    harness.rows(Order(1, "a", 1.0))
+    assert harness.state(1).items["a"] == 1
+
+
+class Reminders(sf.KeyedProcess[int, Order, str]):
+    """Two timers: one replaces, clears and sets itself again, one runs in processing time."""
+
+    count = sf.ValueState(int, default=0)
+    first = sf.Timer("event")
+    second = sf.Timer("processing")
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[str]:
+        for row in rows:
+            if row.sku == "clear":
+                self.first.clear()
+                self.second.clear()
+            else:
+                self.first.set(row.ts)
+                self.second.set(timedelta(minutes=row.amount))
+        yield f"{key}: {self.first.at}"
+
+    @first.fires
+    def on_first(self, key: int, when: datetime, ctx: sf.Context) -> Iterator[str]:
+        self.count.value += 1
+        if self.count.value < 3:
+            self.first.set(when + timedelta(minutes=1))
+        yield f"first {key} {when:%H:%M} {self.count.value}"
+
+    @second.fires
+    def on_second(self, key: int, when: datetime, ctx: sf.Context) -> Iterator[str]:
+        yield f"second {key} {when:%H:%M}"
+
+
+def test_a_timer_set_again_replaces_the_one_before() -> None:
+    harness = KeyedHarness(Reminders)
+    harness.rows(Order(1, "a", 5.0, at(10)))
+    harness.rows(Order(1, "a", 7.0, at(20)))
+    assert harness.advance(at(15), now=timedelta(minutes=6)) == []
+    assert harness.advance(at(20)) == ["first 1 00:20 1"]
+    assert harness.advance(now=timedelta(minutes=1)) == ["second 1 00:07"]
+
+
+def test_a_cleared_timer_does_not_fire() -> None:
+    harness = KeyedHarness(Reminders)
+    harness.rows(Order(1, "a", 5.0, at(10)))
+    harness.rows(Order(1, "clear", 0.0))
+    assert harness.advance(at(100), now=timedelta(hours=2)) == []
+
+
+def test_a_handler_may_set_its_timer_again_and_all_that_are_due_fire_in_time_order() -> None:
+    harness = KeyedHarness(Reminders)
+    harness.rows(Order(1, "a", 500.0, at(10)), Order(2, "a", 500.0, at(11.5)), Order(3, "a", 500.0, at(9)))
+    assert harness.advance(at(30)) == [
+        "first 3 00:09 1",
+        "first 1 00:10 1",
+        "first 3 00:10 2",
+        "first 1 00:11 2",
+        "first 3 00:11 3",
+        "first 2 00:11 1",
+        "first 1 00:12 3",
+        "first 2 00:12 2",
+        "first 2 00:13 3",
+    ]
+
+
+def test_timers_fire_after_the_rows_of_their_batch() -> None:
+    harness = KeyedHarness(Reminders)
+    harness.advance(at(30))
+    assert harness.rows(Order(1, "a", 500.0, at(29)), Order(2, "a", 500.0, at(40)))[:2] == [
+        "1: 2026-01-01 00:29:00+00:00",
+        "2: 2026-01-01 00:40:00+00:00",
+    ]
+
+
+def test_an_event_time_timer_is_not_set_to_a_duration() -> None:
+    class Wrong(sf.KeyedProcess[int, Order, str]):
+        timer = sf.Timer("event")
+
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> None:
+            self.timer.set(timedelta(hours=1))
+
+        @timer.fires
+        def fired(self, key: int, when: datetime, ctx: sf.Context) -> None: ...
+
+    with pytest.raises(sf.UsageError, match="timer 'timer': an event-time timer is set to an instant"):
+        KeyedHarness(Wrong).rows(Order(1, "a", 1.0))
+
+
+# ---- what is read is a value ----
+
+
+@dataclass
+class Cart:
+    skus: list[str] = field(default_factory=list)
+
+
+class Carts(sf.KeyedProcess[int, Order, str]):
+    """Does what the row's sku says."""
+
+    cart = sf.ValueState(Cart)
+    skus = sf.ValueState(list[str], default=list)
+    by_day = sf.MapState(str, list[str])
+    all = sf.ListState(Cart)
+    folded = sf.ReducingState(list[str], lambda one, other: one + other)
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[str]:
+        for row in rows:
+            match row.sku:
+                case "begin":
+                    self.cart.value = Cart(["x"])
+                    self.skus.value = ["x"]
+                    self.by_day["monday"] = ["x"]
+                    self.all.add(Cart(["x"]))
+                    self.folded.add(["x"])
+                case "value in place":
+                    self.cart.value.skus.append("lost")
+                case "default in place":
+                    self.skus.value.append("lost")
+                case "map in place":
+                    self.by_day["monday"].append("lost")
+                case "list in place":
+                    next(iter(self.all)).skus.append("lost")
+                case "folded in place":
+                    (self.folded.get() or []).append("lost")
+                case "set afterwards":
+                    cart = self.cart.value
+                    cart.skus.append("kept")
+                    self.cart.value = cart
+                    days = self.by_day["monday"]
+                    days.append("kept")
+                    self.by_day["monday"] = days
+                    carts = self.all.get()
+                    carts[0].skus.append("kept")
+                    self.all.update(carts)
+        yield "done"
+
+
+@pytest.mark.parametrize(
+    ("what", "state", "advice"),
+    [
+        ("value in place", "cart", "self.cart.value = value"),
+        ("default in place", "skus", "self.skus.value = value"),
+        ("map in place", "by_day", r"self.by_day\[key\] = value"),
+        ("list in place", "all", r"self.all.update\(values\)"),
+        ("folded in place", "folded", "self.folded"),
+    ],
+)
+@pytest.mark.parametrize("on_error", ["fail", "dead_letter"])
+def test_a_value_changed_in_place_and_not_set_is_told(what: str, state: str, advice: str, on_error: str) -> None:
+    harness = KeyedHarness(Carts, on_error=on_error)
+    key = 2 if what == "default in place" else 1
+    harness.rows(Order(1, "begin", 0))
+    before = harness.snapshot(1)
+    with pytest.raises(sf.UsageError, match=rf"state '{state}', key {key}: .*lost.*not set.*{advice}"):
+        harness.rows(Order(key, what, 0))
+    assert harness.snapshot(1) == before
+
+
+def test_a_value_changed_and_set_is_fine() -> None:
+    harness = KeyedHarness(Carts)
+    harness.rows(Order(1, "begin", 0))
+    harness.rows(Order(1, "set afterwards", 0))
+    found = harness.snapshot(1)
+    assert (found["cart"], found["by_day"], found["all"]) == (
+        Cart(["x", "kept"]),
+        {"monday": ["x", "kept"]},
+        [Cart(["x", "kept"])],
+    )
+
+
+def test_a_state_is_not_replaced_by_a_value() -> None:
+    class Wrong(Balance):
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+            self.total = 5.0  # type: ignore[assignment]
+
+    with pytest.raises(sf.UsageError, match=r"self\.total = \.\.\. replaces the state"):
+        KeyedHarness(Wrong).rows(Order(1, "a", 1.0))
+
+
+def test_a_value_of_the_wrong_type_names_operator_state_key_and_value() -> None:
+    class Wrong(sf.KeyedProcess[int, Order, str]):
+        total = sf.ValueState(int)
+
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> None:
+            self.total.value = "many"  # type: ignore[assignment]
+
+    with pytest.raises(sf.StateTypeError) as caught:
+        KeyedHarness(Wrong).rows(Order(7, "a", 1.0))
+    assert str(caught.value) == "operator 'Wrong', state 'total', key 7: expected int, got str: 'many'"
+
+
+# ---- failing code ----
+
+
+class Fragile(sf.KeyedProcess[int, Order, str]):
+    total = sf.ValueState(float, default=0.0)
+    skus = sf.ListState(str)
+    timer = sf.Timer("event")
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[str]:
+        for row in rows:
+            self.total.value += row.amount
+            self.skus.add(row.sku)
+            ctx.emit(LARGE, row)
+            self.timer.set(row.ts)
+            yield row.sku
+            if row.sku == "bad":
+                raise ValueError("a bad sku")
+
+    @timer.fires
+    def fired(self, key: int, when: datetime, ctx: sf.Context) -> Iterator[str]:
+        ctx.emit(LARGE, key)
+        yield "fired"
+        if self.total.value > 10:
+            raise ValueError("too much")
+        self.total.clear()
+
+
+def test_code_that_raises_names_operator_key_and_exception_in_one_sentence() -> None:
+    harness = KeyedHarness(Fragile, outputs=[LARGE])
+    harness.rows(Order(1, "a", 1.0, at(60)))
+    before = harness.snapshot(1)
+    with pytest.raises(sf.StateflowError) as caught:
+        harness.rows(Order(1, "b", 1.0, at(60)), Order(2, "bad", 1.0))
+    text = str(caught.value)
+    assert text.startswith("operator 'Fragile' failed on key 2: ValueError: a bad sku (line ")
+    assert "\n" not in text
+    assert "Traceback" not in text
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert harness.snapshot(1) == before, "a batch that fails has changed nothing"
+    assert harness.output == ["a"]
+
+
+def test_a_dead_letter_takes_back_all_that_its_key_did_and_nothing_else() -> None:
+    harness = KeyedHarness(Fragile, outputs=[LARGE], on_error="dead_letter")
+    out = harness.rows(Order(1, "a", 1.0, at(60)), Order(2, "b", 1.0), Order(2, "bad", 2.0), Order(3, "c", 3.0))
+    assert out == ["a", "c"]
+    assert [row.user for row in harness.side(LARGE)] == [1, 3]
+    assert harness.snapshot(2) == {}
+    assert harness.snapshot(3)["total"] == 3.0
+    [letter] = harness.dead_letters
+    assert letter[:3] == ("Fragile", "2", "ValueError: a bad sku")
+    assert "test_harness.py" in letter[3]
+    assert '"sku":"bad"' in letter[4]
+    assert letter[5:] == (2, 1)
+
+
+def test_a_timer_that_raises_becomes_a_dead_letter_and_is_gone() -> None:
+    harness = KeyedHarness(Fragile, outputs=[LARGE], on_error="dead_letter")
+    harness.rows(Order(1, "a", 11.0, at(60)), Order(2, "a", 1.0, at(61)))
+    harness.sides.clear()
+    assert harness.advance(at(90)) == ["fired"]
+    assert harness.side(LARGE) == [2]
+    assert harness.snapshot(1) == {"total": 11.0, "skus": ["a"]}
+    assert harness.snapshot(2) == {"skus": ["a"]}
+    assert [letter[2] for letter in harness.dead_letters] == ["ValueError: too much"]
+    assert harness.advance(at(91)) == []
+
+
+def test_a_side_output_that_is_not_listed_is_refused() -> None:
+    with pytest.raises(sf.UsageError, match=r"side output 'large' .* list it in outputs"):
+        KeyedHarness(Fragile).rows(Order(1, "a", 1.0))
+
+
+# ---- keys ----
+
+
+class Pair(NamedTuple):
+    user: int
+    sku: str
+
+
+class PerPair(sf.KeyedProcess[Pair, Order, Any]):
+    count = sf.ValueState(int, default=0)
+
+    def process(self, key: Pair, rows: Iterator[Order], ctx: sf.Context) -> Iterator[Any]:
+        self.count.value += sum(1 for _ in rows)
+        yield key.user, key.sku, self.count.value
+
+
+def test_a_composite_key_is_a_named_tuple() -> None:
+    harness = KeyedHarness(PerPair, key=("user", "sku"))
+    harness.rows(Order(1, "a", 0), Order(1, "b", 0), Order(1, "a", 0))
+    assert harness.output == [(1, "a", 2), (1, "b", 1)]
+    assert harness.state((1, "a")).count.value == 2
+
+
+def test_a_key_of_the_wrong_type_and_a_missing_key_are_refused() -> None:
+    harness = KeyedHarness(Balance)
+    with pytest.raises(sf.UsageError, match="no key"):
+        harness.rows(Order(None, "a", 0))  # type: ignore[arg-type]
+    with pytest.raises(sf.StateflowError):
+        harness.rows(Order("x", "a", 0))  # type: ignore[arg-type]
+
+
+def test_a_process_without_types_needs_the_keys_type() -> None:
+    class Untyped(sf.KeyedProcess[Any, Any, Any]):
+        count = sf.ValueState(int, default=0)
+
+        def process(self, key: Any, rows: Any, ctx: sf.Context) -> Any:
+            self.count.value += len(list(rows))
+            yield key, self.count.value
+
+    with pytest.raises(sf.UsageError, match="key_type=int"):
+        KeyedHarness(Untyped)
+    assert KeyedHarness(Untyped, key="k", key_type=str).rows({"k": "a"}, {"k": "a"}) == [("a", 2)]
+
+
+# ---- more inputs, more state ----
+
+
+class Joined(sf.ConnectedProcess[int, str, str, str]):
+    names = sf.ListState(str)
+    idle = sf.Timer("processing")
+
+    def process_left(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> None:
+        self.names.add_all(row[1] for row in rows)
+        self.idle.set(timedelta(minutes=1))
+
+    def process_right(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> Iterator[str]:
+        for row in rows:
+            yield f"{row[1]} of {'+'.join(self.names)}"
+
+    @idle.fires
+    def forget(self, key: int, when: datetime, ctx: sf.Context) -> None:
+        self.names.clear()
+
+
+def test_a_connected_process_is_given_left_rows_first() -> None:
+    harness = KeyedHarness(Joined, key=lambda row: row[0])
+    assert harness.both(left=[(1, "ann")], right=[(1, "order"), (2, "order")]) == ["order of ann", "order of "]
+    harness.left((1, "bob"))
+    assert harness.right((1, "other")) == ["other of ann+bob"]
+    harness.advance(now=timedelta(minutes=1))
+    assert harness.right((1, "last")) == ["last of "]
+    with pytest.raises(sf.UsageError, match=r"left\(\) and right\(\)"):
+        harness.rows((1, "x"))
+    with pytest.raises(sf.UsageError, match=r"rows\(\)"):
+        KeyedHarness(Balance).left(Order(1, "a", 1.0))
+
+
+class Rated(sf.KeyedProcess[int, Order, float]):
+    rates = sf.BroadcastState(str, float)
+    seen = sf.OperatorListState(int)
+    opened: int = 0
+    closed: int = 0
+
+    def open(self, ctx: sf.Context) -> None:
+        Rated.opened += 1
+
+    def close(self) -> None:
+        Rated.closed += 1
+
+    def snapshot(self, ctx: sf.Context) -> None:
+        self.seen.add(ctx.checkpoint_id)
+
+    def process_broadcast(self, name: str, rows: Iterator[Any], ctx: sf.Context) -> None:
+        self.rates.update(rows)
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[float]:
+        for row in rows:
+            if row.sku == "bad":
+                raise ValueError("bad")
+            yield row.amount * self.rates.get(row.sku, 1.0) * ctx.parameters["factor"] + len(self.seen.get())
+
+
+def test_broadcast_operator_state_and_parameters() -> None:
+    Rated.opened = Rated.closed = 0
+    harness = KeyedHarness(Rated, parameters={"factor": 10})
+    assert harness.rows(Order(1, "a", 2.0)) == [20.0]
+    harness.broadcast("rates", ("a", 3.0))
+    assert harness.rows(Order(1, "a", 2.0), Order(2, "b", 1.0)) == [62.0, 12.0]
+    assert (Rated.opened, Rated.closed) == (3, 3)
+    with pytest.raises(sf.StateflowError, match="bad"):
+        harness.rows(Order(1, "bad", 1.0))
+    assert (Rated.opened, Rated.closed) == (4, 4), "closed also when it fails"
+    assert harness.rows(Order(1, "a", 0.0)) == [3.0], "a failed batch left no element"
+
+
+class Dicing(sf.KeyedProcess[int, Order, Any]):
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[Any]:
+        yield key, ctx.random.random(), ctx.now, [(row.sku, ctx.late) for row in rows], ctx.checkpoint_id, ctx.key
+
+
+def test_chance_time_and_lateness_are_those_of_the_batch() -> None:
+    one, other = KeyedHarness(Dicing), KeyedHarness(Dicing)
+    given = [Order(1, "a", 0), Order(2, "a", 0)]
+    first = one.rows(*given, late=True)
+    assert first == other.rows(*given, late=True), "replaying gives the same"
+    assert first[0][1] != first[1][1]
+    assert first[0][2:] == (START, [("a", True)], 1, 1)
+    second = one.rows(*given)
+    assert second[0][1] != first[0][1]
+    assert second[0][3:] == ([("a", False)], 2, 1)
+
+
+def test_it_runs_in_milliseconds() -> None:
+    harness = KeyedHarness(Balance)
+    began = time.perf_counter()
+    for n in range(100):
+        harness.rows(Order(n % 10, "a", 1.0))
+    assert (time.perf_counter() - began) / 100 < 0.02
