@@ -37,8 +37,6 @@ from stateflow.checkpoint.writer import CommitPermit, Writer, draft
 from stateflow.errors import DisagreementError, StateflowError
 
 SINKS = ("left", "right")
-KEPT_FILES = 3
-"""A batch names its own state file and those of the two batches before it."""
 
 
 @dataclass
@@ -89,6 +87,8 @@ class World:
         self.layout = JobLayout(job)
         self.sinks = {uid: Sink() for uid in SINKS}
         self.step: Step | None = None
+        self.kept_files = 3
+        """A batch names its own state file and those of the two batches before it."""
         self.ticks = 0
         """Also where a copy of the world has to go on: no id is ever given again."""
 
@@ -143,7 +143,7 @@ class World:
         staged = self._write(
             self.layout.staged_file(writer.epoch, writer.next_slot, self.ids(), ".parquet"), f"rows {offset}"
         )
-        files = (*state_files(writer.parent), state)[-KEPT_FILES:]
+        files = (*state_files(writer.parent), state)[-self.kept_files :]
         prev = writer.last_commits
         return draft(
             "checkpoint",

@@ -141,6 +141,7 @@ CASTS: dict[str, tuple[Cast, int]] = {
 def stage_of(cast: Cast) -> tuple[Stage, Mapping[str, Actor]]:
     store = MemoryStore()
     world = World(store)
+    world.kept_files = 1  # so that a checkpoint has files which no other one names
     drain(1)(world)
     stage = Stage(world, store)
     return stage, cast(stage)

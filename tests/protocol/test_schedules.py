@@ -374,6 +374,8 @@ def test_a_restore_that_lets_go_of_its_pin_while_a_collector_waits_keeps_its_fil
     world: World, store: MemoryStore
 ) -> None:
     """The pin is gone when the collector looks, and the record in its place is younger than its listing."""
+    world.kept_files = 1
+    drain(4)(world)
     old = world.log().checkpoints[0]
     writer = world.claim("restore", retained=1)
 
