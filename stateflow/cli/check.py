@@ -58,7 +58,7 @@ def check(
             else "no checkpoint: a new job"
         )
         out().print(f"pipeline {result.pipeline}, compared with {against}", markup=False)
-        rows = [
+        rows: list[tuple[str, ...]] = [
             ("operator", o.uid, o.verdict, ", ".join(f"{n}: {v}" for n, v in o.states.items()))
             for o in result.operators
         ]

@@ -53,7 +53,9 @@ def batch_document(report: BatchReport, job: str) -> dict[str, Any]:
 
 def batch_line(body: dict[str, Any]) -> str:
     """The same, on one line."""
-    flushed = max(0, body["uploaded_bytes"] - body["compacted_bytes"])
+    # What travels inside the record is new, too; compaction writes anew what was there before.
+    new = body["uploaded_bytes"] + body["inlined_bytes"]
+    compacted = min(new, body["compacted_bytes"])
     named = (("evaluate", "sync_duration"), ("upload", "upload_duration"), ("commit", "commit_duration"))
     phases = ", ".join(f"{name} {seconds(body[field] / 1000)}" for name, field in named)
     parts = [
@@ -62,8 +64,8 @@ def batch_line(body: dict[str, Any]) -> str:
         f"{number(body['rows_per_second'])}/s",
         f"{number(body['keys'])} keys",
         f"state {size(body['state_size'])}",
-        f"up {size(flushed)} flushed + {size(body['compacted_bytes'])} compacted"
-        + (f" + {size(body['inlined_bytes'])} inline" if body["inlined_bytes"] else ""),
+        f"new {size(new)} ({size(new - compacted)} flushed, {size(compacted)} compacted, "
+        f"{size(body['inlined_bytes'])} inline)",
         f"{seconds(body['end_to_end_duration'] / 1000)} ({phases})",
     ]
     if body["cache_hits"] or body["cache_misses"]:

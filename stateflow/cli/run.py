@@ -107,7 +107,7 @@ def run(
         body = batch_document(report, name)
         if output == "json":
             line(body)
-        if options.progress and not (output == "json" and show.is_terminal):
+        if options.progress:
             show.print(batch_line(body), markup=False, soft_wrap=True)
 
     from stateflow.job import Job
@@ -117,7 +117,7 @@ def run(
     cluster = master is not None and not master.startswith("local")
     by_value([loaded.module, *(loaded.siblings() if cluster else ())])
     spark_conf.setdefault("spark.executorEnv.PYTHONPATH", str(loaded.folder))
-    if options.progress and output != "json":
+    if options.progress:
         show.print(f"{name}: starting Spark", markup=False)
     found = Job(options.checkpoint_dir, name, storage_options=options.storage_options)
     report = found.run(

@@ -1,0 +1,1 @@
+"""`make demo`: a pipeline that runs, carries on, is killed and recovers before your eyes."""
