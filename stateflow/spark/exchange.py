@@ -18,7 +18,7 @@ from stateflow.errors import IncompatibleError, UsageError
 from stateflow.rows import SPARK_OF_KEY, RowType, key_type
 from stateflow.state.keygroups import default_assignment
 
-GROUP, SUBTASK, LATE, SIDE = "_sf_group", "_sf_subtask", "_sf_late", "_sf_side"
+GROUP, LATE, SIDE = "_sf_group", "_sf_late", "_sf_side"
 
 
 @dataclass(frozen=True)
@@ -64,97 +64,87 @@ def exchanged(
 ) -> DataFrame:
     """The operator's rows, partition by subtask, sorted by key group, key, side and order.
 
-    Columns: group, keys, (side, late,) then the fields of the one input, or a struct per input.
+    Columns: group, keys, late, then the fields of the one input, or the side and a struct per input. Written as SQL
+    text: every Column built in Python is a dozen calls into the JVM, which small batches notice.
     """
+    names = key_names(len(key_types))
+    orders = max(len(i.order_by) for i in inputs)
+    connected = len(inputs) > 1
     frames = []
     for side, given in enumerate(inputs):
-        names = key_names(len(key_types))
-        for name in given.columns:
-            if name not in given.frame.columns:
-                raise _missing(uid, name, given.frame)
         keys = [
-            F.col(f"`{name}`").cast(SPARK_OF_KEY[kind]).alias(alias)
-            for name, kind, alias in zip(given.columns, key_types, names, strict=True)
+            f"cast({_quoted(column)} as {SPARK_OF_KEY[kind]})"
+            for column, kind in zip(given.columns, key_types, strict=True)
         ]
-        late = F.col(LATE) if LATE in given.frame.columns else F.lit(False).alias(LATE)
-        fields = [_field(uid, given, f.name, f.type) for f in given.rows.fields]
-        columns: list[Column] = [*keys, late]
-        if len(inputs) > 1:
-            columns.append(F.lit(side).cast("tinyint").alias(SIDE))
+        fields = [(f.name, _field(uid, given, f.name, f.type)) for f in given.rows.fields]
+        columns = [
+            f"cast(pmod(xxhash64({', '.join(keys)}), {max_parallelism}) as int) as {GROUP}",
+            *(f"{key} as {name}" for key, name in zip(keys, names, strict=True)),
+            f"{LATE if LATE in given.frame.columns else 'false'} as {LATE}",
+        ]
+        if connected:
+            columns.append(f"cast({side} as tinyint) as {SIDE}")
             for other, theirs in enumerate(inputs):
-                shape = f"struct<{','.join(f'`{f.name}`:{f.type}' for f in theirs.rows.fields)}>"
-                columns.append(
-                    (F.struct(*fields) if other == side else F.lit(None)).cast(shape).alias(f"_sf_in{other}")
-                )
+                shape = f"struct<{','.join(f'{_quoted(f.name)}:{f.type}' for f in theirs.rows.fields)}>"
+                pairs = ", ".join(f"'{name}', {value}" for name, value in fields)
+                value = f"named_struct({pairs})" if other == side else "null"
+                columns.append(f"cast({value} as {shape}) as _sf_in{other}")
         else:
-            columns += fields
-        columns += [
-            _order_column(uid, given, name).alias(f"_sf_by{side}_{i}")
-            for i, name in enumerate(given.order_by)
-        ]
-        frames.append(given.frame.select(*columns))
+            columns += [f"{value} as {_quoted(name)}" for name, value in fields]
+        columns += [f"{_order_column(uid, given, i)} as _sf_by{i}" for i in range(orders)]
+        frames.append(given.frame.selectExpr(*columns))
     frame = frames[0]
     for further in frames[1:]:
-        # Each input is ordered by columns of its own: they may differ in number, type and direction.
-        frame = frame.unionByName(further, allowMissingColumns=True)
-    names = key_names(len(key_types))
-    group = F.expr(f"cast(pmod(xxhash64({', '.join(names)}), {max_parallelism}) as int)")
-    frame = frame.withColumn(GROUP, group)
-    frame = frame.withColumn(SUBTASK, subtask_of(assignment, max_parallelism))
-    frame = frame.repartitionById(len(assignment), SUBTASK)
+        frame = frame.unionByName(further)
+    kept = frame.columns[: len(frame.columns) - orders]
+    frame = frame.repartitionById(len(assignment), F.expr(subtask_of(assignment, max_parallelism)))
     if ordered:
-        by: list[Column | str] = [_prefix(key_types), *names]
-        if len(inputs) > 1:
-            by.append(SIDE)
-        frame = frame.sortWithinPartitions(*by, *_directions(inputs))
-    fields_out = [f"_sf_in{i}" for i in range(len(inputs))] if len(inputs) > 1 else list(inputs[0].rows.names)
-    sides = [SIDE] if len(inputs) > 1 else []
-    picked = [
-        F.col(GROUP),
-        *map(F.col, names),
-        F.col(LATE),
-        *map(F.col, sides),
-        *(F.col(f"`{n}`") for n in fields_out),
-    ]
-    return frame.select(*picked)
+        by = [_prefix(key_types), *names, *([SIDE] if connected else [])]
+        frame = frame.sortWithinPartitions(*(F.expr(e) for e in by), *_directions(inputs, orders))
+    return frame.selectExpr(*map(_quoted, kept)) if orders else frame
 
 
-def subtask_of(assignment: Sequence[tuple[int, int]], max_parallelism: int) -> Column:
-    """The subtask that owns a key group, in the JVM."""
+def subtask_of(assignment: Sequence[tuple[int, int]], max_parallelism: int) -> str:
+    """The subtask that owns a key group, as SQL."""
     parallelism = len(assignment)
     if tuple(assignment) == default_assignment(parallelism, max_parallelism):
-        return F.expr(f"cast({GROUP} * {parallelism} div {max_parallelism} as int)")
+        return f"cast({GROUP} * {parallelism} div {max_parallelism} as int)"
     owner = [0] * max_parallelism
     for subtask, (first, last) in enumerate(assignment):
         owner[first : last + 1] = [subtask] * (last + 1 - first)
-    return F.expr(f"element_at(array({','.join(map(str, owner))}), {GROUP} + 1)")
+    return f"element_at(array({','.join(map(str, owner))}), {GROUP} + 1)"
 
 
-def _prefix(key_types: tuple[str, ...]) -> Column:
+def _prefix(key_types: tuple[str, ...]) -> str:
     names = ", ".join(key_names(len(key_types)))
     low = "_sf_key0" if key_types == ("int",) else f"xxhash64({names})"
-    return F.expr(f"shiftleft(cast({GROUP} as bigint), 48) | ({low} & 281474976710655L)")
+    return f"shiftleft(cast({GROUP} as bigint), 48) | ({low} & 281474976710655L)"
 
 
-def _directions(inputs: Sequence[KeyedInput]) -> list[Column]:
+def _directions(inputs: Sequence[KeyedInput], orders: int) -> list[Column]:
+    longest = max(inputs, key=lambda i: len(i.order_by)).order_by
     return [
-        F.col(f"_sf_by{side}_{i}").desc() if name.startswith("-") else F.col(f"_sf_by{side}_{i}").asc()
-        for side, given in enumerate(inputs)
-        for i, name in enumerate(given.order_by)
+        F.desc(f"_sf_by{i}") if longest[i].startswith("-") else F.asc(f"_sf_by{i}") for i in range(orders)
     ]
 
 
-def _order_column(uid: str, given: KeyedInput, order: str) -> Column:
-    name = order.removeprefix("-")
+def _order_column(uid: str, given: KeyedInput, index: int) -> str:
+    if index >= len(given.order_by):
+        return "null"
+    name = given.order_by[index].removeprefix("-")
     if name not in given.frame.columns:
         raise _missing(uid, name, given.frame)
-    return F.col(f"`{name}`")
+    return _quoted(name)
 
 
-def _field(uid: str, given: KeyedInput, name: str, type_: str) -> Column:
+def _field(uid: str, given: KeyedInput, name: str, type_: str) -> str:
     if name not in given.frame.columns:
         raise _missing(uid, name, given.frame)
-    return F.col(f"`{name}`").cast(type_).alias(name)
+    return f"cast({_quoted(name)} as {type_})"
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _missing(uid: str, name: str, frame: DataFrame) -> IncompatibleError:
