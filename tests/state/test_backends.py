@@ -287,6 +287,15 @@ def test_more_changes_than_the_buffer_holds(shelf: Shelf) -> None:
     assert shelf.contents(shelf.seal(backend)) == expected
 
 
+def test_keys_that_are_written_again_and_again(shelf: Shelf) -> None:
+    backend = shelf.open()
+    for turn in range(600):
+        for number in range(20):
+            backend.put(key(3, number), b"%d" % turn)
+    assert backend.get(key(3, 7)) == b"599"
+    assert shelf.contents(shelf.seal(backend)) == {key(3, n): b"599" for n in range(20)}
+
+
 def test_a_shard_that_was_split_shows_only_its_own_key_groups(shelf: Shelf) -> None:
     before = shelf.open()
     fill(before, [(key(group, n), b"v%d" % group) for group in range(128) for n in range(30)])

@@ -14,16 +14,7 @@ from stateflow.errors import CorruptError, IncompatibleError, UnavailableError, 
 from stateflow.state import memory
 from stateflow.state.memory import memory_backend
 
-FROZEN = bytes.fromhex(
-    "53464d454d"
-    + "01"
-    + "0200000000000000"
-    + "0300000001000000"
-    + "000161"
-    + "78"
-    + "0300000000000000"
-    + "000162"
-)
+FROZEN = bytes.fromhex("53464d454d 01 0200000000000000 03000000 01000000 000161 78 03000000 00000000 000162")
 
 
 def opened(data: bytes, tmp_path: Path) -> Any:
@@ -42,7 +33,7 @@ def test_the_file_never_changes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damaged", [b"", FROZEN[:-1], FROZEN + b"x", b"X" + FROZEN[1:], FROZEN[:20]])
 def test_a_damaged_file_is_named(damaged: bytes, tmp_path: Path) -> None:
-    with pytest.raises(CorruptError, match="entries.bin"):
+    with pytest.raises(CorruptError, match="state file entries"):
         opened(damaged, tmp_path)
 
 
