@@ -1,0 +1,146 @@
+"""Inputs of the benchmarks: Delta tables made from a seed, one Parquet file per micro-batch, kept for the next run.
+
+The tables are written without Spark, so that every side reads the very same files and none has warmed up its JVM by
+making them. Amounts are whole numbers: sums are then exact in any order, and results can be compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+CACHE = Path(__file__).resolve().parents[1] / ".cache" / "bench"
+ROW_GROUPS = 8
+"""Row groups of a file: Spark reads them on all cores."""
+ZIPF_EXPONENT = 1.1
+
+Keys = Literal["uniform", "distinct", "zipf", "hot"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSpec:
+    """One micro-batch of input."""
+
+    rows: int
+    keys: int
+    """Users are 0..keys-1."""
+    kind: Keys = "uniform"
+    """distinct: no user twice. hot: half of the rows belong to user 0."""
+    slice: int = -1
+    """With `distinct`: the n-th part of one permutation of all users; -1: a sample of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A Delta table and what its batches hold."""
+
+    path: Path
+    batches: tuple[BatchSpec, ...]
+    checks: tuple[tuple[int, int, float], ...]
+    """Per batch: rows, distinct users, sum of amounts."""
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for rows, _, _ in self.checks)
+
+    @property
+    def amount(self) -> float:
+        return sum(amount for _, _, amount in self.checks)
+
+
+def dataset(batches: Sequence[BatchSpec], *, seed: int = 1, folder: Path = CACHE / "data") -> Dataset:
+    """The table with these batches, one commit for each; made only if it is not there yet."""
+    text = json.dumps([seed, *(asdict(b) for b in batches)])
+    path = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
+    described = path / "_bench.json"
+    if not described.exists():
+        made = folder / f"making-{uuid.uuid4().hex}"
+        checks = _write(made, batches, seed)
+        (made / described.name).write_text(json.dumps(checks))
+        shutil.rmtree(path, ignore_errors=True)
+        made.rename(path)
+    checks = json.loads(described.read_text())
+    return Dataset(path, tuple(batches), tuple((int(r), int(k), float(a)) for r, k, a in checks))
+
+
+def users(spec: BatchSpec, rng: np.random.Generator, seed: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The user of each row."""
+    if spec.kind == "uniform":
+        return rng.integers(0, spec.keys, spec.rows)
+    if spec.kind == "hot":
+        drawn = rng.integers(0, spec.keys, spec.rows)
+        drawn[rng.permutation(spec.rows)[: spec.rows // 2]] = 0
+        return drawn
+    if spec.kind == "zipf":
+        weights = np.cumsum(1.0 / np.arange(1, spec.keys + 1) ** ZIPF_EXPONENT)
+        ranks = np.searchsorted(weights, rng.random(spec.rows) * weights[-1])
+        return np.random.default_rng(seed).permutation(spec.keys)[ranks]
+    if spec.slice >= 0:
+        return np.random.default_rng(seed).permutation(spec.keys)[spec.slice * spec.rows :][: spec.rows]
+    if spec.rows * 4 > spec.keys:
+        return rng.permutation(spec.keys)[: spec.rows]
+    drawn = np.unique(rng.integers(0, spec.keys, spec.rows * 5 // 4))
+    return rng.permutation(drawn)[: spec.rows]
+
+
+def _write(path: Path, batches: Sequence[BatchSpec], seed: int) -> list[tuple[int, int, float]]:
+    log = path / "_delta_log"
+    log.mkdir(parents=True)
+    checks = []
+    for index, spec in enumerate(batches):
+        rng = np.random.default_rng([seed, index])
+        user = users(spec, rng, seed).astype(np.int64)
+        amount = rng.integers(0, 100, len(user)).astype(np.float64)
+        name = f"batch-{index:05d}.parquet"
+        pq.write_table(
+            pa.table({"user": user, "amount": amount}),
+            path / name,
+            row_group_size=max(1, -(-len(user) // ROW_GROUPS)),
+        )
+        actions = [*(_creation(path) if index == 0 else []), _added(path / name, len(user))]
+        (log / f"{index:020d}.json").write_text("\n".join(map(json.dumps, actions)) + "\n")
+        checks.append((len(user), len(np.unique(user)), float(amount.sum())))
+    return checks
+
+
+def _creation(path: Path) -> list[dict[str, Any]]:
+    fields = [
+        {"name": "user", "type": "long", "nullable": True, "metadata": {}},
+        {"name": "amount", "type": "double", "nullable": True, "metadata": {}},
+    ]
+    return [
+        {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
+        {
+            "metaData": {
+                "id": str(uuid.uuid5(uuid.NAMESPACE_OID, path.name)),
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": json.dumps({"type": "struct", "fields": fields}),
+                "partitionColumns": [],
+                "configuration": {},
+                "createdTime": 0,
+            }
+        },
+    ]
+
+
+def _added(file: Path, rows: int) -> dict[str, Any]:
+    return {
+        "add": {
+            "path": file.name,
+            "partitionValues": {},
+            "size": file.stat().st_size,
+            "modificationTime": 0,
+            "dataChange": True,
+            "stats": json.dumps({"numRecords": rows}),
+        }
+    }

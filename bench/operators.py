@@ -1,0 +1,83 @@
+"""The one computation that every side does: a running count and sum per user. Typed, as a user would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+import stateflow as sf
+
+OUTPUT = "user long, n long, total double"
+ONE_FILE = {"startingVersion": "0", "maxFilesPerTrigger": "1"}
+"""How every side reads: the table's commits in order, one file per micro-batch."""
+
+
+class Event(msgspec.Struct):
+    user: int
+    amount: float
+
+
+class Total(msgspec.Struct):
+    user: int
+    n: int
+    total: float
+
+
+class RunningTotal(sf.KeyedProcess[int, Event, Total]):
+    sums = sf.ValueState(tuple[int, float], default=(0, 0.0))
+
+    def process(self, key: int, rows: Iterator[Event], ctx: sf.Context) -> Iterator[Total]:
+        n, total = self.sums.value
+        for row in rows:
+            n += 1
+            total += row.amount
+        self.sums.value = (n, total)
+        yield Total(key, n, total)
+
+
+class Nothing(sf.KeyedProcess[int, Event, Total]):
+    sums = sf.ValueState(tuple[int, float], default=(0, 0.0))
+
+    def process(self, key: int, rows: Iterator[Event], ctx: sf.Context) -> None:
+        return None
+
+
+def running_total(table: Any, state: Any, ctx: Any) -> Any:
+    """The same for whole Arrow tables."""
+    found = table.group_by("user").aggregate([("amount", "count"), ("amount", "sum")])
+    before = state.get(found["user"])
+    sums = pa.table(
+        {
+            "n": pc.add(found["amount_count"], pc.fill_null(before["n"], 0)),
+            "total": pc.add(found["amount_sum"], pc.fill_null(before["total"], 0.0)),
+        }
+    )
+    state.put(found["user"], sums)
+    return pa.table({"user": found["user"], "n": sums["n"], "total": sums["total"]})
+
+
+@sf.pipeline("process")
+def per_key(flow: sf.Flow, *, input: str, output: str = "") -> None:
+    events = flow.source("events", sf.delta(input, options=ONE_FILE), Event)
+    totals = events.key_by("user").process("totals", RunningTotal)
+    if output:
+        totals.append("output", sf.delta(output))
+
+
+@sf.pipeline("process_arrow")
+def columnar(flow: sf.Flow, *, input: str, output: str = "") -> None:
+    events = flow.source("events", sf.delta(input, options=ONE_FILE), Event)
+    totals = events.key_by("user").process_arrow(
+        "totals", running_total, state={"n": int, "total": float}, output=Total
+    )
+    if output:
+        totals.append("output", sf.delta(output))
+
+
+@sf.pipeline("nothing")
+def nothing(flow: sf.Flow, *, input: str) -> None:
+    flow.source("events", sf.delta(input, options=ONE_FILE), Event).key_by("user").process("nothing", Nothing)

@@ -1,0 +1,243 @@
+"""The sides: each takes the same table batch by batch, keeps running totals and appends them to a Delta table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql.streaming.query import StreamingQuery
+
+import stateflow as sf
+from bench import operators
+from bench.clock import Timed, timed
+from bench.generate import Dataset
+from bench.operators import ONE_FILE, OUTPUT
+from stateflow.config import load
+from stateflow.rows import row_type
+from stateflow.spark.exchange import GROUP, KeyedInput, exchanged
+from stateflow.spark.loop import BatchReport
+from stateflow.spark.runner import RunReport, RunRequest, run
+from stateflow.spark.session import build_session
+from stateflow.state.keygroups import default_assignment
+
+ROOT = Path(__file__).resolve().parents[1]
+SETTINGS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.default.parallelism": "2",
+    "spark.driver.memory": "4g",
+    "spark.locality.wait": "3000ms",
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.numRecentProgressUpdates": "10",
+}
+"""One session for all: the state store's settings concern Spark's operators only."""
+
+
+@dataclass
+class Outcome:
+    """What a side did with a table."""
+
+    timed: Timed
+    reports: list[BatchReport] = field(default_factory=list)
+    """This library's only."""
+    run: RunReport | None = None
+
+
+def session(master: str = "local[2]", **conf: str) -> SparkSession:
+    return build_session("bench", master=master, conf={**SETTINGS, **conf})
+
+
+def stateflow_run(
+    spark: SparkSession,
+    pipeline: sf.Pipeline,
+    parameters: Mapping[str, Any],
+    work: Path,
+    *,
+    each: Callable[[BatchReport], None] = lambda report: None,
+    options: Mapping[str, Any] = {},
+) -> Outcome:
+    """This library with its default options: durable records, exactly once."""
+    reports: list[BatchReport] = []
+
+    def listener(report: BatchReport) -> None:
+        reports.append(report)
+        each(report)
+
+    code = {"checkpoint_dir": str(work / "root"), "cache_dir": str(work / "cache"), **options}
+    request = RunRequest(
+        pipeline,
+        load(code=code, env={}, folder=work),
+        parameters,
+        user_paths=[str(ROOT)],
+        listener=listener,
+    )
+    with timed(spark) as found:
+        done = run(request)
+    return Outcome(found, reports, done)
+
+
+def process(spark: SparkSession, data: Dataset, work: Path, **given: Any) -> Outcome:
+    """A per-key Python process with one ValueState."""
+    parameters = {"input": str(data.path), "output": str(work / "output")}
+    return stateflow_run(spark, operators.per_key, parameters, work, **given)
+
+
+def process_arrow(spark: SparkSession, data: Dataset, work: Path, **given: Any) -> Outcome:
+    parameters = {"input": str(data.path), "output": str(work / "output")}
+    return stateflow_run(spark, operators.columnar, parameters, work, **given)
+
+
+def spark_aggregation(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
+    """Spark's streaming aggregation: in the JVM, RocksDB with changelog."""
+    sums = source(spark, data).groupBy("user").agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
+    return peer(spark, sums, work, appended(work), mode="update")
+
+
+class Totals(StatefulProcessor):
+    """The same operator for Spark's transformWithState."""
+
+    def init(self, handle: Any) -> None:
+        self.sums = handle.getValueState("sums", "n long, total double")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        n, total = self.sums.get() if self.sums.exists() else (0, 0.0)
+        for row in rows:
+            n += 1
+            total += row.amount
+        self.sums.update((n, total))
+        yield Row(user=key[0], n=n, total=total)
+
+    def close(self) -> None:
+        pass
+
+
+def transform_with_state(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
+    """Spark's stateful processor in Python, rows one by one."""
+    grouped = source(spark, data).groupBy("user")
+    return peer(
+        spark, grouped.transformWithState(Totals(), OUTPUT, "update", "none"), work, appended(work), mode="update"
+    )
+
+
+def limit_sorted(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
+    """This library's own exchange and a Python function that passes one row per key through; no state."""
+    return _limit(spark, data, work, ordered=True)
+
+
+def limit_unsorted(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
+    """The same without the sort; it puts out as many rows as there are keys."""
+    return _limit(spark, data, work, ordered=False)
+
+
+def _limit(spark: SparkSession, data: Dataset, work: Path, *, ordered: bool) -> Outcome:
+    rows, keys, _ = data.checks[-1]
+    through = first_of_each_key if ordered else share_of_rows(keys / rows)
+    write = appended(work)
+
+    def body(frame: DataFrame, batch_id: int) -> None:
+        given = KeyedInput(frame, ("user",), (), row_type(operators.Event))
+        moved = exchanged("limit", [given], ("int",), 128, default_assignment(2, 128), ordered=ordered)
+        write(moved.mapInArrow(through, OUTPUT), batch_id)
+
+    return peer(spark, source(spark, data), work, body, mode="append")
+
+
+def first_of_each_key(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    last = None
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        users = batch["user"].to_numpy()
+        first = [0] if last is None or users[0] != last else []
+        cuts = pa.array([*first, *((users[1:] != users[:-1]).nonzero()[0] + 1).tolist()], pa.int64())
+        last = users[-1]
+        yield _passed(batch.take(cuts))
+
+
+def share_of_rows(share: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def through(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield _passed(batch.slice(0, round(batch.num_rows * share)))
+
+    return through
+
+
+def _passed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = [batch["user"], batch[GROUP].cast(pa.int64()), batch["amount"]]
+    return pa.RecordBatch.from_arrays(columns, names=["user", "n", "total"])
+
+
+def stateless(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
+    """The least a foreachBatch can do with its rows: compute them and write them nowhere."""
+
+    def body(frame: DataFrame, batch_id: int) -> None:
+        frame.write.format("noop").mode("overwrite").save()
+
+    return peer(spark, source(spark, data), work, body, mode="append")
+
+
+def source(spark: SparkSession, data: Dataset) -> DataFrame:
+    return spark.readStream.format("delta").options(**ONE_FILE).load(str(data.path))
+
+
+def appended(work: Path) -> Callable[[DataFrame, int], None]:
+    """Exactly once, as far as Spark can: the table skips a transaction version it has."""
+
+    def body(frame: DataFrame, batch_id: int) -> None:
+        writer = frame.write.format("delta").mode("append")
+        writer.option("txnAppId", "bench").option("txnVersion", batch_id).save(str(work / "output"))
+
+    return body
+
+
+def peer(
+    spark: SparkSession,
+    frame: DataFrame,
+    work: Path,
+    body: Callable[[DataFrame, int], None],
+    *,
+    mode: str,
+) -> Outcome:
+    writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(work / "spark-checkpoint"))
+    with timed(spark) as found:
+        query: StreamingQuery = writer.trigger(availableNow=True).foreachBatch(body).start()
+        query.awaitTermination()
+    return Outcome(found)
+
+
+def check_totals(output: Path, data: Dataset) -> None:
+    """Compares the last total of every user in a Delta table with what the input holds."""
+    added = []
+    for commit in sorted((output / "_delta_log").glob("*.json")):
+        for line in commit.read_text().splitlines():
+            action = json.loads(line)
+            if "add" in action:
+                added.append(str(output / action["add"]["path"]))
+    table = pa.concat_tables(pq.read_table(path) for path in added)
+    last = table.group_by("user").aggregate([("n", "max"), ("total", "max")])
+    rows, amount = sum(last["n_max"].to_pylist()), sum(last["total_max"].to_pylist())
+    if (rows, amount) != (data.rows, data.amount):
+        raise AssertionError(
+            f"the output counts {rows} rows worth {amount}, the input has {data.rows} worth {data.amount}"
+        )
+
+
+SIDES: Mapping[str, Callable[..., Outcome]] = {
+    "process": process,
+    "process_arrow": process_arrow,
+    "spark_aggregation": spark_aggregation,
+    "transform_with_state": transform_with_state,
+    "limit_sorted": limit_sorted,
+    "limit_unsorted": limit_unsorted,
+}
+STATEFUL = ("process", "process_arrow", "spark_aggregation", "transform_with_state")
