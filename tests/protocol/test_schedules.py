@@ -26,6 +26,7 @@ from stateflow.checkpoint.memory_store import Call, CrashError, MemoryStore
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.checkpoint.records import JobIdentity, Link, Owner, Record, encode
 from stateflow.checkpoint.store import Entry, ExistsError
+from stateflow.checkpoint.writer import Writer
 from stateflow.errors import BusyError, CorruptError, FencedError, NotFoundError, StateflowError, UsageError
 from tests.protocol.scenario import World, check, drain, offset_of, settle, state_files, tell
 
@@ -69,7 +70,7 @@ def run(world: World, batches: int, *, retained: int = 1) -> None:
         writer.collect(retained, orphans=True)
 
 
-# 1
+# Files of a run that is about to decide
 
 
 def test_files_of_a_run_that_is_about_to_decide_are_not_collected_when_the_next_run_has_only_claimed(
@@ -101,7 +102,7 @@ def test_files_of_a_run_that_lost_its_slot_to_a_fence_are_collected(world: World
         a.decide(world.prepare(a))
 
 
-# 2, and the issue that taught SlateDB the same
+# Names that collection has freed (SlateDB's issue 1622 tells the same of its fence)
 
 
 def test_a_slot_that_was_collected_and_is_created_again_by_a_sleeper_means_nothing(
@@ -178,7 +179,7 @@ def test_the_newest_epoch_is_never_deleted(world: World) -> None:
     assert world.log().newest_epoch == newest
 
 
-# 3
+# Rewinding
 
 
 def test_a_restore_finds_every_lower_record_carried_out_before_it_rewinds(world: World) -> None:
@@ -196,7 +197,7 @@ def test_a_restore_finds_every_lower_record_carried_out_before_it_rewinds(world:
     assert (head.kind, offset_of(head), head.timeline) == ("restore", offset_of(target), 2)
 
 
-# 4
+# A job deleted and made again
 
 
 def test_a_record_of_a_deleted_job_of_this_name_is_nobodys(world: World, store: MemoryStore) -> None:
@@ -220,7 +221,7 @@ def test_a_deleted_job_is_not_recreated_in_its_old_folder(world: World, store: M
         world.claim("A")
 
 
-# 6
+# Two attempts
 
 
 def test_two_attempts_of_one_slot_leave_files_of_different_names_and_the_record_lists_its_own(
@@ -240,7 +241,7 @@ def test_two_attempts_of_one_slot_leave_files_of_different_names_and_the_record_
     check(world, settled=True)
 
 
-# 7
+# Two claims
 
 
 def test_of_two_runs_that_claim_at_once_the_newer_one_carries_on(world: World, store: MemoryStore) -> None:
@@ -296,7 +297,7 @@ def test_a_newer_run_adopts_the_fence_of_an_older_one_that_got_there_first(
     assert world.log().pending == ()
 
 
-# 8
+# A fence above a decision
 
 
 def test_a_fence_is_complete_only_after_everything_below_it(world: World, store: MemoryStore) -> None:
@@ -326,29 +327,23 @@ def test_a_fence_is_complete_only_after_everything_below_it(world: World, store:
     assert world.sinks["left"].rows == [0, 1, 2]
 
 
-# 9
+# Pins beside collectors
 
 
-def tag_during(
-    world: World, store: MemoryStore, moment: int, slot: int, collection: Callable[[], None]
-) -> list[bool]:
-    """Tags before the collection's call of that number: whether it holds; nothing without such a call."""
-    made: list[bool] = []
+def during(store: MemoryStore, moment: int, collection: Callable[[], None], play: Callable[[], None]) -> bool:
+    """Plays something before the call of that number of a collection; False when there is no such call."""
     first = len(store.calls)
 
-    def tag(call: Call) -> None:
+    def hook(call: Call) -> None:
         if call.number == first + moment:
             store.before = None
-            try:
-                world.tag(slot, "v1")
-                made.append(True)
-            except NotFoundError:
-                made.append(False)
+            play()
 
-    store.before = tag
+    store.before = hook
     collection()
+    played = store.before is None
     store.before = None
-    return made
+    return played
 
 
 def test_a_tag_made_at_any_moment_of_a_collection_holds_or_fails_and_never_dangles() -> None:
@@ -358,37 +353,62 @@ def test_a_tag_made_at_any_moment_of_a_collection_holds_or_fails_and_never_dangl
         world = World(store)
         drain(2)(world)
         old = world.log().checkpoints[0].slot
-        writer = world.claim("last", retained=1)
-        made = tag_during(world, store, moment, old, functools.partial(world.collect, 1))
-        if not made:
+        world.claim("last", retained=1)
+        made: list[bool] = []
+        play = functools.partial(tag_if_possible, world, old, made)
+        if not during(store, moment, functools.partial(world.collect, 1), play):
             break
         outcomes.add(made[0])
         check(world, settled=False)
         assert (old in [r.slot for r in world.log().chain]) or not made[0]
         assert len(list_pins(store, world.layout)) == made[0]
-        world.batch(writer)
     assert outcomes == {True, False}
 
 
+def tag_if_possible(world: World, slot: int, made: list[bool]) -> None:
+    try:
+        world.tag(slot, "v1")
+        made.append(True)
+    except NotFoundError:
+        made.append(False)
+
+
+@pytest.mark.parametrize("pinned_before", [True, False])
 def test_a_restore_that_lets_go_of_its_pin_while_a_collector_waits_keeps_its_files(
-    world: World, store: MemoryStore
+    pinned_before: bool,
 ) -> None:
-    """The pin is gone when the collector looks, and the record in its place is younger than its listing."""
-    world.kept_files = 1
-    drain(4)(world)
-    old = world.log().checkpoints[0]
-    writer = world.claim("restore", retained=1)
+    """The pin is gone when the collector looks, and the record in its place is younger than its listing.
 
-    def restore() -> None:
-        world.tag(old.slot, "restoring")
-        permit = writer.decide(world.rewind(old))
-        writer.complete(permit, {})
-        world.untag("restoring")
+    At every moment of the collection; the pin is made then too, or was there before.
+    """
+    restored = 0
+    for moment in range(200):
+        store = MemoryStore()
+        world = World(store)
+        world.kept_files = 1
+        drain(4)(world)
+        old = world.log().checkpoints[0]
+        writer = world.claim("restore", retained=1)
+        if pinned_before:
+            world.tag(old.slot, "restoring")
+        play = functools.partial(restore_during, world, writer, old, pinned_before)
+        if not during(store, moment, functools.partial(world.collect, 1), play):
+            break
+        if world.offset() == offset_of(old):
+            restored += 1
+        check(world, settled=False)
+    assert restored > 5
 
-    at(store, "create", "_dead-", restore)
-    world.collect(1)
-    assert offset_of(world.log().head) == offset_of(old)
-    check(world, settled=False)
+
+def restore_during(world: World, writer: Writer, old: Record, pinned_before: bool) -> None:
+    try:
+        if not pinned_before:
+            world.tag(old.slot, "restoring")
+    except NotFoundError:
+        return
+    permit = writer.decide(world.rewind(old))
+    writer.complete(permit, {})
+    world.untag("restoring")
 
 
 def test_a_tag_whose_maker_died_over_a_record_whose_collector_died_is_no_tag(
@@ -424,7 +444,7 @@ def test_a_tag_whose_maker_died_over_a_record_whose_collector_died_is_no_tag(
     check(world, settled=True)
 
 
-# 14
+# Fenced while deciding
 
 
 def test_a_run_that_was_fenced_while_it_decided_commits_no_sink(world: World, store: MemoryStore) -> None:
@@ -441,7 +461,7 @@ def test_a_run_that_was_fenced_while_it_decided_commits_no_sink(world: World, st
         a.decide(draft)
 
 
-# 19
+# Lies
 
 
 @pytest.mark.parametrize("lie", ["own write reported as a conflict", "conflict with nothing stored"])
@@ -468,7 +488,7 @@ def test_a_create_that_lies_decides_what_it_would_have_decided(name: str, lie: s
     check(world, settled=True)
 
 
-# 20
+# Torn listings
 
 
 def test_a_listing_that_missed_a_slot_is_taken_again(world: World, store: MemoryStore) -> None:
@@ -522,7 +542,7 @@ def test_slots_are_ordered_by_number_when_they_outgrow_their_padding() -> None:
     assert slot_of(layout.pending(high)) == (high, "_pending")
 
 
-# 22
+# Yesterday, and wrong clocks
 
 
 def test_yesterdays_stop_request_does_not_stop_todays_run(world: World) -> None:
@@ -597,7 +617,7 @@ def test_the_same_task_of_the_same_dag_run_takes_over_at_once(world: World) -> N
     assert clock.time == 0.0
 
 
-# 26
+# One mark, two collectors
 
 
 def test_a_mark_that_another_collector_withdraws_does_not_free_the_record_for_a_pinner(
@@ -626,7 +646,7 @@ def test_a_mark_that_another_collector_withdraws_does_not_free_the_record_for_a_
     check(world, settled=False)
 
 
-# Found here
+# A late commit of what was abandoned
 
 
 def test_an_abandoned_output_that_a_fenced_run_delivers_at_the_last_moment_blocks_nobody(
