@@ -34,6 +34,7 @@ from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.config import Options, cache_folder
 from stateflow.errors import FencedError, IncompatibleError, UsageError
 from stateflow.flow import Flow, Pipeline
+from stateflow.metrics import numbers, reporter
 from stateflow.operators.compatibility import check_flow
 from stateflow.spark.availability import check_available
 from stateflow.spark.batch import BatchSettings
@@ -305,9 +306,21 @@ class _Run:
             )
 
         return BatchLoop(
-            spark, settings, inputs, writer, options, place, functions, self.request.listener, _micros,
+            spark, settings, inputs, writer, options, place, functions, self._reporting(), _micros,
             self.parameters, stop=self.stop,
         )  # fmt: skip
+
+    def _reporting(self) -> Callable[[BatchReport], None]:
+        """Tells the caller and the metrics of each batch."""
+        report = reporter(self.options.metrics, self.job, self.options.metrics_port)
+
+        def both(batch: BatchReport) -> None:
+            record = batch.record
+            size = sum(s.bytes for o in record.operators.values() for task in o.shards for s in task)
+            report(numbers(batch.slot, batch.duration, record.watermark, size, batch.statistics))
+            self.request.listener(batch)
+
+        return both
 
     def _check_parallelism(self, parent: Record | None) -> None:
         wanted = self.options.parallelism

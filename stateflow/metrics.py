@@ -1,0 +1,163 @@
+"""A run's metrics for people's own systems: Prometheus or OpenTelemetry when wanted, nothing when not.
+
+Names follow Flink where it has one: `lastCheckpointDuration` is `stateflow_last_checkpoint_duration_seconds` here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stateflow.errors import UnavailableError, UsageError
+
+Report = Callable[[Mapping[str, Any]], None]
+"""Takes the numbers of one finished batch, as `numbers` makes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    name: str
+    kind: Literal["counter", "gauge"]
+    doc: str
+
+
+MEASURES = (
+    Measure(
+        "completed_checkpoints",
+        "counter",
+        "Checkpoints completed by this run (numberOfCompletedCheckpoints).",
+    ),
+    Measure("rows_in", "counter", "Rows read from sources (numRecordsIn)."),
+    Measure("rows_out", "counter", "Rows that operators put out (numRecordsOut)."),
+    Measure("keys", "counter", "Keys that user code was called for."),
+    Measure("timers_fired", "counter", "Timers that fired."),
+    Measure("dead_letters", "counter", "Keys diverted because user code raised."),
+    Measure("uploaded_bytes", "counter", "Bytes of state uploaded."),
+    Measure("compacted_bytes", "counter", "Of these, bytes that compaction wrote."),
+    Measure("fetched_bytes", "counter", "Bytes of state fetched into host caches."),
+    Measure("cache_hits", "counter", "State files found in the host's cache."),
+    Measure("cache_misses", "counter", "State files that had to be fetched."),
+    Measure("last_checkpoint_id", "gauge", "The newest complete checkpoint (lastCompletedCheckpointId)."),
+    Measure(
+        "last_checkpoint_duration_seconds", "gauge", "The last batch, end to end (lastCheckpointDuration)."
+    ),
+    Measure(
+        "last_checkpoint_full_size_bytes",
+        "gauge",
+        "All state of the last checkpoint (lastCheckpointFullSize).",
+    ),
+    Measure("last_checkpoint_size_bytes", "gauge", "What the last batch uploaded (lastCheckpointSize)."),
+    Measure("watermark_seconds", "gauge", "The watermark, in seconds since 1970 (currentInputWatermark)."),
+)
+
+
+def numbers(
+    checkpoint: int, duration: float, watermark: int | None, full_size: int, statistics: Mapping[str, Any]
+) -> dict[str, float]:
+    """The measures of one batch; user counters come as `user_<operator>_<name>`."""
+    operators = statistics.get("operators", {})
+    metrics = statistics.get("metrics", {})
+    found: dict[str, float] = {
+        "completed_checkpoints": 1,
+        "rows_in": statistics.get("processed_rows", 0),
+        "rows_out": sum(o["rows_out"] for o in operators.values()),
+        "keys": sum(o["keys"] for o in operators.values()),
+        "timers_fired": sum(o["timers"] for o in operators.values()),
+        "dead_letters": sum(o["dead_letters"] for o in operators.values()),
+        "last_checkpoint_id": checkpoint,
+        "last_checkpoint_duration_seconds": duration,
+        "last_checkpoint_full_size_bytes": full_size,
+        "last_checkpoint_size_bytes": metrics.get("uploaded_bytes", 0) + metrics.get("inlined_bytes", 0),
+    }
+    for name in ("uploaded_bytes", "compacted_bytes", "fetched_bytes", "cache_hits", "cache_misses"):
+        found[name] = metrics.get(name, 0)
+    if watermark is not None:
+        found["watermark_seconds"] = watermark / 1e6
+    for uid, operator in operators.items():
+        for name, count in operator["counters"].items():
+            found[f"user_{uid}_{name}"] = count
+    return found
+
+
+def reporter(kind: str, job: str, port: int = 0) -> Report:
+    """Where the numbers go: `none`, `prometheus` (served on loopback) or `opentelemetry` (the process's own provider)."""
+    if kind == "none":
+        return lambda found: None
+    if kind == "prometheus":
+        return _prometheus(job, port)
+    if kind == "opentelemetry":
+        return _opentelemetry(job)
+    raise UsageError(f"metrics={kind!r}: use none, prometheus or opentelemetry")
+
+
+def _prometheus(job: str, port: int) -> Report:
+    try:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+    except ImportError:
+        raise UsageError(
+            "metrics=prometheus needs the package prometheus-client: install stateflow[prometheus]"
+        ) from None
+    registry = CollectorRegistry()
+    made: dict[str, Any] = {}
+
+    def instrument(measure: Measure) -> Any:
+        if measure.name not in made:
+            cls = Counter if measure.kind == "counter" else Gauge
+            made[measure.name] = cls(
+                f"stateflow_{_plain(measure.name)}", measure.doc, ["job"], registry=registry
+            )
+        return made[measure.name].labels(job)
+
+    try:
+        start_http_server(port, addr="127.0.0.1", registry=registry)
+    except OSError as error:
+        raise UnavailableError(
+            f"metrics cannot be served on port {port}: {error}; choose another metrics_port"
+        ) from error
+
+    def report(found: Mapping[str, Any]) -> None:
+        for measure, value in _measured(found):
+            if measure.kind == "counter":
+                instrument(measure).inc(value)
+            else:
+                instrument(measure).set(value)
+
+    return report
+
+
+def _opentelemetry(job: str) -> Report:
+    try:
+        from opentelemetry import metrics
+    except ImportError:
+        raise UsageError(
+            "metrics=opentelemetry needs the package opentelemetry-api: install stateflow[otel]"
+        ) from None
+    meter = metrics.get_meter("stateflow")
+    made: dict[str, Any] = {}
+
+    def report(found: Mapping[str, Any]) -> None:
+        for measure, value in _measured(found):
+            if measure.name not in made:
+                make = meter.create_counter if measure.kind == "counter" else meter.create_gauge
+                made[measure.name] = make(f"stateflow.{measure.name}", description=measure.doc)
+            instrument = made[measure.name]
+            attributes = {"job": job}
+            if measure.kind == "counter":
+                instrument.add(value, attributes)
+            else:
+                instrument.set(value, attributes)
+
+    return report
+
+
+def _measured(found: Mapping[str, Any]) -> list[tuple[Measure, float]]:
+    known = {m.name: m for m in MEASURES}
+    return [
+        (known.get(name) or Measure(name, "counter", "A counter of the user's own."), value)
+        for name, value in found.items()
+    ]
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() or c == "_" else "_" for c in name)

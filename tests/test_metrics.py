@@ -1,0 +1,67 @@
+"""Metrics go where the user wants them, and nowhere when not."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import urllib.request
+
+import pytest
+
+from stateflow.errors import UnavailableError, UsageError
+from stateflow.metrics import numbers, reporter
+
+STATISTICS = {
+    "processed_rows": 5,
+    "operators": {
+        "balance": {"rows_out": 3, "keys": 2, "timers": 1, "dead_letters": 0, "counters": {"big-orders": 4}},
+    },
+    "metrics": {"uploaded_bytes": 10, "inlined_bytes": 2, "cache_hits": 7},
+}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_a_batch_becomes_numbers_under_flinks_meanings() -> None:
+    found = numbers(42, 1.5, 2_000_000, 99, STATISTICS)
+    assert found["rows_in"] == 5
+    assert found["rows_out"] == 3
+    assert found["last_checkpoint_size_bytes"] == 12
+    assert found["watermark_seconds"] == 2.0
+    assert found["user_balance_big-orders"] == 4
+
+
+def test_prometheus_serves_sums_and_last_values() -> None:
+    port = free_port()
+    report = reporter("prometheus", "orders", port)
+    report(numbers(42, 1.5, None, 99, STATISTICS))
+    report(numbers(43, 0.5, None, 101, STATISTICS))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as page:
+        text = page.read().decode()
+    assert 'stateflow_rows_in_total{job="orders"} 10.0' in text
+    assert 'stateflow_last_checkpoint_id{job="orders"} 43.0' in text
+    assert 'stateflow_user_balance_big_orders_total{job="orders"} 8.0' in text
+
+
+def test_a_taken_port_is_said() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(UnavailableError, match="metrics_port"):
+            reporter("prometheus", "orders", taken.getsockname()[1])
+
+
+def test_opentelemetry_uses_the_process_own_provider() -> None:
+    report = reporter("opentelemetry", "orders")
+    report(numbers(42, 1.5, None, 99, STATISTICS))
+
+
+def test_nothing_is_imported_when_no_metrics_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    reporter("none", "orders")({"rows_in": 1})
+    with pytest.raises(UsageError, match="stateflow\\[prometheus\\]"):
+        reporter("prometheus", "orders")
