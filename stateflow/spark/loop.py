@@ -24,7 +24,7 @@ from stateflow.errors import CorruptError, FencedError, IncompatibleError, State
 from stateflow.operators.context import Moment
 from stateflow.spark.batch import Batch, BatchSettings
 from stateflow.spark.failures import translated
-from stateflow.spark.inputs import OpenInputs, Seen, advanced, seen_in_batch, watermark_of
+from stateflow.spark.inputs import OpenInputs, Seen, SourceFrames, advanced, seen_in_batch, watermark_of
 from stateflow.spark.place import TaskPlace
 from stateflow.spark.seeding import capture
 from stateflow.spark.sinks.base import BatchFunction, Place, commit
@@ -142,7 +142,7 @@ class BatchLoop:
 
     def _tried(
         self,
-        frames: Callable[[], dict[str, DataFrame]],
+        frames: Callable[[], SourceFrames],
         sources: Callable[[], dict[str, SourceState]],
         *,
         input_free: bool,
@@ -150,6 +150,7 @@ class BatchLoop:
         failed = 0
         pause = self.options.failure_backoff.total_seconds()
         while True:
+            slot = self.writer.next_slot
             try:
                 self._one(frames(), sources, input_free=input_free)
                 return
@@ -158,7 +159,8 @@ class BatchLoop:
             except Exception as error:
                 problem = translated(error)
                 failed += 1
-                decided = self.writer.running is not True
+                # Also a record that is complete by now, when a listener failed after it: its rows are in the state.
+                decided = self.writer.running is not True or self.writer.next_slot != slot
                 if (
                     decided
                     or isinstance(problem, _NEVER_RETRIED)
@@ -173,7 +175,7 @@ class BatchLoop:
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _one(
-        self, frames: dict[str, DataFrame], sources: Callable[[], dict[str, SourceState]], *, input_free: bool
+        self, frames: SourceFrames, sources: Callable[[], dict[str, SourceState]], *, input_free: bool
     ) -> None:
         began = time.perf_counter()
         writer, parent = self.writer, self.writer.parent
