@@ -28,7 +28,7 @@ from stateflow.spark.acks import Ack, AckList, collected, decoded, total
 from stateflow.spark.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.columns import RowReader
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, key_types_of
-from stateflow.spark.inputs import with_lateness
+from stateflow.spark.inputs import SourceFrames, with_lateness
 from stateflow.spark.place import TaskPlace
 from stateflow.spark.placement import Placement
 from stateflow.spark.sinks.base import Place, Sink
@@ -72,8 +72,8 @@ class Batch:
 
     spark: SparkSession
     settings: BatchSettings
-    frames: Mapping[str, DataFrame]
-    """The rows of each source."""
+    frames: SourceFrames
+    """The rows of each source; released when the batch has run."""
     moment: Moment
     parent: Record | None
     last_commits: Mapping[str, int]
@@ -106,6 +106,7 @@ class Batch:
         finally:
             for persisted in self._persisted:
                 persisted.unpersist()
+            self.frames.release()
         return prepared
 
     def statistics(self) -> dict[str, Any]:

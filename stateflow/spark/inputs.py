@@ -23,6 +23,18 @@ TAG = "_sf_source"
 _OBSERVED = "stateflow-source-"
 
 
+class SourceFrames(dict[str, DataFrame]):
+    """The rows of each source in a batch; release them when the batch is done."""
+
+    def __init__(self, frames: Mapping[str, DataFrame], shared: DataFrame | None = None) -> None:
+        super().__init__(frames)
+        self._shared = shared
+
+    def release(self) -> None:
+        if self._shared is not None:
+            self._shared.unpersist()
+
+
 @dataclass(frozen=True)
 class OpenInputs:
     """A pipeline's sources, opened."""
@@ -35,18 +47,23 @@ class OpenInputs:
     layout: tuple[SourceLeaves, ...]
     leaves: tuple[LeafDescription, ...]
 
-    def split(self, batch: DataFrame) -> dict[str, DataFrame]:
+    def split(self, batch: DataFrame) -> SourceFrames:
         """The rows of each source in a batch."""
         if len(self.nodes) == 1:
-            return {self.nodes[0].uid: batch}
-        return {
-            node.uid: batch.where(F.col(TAG) == index).select(f"{_column(index)}.*")
+            return SourceFrames({self.nodes[0].uid: batch})
+        # A batch's frame is opaque to the optimiser: every split would read all sources, and count them, again.
+        shared = batch.persist()
+        split = {
+            node.uid: shared.where(F.col(TAG) == index).select(f"{_column(index)}.*")
             for index, node in enumerate(self.nodes)
         }
+        return SourceFrames(split, shared)
 
-    def empty(self, spark: SparkSession) -> dict[str, DataFrame]:
+    def empty(self, spark: SparkSession) -> SourceFrames:
         """A batch without input."""
-        return {uid: spark.createDataFrame([], frame.schema) for uid, frame in self.frames.items()}
+        return SourceFrames(
+            {uid: spark.createDataFrame([], frame.schema) for uid, frame in self.frames.items()}
+        )
 
 
 def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenInputs:
