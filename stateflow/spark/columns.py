@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from operator import attrgetter
 from typing import Any
 
@@ -96,6 +96,10 @@ class RowWriter:
             try:
                 if nested:
                     values = [_plain(value) for value in values]
+                elif pa.types.is_integer(field.type):
+                    _check_whole(values)
+                elif pa.types.is_timestamp(field.type):
+                    _check_zoned(values)
                 arrays.append(pa.array(values, type=field.type, from_pandas=False))
             except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError) as error:
                 raise self._misfit(field, values, error) from error
@@ -113,24 +117,60 @@ class RowWriter:
 
     def _by_position(self, rows: Values) -> list[Values]:
         names = self._rows.names
-        if rows and isinstance(rows[0], dict):
-            rows = [tuple(row.get(name) for name in names) for row in rows]
-        try:
-            return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
-        except (TypeError, ValueError) as error:
+        kinds = set(map(type, rows))
+        if dict in kinds:
+            rows = [self._from_dict(row) if isinstance(row, dict) else row for row in rows]
+        if kinds & {str, bytes} or not set(map(_length, rows)) <= {len(names)}:
+            wrong = next(row for row in rows if isinstance(row, (str, bytes)) or _length(row) != len(names))
             raise UsageError(
-                f"{self._where} put out rows that are not {len(names)} values each ({', '.join(names)}): {error}"
-            ) from error
+                f"{self._where} put out {wrong!r}, which is not {len(names)} values ({', '.join(names)})"
+            )
+        return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
+
+    def _from_dict(self, row: dict[str, Any]) -> tuple[Any, ...]:
+        names = self._rows.names
+        if not row.keys() <= set(names):
+            unknown = ", ".join(repr(name) for name in row if name not in names)
+            raise UsageError(
+                f"{self._where} put out {unknown}, which it does not have: its columns are {', '.join(names)}"
+            )
+        return tuple(map(row.get, names))
 
     def _misfit(self, field: Any, values: Values, error: Exception) -> UsageError:
         for value in values:
             try:
-                pa.array([value], type=field.type)
+                if pa.types.is_integer(field.type):
+                    _check_whole([value])
+                elif pa.types.is_timestamp(field.type):
+                    _check_zoned([value])
+                pa.array([value], type=field.type, from_pandas=False)
             except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError):
                 return UsageError(
                     f"{self._where} put out {value!r} in column {field.name!r}, which is a {field.type}: {error}"
                 )
         return UsageError(f"{self._where}: column {field.name!r} does not fit {field.type}: {error}")
+
+
+def _length(row: Any) -> int:
+    try:
+        return len(row)
+    except TypeError:
+        return -1
+
+
+def _check_whole(values: Values) -> None:
+    """Arrow would cut the fraction off without a word."""
+    if float in set(map(type, values)):
+        for value in values:
+            if isinstance(value, float) and not value.is_integer():
+                raise ValueError("it has a fraction; round it, or declare the column as float")
+
+
+def _check_zoned(values: Values) -> None:
+    """Arrow would take a time without a zone for UTC; it may as well be local time."""
+    for value in values:
+        if isinstance(value, datetime) and value.tzinfo is None:
+            raise ValueError("it has no time zone; use datetime(..., tzinfo=UTC)")
 
 
 def _plain(value: Any) -> Any:
