@@ -188,7 +188,7 @@ class RocksBackend:
         reading.set_iterate_upper_bound(end)
         at = self._opened.iter(reading)
         at.seek(begin)
-        return _stepped(at)
+        return _stepped(at, reading)
 
     def _buffered(self, begin: bytes, end: bytes) -> Iterator[bytes]:
         """Keys of the buffer in order. They are indexed when a scan asks: entries never leave the buffer one by one,
@@ -359,13 +359,16 @@ def rocksdb_backend(options: RocksOptions | None = None) -> OpenShard:
     return open_shard
 
 
-def _stepped(at: RdictIter) -> Iterator[tuple[bytes, bytes]]:
+def _stepped(at: RdictIter, reading: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
+    """`reading` is held because it owns the upper bound: RocksDB keeps a bare pointer to it, and without the bound a
+    scan runs on into other keys and states."""
     valid, key, value, step = at.valid, at.key, at.value, at.next
     while valid():
         yield key(), value()
         step()
     # `Rdict.items` lacks this: over a damaged block it ends as if that were all.
     at.status()
+    del reading
 
 
 def _link(source: Path, target: Path) -> None:
