@@ -8,7 +8,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
 from stateflow.checkpoint.layout import checked_name
 from stateflow.errors import UsageError
@@ -128,9 +129,12 @@ class Stream:
         if isinstance(node, KeyedNode):
             if name in node.sides:
                 return Stream(self.flow, node, name, node.sides[name])
-            raise UsageError(
-                f"operator {node.uid!r} has no side output {name!r}: list it in outputs=[...] of .process()"
+            step = (
+                "give .process() on_error='dead_letter'"
+                if name == DEAD_LETTERS
+                else "list it in outputs=[...] of .process()"
             )
+            raise UsageError(f"operator {node.uid!r} has no side output {name!r}: {step}")
         if isinstance(node, SourceNode) and node.late is not None and node.late.name == name:
             return Stream(self.flow, node, name, row_type(node.late.type))
         raise UsageError(f"{node.uid!r} has no side output {name!r}")
@@ -198,6 +202,14 @@ class KeyedStream:
             raise UsageError(
                 f"connect: the left input has {len(self.columns)} key columns and the right one {len(other.columns)}"
             )
+        for mine, theirs in zip(self.columns, other.columns, strict=True):
+            left = self.stream.rows.field(mine) if self.stream.rows else None
+            right = other.stream.rows.field(theirs) if other.stream.rows else None
+            if left is not None and right is not None and key_type(left.type) != key_type(right.type):
+                raise UsageError(
+                    f"connect: the left input is keyed by {mine} ({left.type}) and the right one by {theirs} ({right.type}): "
+                    "a key has one type, so cast one of them"
+                )
         return ConnectedStreams(self, other)
 
     def map_with_state(
@@ -291,15 +303,17 @@ def _operator(
 ) -> Stream:
     flow = inputs[0].stream.flow
     flow._uid("operator", uid)
-    cls = process if isinstance(process, type) else type(process())
-    if not issubclass(cls, base):
-        raise UsageError(f"operator {uid!r}: {cls.__name__} is not a {base.__name__}")
+    cls = process if isinstance(process, type) else type(process()) if callable(process) else None
+    if cls is None or not issubclass(cls, base):
+        raise UsageError(
+            f"operator {uid!r}: {getattr(cls, '__name__', repr(process))} is not a {base.__name__}"
+        )
     cls.declarations()
     if on_error not in ("fail", "dead_letter"):
         raise UsageError(f"operator {uid!r}: on_error is 'fail' or 'dead_letter', not {on_error!r}")
     arguments = type_arguments(cls)
     declared = output if output is not None else (arguments[-1] if arguments else None)
-    if declared is None or declared is type(None):
+    if declared in (None, type(None), Any):
         raise UsageError(
             f"operator {uid!r}: say what {cls.__name__} puts out, as {base.__name__}[..., Output] or output=..."
         )
@@ -310,6 +324,11 @@ def _operator(
     sides = {side.name: row_type(side.type) for side in outputs}
     if len(sides) != len(outputs):
         raise UsageError(f"operator {uid!r}: two side outputs have one name")
+    if DEAD_LETTERS in sides or MAIN in sides:
+        raise UsageError(
+            f"operator {uid!r}: a side output cannot be called {next(n for n in (DEAD_LETTERS, MAIN) if n in sides)!r}, "
+            "which is another output's name: rename it"
+        )
     if on_error == "dead_letter":
         sides[DEAD_LETTERS] = row_type(DEAD_LETTER_SCHEMA)
     node = KeyedNode(
@@ -452,6 +471,9 @@ class Pipeline:
 
 def _converted(pipeline: str, parameter: inspect.Parameter, value: Any) -> Any:
     wanted = parameter.annotation
+    if get_origin(wanted) in (Union, UnionType):
+        inner = [one for one in get_args(wanted) if one is not type(None)]
+        wanted = inner[0] if len(inner) == 1 else wanted
     if not isinstance(value, str) or wanted in (str, parameter.empty):
         return value
     try:

@@ -42,6 +42,7 @@ KEY_TYPES = {
     "timestamp": "datetime",
 }
 _ALIASES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "real": "float"}
+_TYPE = re.compile(r"[a-z_]+(\(\s*\d+\s*(,\s*\d+\s*)?\))?|(array|map|struct)\s*<.*>", re.I | re.S)
 SPARK_OF_KEY = {
     "bool": "boolean",
     "int": "bigint",
@@ -135,7 +136,7 @@ def row_type(declared: Any) -> RowType:
 
 
 def _from_schema(text: str) -> RowType:
-    fields = []
+    fields: list[Field] = []
     for part in _split(text):
         found = re.match(r"\s*`?([A-Za-z_]\w*)`?\s*:?\s+(.+?)\s*\Z", part, re.S) or re.match(
             r"\s*(\w+)\s*:\s*(.+?)\s*\Z", part, re.S
@@ -144,9 +145,17 @@ def _from_schema(text: str) -> RowType:
             raise UsageError(
                 f"schema {text!r} cannot be read at {part.strip()!r}: write 'name type, name type'"
             )
-        spark = found[2].lower()
-        nullable = not spark.endswith(" not null")
-        spark = spark.removesuffix(" not null").strip()
+        spark = found[2]
+        nullable = not spark.lower().endswith(" not null")
+        if not nullable:
+            spark = spark[: -len(" not null")].strip()
+        word, bracket, inside = spark.partition("<")
+        # Names of fields inside of a struct keep their case.
+        spark = word.strip().lower() + bracket + inside
+        if not _TYPE.fullmatch(spark):
+            raise UsageError(f"schema {text!r}: {spark!r} of column {found[1]!r} is no type that Spark has")
+        if any(found[1] == known.name for known in fields):
+            raise UsageError(f"schema {text!r} has two columns called {found[1]!r}")
         fields.append(Field(found[1], _ALIASES.get(spark, spark), None, nullable))
     make = namedtuple("Row", [f.name for f in fields], rename=True)  # type: ignore[misc]
     return RowType("Row", tuple(fields), make, False)

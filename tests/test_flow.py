@@ -1,0 +1,292 @@
+"""What a pipeline function may declare; nothing here opens Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+import stateflow as sf
+from stateflow.flow import Flow, KeyedNode, Pipeline
+
+
+@dataclass
+class Order:
+    user: int
+    amount: float
+    ts: datetime
+
+
+@dataclass
+class Name:
+    user: int
+    first: str
+    last: str
+
+
+@dataclass
+class Total:
+    user: int
+    total: float
+
+
+class Sum(sf.KeyedProcess[int, Order, Total]):
+    total = sf.ValueState(float, default=0.0)
+
+
+class Joined(sf.ConnectedProcess[int, Name, Order, Total]):
+    total = sf.ValueState(float, default=0.0)
+
+
+LARGE = sf.output("large", Order)
+LATE = sf.output("late", Order)
+NOWHERE = sf.delta("/nowhere")
+
+
+def built(declare: Callable[[Flow], Any], **parameters: Any) -> Flow:
+    return Pipeline("test", declare).build(parameters)
+
+
+def refused(declare: Callable[[Flow], Any], message: str) -> None:
+    with pytest.raises(sf.UsageError, match=message) as caught:
+        built(declare)
+    assert "\n" not in str(caught.value)
+
+
+def source(flow: Flow, uid: str = "in", **options: Any) -> sf.Stream:
+    return flow.source(uid, NOWHERE, Order, **options)
+
+
+def test_a_pipeline_is_declared_without_opening_anything() -> None:
+    def declare(flow: Flow) -> None:
+        orders = source(flow, event_time="ts", watermark="10 minutes", late=LATE)
+        totals = orders.key_by("user", order_by=["ts", "-amount"]).process("sum", Sum, outputs=[LARGE])
+        totals.append("totals", NOWHERE)
+        totals.side(LARGE).append("large", NOWHERE)
+        orders.side(LATE).append("late", NOWHERE)
+
+    flow = built(declare)
+    assert [n.uid for n in flow.sources] == ["in"]
+    assert [n.uid for n in flow.operators] == ["sum"]
+    assert [n.uid for n in flow.sinks] == ["totals", "large", "late"]
+    assert flow.sources[0].watermark == 600_000_000
+    [operator] = flow.operators
+    assert operator.output is not None
+    assert operator.output.names == ("user", "total")
+    assert {stream.output for _, stream in flow.consumers(operator)} == {"", "large"}
+
+
+@pytest.mark.parametrize("kind", ["source", "operator", "sink"])
+def test_two_uids_alike_are_refused_whatever_they_name(kind: str) -> None:
+    def declare(flow: Flow) -> None:
+        orders = source(flow, "same")
+        if kind == "source":
+            source(flow, "same")
+        elif kind == "operator":
+            orders.key_by("user").process("same", Sum)
+        else:
+            orders.append("same", NOWHERE)
+
+    refused(declare, f"{kind} uid 'same' is taken by a source: every uid of a pipeline is its own")
+
+
+@pytest.mark.parametrize("uid", ["", "a/b", "..", "a b", "é", "x" * 500])
+def test_a_uid_that_could_not_be_a_name_is_refused(uid: str) -> None:
+    with pytest.raises(sf.UsageError):
+        built(lambda flow: source(flow, uid).append("out", NOWHERE))
+
+
+def test_two_states_alike_are_refused() -> None:
+    class Base(sf.KeyedProcess[int, Order, Total]):
+        total = sf.ValueState(float)
+
+    class Derived(Base):
+        total = sf.ValueState(int)  # type: ignore[assignment]
+
+    refused(
+        lambda f: source(f).key_by("user").process("x", Derived),
+        "state 'total' is declared in both Base and Derived",
+    )
+
+    one = sf.ValueState(float)
+    with pytest.raises((sf.UsageError, RuntimeError)) as caught:
+        type("Twice", (sf.KeyedProcess,), {"a": one, "b": one})
+    told = caught.value.__cause__ or caught.value
+    assert "is the same declaration as 'a'" in str(told)
+
+
+def test_an_alias_that_is_a_state_itself_is_refused() -> None:
+    class Aliased(sf.KeyedProcess[int, Order, Total]):
+        old = sf.ValueState(float)
+        new = sf.ValueState(float, aliases=["old"])
+
+    refused(lambda f: source(f).key_by("user").process("x", Aliased), "alias 'old', which is a state itself")
+
+
+def test_a_timer_without_a_handler_is_refused() -> None:
+    class Timed(sf.KeyedProcess[int, Order, Total]):
+        idle = sf.Timer("event")
+
+    refused(
+        lambda f: source(f).key_by("user").process("x", Timed),
+        r"timer 'idle' of Timed has no handler: .*@idle\.fires",
+    )
+    with pytest.raises(sf.UsageError, match="'event' or 'processing' time, not 'lunch'"):
+        sf.Timer("lunch")
+
+
+@pytest.mark.parametrize("default", [[], {}, set(), bytearray()])
+def test_a_mutable_default_is_a_factory(default: Any) -> None:
+    with pytest.raises(sf.UsageError, match="shared by all keys: give a factory, such as default="):
+        sf.ValueState(list[int], default=default)
+
+
+@pytest.mark.parametrize("ttl", ["7 parsecs", "soon", "", "7", "-"])
+def test_a_duration_that_is_none_is_refused(ttl: str) -> None:
+    with pytest.raises(sf.UsageError, match="is not a duration: write a number and a unit"):
+        sf.ValueState(int, ttl=ttl)
+
+
+@pytest.mark.parametrize(
+    ("ttl", "micros"),
+    [
+        ("7 days", 604_800_000_000),
+        ("1 hour", 3_600_000_000),
+        ("1.5 s", 1_500_000),
+        (timedelta(minutes=1), 60_000_000),
+    ],
+)
+def test_durations(ttl: Any, micros: int) -> None:
+    assert sf.ValueState(int, ttl=ttl).ttl == micros
+
+
+def test_keys_are_columns_that_can_be_keys() -> None:
+    refused(lambda f: source(f).key_by(), "at least one column")
+    refused(lambda f: source(f).key_by("usr"), "key_by: Order has no column 'usr'; it has user, amount, ts")
+    refused(lambda f: source(f).key_by("user", order_by="when"), "has no column 'when'")
+    refused(lambda f: source(f).key_by("user", order_by="-when"), "has no column 'when'")
+    refused(
+        lambda f: source(f).key_by("amount"), "column 'amount' is a double, which cannot be a key: use bool"
+    )
+
+
+def test_connected_inputs_have_the_same_key() -> None:
+    def columns(flow: Flow) -> None:
+        names = flow.source("names", NOWHERE, Name)
+        source(flow).key_by("user").connect(names.key_by("user", "last")).process("x", Joined)
+
+    def types(flow: Flow) -> None:
+        names = flow.source("names", NOWHERE, Name)
+        names.key_by("first").connect(source(flow).key_by("user")).process("x", Joined)
+
+    refused(columns, "left input has 1 key columns and the right one 2")
+    refused(types, "left input is keyed by first .string. and the right one by user .bigint.")
+
+
+def test_event_time_needs_a_watermark_and_a_time() -> None:
+    refused(lambda f: source(f, event_time="ts"), "both event_time and watermark")
+    refused(lambda f: source(f, watermark="1 hour"), "both event_time and watermark")
+    refused(lambda f: source(f, event_time="when", watermark="1 hour"), "no event-time column 'when'")
+    refused(lambda f: source(f, event_time="user", watermark="1 hour"), "'user' is a bigint, not a datetime")
+    refused(lambda f: source(f, late=LATE), "late rows need event_time and watermark")
+
+
+def test_processes_are_what_the_operator_takes() -> None:
+    refused(lambda f: source(f).key_by("user").process("x", Joined), "Joined is not a KeyedProcess")  # type: ignore[arg-type]
+    keyed = lambda f: source(f).key_by("user")  # noqa: E731
+    refused(
+        lambda f: keyed(f).process("x", Sum, on_error="ignore"),
+        "on_error is 'fail' or 'dead_letter', not 'ignore'",
+    )
+    refused(lambda f: keyed(f).process("x", Sum, outputs=[LARGE, LARGE]), "two side outputs have one name")
+    refused(lambda f: keyed(f).process("x", Sum).side("large"), "no side output 'large': list it in outputs")
+    refused(lambda f: source(f).side("late"), "'in' has no side output 'late'")
+    refused(
+        lambda f: keyed(f).process("x", Sum).dead_letters,
+        "no side output 'dead_letters': .*on_error='dead_letter'",
+    )
+    refused(lambda f: keyed(f).process("x", 5), "5 is not a KeyedProcess")  # type: ignore[arg-type]
+
+
+def test_an_output_type_is_needed() -> None:
+    class Untyped(sf.KeyedProcess[Any, Any, Any]):
+        pass
+
+    class Silent(sf.KeyedProcess[int, Order, None]):
+        pass
+
+    refused(lambda f: source(f).key_by("user").process("x", Untyped), "say what Untyped puts out")
+    refused(lambda f: source(f).key_by("user").process("x", Silent), "say what Silent puts out")
+    flow = built(
+        lambda f: source(f).key_by("user").process("x", Untyped, output="n long").append("o", NOWHERE)
+    )
+    [node] = flow.operators
+    assert isinstance(node, KeyedNode)
+    assert node.output is not None
+    assert node.output.names == ("n",)
+
+
+def test_a_side_output_may_not_take_a_name_that_is_taken() -> None:
+    letters = sf.output("dead_letters", Order)
+    refused(lambda f: source(f).key_by("user").process("x", Sum, outputs=[letters], on_error="dead_letter"),
+            "side output cannot be called 'dead_letters'")  # fmt: skip
+
+
+def test_a_pipeline_that_does_nothing_is_refused() -> None:
+    refused(lambda flow: None, "has no source")
+    refused(lambda flow: source(flow), "does nothing")
+
+
+# ---- parameters ----
+
+
+def accept(
+    flow: Flow, *, path: str, count: int = 1, rate: float = 0.5, dry: bool = False, free: Any = None
+) -> None:
+    found.append((path, count, rate, dry, free))
+    source(flow).append("out", NOWHERE)
+
+
+found: list[tuple[Any, ...]] = []
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"path": "p"}, ("p", 1, 0.5, False, None)),
+        ({"path": "p", "count": "7", "rate": "1e3", "dry": "yes", "free": "x"}, ("p", 7, 1000.0, True, "x")),
+        ({"path": "p", "count": 7, "dry": True}, ("p", 7, 0.5, True, None)),
+        ({"path": "p", "dry": "False"}, ("p", 1, 0.5, False, None)),
+    ],
+)
+def test_parameters_given_as_text_are_converted(given: dict[str, Any], expected: tuple[Any, ...]) -> None:
+    built(accept, **given)
+    assert found[-1] == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "needs parameter 'path': give it with -p path=VALUE"),
+        ({"path": "p", "cuont": 1}, "has no parameter 'cuont'; it takes: count, dry, free, path, rate"),
+        ({"path": "p", "count": "many"}, "parameter 'count' is 'many', which is no int"),
+        ({"path": "p", "dry": "perhaps"}, "parameter 'dry' is 'perhaps', which is no bool"),
+    ],
+)
+def test_parameters_that_do_not_fit_are_told(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(sf.UsageError, match=message):
+        built(accept, **given)
+
+
+def test_a_parameter_may_be_annotated_with_more_than_a_plain_type() -> None:
+    def declare(flow: Flow, *, count: int | None = None, path: str = "x") -> None:
+        found.append((count, path))
+        source(flow).append("out", NOWHERE)
+
+    built(declare, count="7")
+    assert found[-1] == (7, "x")
+    built(declare, count=None)
+    assert found[-1] == (None, "x")

@@ -1,0 +1,137 @@
+"""Row types: from Python's types and from schema strings to Spark's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, NamedTuple, Optional
+
+import msgspec
+import pytest
+
+from stateflow.errors import UsageError
+from stateflow.rows import key_type, row_type, spark_type
+
+
+@dataclass
+class Point:
+    x: int
+    y: float | None = None
+
+
+class Tag(msgspec.Struct):
+    name: str
+    at: datetime | None = None
+
+
+class Pair(NamedTuple):
+    a: int
+    b: str
+
+
+@dataclass
+class All:
+    a: bool
+    b: int
+    c: float
+    d: str
+    e: bytes
+    f: datetime
+    g: date
+    h: Decimal
+    i: Annotated[Decimal, "decimal(10,2)"]
+    j: Annotated[int, "int"]
+    k: int | None
+    l: Optional[str]  # noqa: E741, UP045 - older code writes it so
+    m: list[int]
+    n: dict[str, Point]
+    o: Point
+    p: Tag
+    q: tuple[str, ...]
+    r: list[Tag] | None = None
+    hidden: int = field(default=0, init=False)
+
+
+def test_a_dataclass_gives_names_types_and_nullability() -> None:
+    rows = row_type(All)
+    assert {f.name: f.type for f in rows.fields} == {
+        "a": "boolean", "b": "bigint", "c": "double", "d": "string", "e": "binary", "f": "timestamp", "g": "date",
+        "h": "decimal(38,18)", "i": "decimal(10,2)", "j": "int", "k": "bigint", "l": "string", "m": "array<bigint>",
+        "n": "map<string,struct<x:bigint,y:double>>", "o": "struct<x:bigint,y:double>",
+        "p": "struct<name:string,at:timestamp>", "q": "array<string>", "r": "array<struct<name:string,at:timestamp>>",
+    }  # fmt: skip
+    assert {f.name for f in rows.fields if f.nullable} == {"k", "l", "r"}
+    assert rows.typed
+    assert rows.name == "All"
+    assert rows.ddl.startswith("`a` boolean, `b` bigint")
+
+
+def test_structs_and_named_tuples_are_row_types_too() -> None:
+    assert row_type(Tag).names == ("name", "at")
+    assert row_type(Pair).names == ("a", "b")
+    assert row_type(Pair).make(1, "x") == Pair(1, "x")
+    assert row_type(Tag).make("x", None) == Tag("x")
+    assert row_type(row_type(Pair)) == row_type(Pair)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("user long, total double", {"user": "bigint", "total": "double"}),
+        ("user: long, total: double", {"user": "bigint", "total": "double"}),
+        ("`user` BIGINT NOT NULL,\n total FLOAT", {"user": "bigint", "total": "float"}),
+        ("a integer, b short, c byte, d real", {"a": "int", "b": "smallint", "c": "tinyint", "d": "float"}),
+        ("a decimal(10,2), b string", {"a": "decimal(10,2)", "b": "string"}),
+        ("m map<string,array<int>>, s struct<x:bigint,y:string>", {"m": "map<string,array<int>>",
+                                                                   "s": "struct<x:bigint,y:string>"}),
+    ],
+)  # fmt: skip
+def test_schema_strings_are_read_as_spark_reads_them(text: str, expected: dict[str, str]) -> None:
+    rows = row_type(text)
+    assert {f.name: f.type for f in rows.fields} == expected
+    assert not rows.typed
+    assert rows.field("user") is None or rows.field("user") == rows.fields[0]
+
+
+def test_an_untyped_row_is_a_named_tuple() -> None:
+    row = row_type("user long, total double").make(1, 2.0)
+    assert (row.user, row.total) == (1, 2.0)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "user", "user long,", "1st long", "user long total double, x", "a b long"]
+)
+def test_a_schema_that_cannot_be_read_says_where(text: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot be read at|is no type that Spark has"):
+        row_type(text)
+
+
+def test_names_inside_of_structs_keep_their_case() -> None:
+    assert row_type("a STRUCT<userId: BIGINT>").fields[0].type == "struct<userId: BIGINT>"
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    with pytest.raises(UsageError, match="two columns called 'a'"):
+        row_type("a long, b long, a string")
+
+
+@pytest.mark.parametrize("hint", [object, set[int], complex, int | str, list, tuple[int, str], Any])
+def test_a_type_that_spark_lacks_names_the_field(hint: Any) -> None:
+    with pytest.raises(UsageError, match=r"field Order\.amount has type .*, which has no Spark type: use"):
+        spark_type(hint, "field Order.amount")
+
+
+def test_a_class_without_fields_is_no_row_type() -> None:
+    with pytest.raises(UsageError, match="is not a row type: use a dataclass"):
+        row_type(int)
+
+
+@pytest.mark.parametrize(
+    ("spark", "key"),
+    [("bigint", "int"), ("int", "int"), ("tinyint", "int"), ("string", "str"), ("binary", "bytes"), ("date", "date"),
+     ("boolean", "bool"), ("timestamp", "datetime"), ("decimal(10,2)", "decimal"), ("double", None), ("float", None),
+     ("array<int>", None), ("struct<a:int>", None)],
+)  # fmt: skip
+def test_what_can_be_a_key(spark: str, key: str | None) -> None:
+    assert key_type(spark) == key
