@@ -14,6 +14,7 @@ from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.flow import Pipeline
 
 MODULE_PREFIX = "_stateflow_pipeline_"
+_LIBRARY = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +116,19 @@ def _told(path: Path, error: BaseException) -> str:
     """One sentence with the place in the user's own file."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {error.msg}; mend the file and try again"
-    own = [
-        f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).is_relative_to(path.parent)
-    ]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _is_own(Path(frame.filename), path.parent)]
     where = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(path)
     if isinstance(error, StateflowError):
         return f"{where}: {error}"
     what = f"{type(error).__name__}: {error}".rstrip(": ")
     return f"{where}: {what}; mend the file and try again"
+
+
+def _is_own(file: Path, folder: Path) -> bool:
+    """Whether a file is the user's: an environment, or a checkout of the library, may lie in the same folder."""
+    return (
+        file.is_relative_to(folder)
+        and not file.is_relative_to(_LIBRARY)
+        and "site-packages" not in file.relative_to(folder).parts
+    )

@@ -56,6 +56,9 @@ def batch_line(body: dict[str, Any]) -> str:
     # What travels inside the record is new, too; compaction writes anew what was there before.
     new = body["uploaded_bytes"] + body["inlined_bytes"]
     compacted = min(new, body["compacted_bytes"])
+    written = (
+        f"{size(new - compacted)} flushed, {size(compacted)} compacted, {size(body['inlined_bytes'])} inline"
+    )
     named = (("evaluate", "sync_duration"), ("upload", "upload_duration"), ("commit", "commit_duration"))
     phases = ", ".join(f"{name} {seconds(body[field] / 1000)}" for name, field in named)
     parts = [
@@ -64,8 +67,7 @@ def batch_line(body: dict[str, Any]) -> str:
         f"{number(body['rows_per_second'])}/s",
         f"{number(body['keys'])} keys",
         f"state {size(body['state_size'])}",
-        f"new {size(new)} ({size(new - compacted)} flushed, {size(compacted)} compacted, "
-        f"{size(body['inlined_bytes'])} inline)",
+        f"new {size(new)} ({written})",
         f"{seconds(body['end_to_end_duration'] / 1000)} ({phases})",
     ]
     if body["cache_hits"] or body["cache_misses"]:

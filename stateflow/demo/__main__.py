@@ -108,19 +108,22 @@ class Demo:
             )
         return verdict.right
 
-    def _next(self) -> None:
-        self._title("Try this next")
-        for arguments in (
+    def suggestions(self) -> list[list[str]]:
+        """Commands that work on what is left behind."""
+        return [
             ["show", "orders"],
             ["checkpoints", "orders", "-o", "json"],
             ["verify", "orders", "--deep"],
             ["gc", "orders"],
             ["check", *self.run[1:6]],
             self.run,
-        ):
-            self.console.print(
-                f"  {self.command.text(*arguments)}", markup=False, soft_wrap=True, highlight=False
-            )
+        ]
+
+    def _next(self) -> None:
+        self._title("Try this next")
+        for arguments in self.suggestions():
+            text = self.command.text(*arguments)
+            self.console.print(f"  {text}", markup=False, soft_wrap=True, highlight=False)
 
     def _call(self, *arguments: str) -> None:
         self._shown(*arguments)

@@ -39,7 +39,7 @@ class Command:
         self.base = command_path()
         self.root = ["--checkpoint-dir", short(folder / "checkpoints")]
         # The demo is about what happens, not about how soon a dead run is believed to be dead.
-        self._environment = {
+        self.environment = {
             "STATEFLOW_HEARTBEAT_INTERVAL": "500 ms",
             "STATEFLOW_HEARTBEAT_TIMEOUT": "3 seconds",
             **os.environ,
@@ -85,7 +85,7 @@ class Command:
             [*self.base, *arguments, *self.root],
             stdout=output,
             stdin=subprocess.DEVNULL,
-            env=self._environment,
+            env=self.environment,
             text=True,
             start_new_session=True,
         )

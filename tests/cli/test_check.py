@@ -1,0 +1,134 @@
+"""check: whether a file fits the job's state, told without Spark."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.cli.made import ORDERS, made_job
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return Path(shutil.copy(ORDERS, tmp_path / "here_orders.py"))
+
+
+def edited(file: Path, before: str, after: str) -> Path:
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+    return file
+
+
+def test_the_code_that_made_the_state_fits_and_its_parameters_are_known(
+    command: Command, root: Path, file: Path
+) -> None:
+    made_job(root)
+    said = command("check", f"{file}:orders", "--checkpoint-dir", root, "-o", "json")
+    assert said.code == 0
+    assert said.json == {
+        "pipeline": "orders",
+        "job": "orders",
+        "checkpoint": 4,
+        "compatible": True,
+        "operators": [
+            {
+                "uid": "balance",
+                "verdict": "compatible",
+                "states": {"total": "kept", "orders": "kept"},
+                "problem": "",
+            }
+        ],
+        "sources": {"events": "continues"},
+        "sinks": {"totals": "continues"},
+        "problems": [],
+    }
+
+
+def test_a_changed_type_does_not_fit(command: Command, root: Path, file: Path) -> None:
+    made_job(root)
+    edited(file, "sf.ValueState(float, default=0.0, queryable=True)", "sf.ValueState(str, default='')")
+    said = command("check", f"{file}:orders", "--checkpoint-dir", root)
+    assert said.code == 4
+    assert "operator 'balance', state 'total': its type was" in said.err
+    assert "incompatible" in said.out
+
+
+def test_a_changed_key_does_not_fit(command: Command, root: Path, file: Path) -> None:
+    made_job(root)
+    edited(file, "    user: int\n    amount", "    user: str\n    amount")
+    said = command("check", f"{file}:orders", "--checkpoint-dir", root, "-o", "json")
+    assert said.code == 4
+    assert said.json["compatible"] is False
+    assert "keyed by user (int)" in said.json["problems"][0]
+
+
+def test_state_without_an_operator_is_told_and_may_be_allowed(
+    command: Command, root: Path, file: Path
+) -> None:
+    made_job(root)
+    edited(file, '"balance"', '"sum"')
+    arguments = ("check", f"{file}:orders", "--checkpoint-dir", root, "-o", "json")
+    said = command(*arguments)
+    assert said.code == 4
+    assert "'balance' has no operator" in said.json["problems"][0]
+    allowed = command(*arguments, "--allow-non-restored-state")
+    assert allowed.code == 0
+    assert {o["uid"]: o["verdict"] for o in allowed.json["operators"]} == {"sum": "new", "balance": "dropped"}
+
+
+def test_states_that_come_and_go_are_told(command: Command, root: Path, file: Path) -> None:
+    made_job(root)
+    edited(
+        file,
+        "    orders = sf.ValueState(int, default=0)",
+        "    count = sf.ValueState(int, default=0, aliases=['orders'])",
+    )
+    edited(file, "self.orders.value", "self.count.value")
+    edited(file, "    count = sf", "    seen = sf.ListState(str)\n    count = sf")
+    operators = command("check", f"{file}:orders", "--checkpoint-dir", root, "-o", "json").json["operators"]
+    assert operators[0]["states"] == {"total": "kept", "seen": "new", "count": "renamed from orders"}
+
+
+def test_another_parallelism_does_not_fit(command: Command, root: Path, file: Path) -> None:
+    made_job(root)
+    said = command("check", f"{file}:orders", "--checkpoint-dir", root, "--parallelism", "4")
+    assert said.code == 4
+    assert "parallelism 1, not 4" in said.err
+
+
+def test_a_job_that_is_not_there_yet_is_new(command: Command, root: Path, file: Path) -> None:
+    arguments = ("check", f"{file}:orders", "-p", "input=a", "-p", "output=b")
+    for extra in ((), ("--checkpoint-dir", root)):
+        said = command(*arguments, *extra, "-o", "json")
+        assert said.code == 0
+        assert said.json["checkpoint"] is None
+        assert said.json["operators"][0]["verdict"] == "new"
+
+
+def test_a_job_that_is_named_has_to_be_there(command: Command, root: Path, file: Path) -> None:
+    made_job(root)
+    assert command("check", f"{file}:orders", "--job", "other", "--checkpoint-dir", root).code == 3
+    assert command("check", f"{file}:orders", "--job", "orders", "--checkpoint-dir", root).code == 0
+
+
+def test_parameters_have_to_be_known_and_complete(command: Command, file: Path) -> None:
+    unknown = command("check", f"{file}:orders", "-p", "inputs=a")
+    assert unknown.code == 2
+    assert "no parameter 'inputs'; it takes: input, output" in unknown.err
+    missing = command("check", f"{file}:orders", "-p", "input=a")
+    assert missing.code == 2
+    assert "-p output=VALUE" in missing.err
+    unreadable = command("check", f"{file}:orders", "-p", "input")
+    assert unreadable.code == 2
+    assert "-p NAME=VALUE" in unreadable.err
+
+
+def test_two_uids_alike_are_refused(command: Command, file: Path) -> None:
+    edited(file, 'totals.append("totals"', 'totals.append("events"')
+    said = command("check", f"{file}:orders", "-p", "input=a", "-p", "output=b")
+    assert said.code == 2
+    assert "sink uid 'events' is taken by a source" in said.err

@@ -1,0 +1,92 @@
+"""doctor: is everything there, and where does each setting come from?"""
+
+from __future__ import annotations
+
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from stateflow.config import load
+from stateflow.doctor import Finding, examine
+from tests.cli.conftest import Command
+from tests.cli.made import made_job
+
+
+def findings(tmp_path: Path, env: dict[str, str] | None = None, **options: object) -> dict[str, Finding]:
+    settings = load(code=options, env={}, folder=tmp_path)
+    return {f.check: f for f in examine(settings, ids=lambda: "an-id", env=env or {})}
+
+
+def test_a_machine_that_is_fine_is_told_so(command: Command, root: Path) -> None:
+    made_job(root)
+    said = command("doctor", "--checkpoint-dir", root, "-o", "json")
+    assert said.code == 0
+    assert said.json["healthy"] is True
+    checks = {c["check"]: c["verdict"] for c in said.json["checks"]}
+    assert {"python", "java", "jars", "pyspark", "delta-spark", "rocksdict", "obstore"} <= set(checks)
+    assert checks["conditional writes"] == "ok"
+    settings = {s["name"]: s for s in said.json["configuration"]}
+    assert settings["checkpoint_dir"] == {
+        "name": "checkpoint_dir",
+        "value": str(root),
+        "origin": "the command line (--checkpoint-dir)",
+    }
+    assert settings["retained_checkpoints"]["origin"] == "default"
+    text = command("doctor", "--checkpoint-dir", root).out
+    assert "retained_checkpoints" in text
+    assert "ok" in text
+
+
+def test_the_probe_leaves_nothing_behind(command: Command, root: Path) -> None:
+    made_job(root)
+    before = sorted(root.rglob("*"))
+    command("doctor", "--checkpoint-dir", root)
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_root_that_is_not_there_yet_is_a_warning_and_is_not_made(tmp_path: Path) -> None:
+    found = findings(tmp_path, checkpoint_dir=str(tmp_path / "root"))["checkpoint root"]
+    assert found.verdict == "warn"
+    assert "the first run creates it" in found.next_step
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_store_that_does_not_answer_fails_and_is_exit_code_1(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = "endpoint=http://127.0.0.1:9,region=us-east-1,access_key_id=key,secret_access_key=hidden-word,allow_http=true"
+    monkeypatch.setenv("STATEFLOW_STORAGE_OPTIONS", options)
+    said = command("doctor", "--checkpoint-dir", "s3://bucket/root", "-o", "json")
+    assert said.code == 1
+    checks = {c["check"]: c for c in said.json["checks"]}
+    assert checks["checkpoint root"]["verdict"] == "fail"
+    assert "secret_access_key" in checks["credentials"]["found"]
+    assert "hidden-word" not in said.out + said.err
+
+
+def test_no_java_fails_with_what_to_do(tmp_path: Path) -> None:
+    found = findings(tmp_path, cache_dir=str(tmp_path), checkpoint_dir="")["java"]
+    assert found.verdict == "fail"
+    assert "python -m stateflow.spark.java" in found.next_step
+
+
+def test_jars_that_are_missing_are_a_warning(tmp_path: Path) -> None:
+    assert findings(tmp_path, cache_dir=str(tmp_path))["jars"].verdict == "warn"
+
+
+@pytest.mark.parametrize(("free", "verdict"), [(100 << 20, "fail"), (2 << 30, "warn"), (50 << 30, "ok")])
+def test_a_full_disk_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free: int, verdict: str
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(free * 2, free, free))
+    assert findings(tmp_path, cache_dir=str(tmp_path))["scratch folder"].verdict == verdict
+
+
+def test_a_setting_that_does_not_exist_is_a_usage_error(command: Command, tmp_path: Path) -> None:
+    (tmp_path / "here" / "stateflow.toml").write_text("paralelism = 3\n")
+    said = command("doctor")
+    assert said.code == 2
+    assert "did you mean parallelism?" in said.err

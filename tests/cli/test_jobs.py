@@ -1,0 +1,177 @@
+"""jobs, show and checkpoints: what there is, for people and for programs."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Command
+from tests.cli.made import made_job
+
+
+def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> None:
+    made_job(root, "orders", batches=2)
+    running = made_job(root, "clicks", batches=1, ended=False)
+    running.beat(2, at=time.time_ns() // 1000)
+    said = command("jobs", "--checkpoint-dir", root, "-o", "json")
+    assert said.code == 0
+    assert said.json["root"] == str(root)
+    clicks, orders = said.json["jobs"]
+    assert clicks["name"] == "clicks"
+    assert clicks["status"] == "RUNNING"
+    assert orders == {
+        "name": "orders",
+        "status": "IDLE",
+        "epoch": 1,
+        "head": 3,
+        "pending": [],
+        "timeline": 1,
+        "state_size": 20,
+        "watermark": None,
+        "numberOfCompletedCheckpoints": 2,
+        "numberOfInProgressCheckpoints": 0,
+        "numberOfFailedCheckpoints": 0,
+        "lastCheckpointId": 3,
+        "lastCheckpointDuration": orders["lastCheckpointDuration"],
+        "lastCheckpointSize": 10,
+        "lastCheckpointFullSize": 20,
+        "lastCheckpointRestoreTimestamp": None,
+    }
+    text = command("jobs", "--checkpoint-dir", root).out
+    assert "orders" in text
+    assert "RUNNING" in text
+
+
+def test_a_damaged_job_does_not_hide_the_others(command: Command, root: Path) -> None:
+    made_job(root, "orders")
+    (root / "broken").mkdir()
+    (root / "broken" / "job").write_text("no record")
+    listed = {
+        job["name"]: job for job in command("jobs", "--checkpoint-dir", root, "-o", "json").json["jobs"]
+    }
+    assert listed["orders"]["status"] == "IDLE"
+    assert listed["broken"]["status"] == "UNREADABLE"
+    assert "broken/job" in listed["broken"]["error"]
+
+
+def test_a_run_whose_heart_stopped_is_lost(command: Command, root: Path) -> None:
+    made_job(root, ended=False)
+    assert command("show", "orders", "--checkpoint-dir", root, "-o", "json").json["status"] == "LOST"
+
+
+def test_show_tells_what_a_job_is_made_of(command: Command, root: Path) -> None:
+    job = made_job(root)
+    job.tag(3, "before-the-sale")
+    job.progress(4)
+    shown = command("show", "orders", "--checkpoint-dir", root, "-o", "json").json
+    assert shown["head"] == 4
+    assert shown["tags"] == {"before-the-sale": 3}
+    assert shown["parameters"] == {"input": "/data/orders", "output": "/data/totals"}
+    assert shown["progress"]["checkpoint"] == 4
+    (operator,) = shown["operators"]
+    assert operator["uid"] == "balance"
+    assert operator["key"] == "user int"
+    assert (operator["parallelism"], operator["max_parallelism"], operator["shards"]) == (1, 128, 1)
+    assert set(operator["states"]) == {"total", "orders"}
+    (source,) = shown["sources"]
+    assert source["kind"] == "delta"
+    assert source["position"] == "version 3 read completely"
+    assert shown["sinks"] == [
+        {"uid": "totals", "kind": "delta_append", "target": "/data/totals", "last_commit": 4}
+    ]
+    text = command("show", "orders", "--checkpoint-dir", root).out
+    for word in ("balance", "before-the-sale -> 3", "/data/totals", "events"):
+        assert word in text
+
+
+def test_checkpoints_are_told_with_flinks_names_newest_first(command: Command, root: Path) -> None:
+    made_job(root, batches=3)
+    told = command("checkpoints", "orders", "--checkpoint-dir", root, "-o", "json").json
+    assert told["job"] == "orders"
+    assert told["counts"] == {"restored": 0, "total": 3, "in_progress": 0, "completed": 3, "failed": 0}
+    assert told["summary"]["numberOfCompletedCheckpoints"] == 3
+    assert [line["id"] for line in told["history"]] == [4, 3, 2, 1]
+    assert {
+        "id", "kind", "status", "epoch", "timeline", "trigger_timestamp", "latest_ack_timestamp", "end_to_end_duration",
+        "state_size", "checkpointed_size", "num_subtasks", "processed_rows", "sinks", "metrics", "discarded",
+    } <= set(told["history"][0])  # fmt: skip
+    assert told["history"][0]["status"] == "COMPLETED"
+    assert told["history"][0]["processed_rows"] == 100
+
+
+def test_the_history_can_be_cut_short(command: Command, root: Path) -> None:
+    made_job(root, batches=3)
+    told = command("checkpoints", "orders", "-n", "2", "--checkpoint-dir", root, "-o", "json").json
+    assert [line["id"] for line in told["history"]] == [4, 3]
+    assert told["counts"]["total"] == 3
+
+
+def test_a_collected_checkpoint_is_still_told(command: Command, root: Path) -> None:
+    job = made_job(root, batches=5)
+    job.retained = 1
+    job.begin("another run")
+    assert command("gc", "orders", "--retained", "1", "--yes", "--checkpoint-dir", root).code == 0
+    told = command("checkpoints", "orders", "--checkpoint-dir", root, "-o", "json").json
+    discarded = {line["id"]: line["discarded"] for line in told["history"]}
+    assert discarded[6] is False
+    assert discarded[2] is True
+
+
+def test_what_is_pending_is_shown(command: Command, root: Path) -> None:
+    job = made_job(root)
+    slot = job.batch(carried_out=False)
+    assert command("show", "orders", "--checkpoint-dir", root, "-o", "json").json["pending"] == [slot]
+    assert "IN_PROGRESS" in command("checkpoints", "orders", "--checkpoint-dir", root).out
+
+
+def test_an_unknown_job_is_not_found_and_the_known_ones_are_named(command: Command, root: Path) -> None:
+    made_job(root)
+    for name in ("show", "checkpoints", "stop", "verify", "gc"):
+        said = command(name, "oders", "--checkpoint-dir", root)
+        assert said.code == 3
+        assert "there is no job 'oders'" in said.err
+        assert "its jobs are: orders" in said.err
+        assert said.out == ""
+
+
+def test_a_root_that_is_missing_is_not_found(command: Command, root: Path) -> None:
+    said = command("jobs", "--checkpoint-dir", root)
+    assert said.code == 3
+    assert str(root) in said.err
+
+
+def test_no_root_at_all_is_a_usage_error(command: Command) -> None:
+    said = command("jobs")
+    assert said.code == 2
+    assert "STATEFLOW_CHECKPOINT_DIR" in said.err
+
+
+def test_the_root_may_come_from_the_environment(
+    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made_job(root)
+    monkeypatch.setenv("STATEFLOW_CHECKPOINT_DIR", str(root))
+    assert command("show", "orders").code == 0
+
+
+def test_the_root_may_come_from_the_file(command: Command, root: Path, tmp_path: Path) -> None:
+    made_job(root)
+    (tmp_path / "here" / "stateflow.toml").write_text(f'checkpoint_dir = "{root}"\n')
+    assert command("show", "orders").code == 0
+
+
+def test_a_store_that_does_not_answer_is_unavailable(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = "endpoint=http://127.0.0.1:9,region=us-east-1,access_key_id=key,secret_access_key=hidden-word,allow_http=true"
+    monkeypatch.setenv("STATEFLOW_STORAGE_OPTIONS", options)
+    said = command("jobs", "--checkpoint-dir", "s3://bucket/root", "-o", "json")
+    assert said.code == 9
+    error = json.loads(said.err.splitlines()[-1])["error"]
+    assert error["type"] == "UnavailableError"
+    assert error["exit_code"] == 9
+    assert "s3://bucket" in error["message"]
+    assert "hidden-word" not in said.err + said.out

@@ -1,0 +1,165 @@
+"""stop, abandon, verify and gc: what changes something says first what it would do."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from stateflow.checkpoint.control import stop_requested
+from tests.cli.conftest import Command
+from tests.cli.made import MadeJob, made_job
+
+
+def files_of(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
+
+
+def test_stopping_a_job_that_does_not_run_says_so(command: Command, root: Path) -> None:
+    made_job(root)
+    said = command("stop", "orders", "--checkpoint-dir", root, "-o", "json")
+    assert said.code == 0
+    assert said.json == {"job": "orders", "epoch": 1, "outcome": "not running", "checkpoint": 4}
+
+
+def test_a_stop_request_names_the_run_and_the_reason(command: Command, root: Path) -> None:
+    job = made_job(root, ended=False)
+    said = command("stop", "orders", "--note", "deploying", "--checkpoint-dir", root)
+    assert said.code == 0
+    assert "epoch 1" in said.out
+    request = stop_requested(job.store, job.layout, 1)
+    assert request is not None
+    assert request.reason == "deploying"
+
+
+def test_waiting_ends_when_the_run_has_ended(command: Command, root: Path) -> None:
+    job = made_job(root, ended=False)
+    threading.Timer(0.5, lambda: job.beat(2, ended=True)).start()
+    said = command("stop", "orders", "--wait", "--checkpoint-dir", root, "-o", "json")
+    assert said.json["outcome"] == "stopped"
+
+
+def test_waiting_for_a_run_that_has_died_does_not_take_for_ever(
+    command: Command, root: Path, tmp_path: Path
+) -> None:
+    made_job(root, ended=False)
+    quick = 'heartbeat_timeout = "300 ms"\nheartbeat_interval = "100 ms"\n'
+    (tmp_path / "here" / "stateflow.toml").write_text(quick)
+    said = command("stop", "orders", "--wait", "--checkpoint-dir", root, "-o", "json")
+    assert said.code == 0
+    assert said.json["outcome"] == "lost"
+
+
+def test_waiting_has_an_end(command: Command, root: Path) -> None:
+    made_job(root, ended=False)
+    said = command("stop", "orders", "--wait", "--timeout", "0", "--checkpoint-dir", root)
+    assert said.code == 8
+    assert "has not ended in 0 s" in said.err
+
+
+def stuck(root: Path) -> tuple[MadeJob, int]:
+    job = made_job(root)
+    # A user's function: whether it has the rows nobody can ask, so no Spark is needed.
+    return job, job.batch(carried_out=False, kind="function")
+
+
+def test_abandon_only_tells_what_it_would_do(command: Command, root: Path) -> None:
+    _, slot = stuck(root)
+    before = files_of(root)
+    said = command("abandon", "orders", slot, "--checkpoint-dir", root, "-o", "json")
+    assert said.code == 0
+    assert said.json["abandoned"] is False
+    assert said.json["sinks"] == {"totals": "function /data/totals"}
+    assert said.json["rows"] == 100
+    assert files_of(root) == before
+    assert "--yes" in command("abandon", "orders", slot, "--checkpoint-dir", root).err
+
+
+def test_abandon_with_yes_completes_the_record_and_pins_its_output(command: Command, root: Path) -> None:
+    _, slot = stuck(root)
+    said = command(
+        "abandon", "orders", slot, "--yes", "--note", "gone", "--checkpoint-dir", root, "-o", "json"
+    )
+    assert said.code == 0
+    assert said.json["undelivered"] == ["totals"]
+    shown = command("show", "orders", "--checkpoint-dir", root, "-o", "json").json
+    assert shown["pending"] == []
+    assert [(p["kind"], p["checkpoint"], p["reason"]) for p in shown["pins"]] == [("abandoned", slot, "gone")]
+
+
+def test_abandoning_what_is_not_pending_is_refused(command: Command, root: Path) -> None:
+    made_job(root)
+    said = command("abandon", "orders", "4", "--yes", "--checkpoint-dir", root)
+    assert said.code == 2
+    assert "every record is carried out" in said.err
+
+
+def test_a_sound_job_verifies(command: Command, root: Path) -> None:
+    made_job(root)
+    said = command("verify", "orders", "--deep", "--checkpoint-dir", root, "-o", "json")
+    assert said.code == 0
+    assert said.json == {"job": "orders", "deep": True, "sound": True, "findings": []}
+    assert "is sound" in command("verify", "orders", "--checkpoint-dir", root).out
+
+
+def test_a_missing_file_is_told_and_is_exit_code_6(command: Command, root: Path) -> None:
+    made_job(root)
+    lost = next((root / "orders" / "shared").glob("*state4*"))
+    lost.unlink()
+    said = command("verify", "orders", "--checkpoint-dir", root, "-o", "json")
+    assert said.code == 6
+    assert said.json["sound"] is False
+    assert said.json["findings"][0]["path"] == f"orders/shared/{lost.name}"
+
+
+def test_a_flipped_bit_is_found_by_a_deep_look(command: Command, root: Path) -> None:
+    made_job(root)
+    damaged = next((root / "orders" / "shared").glob("*state4*"))
+    damaged.chmod(0o644)
+    damaged.write_bytes(b"X" + damaged.read_bytes()[1:])
+    assert command("verify", "orders", "--checkpoint-dir", root).code == 0
+    assert command("verify", "orders", "--deep", "--checkpoint-dir", root).code == 6
+
+
+def crowded(root: Path) -> MadeJob:
+    """More checkpoints than are kept, and a file of a run that crashed."""
+    job = made_job(root, batches=5)
+    job.store.put(job.layout.shared_file(1, 2, "left", ".sst"), b"x" * 1000)
+    job.retained = 2
+    job.begin("another run")
+    return job
+
+
+def test_gc_says_what_would_go_and_why_and_deletes_nothing(command: Command, root: Path) -> None:
+    crowded(root)
+    before = files_of(root)
+    arguments = ("gc", "orders", "--retained", "2", "--checkpoint-dir", root)
+    told = command(*arguments, "-o", "json").json
+    assert told["deleted"] is False
+    assert told["records"]["2"] == "subsumed"
+    assert told["kept"]["6"] == "head"
+    assert told["bytes_by_reason"]["orphan"] == 1000
+    assert files_of(root) == before
+    text = command(*arguments)
+    assert "subsumed" in text.out
+    assert "--yes" in text.err
+
+
+def test_gc_with_yes_deletes_exactly_that(command: Command, root: Path) -> None:
+    crowded(root)
+    arguments = ("gc", "orders", "--retained", "2", "--checkpoint-dir", root, "-o", "json")
+    told = command(*arguments).json
+    done = command(*arguments, "--yes").json
+    assert done["deleted"] is True
+    for field in ("records", "files", "bytes_by_reason"):
+        assert done[field] == told[field]
+    again = command(*arguments).json
+    assert (again["records"], again["files"]) == ({}, 0)
+    assert command("verify", "orders", "--deep", "--checkpoint-dir", root).code == 0
+    assert not list((root / "orders" / "shared").glob("*left*"))
+
+
+def test_gc_keeps_what_a_tag_pins(command: Command, root: Path) -> None:
+    crowded(root).tag(3, "before")
+    told = command("gc", "orders", "--retained", "2", "--checkpoint-dir", root, "-o", "json").json
+    assert told["kept"]["3"] == "tag before"
+    assert "3" not in told["records"]

@@ -1,0 +1,138 @@
+"""run, as far as it goes without Spark: everything that is wrong is said before a session starts."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from stateflow.cli.run import bounds
+from stateflow.errors import UsageError
+from tests.cli.conftest import Command
+from tests.cli.made import ORDERS
+
+PARAMETERS = ("-p", "input=a", "-p", "output=b")
+
+
+def test_a_file_that_is_not_there(command: Command, root: Path) -> None:
+    said = command("run", "nothing.py:orders", "--checkpoint-dir", root)
+    assert said.code == 3
+    assert "nothing.py does not exist" in said.err
+
+
+def test_a_file_that_does_not_parse_is_told_with_its_line(
+    command: Command, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "here" / "bad.py").write_text("x = 1\ndef broken(:\n")
+    said = command("run", "bad.py:orders", "--checkpoint-dir", root)
+    assert said.code == 2
+    assert "bad.py, line 2:" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_file_that_fails_is_told_with_its_own_line(command: Command, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "here" / "failing.py").write_text("import json\n\njson.loads('{')\n")
+    said = command("run", "failing.py", "--checkpoint-dir", root)
+    assert said.code == 2
+    assert "failing.py, line 3: JSONDecodeError" in said.err
+
+
+def test_an_import_that_fails_is_told(command: Command, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "here" / "importing.py").write_text("import no_such_module_anywhere\n")
+    said = command("run", "importing.py", "--checkpoint-dir", root)
+    assert said.code == 2
+    assert "importing.py, line 1: ModuleNotFoundError: No module named 'no_such_module_anywhere'" in said.err
+
+
+def test_a_traceback_is_shown_when_asked_for(command: Command, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "here" / "failing.py").write_text("1 / 0\n")
+    said = command("run", "failing.py", "--debug", "--checkpoint-dir", root)
+    assert said.code == 2
+    assert "Traceback" in said.err
+    assert "ZeroDivisionError" in said.err
+
+
+def test_an_unknown_pipeline_is_told_with_those_there_are(command: Command, root: Path) -> None:
+    said = command("run", f"{ORDERS}:order", *PARAMETERS, "--checkpoint-dir", root)
+    assert said.code == 3
+    assert "no pipeline 'order'; it has: orders" in said.err
+
+
+def test_an_unknown_parameter_a_missing_root_and_an_unknown_option(command: Command, root: Path) -> None:
+    parameter = command("run", ORDERS, *PARAMETERS, "-p", "x=1", "--checkpoint-dir", root)
+    assert (parameter.code, "no parameter 'x'" in parameter.err) == (2, True)
+    rootless = command("run", ORDERS, *PARAMETERS)
+    assert (rootless.code, "no checkpoint root" in rootless.err) == (2, True)
+    option = command(
+        "run", ORDERS, *PARAMETERS, "--option", "retained_checkpoint=2", "--checkpoint-dir", root
+    )
+    assert (option.code, "did you mean retained_checkpoints?" in option.err) == (2, True)
+    trigger = command("run", ORDERS, *PARAMETERS, "--trigger", "sometimes", "--checkpoint-dir", root)
+    assert (trigger.code, "sometimes" in trigger.err) == (2, True)
+    until = command("run", ORDERS, *PARAMETERS, "--until", "soon", "--checkpoint-dir", root)
+    assert (until.code, "neither a version nor a time" in until.err) == (2, True)
+    assert not root.exists()
+
+
+def test_a_bound_is_a_version_or_a_time_for_all_sources_or_for_each() -> None:
+    assert bounds(None) is None
+    assert bounds(["17"]) == 17
+    assert bounds(["2026-01-31T12:00:00"]) == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert bounds(["2026-01-31T12:00:00+02:00"]) == datetime(2026, 1, 31, 10, tzinfo=UTC)
+    assert bounds(["orders=3", "clicks=2026-01-31"]) == {
+        "orders": 3,
+        "clicks": datetime(2026, 1, 31, tzinfo=UTC),
+    }
+    with pytest.raises(UsageError):
+        bounds(["3", "orders=4"])
+
+
+def test_an_unknown_command_and_an_unknown_format_are_usage_errors(command: Command) -> None:
+    assert command("runs").code == 2
+    assert command("jobs", "-o", "yaml").code == 2
+
+
+def test_help_names_every_command_and_every_exit_code(command: Command) -> None:
+    said = command("--help")
+    assert said.code == 0
+    for name in ("run", "check", "jobs", "show", "checkpoints", "stop", "abandon", "verify", "gc", "doctor"):
+        assert name in said.out
+    assert "fenced" in said.out
+
+
+def test_the_version_is_told(command: Command) -> None:
+    assert command("--version").out.startswith("stateflow ")
+
+
+def test_commands_that_only_look_load_neither_spark_nor_arrow(root: Path) -> None:
+    from tests.cli.made import made_job
+
+    made_job(root)
+    script = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom stateflow.cli.main import app\n"
+        f"for words in (['jobs'], ['show', 'orders'], ['checkpoints', 'orders'], ['verify', 'orders'], ['gc', 'orders']):\n"
+        f"    result = CliRunner().invoke(app, [*words, '--checkpoint-dir', {str(root)!r}])\n"
+        "    assert result.exit_code == 0, (words, result.output)\n"
+        "print(sorted({'pyspark', 'pyarrow', 'pandas', 'rocksdict', 'obstore'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_is_there_at_once() -> None:
+    times = []
+    for _ in range(3):
+        began = _children()
+        subprocess.run([sys.executable, "-m", "stateflow.cli", "--help"], capture_output=True, check=True)
+        times.append(_children() - began)
+    # Processor time: what a loaded machine adds is not the command's.
+    assert min(times) < 0.6
+
+
+def _children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,124 @@
+"""The demo's parts, and the orders example end to end: killed in a batch, recovered, judged without Spark."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from stateflow.cli.main import app
+from stateflow.demo.__main__ import PIPELINE, Demo
+from stateflow.demo.runs import Command
+from stateflow.demo.table import Orders, compared, read
+
+ROWS = 300
+pytestmark = pytest.mark.timeout(900)  # two starts of Spark, on a machine that may be busy
+
+
+def write_totals(orders: Path, totals: Path, *, repeat: int = 0, off: float = 0.0) -> None:
+    """Totals as the pipeline appends them, in one file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    running: dict[int, tuple[int, float]] = {}
+    rows = []
+    for order in read(orders):
+        count, total = running.get(order["user"], (0, off))
+        running[order["user"]] = (count + 1, total + order["amount"])
+        rows.append({"user": order["user"], "orders": count + 1, "total": total + order["amount"]})
+    (totals / "_delta_log").mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows + rows[:repeat]), totals / "t.parquet")
+    (totals / "_delta_log" / f"{0:020d}.json").write_text(json.dumps({"add": {"path": "t.parquet"}}) + "\n")
+
+
+def test_right_totals_are_found_right(tmp_path: Path) -> None:
+    assert Orders(tmp_path / "orders").add(2, ROWS) == 2 * ROWS
+    write_totals(tmp_path / "orders", tmp_path / "totals")
+    verdict = compared(tmp_path / "orders", tmp_path / "totals")
+    assert verdict.right
+    assert verdict.orders == 2 * ROWS
+
+
+def test_a_doubled_row_and_a_wrong_total_are_noticed(tmp_path: Path) -> None:
+    Orders(tmp_path / "orders").add(1, ROWS)
+    write_totals(tmp_path / "orders", tmp_path / "doubled", repeat=2)
+    doubled = compared(tmp_path / "orders", tmp_path / "doubled")
+    assert (doubled.right, doubled.doubled, doubled.wrong) == (False, 2, ())
+    write_totals(tmp_path / "orders", tmp_path / "off", off=0.25)
+    off = compared(tmp_path / "orders", tmp_path / "off")
+    assert (off.right, len(off.wrong)) == (False, off.users)
+
+
+def test_input_is_the_same_with_every_seed(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        Orders(tmp_path / name, seed=3).add(2, 50)
+    Orders(tmp_path / "other", seed=4).add(2, 50)
+    assert read(tmp_path / "one") == read(tmp_path / "two") != read(tmp_path / "other")
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Demo, list[int], list[dict[str, Any]], str]:
+    """A run that was killed after its first checkpoint, and the one after it: events on stdout, and stderr."""
+    folder = tmp_path_factory.mktemp("demo")
+    shutil.copy(PIPELINE, folder / "orders.py")
+    demo = Demo(folder, Console(quiet=True))
+    demo.orders.add(3, ROWS)
+    command: Command = demo.command
+    taken = command.killed_in_a_batch(*demo.run, batches=1, pause=0.3)
+    done = subprocess.run(
+        [*command.base, *demo.run, *command.root, "-o", "json", "--note", "after the kill"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=command.environment,
+    )
+    assert done.returncode == 0, done.stderr
+    return demo, taken, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+def test_a_killed_run_is_carried_on_and_nothing_is_lost_or_doubled(played: Any) -> None:
+    demo, taken, events, _ = played
+    assert len(taken) == 1
+    verdict = compared(demo.orders.folder, demo.totals)
+    assert verdict.right
+    assert verdict.orders == 3 * ROWS
+    assert all(event["id"] > taken[0] for event in events[:-1])
+
+
+def test_a_run_tells_every_batch_as_json_and_as_text(played: Any) -> None:
+    _, _, events, told = played
+    *batches, summary = events
+    assert summary["event"] == "summary"
+    assert summary["stopped"] == "the input was drained"
+    assert summary["lastCheckpointId"] == batches[-1]["id"]
+    assert summary["processed_rows"] == sum(batch["processed_rows"] for batch in batches)
+    for batch in batches:
+        assert set(batch) == {
+            "event", "job", "id", "epoch", "input_free", "processed_rows", "emitted_rows", "rows_per_second", "keys",
+            "dead_letters", "state_size", "uploaded_bytes", "compacted_bytes", "inlined_bytes", "end_to_end_duration",
+            "sync_duration", "upload_duration", "decide_duration", "commit_duration", "cache_hits", "cache_misses",
+            "fetched_bytes", "watermark", "event_time", "event_time_lag", "counters",
+        }  # fmt: skip
+        assert (batch["event"], batch["job"], batch["processed_rows"]) == ("checkpoint", "orders", ROWS)
+        assert batch["counters"] == {"orders": ROWS}
+        assert batch["state_size"] > 0
+        assert f"chk {batch['id']}  {ROWS} rows" in told
+
+
+def test_every_command_that_the_demo_suggests_works(played: Any) -> None:
+    demo = played[0]
+    for arguments in demo.suggestions()[:-1]:
+        result = CliRunner().invoke(app, [*arguments, *demo.command.root])
+        assert result.exit_code == 0, (arguments, result.output)
+
+
+def test_the_note_is_kept_with_the_run(played: Any) -> None:
+    demo = played[0]
+    shown = CliRunner().invoke(app, ["show", "orders", "-o", "json", *demo.command.root])
+    assert json.loads(shown.stdout)["owner"]["note"] == "after the kill"
