@@ -8,6 +8,7 @@ gone or busy for longer than `spark.locality.wait`, the task goes elsewhere and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -65,7 +66,9 @@ class Placement:
         if not self.active:
             return ()
         context: Any = self._spark.sparkContext._jsc.sc()
-        context.listenerBus().waitUntilEmpty()
+        # Waits for ten seconds at most, and a busy driver may need longer: a hint must not fail a batch that is done.
+        with suppress(Exception):
+            context.listenerBus().waitUntilEmpty()
         store = context.statusStore().store()
         kind = self._spark._jvm.java.lang.Class.forName("org.apache.spark.status.TaskDataWrapper")  # type: ignore[union-attr]
         out = []
@@ -73,7 +76,7 @@ class Placement:
             try:
                 task = store.read(kind, self._spark._jvm.java.lang.Long.valueOf(attempt))  # type: ignore[union-attr]
                 out.append(f"executor_{task.host()}_{task.executorId()}")
-            except Exception:  # noqa: BLE001 - the status store drops old tasks; then there is no preference
+            except Exception:  # the status store drops old tasks; then there is no preference
                 out.append("")
         return tuple(out)
 

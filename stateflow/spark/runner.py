@@ -114,6 +114,7 @@ class _Run:
         )
         self.owner = request.owner or own_identity()
         self.stop = request.stop
+        self._known_epoch = 0
         cache = Path(self.options.cache_dir) if self.options.cache_dir else cache_folder()
         self.cache = str(cache / "state")
         self.scratch = self.options.scratch_dir or str(cache / "scratch")
@@ -138,15 +139,22 @@ class _Run:
         newest = log.decided if log.decided is not None and log.decided.carries_state else log.head
         check_flow(self.flow, newest, allow_non_restored_state=self.request.allow_non_restored_state)
         if not self.request.takeover:
-            refuse_while_live(
-                self.store,
-                self.layout,
-                self.owner,
-                patience=self.options.heartbeat_timeout.total_seconds(),
-                monotonic=time.monotonic,
-                sleep=time.sleep,
-                interval=min(0.5, self.options.heartbeat_interval.total_seconds()),
-            )
+            self._refuse_while_live()
+
+    def _refuse_while_live(self) -> None:
+        self._known_epoch = self._newest_epoch()
+        refuse_while_live(
+            self.store,
+            self.layout,
+            self.owner,
+            patience=self.options.heartbeat_timeout.total_seconds(),
+            monotonic=time.monotonic,
+            sleep=time.sleep,
+            interval=min(0.5, self.options.heartbeat_interval.total_seconds()),
+        )
+
+    def _newest_epoch(self) -> int:
+        return max(read_epochs(self.store, self.layout), default=0)
 
     def _conf(self) -> dict[str, str]:
         return {
@@ -183,6 +191,10 @@ class _Run:
         sinks = self._sinks(spark, outline)
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         functions = {s.uid: s.target for s in self.flow.sinks if s.mode == "function"}
+        if not self.request.takeover and self._newest_epoch() != self._known_epoch:
+            # Spark took seconds to start. A run that has begun meanwhile must not be fenced by one that would have
+            # waited for it.
+            self._refuse_while_live()
         writer = claim(
             self.store,
             self.layout,
