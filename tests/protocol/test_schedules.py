@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,8 @@ from stateflow.checkpoint.records import JobIdentity, Link, Owner, Record, encod
 from stateflow.checkpoint.store import Entry, ExistsError
 from stateflow.checkpoint.writer import Writer
 from stateflow.errors import BusyError, CorruptError, FencedError, NotFoundError, StateflowError, UsageError
-from tests.protocol.scenario import World, check, drain, offset_of, settle, state_files, tell
+from tests.protocol.scenario import World, check, copy_sinks, drain, offset_of, settle, state_files, tell
+from tests.protocol.turns import Turns
 
 
 @pytest.fixture
@@ -330,20 +331,25 @@ def test_a_fence_is_complete_only_after_everything_below_it(world: World, store:
 # Pins beside collectors
 
 
-def during(store: MemoryStore, moment: int, collection: Callable[[], None], play: Callable[[], None]) -> bool:
-    """Plays something before the call of that number of a collection; False when there is no such call."""
-    first = len(store.calls)
+def during(
+    store: MemoryStore, plays: Mapping[int, Callable[[], None]], collection: Callable[[], None]
+) -> bool:
+    """Plays something before calls of a collection, by number; False when it has no such call."""
+    done = calls = 0
 
     def hook(call: Call) -> None:
-        if call.number == first + moment:
+        nonlocal done, calls
+        number, calls = calls, calls + 1
+        if number in plays:
+            done += 1
             store.before = None
-            play()
+            plays[number]()
+            store.before = hook
 
     store.before = hook
     collection()
-    played = store.before is None
     store.before = None
-    return played
+    return done == len(plays)
 
 
 def test_a_tag_made_at_any_moment_of_a_collection_holds_or_fails_and_never_dangles() -> None:
@@ -355,8 +361,8 @@ def test_a_tag_made_at_any_moment_of_a_collection_holds_or_fails_and_never_dangl
         old = world.log().checkpoints[0].slot
         world.claim("last", retained=1)
         made: list[bool] = []
-        play = functools.partial(tag_if_possible, world, old, made)
-        if not during(store, moment, functools.partial(world.collect, 1), play):
+        tag = functools.partial(tag_if_possible, world, old, made)
+        if not during(store, {moment: tag}, functools.partial(world.collect, 1)):
             break
         outcomes.add(made[0])
         check(world, settled=False)
@@ -373,42 +379,39 @@ def tag_if_possible(world: World, slot: int, made: list[bool]) -> None:
         made.append(False)
 
 
-@pytest.mark.parametrize("pinned_before", [True, False])
-def test_a_restore_that_lets_go_of_its_pin_while_a_collector_waits_keeps_its_files(
-    pinned_before: bool,
-) -> None:
+def test_a_restore_that_lets_go_of_its_pin_while_a_collector_waits_keeps_its_files() -> None:
     """The pin is gone when the collector looks, and the record in its place is younger than its listing.
 
-    At every moment of the collection; the pin is made then too, or was there before.
+    At every two moments of the collection: the pin is made at one, the restore is decided at the other.
     """
-    restored = 0
-    for moment in range(200):
-        store = MemoryStore()
-        world = World(store)
-        world.kept_files = 1
-        drain(4)(world)
-        old = world.log().checkpoints[0]
-        writer = world.claim("restore", retained=1)
-        if pinned_before:
-            world.tag(old.slot, "restoring")
-        play = functools.partial(restore_during, world, writer, old, pinned_before)
-        if not during(store, moment, functools.partial(world.collect, 1), play):
-            break
-        if world.offset() == offset_of(old):
-            restored += 1
-        check(world, settled=False)
-    assert restored > 5
+    before = World(MemoryStore())
+    before.kept_files = 1
+    drain(4)(before)
+    assert isinstance(before.store, MemoryStore)
+    restored = moments = 0
+    for pinned_at in range(200):
+        for decided_at in range(pinned_at + 1, 200):
+            store = before.store.clone()
+            world = World(store)
+            world.ticks, world.sinks = before.ticks, copy_sinks(before)
+            old = world.log().checkpoints[0]
+            pinned: list[bool] = []
+            restore = functools.partial(restore_if_pinned, world, world.claim("R", retained=1), old, pinned)
+            pin = functools.partial(tag_if_possible, world, old.slot, pinned)
+            if not during(store, {pinned_at: pin, decided_at: restore}, functools.partial(world.collect, 1)):
+                break
+            moments = max(moments, decided_at)
+            restored += world.offset() == offset_of(old)
+            check(world, settled=False)
+    assert moments > 20
+    assert restored > 50
 
 
-def restore_during(world: World, writer: Writer, old: Record, pinned_before: bool) -> None:
-    try:
-        if not pinned_before:
-            world.tag(old.slot, "restoring")
-    except NotFoundError:
-        return
-    permit = writer.decide(world.rewind(old))
-    writer.complete(permit, {})
-    world.untag("restoring")
+def restore_if_pinned(world: World, writer: Writer, old: Record, pinned: list[bool]) -> None:
+    if pinned == [True]:
+        permit = writer.decide(world.rewind(old))
+        writer.complete(permit, {})
+        world.untag("v1")
 
 
 def test_a_tag_whose_maker_died_over_a_record_whose_collector_died_is_no_tag(
@@ -440,6 +443,7 @@ def test_a_tag_whose_maker_died_over_a_record_whose_collector_died_is_no_tag(
     check(world, settled=False)
     world.collect(1)
     assert list_pins(store, world.layout) == []
+    assert old not in [r.slot for r in world.log().chain]
     settle(world)
     check(world, settled=True)
 
@@ -625,23 +629,31 @@ def test_a_mark_that_another_collector_withdraws_does_not_free_the_record_for_a_
 ) -> None:
     old = world.log().checkpoints[0].slot
     world.claim("last", retained=1)
-    refused = []
-
-    def pin_between_two_collectors() -> None:
-        # The second collector has marked and has seen no pin. Now one is made, while a first collector comes
-        # by and withdraws: it must not withdraw the mark that tells the pinner of the second.
-        at(store, "list", world.layout.slot(old), first_collector)
-        with pytest.raises(NotFoundError):
-            world.tag(old, "v1")
-        refused.append(old)
-
-    def first_collector() -> None:
-        collect(store, world.layout, collector="gc1", retained=1, orphans=False)
-
-    at(store, "list", world.layout.log, pin_between_two_collectors, nth=2)
-    collect(store, world.layout, collector="gc2", retained=1, orphans=False)
-    assert refused == [old]
-    assert list_pins(store, world.layout) == []
+    tags: list[bool] = []
+    turns = Turns(
+        world,
+        store,
+        {
+            "GC1": functools.partial(collect, store, world.layout, collector="1", retained=1, orphans=False),
+            "GC2": functools.partial(collect, store, world.layout, collector="2", retained=1, orphans=False),
+            "P": functools.partial(tag_if_possible, world, old, tags),
+        },
+    )
+    played = turns.follow(
+        [
+            ("GC1", "create"),
+            ("GC1", "list orders/pins/"),  # has marked
+            ("GC2", "create"),
+            ("GC2", "list orders/pins/"),
+            ("GC2", "list orders/epochs/"),  # has marked, and has seen no pin
+            ("P", f"list {world.layout.slot(old)}"),  # has pinned
+            ("GC1", "the end"),  # sees the pin and withdraws
+            ("P", "the end"),  # looks for marks
+        ]
+    )
+    assert played.errors == {}
+    assert any(f"GC1: delete {world.layout.dead(old, '1')}" in step for step in played.steps), played.story()
+    assert tags == [False]
     assert old not in [r.slot for r in world.log().chain]
     check(world, settled=False)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from stateflow.checkpoint.memory_store import Call, CrashError, MemoryStore
@@ -45,6 +45,24 @@ class Turns:
         self._next: dict[str, str] = dict.fromkeys(actors, "begins")
         store.before = self._before
         world.step = self._pause
+
+    def follow(self, script: Iterable[tuple[str, str]]) -> Played:
+        """Lets actors run in turn, each at least a step and until it is about to do what is named; then the rest."""
+        parts = list(script)
+        begun = False
+
+        def choose(step: int, runnable: tuple[str, ...], last: str | None) -> str:
+            nonlocal begun
+            while parts:
+                name, until = parts[0]
+                if name in runnable and not (begun and until in self._next[name]):
+                    begun = True
+                    return name
+                parts.pop(0)
+                begun = False
+            return runnable[0]
+
+        return self.play(choose)
 
     def play(self, choose: Choose) -> Played:
         threads = [
