@@ -65,7 +65,7 @@ def dataset(batches: Sequence[BatchSpec], *, seed: int = 1, folder: Path = CACHE
     described = path / "_bench.json"
     if not described.exists():
         made = folder / f"making-{uuid.uuid4().hex}"
-        checks = _write(made, batches, seed)
+        checks = [c for n, b in enumerate(batches) for c in commit(made, n, [b], first=n, seed=seed)]
         (made / described.name).write_text(json.dumps(checks))
         shutil.rmtree(path, ignore_errors=True)
         made.rename(path)
@@ -84,7 +84,7 @@ def users(spec: BatchSpec, rng: np.random.Generator, seed: int) -> np.ndarray[An
     if spec.kind == "zipf":
         weights = np.cumsum(1.0 / np.arange(1, spec.keys + 1) ** ZIPF_EXPONENT)
         ranks = np.searchsorted(weights, rng.random(spec.rows) * weights[-1])
-        return np.random.default_rng(seed).permutation(spec.keys)[ranks]
+        return np.asarray(np.random.default_rng(seed).permutation(spec.keys)[ranks])
     if spec.slice >= 0:
         return np.random.default_rng(seed).permutation(spec.keys)[spec.slice * spec.rows :][: spec.rows]
     if spec.rows * 4 > spec.keys:
@@ -93,23 +93,24 @@ def users(spec: BatchSpec, rng: np.random.Generator, seed: int) -> np.ndarray[An
     return rng.permutation(drawn)[: spec.rows]
 
 
-def _write(path: Path, batches: Sequence[BatchSpec], seed: int) -> list[tuple[int, int, float]]:
+def commit(
+    path: Path, version: int, batches: Sequence[BatchSpec], *, first: int, seed: int
+) -> list[tuple[int, int, float]]:
+    """One version of a table, with a file for each batch; `first` numbers them. Returns what they hold."""
     log = path / "_delta_log"
-    log.mkdir(parents=True)
+    log.mkdir(parents=True, exist_ok=True)
+    actions = _creation(path) if version == 0 else []
     checks = []
-    for index, spec in enumerate(batches):
+    for index, spec in enumerate(batches, first):
         rng = np.random.default_rng([seed, index])
         user = users(spec, rng, seed).astype(np.int64)
         amount = rng.integers(0, 100, len(user)).astype(np.float64)
-        name = f"batch-{index:05d}.parquet"
-        pq.write_table(
-            pa.table({"user": user, "amount": amount}),
-            path / name,
-            row_group_size=max(1, -(-len(user) // ROW_GROUPS)),
-        )
-        actions = [*(_creation(path) if index == 0 else []), _added(path / name, len(user))]
-        (log / f"{index:020d}.json").write_text("\n".join(map(json.dumps, actions)) + "\n")
+        file = path / f"batch-{index:05d}.parquet"
+        groups = max(1, -(-len(user) // ROW_GROUPS))
+        pq.write_table(pa.table({"user": user, "amount": amount}), file, row_group_size=groups)
+        actions.append(_added(file, len(user)))
         checks.append((len(user), len(np.unique(user)), float(amount.sum())))
+    (log / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)) + "\n")
     return checks
 
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import stateflow as sf
 from bench import operators
@@ -125,7 +125,11 @@ def transform_with_state(spark: SparkSession, data: Dataset, work: Path) -> Outc
     """Spark's stateful processor in Python, rows one by one."""
     grouped = source(spark, data).groupBy("user")
     return peer(
-        spark, grouped.transformWithState(Totals(), OUTPUT, "update", "none"), work, appended(work), mode="update"
+        spark,
+        grouped.transformWithState(Totals(), OUTPUT, "update", "none"),
+        work,
+        appended(work),
+        mode="update",
     )
 
 

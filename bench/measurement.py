@@ -1,0 +1,137 @@
+"""What a measurement is: sides that are run in turn, each time in a process of its own, and a section of the page."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+Form = Literal["full", "quick"]
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """Where a trial works, and whom it tells."""
+
+    folder: Path
+    say: Callable[[str], None] = lambda text: None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One side, once."""
+
+    measurement: str
+    side: str
+    repeat: int
+    form: Form
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What was to be reached, and what was."""
+
+    text: str
+    measured: str
+    met: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """bars: one bar for each x. lines: a line per series over x."""
+
+    name: str
+    title: str
+    kind: Literal["bars", "lines"]
+    x: Sequence[Any]
+    series: Mapping[str, Sequence[float]]
+    x_label: str
+    y_label: str
+    marks: Mapping[str, float] = field(default_factory=dict)
+    """Dashed level lines."""
+    logarithmic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One measurement as the page shows it."""
+
+    text: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    targets: Sequence[Target]
+    plots: Sequence[Plot] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What the trials of one measurement found, by side and repeat."""
+
+    by_side: Mapping[str, Sequence[Mapping[str, Any]]]
+
+    def of(self, side: str) -> Sequence[Mapping[str, Any]]:
+        return self.by_side[side]
+
+    def first(self, side: str) -> Mapping[str, Any]:
+        return self.by_side[side][0]
+
+    def median(self, side: str, value: Callable[[Mapping[str, Any]], float]) -> float:
+        """Of the repeats."""
+        return statistics.median(map(value, self.by_side[side]))
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    name: str
+    title: str
+    sides: tuple[str, ...]
+    sizes: Mapping[Form, Any]
+    """A dataclass of the measurement's own."""
+    run: Callable[[str, Any, Workplace], dict[str, Any]]
+    """In the trial's process; what it returns is kept as JSON."""
+    section: Callable[[Results, Any], Section]
+    repeats: int = 3
+    """In the full form; bytes that are the same every time are counted once."""
+    minutes: Mapping[Form, float] = field(default_factory=dict)
+    """About, for one repeat of all sides on a quiet machine with two cores."""
+    patience: float = 20
+    """Minutes after which one trial has failed."""
+
+    def trials(self, form: Form, repeats: int | None) -> Iterator[Trial]:
+        """Interleaved: what changes on the machine meanwhile falls on every side."""
+        count = repeats or (self.repeats if form == "full" else 1)
+        for repeat in range(min(count, self.repeats)):
+            for side in self.sides:
+                yield Trial(self.name, side, repeat, form)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that `share` of all do not exceed: one of them, not a mean."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-round(len(ordered) * share * 1000) // 1000) - 1)]
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def seconds(value: float) -> str:
+    return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.0f} ms"
+
+
+def size(value: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.2f} GiB"
+
+
+def at_least(text: str, value: float, bound: float, unit: str = "x") -> Target:
+    return Target(text, f"{value:.2f}{unit}", value >= bound)
+
+
+def at_most(text: str, value: float, bound: float, shown: Callable[[float], str] | None = None) -> Target:
+    return Target(text, shown(value) if shown else f"{value:.2f}x", value <= bound)

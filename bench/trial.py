@@ -1,0 +1,21 @@
+"""One trial in a process, and so in a JVM, of its own: python -m bench.trial MEASUREMENT SIDE FORM FOLDER RESULT."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from bench.measurement import Form, Workplace
+from bench.measurements import MEASUREMENTS
+
+
+def main(name: str, side: str, form: Form, folder: str, result: str) -> None:
+    measurement = MEASUREMENTS[name]
+    place = Workplace(Path(folder), lambda text: print(text, flush=True))
+    found = measurement.run(side, measurement.sizes[form], place)
+    Path(result).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])  # type: ignore[arg-type]
