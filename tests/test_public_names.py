@@ -1,4 +1,4 @@
-"""The public surface is a list, and loading it is cheap."""
+"""Public names are loaded when they are used: type checkers see them all the same, and importing is cheap."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import stateflow
 SOURCE = Path(stateflow.__file__).read_text(encoding="utf-8")
 
 
-def test_the_list_is_sorted_and_every_name_is_there() -> None:
-    assert stateflow.__all__ == sorted(stateflow.__all__)
+def test_every_name_of_the_list_is_there() -> None:
     for name in stateflow.__all__:
         assert getattr(stateflow, name) is not None
 

@@ -1,0 +1,81 @@
+"""What the documents say is tried."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from stateflow.checkpoint.records import Shard
+from stateflow.cli.main import app
+from stateflow.state.columnstate import ColumnState
+from stateflow.state.keycodec import KeyCodec
+from stateflow.state.memory import memory_backend
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "docs/user-guide.md", "docs/cli.md")
+
+
+def blocks(page: str) -> Iterator[tuple[int, str]]:
+    """Python blocks, each with the line that it begins at."""
+    text = (REPOSITORY / page).read_text(encoding="utf-8")
+    for found in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        yield text.count("\n", 0, found.start(1)) + 1, found[1]
+
+
+def ran(page: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """All Python of a page, in one module."""
+    module = ModuleType("documented")
+    monkeypatch.setitem(sys.modules, "documented", module)  # dataclasses look their module up
+    for line, source in blocks(page):
+        # As many empty lines above, so that a failure names the page's own line.
+        exec(compile("\n" * (line - 1) + source, str(REPOSITORY / page), "exec"), vars(module))
+    return module
+
+
+@pytest.mark.parametrize(("page", "defines"), [("README.md", "orders"), ("docs/user-guide.md", "short")])
+def test_the_python_of_a_page_runs(page: str, defines: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert getattr(ran(page, monkeypatch), defines)
+
+
+def test_the_columnar_example_keeps_a_running_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyarrow as pa
+
+    summed = ran("docs/user-guide.md", monkeypatch).summed
+    state = ColumnState({"total": float}, KeyCodec(("int",)), 1, 128, "operator 'sum'")
+    shard = Shard(first=0, last=127, backend="memory")
+    state.backend = memory_backend()(shard, tmp_path, lambda ref: Path(ref.path))
+    rows = pa.table({"user": [1, 2, 1], "amount": [1.0, 2.0, 3.0]})
+    assert sorted(summed(rows, state, None).to_pylist(), key=str) == [
+        {"user": 1, "total": 4.0},
+        {"user": 2, "total": 2.0},
+    ]
+    assert {"user": 1, "total": 8.0} in summed(rows, state, None).to_pylist()
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page: str) -> None:
+    path = REPOSITORY / page
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_the_command_line_page_has_every_command_and_option() -> None:
+    import typer.main
+
+    page = (REPOSITORY / "docs" / "cli.md").read_text(encoding="utf-8")
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    missing = [name for name in commands if f"### `stateflow {name}" not in page]
+    missing += [
+        f"{name} {option}"
+        for name, command in commands.items()
+        for parameter in command.params
+        for option in parameter.opts
+        if option.startswith("--") and option != "--help" and f"`{option}" not in page
+    ]
+    assert missing == []
