@@ -1,0 +1,148 @@
+"""Does the code fit the recorded state? Tables of what may change and what may not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, make_dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+import stateflow as sf
+from stateflow.checkpoint.records import OperatorState, Owner, Record
+from stateflow.flow import Flow, Pipeline
+from stateflow.operators.compatibility import check_flow, check_key, resolve_states, state_ids
+
+
+@dataclass
+class Order:
+    user: int
+    sku: str
+
+
+def process(**states: Any) -> Any:
+    return type("Made", (sf.KeyedProcess,), states)
+
+
+def flow(process_type: Any, *columns: str, uid: str = "op") -> Flow:
+    def declare(flow: Flow) -> None:
+        source = flow.source("in", sf.delta("/nowhere"), Order)
+        if process_type is not None:
+            source.key_by(*(columns or ("user",))).process(uid, process_type, output="n long").collect(
+                "out", sf.memory("x")
+            )
+        else:
+            source.collect("out", sf.memory("x"))
+
+    return Pipeline("job", declare).build()
+
+
+def record(**operators: OperatorState) -> Record:
+    return Record(
+        kind="checkpoint", job="j", slot=7, epoch=1, writer="w", owner=Owner(run="r"), operators=operators
+    )
+
+
+def state_of(process_type: Any, before: OperatorState | None = None) -> OperatorState:
+    [node] = flow(process_type).operators
+    states, next_id = resolve_states(node, before)
+    return OperatorState(
+        key=(("user", "int"),),
+        max_parallelism=128,
+        assignment=(),
+        shards=(),
+        states=states,
+        next_state_id=next_id,
+    )
+
+
+def resolved(process_type: Any, before: OperatorState) -> dict[str, int]:
+    return state_ids(state_of(process_type, before).states)
+
+
+BEFORE = process(total=sf.ValueState(float), skus=sf.MapState(str, int))
+
+
+def test_a_new_operator_numbers_its_states_and_gives_a_timer_two_numbers() -> None:
+    timer = sf.Timer("event")
+    timer.handler = "x"
+    made = state_of(process(a=sf.ValueState(int), b=sf.ListState(str), c=timer, x=lambda self: None))
+    assert state_ids(made.states) == {"a": 1, "b": 2, "c": 3}
+    assert made.next_state_id == 5
+
+
+def test_states_keep_their_numbers_whatever_comes_and_goes() -> None:
+    before = state_of(BEFORE)
+    more = state_of(
+        process(new=sf.ValueState(int), skus=sf.MapState(str, int), total=sf.ValueState(float)), before
+    )
+    assert state_ids(more.states) == {"total": 1, "skus": 2, "new": 3}
+    fewer = state_of(process(skus=sf.MapState(str, int)), more)
+    assert state_ids(fewer.states) == {"total": 1, "skus": 2, "new": 3}, (
+        "what is not declared comes back with its declaration"
+    )
+    assert resolved(process(other=sf.ValueState(int)), fewer)["other"] == 4
+
+
+def test_an_alias_takes_over_what_it_names() -> None:
+    before = state_of(BEFORE)
+    found = resolved(process(sum=sf.ValueState(float, aliases=["total"]), skus=sf.MapState(str, int)), before)
+    assert found == {"sum": 1, "skus": 2}
+
+
+def test_a_state_of_its_own_name_wins_over_an_alias() -> None:
+    before = state_of(process(total=sf.ValueState(float), sum=sf.ValueState(float)))
+    found = resolved(process(sum=sf.ValueState(float, aliases=["total"])), before)
+    assert found["sum"] == before.states["sum"].id
+
+
+Narrow = make_dataclass("Item", [("sku", str)])
+Wide = make_dataclass("Item", [("sku", str), ("price", float, 0.0)])
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"total": sf.ValueState(str)}, "its type was float and is str now"),
+        ({"total": sf.ListState(float)}, "its kind was value and is list now"),
+        ({"total": sf.ReducingState(float, max)}, "its kind was value and is reducing now"),
+        ({"skus": sf.MapState(int, int)}, "its map key type was str and is int now"),
+        ({"skus": sf.MapState(str, str)}, "its type was int and is str now"),
+    ],
+)
+def test_a_changed_declaration_is_refused_with_the_next_step(change: dict[str, Any], what: str) -> None:
+    with pytest.raises(sf.IncompatibleError) as caught:
+        check_flow(flow(process(**change)), record(op=state_of(BEFORE)))
+    assert str(caught.value).startswith(
+        f"operator 'op', state '{next(iter(change))}': {what}: give the changed state"
+    )
+
+
+def test_a_lost_operator_is_refused_unless_it_is_dropped_on_purpose() -> None:
+    lost = record(op=state_of(BEFORE))
+    with pytest.raises(
+        sf.IncompatibleError, match=r"checkpoint 7: state of operator 'op' .*--allow-non-restored-state"
+    ):
+        check_flow(flow(BEFORE, uid="other"), lost)
+    check_flow(flow(BEFORE, uid="other"), lost, allow_non_restored_state=True)
+    check_flow(flow(BEFORE), lost)
+    check_flow(flow(None), None)
+
+
+def test_another_key_is_refused() -> None:
+    before = state_of(BEFORE)
+    with pytest.raises(
+        sf.IncompatibleError, match=r"was keyed by user \(int\) and is keyed by user, sku now"
+    ):
+        check_flow(flow(BEFORE, "user", "sku"), record(op=before))
+    with pytest.raises(sf.IncompatibleError, match=r"was keyed by user \(int\) and its key is \(str\) now"):
+        check_key("op", ("str",), before)
+    check_key("op", ("int",), before)
+
+
+def test_queryable_and_ttl_may_change() -> None:
+    before = state_of(BEFORE)
+    changed = state_of(process(total=sf.ValueState(float, ttl="1 day", queryable=True)), before)
+    assert changed.states["total"] == msgspec.structs.replace(
+        before.states["total"], ttl=86_400_000_000, queryable=True
+    )

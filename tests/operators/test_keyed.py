@@ -1,0 +1,315 @@
+"""The keyed operator's engine over a memory backend: chunks in, rows and state changes out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stateflow as sf
+from stateflow.checkpoint.records import Shard
+from stateflow.operators import keyed
+from stateflow.operators.binding import TIMER_IDS, schemas
+from stateflow.operators.context import Moment
+from stateflow.operators.keyed import Chunk, KeyedEngine, UserCodeError
+from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
+from stateflow.rows import row_type
+from stateflow.state.backend import Backend
+from stateflow.state.encoding import prefix
+from stateflow.state.keycodec import KeyCodec
+from stateflow.state.memory import memory_backend
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SIDE = sf.output("side", "n long")
+
+
+class Counting:
+    """A backend that tells how it was asked."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+        self.gets = 0
+        self.batched: list[int] = []
+        self.written: list[tuple[bytes, bytes | None]] = []
+
+    def get(self, key: bytes) -> bytes | None:
+        self.gets += 1
+        return self.inner.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        self.batched.append(len(keys))
+        return self.inner.get_many(keys)
+
+    def write(self, changes: Any) -> None:
+        kept = list(changes)
+        self.written += kept
+        self.inner.write(kept)
+
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return self.inner.scan(begin, end)
+
+
+def backend(folder: Path) -> Any:
+    shard = Shard(first=0, last=127, backend="memory")
+    return Counting(memory_backend()(shard, folder / "shard", lambda ref: Path(ref.path)))
+
+
+def ids(cls: type[Any]) -> dict[str, int]:
+    found, next_id = {}, 1
+    for name, schema in schemas(cls, "op").items():
+        found[name] = next_id
+        next_id += TIMER_IDS if schema.kind == "timer" else 1
+    return found
+
+
+def engine(
+    cls: type[Any], on: Any, *, on_error: str = "fail", slot: int = 1, watermark: int | None = None, now: int = 0,
+    limit: int = 1000,
+) -> KeyedEngine:  # fmt: skip
+    row = row_type("n long")
+    spec = OperatorSpec(
+        "op", cls, cls, ("user",), ("int",), (row,), row, {"side": row}, ids(cls), on_error, limit
+    )
+    made = KeyedEngine(spec, Moment(slot, now, 42, watermark), 0)
+    made.attach(on)
+    return made
+
+
+CODEC = KeyCodec(("int",))
+
+
+def chunk(rows: dict[int, list[Any]], *, cuts: bool = True) -> Chunk:
+    keys = list(rows)
+    base = [prefix(key % 128, 0) + CODEC.encode(key) + b"\0" for key in keys]
+    flat = [row for of_key in rows.values() for row in of_key]
+    ends, end = [], 0
+    for of_key in rows.values():
+        end += len(of_key)
+        ends.append(end)
+    starts = [0, *ends[:-1]]
+    return Chunk(
+        keys,
+        base,
+        lambda i: (iter(rows[keys[i]]),),
+        lambda state_id: [b[:2] + state_id.to_bytes(2, "big") + b[4:] for b in base],
+        (flat, starts, ends) if cuts else None,
+    )
+
+
+class Sum(sf.KeyedProcess[int, Any, Any]):
+    total = sf.ValueState(int, default=0)
+    rare = sf.ValueState(int)
+
+    def process(self, key: int, rows: Iterator[int], ctx: sf.Context) -> Iterator[Any]:
+        for row in rows:
+            if row == 13:
+                raise ValueError("thirteen")
+            self.total.value += row
+            if row > 100:
+                self.rare.value = row
+            ctx.emit(SIDE, row)
+        yield key, self.total.value
+
+
+@pytest.mark.parametrize("cuts", [True, False])
+def test_sums_go_on_in_the_next_task(tmp_path: Path, cuts: bool) -> None:
+    on = backend(tmp_path)
+    first = engine(Sum, on)
+    first.run(chunk({1: [1, 2], 2: [3]}, cuts=cuts))
+    first.run(chunk({3: [4]}, cuts=cuts))
+    assert first.out == [(1, 3), (2, 3), (3, 4)]
+    assert first.context.sides["side"] == [1, 2, 3, 4]
+    assert (first.keys, first.changed) == (3, True)
+    second = engine(Sum, on, slot=2)
+    second.run(chunk({1: [10], 4: [1]}, cuts=cuts))
+    assert second.out == [(1, 13), (4, 1)]
+
+
+def test_a_state_that_nearly_every_key_reads_is_looked_up_for_all_keys_at_once(tmp_path: Path) -> None:
+    on = backend(tmp_path)
+    made = engine(Sum, on)
+    made.run(chunk({key: [1] for key in range(10)}))
+    assert (on.gets, on.batched) == (10, []), "the first chunk tells which states are read"
+    made.run(chunk({key: [1] for key in range(10, 30)}))
+    assert (on.gets, on.batched) == (10, [20])
+    assert made.out == [(key, 1) for key in range(30)]
+
+
+def test_a_shard_that_nothing_was_written_to_is_not_changed(tmp_path: Path) -> None:
+    class Reader(Sum):
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+            yield key, self.total.value
+
+    made = engine(Reader, on := backend(tmp_path))
+    made.run(chunk({1: [1]}))
+    assert (made.changed, on.written) == (False, [])
+
+
+@pytest.mark.parametrize("cuts", [True, False])
+def test_a_failing_key_ends_the_task_before_anything_of_its_chunk_is_written(
+    tmp_path: Path, cuts: bool
+) -> None:
+    on = backend(tmp_path)
+    made = engine(Sum, on)
+    with pytest.raises(UserCodeError) as caught:
+        made.run(chunk({1: [1], 2: [5, 13], 3: [1]}, cuts=cuts))
+    assert str(caught.value).startswith("operator 'op' failed on key 2: ValueError: thirteen (line ")
+    assert " of test_keyed.py, in process)" in str(caught.value)
+    assert on.written == []
+
+
+def test_a_dead_letter_leaves_the_keys_around_it_alone(tmp_path: Path) -> None:
+    on = backend(tmp_path)
+    made = engine(Sum, on, on_error="dead_letter")
+    made.run(chunk({1: [1], 2: [5, 13, 6], 3: [1]}))
+    assert made.out == [(1, 1), (3, 1)]
+    assert made.context.sides["side"] == [1, 1]
+    [letter] = made.context.sides[DEAD_LETTERS]
+    assert letter[:3] == ("op", "2", "ValueError: thirteen")
+    assert letter[4:] == ("[5,13,6]", 3, 1)
+    assert made.dead_letters == 1
+    again = engine(Sum, on, slot=2)
+    again.run(chunk({2: [1]}))
+    assert again.out == [(2, 1)]
+
+
+def test_more_diverted_rows_than_may_be_kept_fail_the_task(tmp_path: Path) -> None:
+    made = engine(Sum, backend(tmp_path), on_error="dead_letter", limit=4)
+    made.run(chunk({1: [13, 1]}))
+    with pytest.raises(
+        sf.StateflowError, match=r"diverted more than dead_letter_limit=4 rows .* key 2 .*raise the limit"
+    ):
+        made.run(chunk({2: [13, 1, 2]}))
+
+
+@pytest.mark.parametrize(
+    "row", [{"at": EPOCH}, {EPOCH: 1}, {1: {2, 3}}, b"\xff", object(), float("nan"), [1, (2, 3)], "\ud800"]
+)
+def test_any_row_can_be_a_dead_letter(tmp_path: Path, row: Any) -> None:
+    class Failing(sf.KeyedProcess[int, Any, Any]):
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+            raise KeyError(next(rows))
+
+    made = engine(Failing, backend(tmp_path), on_error="dead_letter")
+    made.run(chunk({1: [row]}))
+    [letter] = made.context.sides[DEAD_LETTERS]
+    assert isinstance(letter[4], str)
+    assert letter[5] == 1
+
+
+# ---- timers ----
+
+
+class Timed(sf.KeyedProcess[int, Any, Any]):
+    """Rows are `(timer, seconds)`; handlers put out what fired."""
+
+    one = sf.Timer("event")
+    other = sf.Timer("event")
+    soon = sf.Timer("processing")
+    count = sf.ValueState(int, default=0)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> None:
+        for name, seconds in rows:
+            timer = getattr(self, name)
+            timer.clear() if seconds is None else timer.set(EPOCH + timedelta(seconds=seconds))
+
+    def _fired(self, name: str, key: int, at: datetime) -> Iterator[Any]:
+        self.count.value += 1
+        yield name, key, (at - EPOCH).total_seconds(), self.count.value
+
+    @one.fires
+    def on_one(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[Any]:
+        yield from self._fired("one", key, at)
+        if key == 1 and self.count.value < 4:
+            self.other.set(at + timedelta(seconds=1))
+            self.one.set(at + timedelta(seconds=2))
+        if key == 9:
+            self.other.clear()
+
+    @other.fires
+    def on_other(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[Any]:
+        yield from self._fired("other", key, at)
+
+    @soon.fires
+    def on_soon(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[Any]:
+        yield from self._fired("soon", key, at)
+
+
+def fired(made: KeyedEngine) -> list[Any]:
+    made.out.clear()
+    for _ in made.fire(range(128)):
+        pass
+    return [entry[:3] for entry in made.out]
+
+
+def set_up(tmp_path: Path, rows: dict[int, list[Any]]) -> Any:
+    on = backend(tmp_path)
+    engine(Timed, on).run(chunk(rows))
+    return on
+
+
+def test_timers_fire_up_to_the_watermark_in_time_order_over_all_keys(tmp_path: Path) -> None:
+    on = set_up(
+        tmp_path, {3: [("one", 30)], 4: [("one", 10), ("other", 40)], 5: [("other", 20)], 6: [("one", -5)]}
+    )
+    made = engine(Timed, on, watermark=30_000_000)
+    assert fired(made) == [("one", 6, -5), ("one", 4, 10), ("other", 5, 20), ("one", 3, 30)]
+    assert made.timers_fired == 4
+    assert made.next_timers(range(128)) == (40_000_000, None)
+    assert fired(engine(Timed, on, watermark=30_000_000)) == []
+
+
+def test_without_a_watermark_no_event_timer_fires(tmp_path: Path) -> None:
+    on = set_up(tmp_path, {3: [("one", -(10**6)), ("soon", 5)]})
+    assert fired(engine(Timed, on, now=4_999_999)) == []
+    made = engine(Timed, on, now=5_000_000)
+    assert fired(made) == [("soon", 3, 5)]
+    assert made.next_timers(range(128)) == (-(10**12), None)
+
+
+def test_what_a_handler_sets_fires_in_its_turn_among_the_others(tmp_path: Path) -> None:
+    on = set_up(
+        tmp_path, {1: [("one", 10)], 2: [("one", 11.5), ("other", 20)], 9: [("one", 5), ("other", 6)]}
+    )
+    assert fired(engine(Timed, on, watermark=100_000_000)) == [
+        ("one", 9, 5),
+        ("one", 1, 10),
+        ("other", 1, 11),
+        ("one", 2, 11.5),
+        ("one", 1, 12),
+        ("other", 1, 13),
+        ("one", 1, 14),
+        ("other", 2, 20),
+    ]
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 3, 1000])
+def test_the_order_does_not_depend_on_how_many_timers_are_read_ahead(
+    tmp_path: Path, ahead: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed, "FIRED_AT_ONCE", ahead)
+    rows = {key: [("one", (key * 7) % 13), ("other", (key * 5) % 11)] for key in range(1, 9)}
+    found = fired(engine(Timed, set_up(tmp_path, rows), watermark=100_000_000))
+    assert [at for _, _, at in found] == sorted(at for _, _, at in found)
+    assert len(found) == len({(name, key, at) for name, key, at in found})
+
+
+def test_a_timer_set_again_or_cleared_leaves_nothing_behind(tmp_path: Path) -> None:
+    on = set_up(tmp_path, {3: [("one", 10), ("one", 20)], 4: [("one", 10)]})
+    engine(Timed, on, slot=2).run(chunk({3: [("one", 25)], 4: [("one", None)]}))
+    assert len(list(on.scan(b"", b"\xff" * 4))) == 2, "one timer: its queue entry and its time"
+    assert fired(engine(Timed, on, watermark=24_000_000)) == []
+    assert fired(engine(Timed, on, watermark=25_000_000)) == [("one", 3, 25)]
+    assert [value for key, value in on.scan(b"", b"\xff" * 4) if value[0] != 2] == []
+
+
+def test_timers_of_other_key_groups_do_not_fire(tmp_path: Path) -> None:
+    on = set_up(tmp_path, {3: [("one", 1)], 100: [("one", 2)]})
+    made = engine(Timed, on, watermark=10_000_000)
+    for _ in made.fire(range(64)):
+        pass
+    assert [entry[1] for entry in made.out] == [3]
+    assert made.next_timers(range(64, 128)) == (2_000_000, None)
