@@ -229,7 +229,8 @@ def test_a_run_that_never_heard_whether_it_decided_ends_and_the_next_one_finds_o
     with pytest.raises(UnavailableError):
         writer.decide(record)
     store.after = None
-    with pytest.raises(StateflowError, match="run again"):
+    assert not writer.running
+    with pytest.raises(StateflowError, match="has stopped"):
         writer.decide(record)
     next_run = world.claim()
     assert next_run.parent is not None

@@ -182,6 +182,12 @@ def test_a_claimed_savepoint_is_let_go_with_the_last_record_that_names_it() -> N
     assert plan(free, [], 1).files == ()
 
 
+def test_a_pin_of_nothing_goes_only_below_the_floor_for_above_it_the_record_may_be_younger() -> None:
+    found = log(complete(record(4)), complete(record(5, floor=4)))
+    todo = plan(found, [pin_of(3), pin_of(6)], 1)
+    assert todo.leftovers == ("orders/pins/pin-3-v1",)
+
+
 # With a store
 
 
