@@ -37,9 +37,9 @@ class Commands(TyperGroup):
             # The reader, such as `head`, has seen enough; Python must not fail on flushing what is left.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
-        except (OSError, RuntimeError, ValueError, TypeError, LookupError, AssertionError) as error:
+        except Exception as error:
             if isinstance(error, typer.Exit | typer.Abort) or hasattr(error, "exit_code"):
-                raise
+                raise  # the command line's own
             _report(ctx, error, 1)
             raise typer.Exit(1) from None
 

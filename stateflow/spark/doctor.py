@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from py4j.java_gateway import JavaPackage
+
 from stateflow.config import Options
 from stateflow.doctor import Finding
 from stateflow.errors import StateflowError
@@ -38,17 +40,16 @@ def examine_spark(
     yield Finding(
         "spark session", "ok", f"{spark.version} on {context.master}, up in {clock() - began:.1f} s"
     )
-    try:
-        spark._jvm.io.delta.tables.DeltaTable  # type: ignore[union-attr]  # noqa: B018 - loads the class
-        classes = spark._jvm.java.lang.Class.forName("org.apache.spark.sql.delta.DeltaLog")  # type: ignore[union-attr]
-        yield Finding("delta on the driver", "ok", str(classes.getName()))
-    except Exception:
+    # A name that is no class is taken for a package.
+    if isinstance(spark._jvm.org.apache.spark.sql.delta.DeltaLog, JavaPackage):  # type: ignore[union-attr]
         yield Finding(
             "delta on the driver",
             "fail",
             "Delta's classes are not there",
-            "add delta-spark's jar: spark.jars",
+            "add delta-spark's jar to spark.jars",
         )
+    else:
+        yield Finding("delta on the driver", "ok", "Delta's classes are there")
     try:
         answers = _answers(context, options.scratch_dir)
     except Exception as error:
@@ -56,7 +57,7 @@ def examine_spark(
             "executors", "fail", str(translated(error)), "check that Python and stateflow are on every host"
         )
         return
-    yield from _judged(answers, clock)
+    yield from judged(answers)
 
 
 def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
@@ -103,7 +104,8 @@ def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
     return list(one_each.values())
 
 
-def _judged(answers: list[dict[str, Any]], clock: Callable[[], float]) -> Iterator[Finding]:
+def judged(answers: list[dict[str, Any]]) -> Iterator[Finding]:
+    """What the executors' answers mean."""
     own = platform.python_version_tuple()[:2]
     for answer in answers:
         where = f"executor on {answer['host']}"

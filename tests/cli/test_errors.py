@@ -1,0 +1,74 @@
+"""Errors become one sentence and the exit code that a scheduler acts on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow import errors
+from stateflow.job import Job
+from tests.cli.conftest import Command
+from tests.cli.made import made_job
+
+
+def raising(monkeypatch: pytest.MonkeyPatch, root: Path, error: BaseException) -> tuple[Any, ...]:
+    made_job(root, batches=1)
+
+    def verify(self: Job, *, deep: bool = False) -> None:
+        raise error
+
+    monkeypatch.setattr(Job, "verify", verify)
+    return ("verify", "orders", "--checkpoint-dir", root)
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (errors.StateflowError, 1),
+        (errors.UsageError, 2),
+        (errors.NotFoundError, 3),
+        (errors.IncompatibleError, 4),
+        (errors.FencedError, 5),
+        (errors.CorruptError, 6),
+        (errors.DisagreementError, 7),
+        (errors.BusyError, 8),
+        (errors.UnavailableError, 9),
+    ],
+)
+def test_every_error_has_its_code(
+    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Exception], code: int
+) -> None:
+    arguments = raising(monkeypatch, root, kind("state [x] of 'a' is gone: look there"))
+    said = command(*arguments)
+    assert said.code == code
+    assert said.out == ""
+    assert said.err == "stateflow: state [x] of 'a' is gone: look there\n"
+    body = json.loads(command(*arguments, "-o", "json").err)
+    assert body == {
+        "error": {
+            "type": kind.__name__,
+            "message": "state [x] of 'a' is gone: look there",
+            "exit_code": code,
+        }
+    }
+
+
+def test_ctrl_c_is_told_without_a_stack_trace(
+    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = command(*raising(monkeypatch, root, KeyboardInterrupt()))
+    assert said.code == 130
+    assert said.err == "stateflow: interrupted\n"
+
+
+def test_what_nobody_expected_says_how_to_see_more(
+    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = raising(monkeypatch, root, ZeroDivisionError("division by zero"))
+    said = command(*arguments)
+    assert said.code == 1
+    assert said.err == "stateflow: ZeroDivisionError: division by zero (not expected: --debug shows where)\n"
+    assert "Traceback" in command(*arguments, "--debug").err
