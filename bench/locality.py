@@ -79,7 +79,13 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
 
     try:
         with object_server() as (root, options):
-            given = {"checkpoint_dir": root, "storage_options": options, "cache_dir": cache}
+            scratch = str(place.folder / "scratch")
+            given = {
+                "checkpoint_dir": root,
+                "storage_options": options,
+                "cache_dir": cache,
+                "scratch_dir": scratch,
+            }
             found = sides.process(spark, data, place.folder, each=each, options=given)
         sides.check_totals(place.folder / "output", data)
     finally:

@@ -1,0 +1,218 @@
+"""One subtask without Spark, phase by phase: the first thing to look at when a batch is slow.
+
+    python -m bench.worker_profile process [--rows 2000000] [--keys 1000000] [--batches 4] [--functions]
+
+It does what a Python worker does with half of each batch: sorted Arrow batches in, user code, state, upload, Arrow out.
+Times are CPU seconds of the worker's main thread; what is indented is part of what stands above it. `--functions` adds
+cProfile's view of the last batch, whose own cost falls on small functions: compare phases, not those.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import importlib
+import pstats
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+
+from bench import operators
+from bench.generate import BatchSpec, users
+from stateflow.checkpoint.records import Shard
+from stateflow.config import load
+from stateflow.operators.binding import schemas
+from stateflow.operators.context import Moment
+from stateflow.operators.spec import OperatorSpec
+from stateflow.rows import row_type
+from stateflow.spark.acks import Ack
+from stateflow.spark.arrow_worker import ArrowTask, arrow_worker
+from stateflow.spark.place import TaskPlace
+from stateflow.spark.worker import KeyedTask, keyed_worker
+from stateflow.state.backends import open_backend
+from stateflow.state.columnstate import hash_longs
+
+GROUPS = 128
+ARROW_ROWS = 20_000
+PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "process": (
+        ("stateflow.operators.keyed", "KeyedEngine.run", "engine"),
+        ("stateflow.spark.columns", "RowReader.read", "  rows made"),
+        ("stateflow.state.stored", "StoredState.begin", "  state read"),
+        ("stateflow.state.stored", "StoredState.collect", "  state gathered"),
+        ("stateflow.state.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
+        ("stateflow.state.rocksdb", "RocksBackend.write", "  RocksDB write"),
+        ("stateflow.spark.blocks", "Block.__init__", "keys found"),
+        ("stateflow.spark.columns", "RowWriter.write", "output made"),
+        ("stateflow.state.rocksdb", "RocksBackend.snapshot", "snapshot"),
+    ),
+    "process_arrow": (
+        ("bench.operators", "running_total", "user code"),
+        ("stateflow.state.columnstate", "ColumnState.get", "  state get"),
+        ("stateflow.state.columnstate", "ColumnState.put", "  state put"),
+        ("stateflow.state.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
+        ("stateflow.state.rocksdb", "RocksBackend.write", "  RocksDB write"),
+        ("stateflow.state.rocksdb", "RocksBackend.snapshot", "snapshot"),
+    ),
+}
+
+
+class _Acks:
+    """Stands in for Spark's accumulator."""
+
+    ack: Ack
+
+    def add(self, bodies: list[bytes]) -> None:
+        self.ack = msgspec.msgpack.decode(bodies[0], type=Ack)
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.worker_profile")
+    parser.add_argument("side", choices=sorted(PHASES))
+    parser.add_argument(
+        "--rows", type=int, default=2_000_000, help="of the whole batch; the subtask gets half"
+    )
+    parser.add_argument("--keys", type=int, default=1_000_000)
+    parser.add_argument("--batches", type=int, default=4)
+    parser.add_argument("--functions", action="store_true", help="cProfile of the last batch")
+    given = parser.parse_args(arguments)
+    spent: dict[str, float] = {}
+    _watch(given.side, spent)
+    # Outside of Spark this is subtask 0 of attempt 0.
+    context = TaskContext._getOrCreate()
+    context._partitionId, context._taskAttemptId = 0, 0
+    work = Path(tempfile.mkdtemp(prefix="worker-profile-"))
+    try:
+        shards: tuple[tuple[Shard, ...], ...] = ((Shard(first=0, last=GROUPS // 2 - 1, backend="rocksdb"),),)
+        for number in range(given.batches):
+            data = list(_arrow_batches(given.rows, given.keys, number))
+            acks = _Acks()
+            worker = _worker(given.side, number + 1, shards, work, acks)
+            spent.clear()
+            profile = cProfile.Profile() if given.functions and number == given.batches - 1 else None
+            wall, cpu, thread = time.perf_counter(), time.process_time(), time.thread_time()
+            if profile:
+                profile.enable()
+            out = sum(batch.num_rows for batch in worker(iter(data)))
+            if profile:
+                profile.disable()
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+            thread = time.thread_time() - thread
+            rows = sum(batch.num_rows for batch in data)
+            shards = (acks.ack.shards,)
+            _print(given.side, number, rows, out, wall, cpu, thread, spent, acks.ack)
+            if profile:
+                pstats.Stats(profile).sort_stats("tottime").print_stats(30)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _watch(side: str, spent: dict[str, float]) -> None:
+    """Times the functions of `PHASES` from now on; one that was renamed is said, not passed over."""
+    for module, path, label in PHASES[side]:
+        owner: Any = importlib.import_module(module)
+        *outer, name = path.split(".")
+        for part in outer:
+            owner = getattr(owner, part)
+        if not hasattr(owner, name):
+            print(f"{module}.{path} is not there any more: mend bench/worker_profile.py", file=sys.stderr)
+            continue
+        setattr(owner, name, _timed(getattr(owner, name), label, spent))
+
+
+def _timed(function: Callable[..., Any], label: str, spent: dict[str, float]) -> Callable[..., Any]:
+    # By its old name, so that user code goes to the worker as a reference and comes back as this very function.
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            spent[label] = spent.get(label, 0.0) + time.thread_time() - began
+
+    return call
+
+
+def _arrow_batches(rows: int, keys: int, number: int) -> Iterator[pa.RecordBatch]:
+    """What the exchange would give subtask 0 of two."""
+    rng = np.random.default_rng([1, number])
+    user = users(BatchSpec(rows, keys), rng, 1)
+    group = hash_longs(user) % GROUPS
+    mine = group < GROUPS // 2
+    user, group = user[mine], group[mine]
+    amount = rng.integers(0, 100, len(user)).astype(np.float64)
+    order = np.lexsort((user, group))
+    user, group = user[order], group[order]
+    for at in range(0, len(user), ARROW_ROWS):
+        part = slice(at, at + ARROW_ROWS)
+        columns = {
+            "_sf_group": group[part].astype(np.int32),
+            "_sf_key0": user[part],
+            "_sf_late": np.zeros(len(user[part]), bool),
+            "user": user[part],
+            "amount": amount[part],
+        }
+        yield pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
+
+
+def _worker(
+    side: str, slot: int, shards: tuple[tuple[Shard, ...], ...], work: Path, acks: _Acks
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    place = TaskPlace(
+        str(work / "root"), "profile", 1, slot, str(work / "cache"), 10 << 30, str(work / "scratch")
+    )
+    moment = Moment(slot, 1, 1, None)
+    backend = open_backend(load(code={}, env={}, folder=work))
+    events, totals = row_type(operators.Event), row_type(operators.Total)
+    output = pa.schema([("user", pa.int64()), ("n", pa.int64()), ("total", pa.float64())])
+    if side == "process_arrow":
+        state = {"n": int, "total": float}
+        return arrow_worker(
+            ArrowTask(
+                "totals", operators.running_total, state, ("user",), ("int",), events.names, 1_000_000, 1, moment,
+                place, shards, backend, output, GROUPS, None,
+            ),
+            acks,
+        )  # fmt: skip
+    process = operators.RunningTotal
+    ids = {name: index for index, name in enumerate(schemas(process, "totals"), 1)}
+    spec = OperatorSpec("totals", process, process, ("user",), ("int",), (events,), totals, {}, ids)
+    return keyed_worker(KeyedTask(spec, moment, place, shards, backend, output), acks)
+
+
+def _print(
+    side: str,
+    number: int,
+    rows: int,
+    out: int,
+    wall: float,
+    cpu: float,
+    thread: float,
+    spent: dict[str, float],
+    ack: Ack,
+) -> None:
+    print(f"batch {number}: {rows:,} rows in, {out:,} out; {rows / wall:,.0f} rows/s per core")
+    print(f"  {'wall':28}{wall:8.2f} s")
+    print(f"  {'CPU of the process':28}{cpu:8.2f} s")
+    print(f"  {'CPU of the main thread':28}{thread:8.2f} s")
+    for _, _, label in PHASES[side]:
+        print(f"    {label:26}{spent.get(label, 0.0):8.2f} s")
+    metrics = ack.metrics
+    print(
+        f"  uploaded {metrics['uploaded_bytes']:,.0f} bytes, compacted {metrics['compacted_bytes']:,.0f}, "
+        f"opened in {metrics['open_s']:.2f} s, snapshot {metrics['snapshot_s']:.2f} s"
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

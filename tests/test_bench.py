@@ -1,0 +1,210 @@
+"""The benchmarks run, count what they claim to count, and say plainly what was missed."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from bench import locality, one_row, uploads
+from bench.generate import BatchSpec, Dataset, dataset
+from bench.measurement import Measurement, Results, Section, Target, Trial, at_least, at_most, percentile
+from bench.measurements import MEASUREMENTS
+from bench.report import gathered, write_page
+from bench.store import ResultStore
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def data_in(folder: Path) -> Dataset:
+    return dataset(
+        [BatchSpec(400, 100), BatchSpec(50, 50, "distinct"), BatchSpec(100, 100, "hot")], folder=folder
+    )
+
+
+def test_a_seed_gives_the_same_rows_every_time(tmp_path: Path) -> None:
+    one, other = data_in(tmp_path / "one"), data_in(tmp_path / "other")
+    assert one.checks == other.checks
+    assert pq.read_table(one.path / "batch-00000.parquet") == pq.read_table(
+        other.path / "batch-00000.parquet"
+    )
+
+
+def test_data_is_made_once(tmp_path: Path) -> None:
+    file = data_in(tmp_path).path / "batch-00000.parquet"
+    before = file.stat().st_mtime_ns
+    data_in(tmp_path)
+    assert file.stat().st_mtime_ns == before
+
+
+def test_batches_have_the_keys_they_are_named_after(tmp_path: Path) -> None:
+    data = data_in(tmp_path)
+    hot = pq.read_table(data.path / "batch-00002.parquet")["user"].to_pylist()
+    assert data.checks[1][:2] == (50, 50)
+    assert hot.count(0) >= 50
+    assert hot.count(0) < 60
+
+
+def test_slices_of_a_permutation_have_every_key_once(tmp_path: Path) -> None:
+    data = dataset([BatchSpec(25, 100, "distinct", n) for n in range(4)], folder=tmp_path)
+    found = [u for file in data.path.glob("*.parquet") for u in pq.read_table(file)["user"].to_pylist()]
+    assert sorted(found) == list(range(100))
+
+
+def test_the_per_key_side_keeps_right_totals_and_times_every_batch(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    from bench import sides
+
+    data = data_in(tmp_path / "data")
+    found = sides.process(spark, data, tmp_path, options={"local_fsync": False})
+    assert found.timed.rows == [400, 50, 100]
+    assert all(
+        0 < report.duration <= spent for report, spent in zip(found.reports, found.timed.seconds, strict=True)
+    )
+    sides.check_totals(tmp_path / "output", data)
+    with pytest.raises(AssertionError, match="the output counts 550 rows"):
+        sides.check_totals(tmp_path / "output", replace(data, checks=data.checks[:2]))
+
+
+def results(store: ResultStore, measurement: Measurement, version: str, value: float) -> None:
+    for trial in measurement.trials("full", None):
+        store.write(trial, version, 0.1, {"value": value + trial.repeat})
+
+
+def section(found: Results, size: Any) -> Section:
+    value = found.median("ours", lambda trial: trial["value"])
+    targets = [at_least("fast", value, 2.0), at_most("small", value, 2.5)]
+    return Section("What it is.", ("side", "value"), [["ours", f"{value}"]], targets)
+
+
+INVENTED = Measurement("invented", "Invented", ("ours", "theirs"), {"full": None}, lambda *_: {}, section)
+
+
+def test_sides_take_turns() -> None:
+    order = [(trial.side, trial.repeat) for trial in INVENTED.trials("full", None)]
+    assert order == [("ours", 0), ("theirs", 0), ("ours", 1), ("theirs", 1), ("ours", 2), ("theirs", 2)]
+
+
+def test_a_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    done = Trial("invented", "ours", 0, "full")
+    store.write(done, "v1", 0.1, {"value": 1})
+    assert store.read(done, "v1") is not None
+    assert store.read(replace(done, repeat=1), "v1") is None
+    assert store.read(done, "v2") is None, "another version of the code is measured anew"
+
+
+def test_figures_of_two_versions_never_mix(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path)
+    results(store, INVENTED, "v1", 1.0)
+    store.write(Trial("invented", "ours", 0, "full"), "v2", 0.1, {"value": 9.0})
+    found = store.newest("full", INVENTED, "v2")
+    assert found is not None
+    assert found.fingerprint == "v1"
+    assert [trial["value"] for trial in found.results.of("ours")] == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "fast", "small"), [(1.0, "met", "met"), (0.0, "**missed**", "met"), (2, "met", "**missed**")]
+)
+def test_the_page_says_met_or_missed(tmp_path: Path, value: float, fast: str, small: str) -> None:
+    store = ResultStore(tmp_path / "results")
+    results(store, INVENTED, "v1", value)
+    page = write_page(gathered(store, "full", [INVENTED]), tmp_path / "docs").read_text()
+    assert f"| Invented | fast | {value + 1:.2f}x | {fast} |" in page
+    assert f"| Invented | small | {value + 1:.2f}x | {small} |" in page
+    assert "with an earlier version of the code" in page
+
+
+def test_what_was_not_measured_is_named(tmp_path: Path) -> None:
+    page = write_page(gathered(ResultStore(tmp_path / "results"), "full", [INVENTED]), tmp_path / "docs")
+    assert "Not measured yet: invented." in page.read_text()
+
+
+def test_plots_are_drawn_beside_the_page(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path / "results")
+    measurement = MEASUREMENTS["one_row"]
+    for trial in measurement.trials("quick", None):
+        steady = [0.5] * measurement.sizes["quick"].measured
+        phases = dict.fromkeys(("evaluate_ms", "decide_ms", "commit_ms"), 1)
+        store.write(trial, "v1", 0.1, {"seconds": steady, "steady": steady, "phases": phases})
+    page = write_page(gathered(store, "quick", [measurement]), tmp_path)
+    assert "![One-row batches](img/quick/one-row.svg)" in page.read_text()
+    drawn = tmp_path / "img/quick/one-row.svg"
+    first = drawn.read_bytes()
+    shutil.rmtree(tmp_path / "img")
+    write_page(gathered(store, "quick", [measurement]), tmp_path)
+    assert drawn.read_bytes() == first
+
+
+def uploaded(plain: int, compacted: int) -> dict[str, Target]:
+    size = uploads.Size(10_000, 0.01, 4)
+    batch = {"uploaded": plain + compacted, "compacted": compacted, "state": 10**6, "shards": 2, "objects": 3}
+    found = Results({"process": [{"batches": [batch] * 4, "loaded": 10**6, "touched": 100}]})
+    each, all_of_them = uploads.section(found, size).targets
+    return {"each": each, "all": all_of_them}
+
+
+def test_uploads_are_held_to_the_change() -> None:
+    fine = uploaded(20_000, 80_000)
+    assert fine["each"].met
+    assert fine["all"].met
+    assert not uploaded(200_000, 0)["each"].met
+    assert not uploaded(20_000, 80_001)["all"].met
+
+
+def trial_of_locality(size: locality.Size, fetched: list[int], seconds: float) -> dict[str, Any]:
+    return {
+        "batches": [
+            {"seconds": seconds, "fetched": f, "misses": 0, "state": 1000, "executors": 4} for f in fetched
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("after", "met"), [([250, 9, 0, 0], True), ([0, 250, 0, 0], True), ([250, 0, 0, 250], False)]
+)
+def test_a_killed_executor_must_be_over_at_the_end(after: list[int], met: bool) -> None:
+    size = locality.Size(1000, 10, 2, 3, 4)
+    found = Results(
+        {
+            "separate": [trial_of_locality(size, [500, 500, 10, 10, 10, *after], 1.2)],
+            "shared": [trial_of_locality(size, [0] * 5, 1.0)],
+        }
+    )
+    downloads, lasts, settles = locality.section(found, size).targets
+    assert downloads.met
+    assert lasts.met
+    assert settles.met is met
+
+
+def test_one_row_is_compared_with_the_stateless_batch() -> None:
+    def trial(seconds: float) -> dict[str, Any]:
+        phases = dict.fromkeys(("evaluate_ms", "decide_ms", "commit_ms"), 1)
+        return {"seconds": [seconds], "steady": [seconds], "phases": phases}
+
+    def found(ours: float) -> Target:
+        both = Results({"process": [trial(ours)], "foreach_batch": [trial(0.2)]})
+        return one_row.section(both, one_row.Size(0, 1)).targets[0]
+
+    assert found(0.34).met
+    assert not found(0.36).met
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    assert percentile(list(range(1, 101)), 0.95) == 95
+    assert percentile([3.0, 1.0], 0.95) == 3.0
+    assert percentile([1.0], 0.5) == 1.0
+
+
+def test_every_measurement_has_both_forms_and_lists_its_time() -> None:
+    for measurement in MEASUREMENTS.values():
+        assert set(measurement.sizes) == set(measurement.minutes) == {"full", "quick"}
+    full = sum(m.minutes["full"] * m.repeats for m in MEASUREMENTS.values())
+    assert full <= 90
