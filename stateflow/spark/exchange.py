@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stateflow.errors import IncompatibleError, UsageError
@@ -102,6 +102,15 @@ def exchanged(
         by = [_prefix(key_types), *names, *([SIDE] if connected else [])]
         frame = frame.sortWithinPartitions(*(F.expr(e) for e in by), *_directions(inputs, orders))
     return frame.selectExpr(*map(_quoted, kept)) if orders else frame
+
+
+def _keep_empty_tasks(spark: SparkSession) -> None:
+    """Spark cuts off whatever reads an empty input, and the operator's tasks with it: then no timer fires, and the
+    batch fails for want of acknowledgements."""
+    for name, rule in _CUTS_OFF.items():
+        excluded = [r for r in (spark.conf.get(name, "") or "").split(",") if r]
+        if rule not in excluded:
+            spark.conf.set(name, ",".join([*excluded, rule]))
 
 
 def subtask_of(assignment: Sequence[tuple[int, int]], max_parallelism: int) -> str:
