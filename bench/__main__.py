@@ -33,6 +33,8 @@ from bench.measurements import MEASUREMENTS
 from bench.report import Page, gathered, write_page
 from bench.store import ROOT, ResultStore, fingerprint
 
+BUDGET_MINUTES = 80
+"""No second or third repeat begins after this; the next run adds those that are missing."""
 console = Console(stderr=True)
 
 
@@ -55,7 +57,11 @@ def main(arguments: Sequence[str]) -> int:
         if given.fresh:
             for measurement in chosen:
                 store.forget(form, measurement.name)
-        failed = _measure(store, form, chosen, given.repeats)
+        try:
+            failed = _measure(store, form, chosen, given.repeats)
+        except KeyboardInterrupt:
+            console.print("interrupted: the same command goes on from here")
+            return 130
     page = gathered(store, form, list(MEASUREMENTS.values()))
     path = write_page(page)
     _print_targets(page)
@@ -77,7 +83,10 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def _measure(store: ResultStore, form: Form, chosen: Sequence[Measurement], repeats: int | None) -> bool:
     failed = False
     version = fingerprint()
-    trials = [(m, trial) for m in chosen for trial in m.trials(form, repeats)]
+    # What is run only once goes first: when time runs out, what is left undone is a third repeat.
+    ordered = sorted(chosen, key=lambda m: m.repeats > 1)
+    trials = [(m, trial) for m in ordered for trial in m.trials(form, repeats)]
+    last_begin = time.monotonic() + 60 * BUDGET_MINUTES
     with Progress(
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         console=console,
@@ -87,7 +96,9 @@ def _measure(store: ResultStore, form: Form, chosen: Sequence[Measurement], repe
         for measurement, trial in trials:
             name = f"{trial.measurement}, {trial.side}, repeat {trial.repeat + 1}"
             progress.update(task, description=name)
-            if store.read(trial, version) is None and trial.measurement not in given_up:
+            late = trial.repeat > 0 and time.monotonic() > last_begin
+            wanted = not late and trial.measurement not in given_up
+            if wanted and store.read(trial, version) is None:
                 load = os.getloadavg()[0]
                 began = time.monotonic()
                 try:

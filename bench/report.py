@@ -75,12 +75,13 @@ def _lines(page: Page, docs: Path, images: str) -> Iterator[str]:
     yield f"Machine: {_machine()}. Versions: {_versions()}."
     yield ""
     met = [reached for *_, reached in page.targets]
-    yield f"## Targets: {sum(met)} of {len(met)} met"
-    yield ""
-    yield from _table(
-        ("", "target", "measured", ""),
-        [[m.title, text, measured, "met" if ok else "**missed**"] for m, text, measured, ok in page.targets],
-    )
+    yield f"## Targets: {sum(met)} of {len(met)} met" if met else "## Targets"
+    if met:
+        rows = [
+            [m.title, text, measured, "met" if ok else "**missed**"] for m, text, measured, ok in page.targets
+        ]
+        yield ""
+        yield from _table(("", "target", "measured", ""), rows)
     if page.missing:
         yield ""
         yield f"Not measured yet: {', '.join(m.title.lower() for m in page.missing)}."
