@@ -18,6 +18,12 @@ from stateflow.errors import IncompatibleError, UsageError
 from stateflow.rows import SPARK_OF_KEY, RowType, key_type
 from stateflow.state.keygroups import default_assignment
 
+_CUTS_OFF = {
+    "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
+    "spark.sql.adaptive.optimizer.excludedRules": (
+        "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
+    ),
+}
 GROUP, LATE, SIDE = "_sf_group", "_sf_late", "_sf_side"
 
 
