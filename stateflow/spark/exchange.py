@@ -74,10 +74,13 @@ def exchanged(
     text: every Column built in Python is a dozen calls into the JVM, which small batches notice.
     """
     names = key_names(len(key_types))
-    orders = max(len(i.order_by) for i in inputs)
     connected = len(inputs) > 1
     frames = []
     for side, given in enumerate(inputs):
+        _keep_empty_tasks(given.frame.sparkSession)
+        for column in given.columns:
+            if column not in given.frame.columns:
+                raise _missing(uid, column, given.frame)
         keys = [
             f"cast({_quoted(column)} as {SPARK_OF_KEY[kind]})"
             for column, kind in zip(given.columns, key_types, strict=True)
@@ -97,17 +100,20 @@ def exchanged(
                 columns.append(f"cast({value} as {shape}) as _sf_in{other}")
         else:
             columns += [f"{value} as {_quoted(name)}" for name, value in fields]
-        columns += [f"{_order_column(uid, given, i)} as _sf_by{i}" for i in range(orders)]
+        columns += [
+            f"{_order_column(uid, given, o)} as _sf_by{side}_{i}" for i, o in enumerate(given.order_by)
+        ]
         frames.append(given.frame.selectExpr(*columns))
     frame = frames[0]
     for further in frames[1:]:
-        frame = frame.unionByName(further)
-    kept = frame.columns[: len(frame.columns) - orders]
+        # Each input is ordered by columns of its own: they may differ in number, type and direction.
+        frame = frame.unionByName(further, allowMissingColumns=True)
+    kept = [name for name in frame.columns if not name.startswith("_sf_by")]
     frame = frame.repartitionById(len(assignment), F.expr(subtask_of(assignment, max_parallelism)))
     if ordered:
         by = [_prefix(key_types), *names, *([SIDE] if connected else [])]
-        frame = frame.sortWithinPartitions(*(F.expr(e) for e in by), *_directions(inputs, orders))
-    return frame.selectExpr(*map(_quoted, kept)) if orders else frame
+        frame = frame.sortWithinPartitions(*(F.expr(e) for e in by), *_directions(inputs))
+    return frame.selectExpr(*map(_quoted, kept)) if len(kept) < len(frame.columns) else frame
 
 
 def _keep_empty_tasks(spark: SparkSession) -> None:
@@ -136,17 +142,16 @@ def _prefix(key_types: tuple[str, ...]) -> str:
     return f"shiftleft(cast({GROUP} as bigint), 48) | ({low} & 281474976710655L)"
 
 
-def _directions(inputs: Sequence[KeyedInput], orders: int) -> list[Column]:
-    longest = max(inputs, key=lambda i: len(i.order_by)).order_by
+def _directions(inputs: Sequence[KeyedInput]) -> list[Column]:
     return [
-        F.desc(f"_sf_by{i}") if longest[i].startswith("-") else F.asc(f"_sf_by{i}") for i in range(orders)
+        F.desc(f"_sf_by{side}_{i}") if order.startswith("-") else F.asc(f"_sf_by{side}_{i}")
+        for side, given in enumerate(inputs)
+        for i, order in enumerate(given.order_by)
     ]
 
 
-def _order_column(uid: str, given: KeyedInput, index: int) -> str:
-    if index >= len(given.order_by):
-        return "null"
-    name = given.order_by[index].removeprefix("-")
+def _order_column(uid: str, given: KeyedInput, order: str) -> str:
+    name = order.removeprefix("-")
     if name not in given.frame.columns:
         raise _missing(uid, name, given.frame)
     return _quoted(name)
