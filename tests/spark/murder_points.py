@@ -1,0 +1,73 @@
+"""Points of the protocol at which a driver ends or stops; the library knows nothing of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from typing import Any
+
+POINTS = (
+    "claimed", "fenced", "carrying", "carried", "ran", "acked", "prepared", "decided", "committing", "committed",
+    "calling", "called", "delivered", "completed", "collecting", "collected",
+)  # fmt: skip
+
+
+def tell(event: str, **facts: Any) -> None:
+    """One line for whoever watches."""
+    os.write(1, json.dumps({"event": event, "at": time.time(), **facts}).encode() + b"\n")
+
+
+_counts: Counter[str] = Counter()
+_fatal = ("", 0, "")
+
+
+def arm(at: str) -> None:
+    """`point:n:kill` or `point:n:stop`: what happens to the process group when a point is passed the n-th time."""
+    global _fatal
+    if at:
+        point, n, deed = at.split(":")
+        _fatal = (point, int(n), deed)
+    _watch_everything()
+
+
+def passed(point: str) -> None:
+    """A point of the protocol; the errand may say that the run ends or stops here."""
+    _counts[point] += 1
+    if point == "claimed":
+        tell(point)
+    name, n, deed = _fatal
+    if name == point and _counts[point] == n:
+        tell(deed, point=point)
+        os.killpg(0, signal.SIGKILL if deed == "kill" else signal.SIGSTOP)
+
+
+def _watch(owner: Any, name: str, before: str = "", after: str = "") -> None:
+    """Makes points of the begin and end of a function."""
+    inner = getattr(owner, name)
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        if before:
+            passed(before)
+        result = inner(*args, **kwargs)
+        if after:
+            passed(after)
+        return result
+
+    setattr(owner, name, watched)
+
+
+def _watch_everything() -> None:
+    from stateflow.checkpoint import claim, writer
+    from stateflow.spark import batch, loop, runner
+
+    _watch(claim, "claim_epoch", after="claimed")
+    _watch(claim, "place_fence", after="fenced")
+    _watch(runner, "commit", before="carrying", after="carried")
+    _watch(batch.Batch, "_collect", before="ran", after="acked")
+    _watch(writer.Writer, "decide", before="prepared", after="decided")
+    _watch(loop, "commit", before="committing", after="committed")
+    _watch(writer.Writer, "complete", before="delivered", after="completed")
+    _watch(writer, "collect", before="collecting", after="collected")

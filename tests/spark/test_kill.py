@@ -1,0 +1,200 @@
+"""Exactly-once under kill -9: real drivers and workers die, and what they leave is what an undisturbed run leaves.
+
+The long version is `python -m bench.kill`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.log import read_log
+from stateflow.checkpoint.roots import open_store
+from stateflow.errors import BusyError, FencedError
+from tests.spark.murder import Killer, Run
+from tests.spark.murder_evidence import (
+    Inbox,
+    called_rows,
+    delta_rows,
+    difference,
+    examine,
+    examine_store,
+    expected,
+    head,
+    state_of,
+)
+from tests.spark.murder_pipelines import JOB, Marks, Remarks
+from tests.spark.murder_victim import Errand
+
+pytestmark = pytest.mark.timeout(1500)  # on a machine that others use, too
+SEED = 20_261
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Inbox:
+    return Inbox(tmp_path / "orders", random.Random(SEED))
+
+
+@pytest.fixture
+def runs() -> Iterator[list[Run]]:
+    """Runs of a test; none of their processes outlives it."""
+    started: list[Run] = []
+    yield started
+    for run in started:
+        run.thaw()
+        run.bury()
+
+
+def test_two_runs_started_at_once_and_three_kills_leave_no_trace(
+    tmp_path: Path, inbox: Inbox, runs: list[Run]
+) -> None:
+    print(f"seed {SEED}")  # noqa: T201 - so that a failure can be played again
+    chance = random.Random(SEED)
+    inbox.add()
+    inbox.add()
+    errand = Errand(str(tmp_path), takeover=False, options={"local_fsync": False, "retained_checkpoints": 2})
+    runs += [Run.start(errand), Run.start(errand)]
+    codes = sorted(run.wait(600) for run in runs)
+    # Who claims last has the job; the other is fenced, or finds the job busy and has touched nothing.
+    assert codes[0] == 0
+    assert codes[1] in (FencedError.exit_code, BusyError.exit_code, 0)
+    killer = Killer(lambda: Errand(str(tmp_path), straggle=0.2, options=errand.options), chance)
+    for moment in ("driver", "worker", f"point committed:{chance.randint(1, 3)}"):
+        inbox.add()
+        inbox.add()
+        killer.once(moment, patience=600)
+    killer.drain(600)
+    assert killer.kills, "nothing was killed: this run has shown nothing"
+    assert examine(tmp_path, inbox.rows) == []
+
+
+def test_a_batch_that_is_decided_when_the_driver_dies_is_delivered_once_by_the_next_run(
+    tmp_path: Path, inbox: Inbox, runs: list[Run]
+) -> None:
+    inbox.add()
+    inbox.add()
+    runs.append(Run.start(Errand(str(tmp_path), at="decided:3:kill", upsert=True)))
+    runs[0].until(lambda run: run.told("kill"), 600, "decision of the second batch")
+    runs[0].wait(60)
+    # Sources' positions and a first batch are complete; of the second batch there is only the decision.
+    log = read_log(open_store(str(tmp_path / "root")), JobLayout(JOB))
+    pending = log.pending[0]
+    assert [record.slot for record in log.pending] == [pending.slot]
+    assert set(pending.sinks) == {"steps", "deeps", "bigs"}
+    assert sum(delta_rows(tmp_path / "steps").values()) == 40
+    runs.append(Run.start(Errand(str(tmp_path), upsert=True)))
+    assert runs[1].wait(600) == 0
+    # Not run again: there was nothing left to read, and the record was carried out as it stood.
+    assert runs[1].told("batch") == []
+    assert (tmp_path / "bigs" / f"{pending.slot:08d}.json").exists()
+    assert examine(tmp_path, inbox.rows, upsert=True) == []
+
+
+def test_zombies_of_every_phase_wake_up_fenced_and_deliver_nothing(
+    tmp_path: Path, inbox: Inbox, runs: list[Run]
+) -> None:
+    for _ in range(4):
+        inbox.add()
+    # The first one stops when its tasks are done and nothing is decided.
+    in_mid_batch = Run.start(Errand(str(tmp_path), at="acked:4:stop"))
+    runs.append(in_mid_batch)
+    in_mid_batch.until(lambda run: run.told("stop"), 600, "stop in mid-batch")
+    # The second one has decided, and stops before the user's function is called with the second batch.
+    before_the_call = Run.start(Errand(str(tmp_path), at="committing:6:stop"))
+    runs.append(before_the_call)
+    before_the_call.until(lambda run: run.told("stop"), 600, "stop before the function")
+    third = Run.start(Errand(str(tmp_path)))
+    runs.append(third)
+    assert third.wait(600) == 0
+    calls = (tmp_path / "bigs" / "calls.log").read_text()
+    for zombie in (before_the_call, in_mid_batch):
+        zombie.thaw()
+        assert zombie.wait(300) == FencedError.exit_code, zombie.story()
+        assert "do not retry" in zombie.told("error")[0]["message"]
+    # Whatever they had ready, nobody was called late.
+    assert (tmp_path / "bigs" / "calls.log").read_text() == calls
+    assert examine(tmp_path, inbox.rows) == []
+
+
+@pytest.fixture(scope="module")
+def windows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A job that starts at `latest` and dies before its first batch, then again when timers are due."""
+    folder = tmp_path_factory.mktemp("windows")
+    schema = {"id": "long", "user": "long", "at": "timestamp"}
+    inbox = Inbox(folder / "orders", random.Random(SEED))
+    inbox.commit([(0, 1, NOON)], schema)
+    for at in ("completed:1:kill", "completed:1:kill", ""):
+        run = Run.start(Errand(str(folder), story="windows", at=at))
+        try:
+            code = run.wait(600)
+            assert bool(run.told("kill")) == bool(at), run.story()
+            assert at or code == 0, run.story()
+        finally:
+            run.bury()
+        if inbox.commits == 1:
+            users = [(n + 1, n % 3, NOON + timedelta(minutes=n)) for n in range(9)]
+            inbox.commit([*users, (10, 99, NOON + timedelta(hours=2))], schema)
+    return folder
+
+
+def test_latest_is_resolved_once_so_a_crash_before_the_first_batch_loses_nothing(windows: Path) -> None:
+    assert {user for user, _ in _closed(windows)} == {0, 1, 2}
+    assert sum(n for _, n in _closed(windows)) == 9
+
+
+def test_timers_that_are_due_after_a_crash_fire_once_without_new_input(windows: Path) -> None:
+    assert sorted(_closed(windows)) == [(0, 3), (1, 3), (2, 3)]
+    assert examine_store(windows) == []
+    runs = sorted((windows / "runs").glob("*.log"))
+    assert '"free": true' in runs[-1].read_text()
+    assert '"free": true' not in runs[-2].read_text()
+
+
+def _closed(folder: Path) -> list[tuple[int, int]]:
+    return [(user, n) for n, user in delta_rows(folder / "closed").elements()]
+
+
+def test_rows_state_and_chained_rows_come_from_one_attempt_of_a_task(
+    tmp_path: Path, inbox: Inbox, runs: list[Run]
+) -> None:
+    """Every first attempt has stored everything when it fails; what it left must not be seen anywhere."""
+    inbox.add()
+    inbox.add()
+    runs.append(Run.start(Errand(str(tmp_path), story="attempts")))
+    assert runs[0].wait(600) == 0, runs[0].story()
+    first = sorted(delta_rows(tmp_path / "first").elements())
+    assert [row[0] for row in first] == [order.id for order in inbox.rows]
+    assert difference(delta_rows(tmp_path / "copies"), delta_rows(tmp_path / "first")) == ""
+    mark_of = {row[0]: row[3] for row in first}
+    second = sorted(delta_rows(tmp_path / "second").elements())
+    assert [(row[0], row[2]) for row in second] == list(mark_of.items())
+    # Order within a key: each row knows the one before it, although the task was run twice.
+    before: dict[int, int] = {}
+    for id, _, last, _, user in first:
+        assert last == before.get(user, -1)
+        before[user] = id
+    operators = head(tmp_path).operators
+    marks = state_of(tmp_path, operators["marks"], Marks, before)
+    assert {user: s["mark"] for user, s in marks.items()} == {
+        user: mark_of[id] for user, id in before.items()
+    }
+    own = {item: mark for _, item, _, mark in second}
+    remarks = state_of(tmp_path, operators["remarks"], Remarks, own)
+    assert {item: s["mark"] for item, s in remarks.items()} == own
+    assert examine_store(tmp_path) == []
+
+
+def test_the_evidence_would_show_a_lost_a_doubled_and_a_wrong_row(tmp_path: Path, inbox: Inbox) -> None:
+    inbox.add()
+    rows = expected(inbox.rows).steps
+    row = next(iter(rows))
+    assert "1 rows lost and 0 doubled" in difference(rows - type(rows)([row]), rows)
+    assert "0 rows lost and 1 doubled" in difference(rows + type(rows)([row]), rows)
+    (tmp_path / "bigs").mkdir()
+    assert called_rows(tmp_path / "bigs") != expected(inbox.rows).bigs
