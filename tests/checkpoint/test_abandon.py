@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stateflow.checkpoint.abandon import Abandoned, abandon
+from stateflow.checkpoint.claim import claim_epoch
 from stateflow.checkpoint.memory_store import CrashError, MemoryStore
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.records import Record
@@ -113,6 +114,28 @@ def test_it_fences_the_run_that_is_at_it() -> None:
     given_up(world, permit.slot)
     with pytest.raises(FencedError):
         running.still_owner()
+
+
+def test_a_run_that_claims_while_the_sinks_are_asked_carries_the_record_out_instead(world: World) -> None:
+    record = stuck(world)
+
+    def asked(record: Record) -> dict[str, bool]:
+        claim_epoch(world.store, world.layout, owner=world.owner("B"), ids=world.ids, clock=world.clock)
+        return {"left": True, "right": False}
+
+    with pytest.raises(FencedError):
+        abandon(
+            world.store,
+            world.layout,
+            record.slot,
+            owner=world.owner(),
+            ids=world.ids,
+            clock=world.clock,
+            probe=asked,
+        )
+    world.sinks["right"].poison = set()
+    assert world.claim().parent == record
+    assert world.sinks["right"].rows == [0, 1]
 
 
 def test_every_sink_must_be_known_about(world: World) -> None:
