@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from inspect import Parameter, signature
 from types import ModuleType, new_class
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import msgspec
 import pyspark.cloudpickle
@@ -83,8 +83,6 @@ class _Packer(CloudPickler):
 def _resolved(cls: type) -> dict[str, Any]:
     """The class's own annotations as types, where they can be looked up."""
     own = dict(vars(cls).get("__annotations__", {}))
-    if not any(isinstance(hint, str) or get_args(hint) for hint in own.values()):
-        return own
     try:
         hints = get_type_hints(cls, include_extras=True)
     except (NameError, TypeError, AttributeError):
