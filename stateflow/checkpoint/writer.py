@@ -103,6 +103,11 @@ class Writer:
     def last_commits(self) -> Mapping[str, int]:
         return self._log.last_commits
 
+    @property
+    def late(self) -> Mapping[str, tuple[int, ...]]:
+        """Per sink uid the abandoned slots that may have arrived after all."""
+        return self._log.late
+
     def still_owner(self) -> None:
         """Raises FencedError when a newer run owns the job."""
         newest = max(read_epochs(self.store, self.layout), default=0)

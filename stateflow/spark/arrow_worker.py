@@ -18,7 +18,7 @@ import pyarrow as pa
 from stateflow.checkpoint.records import FileRef, Shard
 from stateflow.errors import StateflowError, UsageError
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.keyed import UserCodeError
+from stateflow.operators.keyed import UserCodeError, told
 from stateflow.spark.acks import Ack
 from stateflow.spark.place import TaskPlace
 from stateflow.spark.shards import TaskShards
@@ -135,7 +135,7 @@ def _called(task: ArrowTask, table: pa.Table, state: ColumnState, context: Opera
     except StateflowError:
         raise
     except Exception as error:
-        raise UserCodeError(f"operator {task.uid!r} failed: {type(error).__name__}: {error}") from error
+        raise UserCodeError(f"operator {task.uid!r} failed: {told(error)}: mend the code or the data") from error
     if out is None:
         return
     for piece in [out] if isinstance(out, (pa.Table, pa.RecordBatch)) else out:

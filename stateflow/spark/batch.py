@@ -78,6 +78,8 @@ class Batch:
     parent: Record | None
     last_commits: Mapping[str, int]
     place: TaskPlace
+    late: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Per sink uid the abandoned slots that may have arrived."""
     _made: dict[tuple[int, str], DataFrame] = field(default_factory=dict)
     _persisted: list[DataFrame] = field(default_factory=list)
     _running: dict[str, _Running] = field(default_factory=dict)
@@ -124,7 +126,8 @@ class Batch:
 
     def _sink_place(self, sink: SinkNode) -> Place:
         settings = self.settings
-        return Place(settings.job_uuid, settings.job, sink.uid, self.moment.slot, self.place.epoch)
+        late = self.late.get(sink.uid, ())
+        return Place(settings.job_uuid, settings.job, sink.uid, self.moment.slot, self.place.epoch, late)
 
     @staticmethod
     def _visible(frame: DataFrame) -> DataFrame:

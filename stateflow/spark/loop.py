@@ -189,7 +189,7 @@ class BatchLoop:
             parameters=self.parameters,
         )
         batch = Batch(
-            self.spark, self.settings, frames, moment, parent, writer.last_commits, self.place(slot)
+            self.spark, self.settings, frames, moment, parent, writer.last_commits, self.place(slot), writer.late
         )
         with self._deadline():
             prepared = batch.run()
@@ -238,7 +238,7 @@ class BatchLoop:
             uid: commit(
                 self.spark,
                 prepared,
-                Place(record.job, self.settings.job, uid, record.slot, record.epoch),
+                Place(record.job, self.settings.job, uid, record.slot, record.epoch, prepared.late),
                 permit,
                 self.writer.still_owner,
                 self.functions,

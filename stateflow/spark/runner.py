@@ -261,7 +261,7 @@ class _Run:
             uid: commit(
                 spark,
                 prepared,
-                Place(record.job, self.job, uid, record.slot, record.epoch),
+                Place(record.job, self.job, uid, record.slot, record.epoch, prepared.late),
                 CommitPermit.to_carry_out(record),
                 still_owner,
                 functions,

@@ -33,6 +33,8 @@ class Place:
     """The sink's uid."""
     slot: int
     epoch: int
+    late: tuple[int, ...] = ()
+    """Slots whose output was abandoned and may have arrived all the same, from a run that was slow to stop."""
 
     @property
     def app_id(self) -> str:
@@ -107,15 +109,17 @@ def commit(
     return carry_out(spark, prepared, place, still_owner, functions, stage)
 
 
-def decide(version: int | None, prev: int | None, slot: int) -> Literal["commit", "already", "disagree"]:
-    """What a sink that has `version` needs for `slot`, when the log says it was given `prev` last.
+def decide(
+    version: int | None, prev: int | None, slot: int, late: tuple[int, ...] = ()
+) -> Literal["commit", "already", "disagree"]:
+    """What a sink that has `version` needs for `slot`, when the log says it was given `prev` last, or perhaps `late`.
 
     Slots only grow, so a version at or above `slot` can only mean that this record was carried out before.
     Everything else is a table that lost or gained commits behind the log's back.
     """
     if version is not None and version >= slot:
         return "already"
-    return "commit" if version == prev else "disagree"
+    return "commit" if version == prev or version in late else "disagree"
 
 
 def disagreement(place: Place, target: str, version: int | None, prev: int | None) -> DisagreementError:

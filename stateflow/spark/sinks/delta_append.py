@@ -89,7 +89,7 @@ def carry_out(
         txn = log.begin()
         # Read before anything else: it makes a racing commit of the same slot fail this transaction.
         version = txn.slot_of(place.app_id) if exactly_once else prepared.prev
-        verdict = decide(version, prepared.prev, place.slot)
+        verdict = decide(version, prepared.prev, place.slot, place.late)
         if verdict == "already":
             return "already"
         if verdict == "disagree":
@@ -217,7 +217,7 @@ def check_log_store(spark: SparkSession, path: str, delivery: Delivery) -> None:
 def refuse_disagreement(txn: Transaction, place: Place, target: str, prev: int | None) -> None:
     """Finds in `prepare` what would block the job once the record is decided."""
     version = txn.slot_of(place.app_id)
-    if decide(version, prev, place.slot) == "disagree":
+    if decide(version, prev, place.slot, place.late) == "disagree":
         raise disagreement(place, target, version, prev)
 
 

@@ -138,7 +138,7 @@ def carry_out(
         txn = log.begin()
         if payload["exactly_once"]:
             version = txn.slot_of(place.app_id)
-            verdict = decide(version, prepared.prev, place.slot)
+            verdict = decide(version, prepared.prev, place.slot, place.late)
             if verdict == "already":
                 return "already"
             if verdict == "disagree":
