@@ -18,7 +18,7 @@ demo: setup ## a pipeline that crashes, restores, rescales and rewinds before yo
 	@$(RUN) -m stateflow.demo
 
 test: setup ## the whole test suite; TESTS=tests/state for a part of it
-	@$(RUN) -m pytest -q --durations=15 $(TESTS)
+	@$(RUN) -m pytest -q --durations=15 -n 2 --dist loadfile $(TESTS)
 
 lint: setup ## ruff: rules and formatting
 	@$(RUN) -m ruff check .
