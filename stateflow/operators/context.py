@@ -68,7 +68,9 @@ class OperatorContext:
     def random(self) -> Random:
         cursor = self._cursor
         if self._random is None or self._random_at != cursor.serial:
-            self._random = Random(f"{self._moment.seed}:{cursor.base[cursor.i].hex()}")
+            # Without a key (in open, in columnar code) chance belongs to the subtask.
+            where = cursor.base[cursor.i].hex() if cursor.base else f"subtask {self.subtask}"
+            self._random = Random(f"{self._moment.seed}:{where}")
             self._random_at = cursor.serial
         return self._random
 

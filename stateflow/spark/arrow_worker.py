@@ -20,6 +20,7 @@ from stateflow.errors import StateflowError, UsageError
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.keyed import UserCodeError, told
 from stateflow.spark.acks import Ack
+from stateflow.spark.blocks import refuse_nulls
 from stateflow.spark.place import TaskPlace
 from stateflow.spark.shards import TaskShards
 from stateflow.spark.shipping import packed, unpacked
@@ -80,7 +81,7 @@ def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
     context = OperatorContext(Cursor(task.moment.slot, task.moment.now), task.moment, index, {})
     writer = task.stage("", task.output) if task.stage is not None else None
     rows_in = rows_out = 0
-    feed = _Gathered(batches, task.chunk_rows, task.place)
+    feed = _Gathered(batches, task)
     try:
         current: tuple[int, Backend] | None = None
         for shard, table in feed.tables(given, len(task.key_columns)):
@@ -130,29 +131,40 @@ def _finish(shards: TaskShards, state: ColumnState, current: tuple[int, Backend]
 
 
 def _called(task: ArrowTask, table: pa.Table, state: ColumnState, context: OperatorContext) -> Iterator[Any]:
+    for piece in _pieces(task, table, state, context):
+        try:
+            fitted = pa.table(piece).select(task.output.names).cast(task.output)
+        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+            raise UsageError(
+                f"operator {task.uid!r} put out a table that does not fit its output ({', '.join(task.output.names)}): "
+                f"{' '.join(str(error).split())}"
+            ) from error
+        yield from fitted.to_batches(max_chunksize=100_000)
+
+
+def _pieces(task: ArrowTask, table: pa.Table, state: ColumnState, context: OperatorContext) -> Iterator[Any]:
+    """What user code puts out: a table, or several as it goes on."""
     try:
         out = task.function(table, state, context)
+        if isinstance(out, (pa.Table, pa.RecordBatch)):
+            yield out
+        elif out is not None:
+            yield from out
     except StateflowError:
         raise
     except Exception as error:
-        raise UserCodeError(f"operator {task.uid!r} failed: {told(error)}: mend the code or the data") from error
-    if out is None:
-        return
-    for piece in [out] if isinstance(out, (pa.Table, pa.RecordBatch)) else out:
-        try:
-            fitted = pa.table(piece).select(task.output.names).cast(task.output)
-        except (KeyError, pa.ArrowInvalid, ValueError) as error:
-            raise UsageError(
-                f"operator {task.uid!r} put out a table that does not fit its output ({', '.join(task.output.names)}): {error}"
-            ) from error
-        yield from fitted.to_batches(max_chunksize=100_000)
+        raise UserCodeError(
+            f"operator {task.uid!r} failed: {told(error)}: mend the code or the data"
+        ) from error
 
 
 class _Gathered:
     """A task's rows as tables that hold whole keys: one per shard while they fit, else by ranges of key groups,
     which wait on scratch disk; a range that still does not fit is cut between keys."""
 
-    def __init__(self, batches: Iterator[Any], limit: int, place: TaskPlace) -> None:
+    def __init__(self, batches: Iterator[Any], task: ArrowTask) -> None:
+        limit, place = task.chunk_rows, task.place
+        self._uid, self._key_columns = task.uid, task.key_columns
         self._batches = batches
         self._limit = limit
         self._place = place
@@ -167,6 +179,8 @@ class _Gathered:
         for batch in self._batches:
             if not batch.num_rows:
                 continue
+            for name, index in zip(self._key_columns, range(1, 1 + keys), strict=True):
+                refuse_nulls(self._uid, name, batch.column(index))
             held.append(batch)
             rows += batch.num_rows
             self.rows += batch.num_rows

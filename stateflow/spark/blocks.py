@@ -22,6 +22,14 @@ from stateflow.spark.columns import RowReader, values_of
 from stateflow.state.keycodec import KeyCodec
 
 
+def refuse_nulls(uid: str, name: str, column: Any) -> None:
+    if column.null_count:
+        raise UsageError(
+            f"operator {uid!r}: {column.null_count} rows have a null in key column {name!r}: "
+            "drop such rows before key_by, or give them a value"
+        )
+
+
 class Block:
     """One Arrow batch, cut at its keys."""
 
@@ -43,11 +51,7 @@ class Block:
         self._codec = shape.codec
         columns = [batch.column(i) for i in shape.key_indices]
         for name, column in zip(shape.key_columns, columns, strict=True):
-            if column.null_count:
-                raise UsageError(
-                    f"operator {shape.uid!r}: {column.null_count} rows have a null in key column {name!r}: "
-                    "drop such rows before key_by, or give them a value"
-                )
+            refuse_nulls(shape.uid, name, column)
         starts = _starts(columns)
         self.starts: list[int] = starts.tolist()
         self.ends: list[int] = [*self.starts[1:], batch.num_rows]
