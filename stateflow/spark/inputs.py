@@ -72,7 +72,10 @@ def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenI
     layout: list[SourceLeaves] = []
     for node in flow.sources:
         frame = _opened(spark, node)
-        leaves = check_frame(frame, exactly_once)
+        try:
+            leaves = check_frame(frame, exactly_once)
+        except StateflowError as error:
+            raise type(error)(f"source {node.uid!r}: {error}") from error
         layout.append(SourceLeaves(node.uid, len(leaves), tuple(leaf.kind for leaf in leaves)))
         frames[node.uid] = frame
     nodes = tuple(flow.sources)
