@@ -14,7 +14,7 @@ setup: ## virtual environment, locked packages, Java if needed, Spark's jars
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11 was not found: install it or run make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) scripts/bootstrap.py
 
-demo: setup ## a pipeline that crashes, restores, rescales and rewinds before your eyes
+demo: setup ## a pipeline that runs, carries on, is killed and recovers before your eyes
 	@$(RUN) -m stateflow.demo
 
 test: setup ## the whole test suite; TESTS=tests/state for a part of it

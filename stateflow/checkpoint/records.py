@@ -257,14 +257,18 @@ def decode(data: bytes, kind: type[T], path: str) -> T:
     header, _, rest = data.partition(b"\n")
     words = header.split(b" ")
     if len(words) != 4 or words[0] != b"stateflow" or not words[1].isdigit() or not words[3].isdigit():
-        raise CorruptError(f"{path} is not a stateflow record: its first line is damaged; run `stateflow verify`")
+        raise CorruptError(
+            f"{path} is not a stateflow record: its first line is damaged; run `stateflow verify`"
+        )
     if int(words[1]) > FORMAT:
         raise IncompatibleError(
             f"{path} was written in format {int(words[1])} by a newer stateflow; this one reads up to {FORMAT}: upgrade it"
         )
     text = rest[: int(words[3])]
     if len(text) != int(words[3]) or xxhash.xxh3_64_hexdigest(text).encode() != words[2]:
-        raise CorruptError(f"{path} is truncated or damaged: its checksum does not match; run `stateflow verify`")
+        raise CorruptError(
+            f"{path} is truncated or damaged: its checksum does not match; run `stateflow verify`"
+        )
     try:
         return msgspec.json.decode(text, type=kind)
     except msgspec.ValidationError as error:

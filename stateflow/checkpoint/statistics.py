@@ -70,8 +70,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
     """The line of one record.
 
-    Of the statistics of record and outcome, `trigger_timestamp` (milliseconds), `processed_rows` and
-    `emitted_rows` have their own place; everything else is a metric.
+    Of the statistics of record and outcome, `trigger_timestamp` (milliseconds), `processed_rows`,
+    `emitted_rows` and `checkpointed_size` have their own place; everything else is a metric.
     """
     noted = {**record.statistics, **(outcome.statistics if outcome else {})}
     decided = record.at // 1000
@@ -96,7 +96,7 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
         latest_ack_timestamp=decided,
         end_to_end_duration=max(0, outcome.at // 1000 - trigger) if outcome else 0,
         state_size=sum(sizes.values()),
-        checkpointed_size=sum(new),
+        checkpointed_size=int(noted.pop("checkpointed_size", sum(new))),
         num_files=sum(not path.startswith("inline ") for _, path in sizes),
         num_subtasks=sum(len(operator.shards) for operator in record.operators.values()),
         processed_rows=int(noted.pop("processed_rows", 0)),

@@ -189,7 +189,14 @@ class BatchLoop:
             parameters=self.parameters,
         )
         batch = Batch(
-            self.spark, self.settings, frames, moment, parent, writer.last_commits, self.place(slot), writer.late
+            self.spark,
+            self.settings,
+            frames,
+            moment,
+            parent,
+            writer.last_commits,
+            self.place(slot),
+            writer.late,
         )
         with self._deadline():
             prepared = batch.run()
@@ -202,6 +209,9 @@ class BatchLoop:
             "input_free": input_free,
             **batch.statistics(),
         }
+        statistics["checkpointed_size"] = int(
+            statistics["metrics"].get("uploaded_bytes", 0) + statistics["metrics"].get("inlined_bytes", 0)
+        )
         record = draft(
             "checkpoint",
             sources=advanced(sources(), seen, now),
