@@ -246,7 +246,8 @@ class Batch:
                 ),
                 running.accumulator,
             )  # fmt: skip
-        assert node.process is not None and node.process_type is not None
+        assert node.process is not None
+        assert node.process_type is not None
         spec = OperatorSpec(
             node.uid,
             node.process,

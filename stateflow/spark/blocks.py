@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -194,7 +195,7 @@ def _by_shard(block: Block, first: int, last: int, cuts: Sequence[int]) -> Itera
         return
     owners = np.searchsorted(cuts, block.groups[first:last], side="right") - 1
     bounds = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), len(owners)]
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in pairwise(bounds):
         yield int(owners[begin]), first + begin, first + end
 
 

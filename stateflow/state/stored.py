@@ -22,7 +22,16 @@ class StoredState(Bound, Generic[T]):
     """A state that is one entry per key. It holds the values of a whole chunk of keys: what was looked up for all of
     them at once, or is looked up when asked for, and what user code has set."""
 
-    __slots__ = ("_dumps_many", "_loads_many", "_set_at", "_ttl", "_values", "reads", "serializer")
+    __slots__ = (
+        "_cleared",
+        "_dumps_many",
+        "_loads_many",
+        "_set_at",
+        "_ttl",
+        "_values",
+        "reads",
+        "serializer",
+    )
 
     def __init__(
         self, cursor: Cursor, operator: str, name: str, state_id: int, serializer: Serializer, ttl: int | None
@@ -33,6 +42,8 @@ class StoredState(Bound, Generic[T]):
         self._ttl = ttl
         self._values: list[Any] = []
         """By key of the chunk; `_UNREAD` and `_ABSENT` stand for what they say."""
+        self._cleared = False
+        """Whether any key of the chunk was cleared."""
         self._set_at: list[int] = []
         """Keys that were set, ascending."""
         self.reads = 0
@@ -41,6 +52,7 @@ class StoredState(Bound, Generic[T]):
     def begin(self, keys: int, found: Sequence[bytes | None] | None) -> None:
         """A chunk of keys begins; `found` is what a batched look-up gave."""
         self._set_at.clear()
+        self._cleared = False
         if found is None:
             self._values = [_UNREAD] * keys
         elif self._ttl is None:
@@ -81,6 +93,7 @@ class StoredState(Bound, Generic[T]):
 
     def clear(self) -> None:
         self._set(_ABSENT)
+        self._cleared = True
 
     def discard(self) -> None:
         if self._set_at and self._set_at[-1] == self._cursor.i:
@@ -97,9 +110,8 @@ class StoredState(Bound, Generic[T]):
             keys = [base[i][:2] + state_id + base[i][4:] for i in changed]
         elif len(changed) != len(keys):
             keys = [keys[i] for i in changed]
-        cleared = any([value is _ABSENT for value in values])
         try:
-            if self._ttl is None and not cleared:
+            if self._ttl is None and not self._cleared:
                 changes.extend(zip(keys, self._dumps_many(values), strict=True))
                 return
             dumps, expiry = self.serializer.dumps, self._cursor.now + (self._ttl or 0)

@@ -158,7 +158,7 @@ def test_a_truncated_record_is_named(length: int) -> None:
 
 def test_a_newer_format_is_refused_with_what_to_do() -> None:
     newer = FROZEN.replace(b"stateflow 1 ", b"stateflow 2 ", 1)
-    with pytest.raises(IncompatibleError, match="newer stateflow.*upgrade"):
+    with pytest.raises(IncompatibleError, match=r"newer stateflow.*upgrade"):
         decode(newer, Record, "orders/chk-00000042/_pending")
 
 
