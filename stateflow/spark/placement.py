@@ -69,16 +69,25 @@ class Placement:
         # Waits for ten seconds at most, and a busy driver may need longer: a hint must not fail a batch that is done.
         with suppress(Exception):
             context.listenerBus().waitUntilEmpty()
-        store = context.statusStore().store()
+        try:
+            found = self._recent(context.statusStore().store(), set(attempts))
+        except Exception:  # the status store drops old tasks; then there is no preference
+            found = {}
+        return tuple(found.get(attempt, "") for attempt in attempts)
+
+    def _recent(self, store: Any, attempts: set[int]) -> dict[int, str]:
+        # Read one by one by their ids none would be found: py4j makes an Integer of them, and the store has Longs.
         kind = self._spark._jvm.java.lang.Class.forName("org.apache.spark.status.TaskDataWrapper")  # type: ignore[union-attr]
-        out = []
-        for attempt in attempts:
-            try:
-                task = store.read(kind, self._spark._jvm.java.lang.Long.valueOf(attempt))  # type: ignore[union-attr]
-                out.append(f"executor_{task.host()}_{task.executorId()}")
-            except Exception:  # the status store drops old tasks; then there is no preference
-                out.append("")
-        return tuple(out)
+        newest_first = store.view(kind).reverse().iterator()
+        found: dict[int, str] = {}
+        while len(found) < len(attempts) and newest_first.hasNext():
+            task = newest_first.next()
+            attempt = int(task.taskId())
+            if attempt < min(attempts):
+                break
+            if attempt in attempts:
+                found[attempt] = f"executor_{task.host()}_{task.executorId()}"
+        return found
 
     def _coalescer(self, hosts: list[str]) -> Any:
         jvm: Any = self._spark._jvm
