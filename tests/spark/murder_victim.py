@@ -17,7 +17,7 @@ from tests.spark.murder_points import arm, tell
 
 QUICK = {
     # A run lives for seconds: what the JVM's second compiler and generated code would gain never comes back.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-BytecodeVerificationRemote",
     "spark.driver.memory": "1g",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -86,7 +86,7 @@ def main(errand: Errand) -> int:
                 master=errand.master,
                 takeover=errand.takeover,
                 listener=told,
-                conf={**QUICK, **errand.conf},
+                conf={"spark.sql.warehouse.dir": str(folder / "warehouse"), **QUICK, **errand.conf},
             )
         )
     except sf.StateflowError as error:

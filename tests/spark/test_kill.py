@@ -11,11 +11,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.roots import open_store
-from stateflow.errors import BusyError, FencedError
+from stateflow.config import load
+from stateflow.errors import BusyError, FencedError, StateflowError
+from stateflow.spark import runner
+from stateflow.spark.loop import BatchReport
 from tests.spark.murder import Killer, Run
 from tests.spark.murder_evidence import (
     Inbox,
@@ -28,7 +32,7 @@ from tests.spark.murder_evidence import (
     head,
     state_of,
 )
-from tests.spark.murder_pipelines import JOB, Marks, Remarks
+from tests.spark.murder_pipelines import JOB, Marks, Remarks, chain
 from tests.spark.murder_victim import Errand
 
 pytestmark = pytest.mark.timeout(1500)  # on a machine that others use, too
@@ -51,7 +55,7 @@ def runs() -> Iterator[list[Run]]:
         run.bury()
 
 
-def test_two_runs_started_at_once_and_three_kills_leave_no_trace(
+def test_two_runs_started_at_once_and_kills_at_random_moments_leave_no_trace(
     tmp_path: Path, inbox: Inbox, runs: list[Run]
 ) -> None:
     print(f"seed {SEED}")  # noqa: T201 - so that a failure can be played again
@@ -65,7 +69,7 @@ def test_two_runs_started_at_once_and_three_kills_leave_no_trace(
     assert codes[0] == 0
     assert codes[1] in (FencedError.exit_code, BusyError.exit_code, 0)
     killer = Killer(lambda: Errand(str(tmp_path), straggle=0.2, options=errand.options), chance)
-    for moment in ("driver", "worker", f"point committed:{chance.randint(1, 3)}"):
+    for moment in ("driver", "worker"):
         inbox.add()
         inbox.add()
         killer.once(moment, patience=600)
@@ -188,6 +192,31 @@ def test_rows_state_and_chained_rows_come_from_one_attempt_of_a_task(
     remarks = state_of(tmp_path, operators["remarks"], Remarks, own)
     assert {item: s["mark"] for item, s in remarks.items()} == own
     assert examine_store(tmp_path) == []
+
+
+def test_a_batch_whose_record_is_complete_is_not_run_again_when_a_listener_fails(
+    tmp_path: Path, inbox: Inbox, spark: SparkSession
+) -> None:
+    inbox.add()
+    options = load(
+        code={
+            "checkpoint_dir": str(tmp_path / "root"),
+            "tolerable_failed_batches": 3,
+            "failure_backoff": "1 ms",
+        },
+        env={},
+        folder=tmp_path,
+    )
+
+    def listener(report: BatchReport) -> None:
+        raise OSError("the pipe to the dashboard is broken")
+
+    request = runner.RunRequest(
+        chain, options, {"folder": str(tmp_path), "upsert": False, "straggle": 0.0}, listener=listener
+    )
+    with pytest.raises(StateflowError, match="dashboard"):
+        runner.run(request)
+    assert examine(tmp_path, inbox.rows) == []
 
 
 def test_the_evidence_would_show_a_lost_a_doubled_and_a_wrong_row(tmp_path: Path, inbox: Inbox) -> None:

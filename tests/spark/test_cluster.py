@@ -1,0 +1,206 @@
+"""More than one executor: state stays where it is, an executor dies, a task runs twice at the same time."""
+
+from __future__ import annotations
+
+import os
+import random
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.log import read_log
+from stateflow.checkpoint.records import Record
+from stateflow.checkpoint.roots import open_store
+from stateflow.config import cache_folder
+from stateflow.spark.java import require_java
+from tests.spark.murder import ROOT, Run
+from tests.spark.murder_evidence import (
+    Inbox,
+    delta_rows,
+    difference,
+    examine,
+    examine_store,
+    head,
+    state_of,
+)
+from tests.spark.murder_pipelines import JOB, Marks
+from tests.spark.murder_victim import Errand
+
+pytestmark = pytest.mark.timeout(1200)
+SEED = 404
+CLUSTER = {"spark.task.maxFailures": "4", "spark.executor.memory": "600m", "spark.driver.host": "127.0.0.1"}
+
+# The first batch must not begin when only one of the two has registered.
+BOTH_EXECUTORS = {
+    "spark.cores.max": "2",
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
+}
+
+
+def records(folder: Path) -> list[Record]:
+    log = read_log(open_store(str(folder / "root")), JobLayout(JOB))
+    return [record for record in log.chain if record.operators]
+
+
+def test_subtasks_stay_with_their_executor_and_move_when_it_is_killed(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path / "orders", random.Random(SEED))
+    for _ in range(7):
+        inbox.add()
+    run = Run.start(
+        Errand(
+            str(tmp_path),
+            master="local-cluster[2,1,1500]",
+            conf={**CLUSTER, **BOTH_EXECUTORS, "spark.locality.wait": "10s"},
+            options={"retained_checkpoints": 20, "shared_filesystem": True, "local_fsync": False},
+        )
+    )
+    try:
+        run.until(lambda r: len(r.told("batch")) >= 3, 900, "three batches")
+        killed = run.kill_one("executor", random.Random(SEED))
+        assert run.wait(900) == 0, run.story()
+    finally:
+        run.bury()
+    assert killed, "no executor was killed: this run has shown nothing"
+    assert len(run.told("batch")) == 7
+    hosts = [record.operators["totals"].hosts for record in records(tmp_path)]
+    # Two subtasks on two executors, pinned from the second batch on, as long as both live.
+    assert len(set(hosts[0])) == 2
+    assert hosts[0] == hosts[1] == hosts[2]
+    gone = set(hosts[2]) - set(hosts[-1])
+    assert len(gone) == 1, f"one executor was killed, and subtasks ran at {hosts}"
+    assert examine(tmp_path, inbox.rows) == []
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _kill(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """A master and two workers that go by different addresses: Spark runs no second copy of a task on one host."""
+    import pyspark
+
+    env = {
+        **os.environ,
+        "JAVA_HOME": str(require_java(cache_folder())),
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "PYTHONPATH": str(ROOT),
+        "PYSPARK_PYTHON": sys.executable,
+    }
+    program = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
+    url = f"spark://127.0.0.1:{free_port()}"
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *arguments: str) -> Path:
+        log = folder / f"{name}.log"
+        with log.open("wb") as out:
+            started.append(
+                subprocess.Popen(
+                    [program, *arguments],
+                    env=env,
+                    stdout=out,
+                    stderr=out,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            )
+        return log
+
+    def until(log: Path, text: str) -> None:
+        end = time.monotonic() + 300
+        while text not in log.read_text(errors="replace"):
+            assert time.monotonic() < end, log.read_text(errors="replace")[-2000:]
+            time.sleep(0.1)
+
+    room = "org.apache.spark.deploy"
+    with ExitStack() as stack:
+        stack.callback(lambda: [process.wait(30) for process in started])
+        stack.callback(_kill, started)
+        where = ["--host", "127.0.0.1", "--port", url.rpartition(":")[2], "--webui-port", "0"]
+        until(start("master", f"{room}.master.Master", *where), "elected leader")
+        logs = [
+            start(
+                f"worker-{n}",
+                f"{room}.worker.Worker",
+                url,
+                "--host",
+                f"127.0.0.{n}",
+                "--cores",
+                "2",
+                "--memory",
+                "900m",
+                "--webui-port",
+                "0",
+                "--work-dir",
+                str(folder / f"work-{n}"),
+            )
+            for n in (1, 2)
+        ]
+        for log in logs:
+            until(log, "Successfully registered")
+        yield url
+
+
+def test_of_two_copies_of_a_task_one_gives_rows_state_and_side_output(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path / "orders", random.Random(SEED))
+    for _ in range(3):
+        inbox.add()
+    speculation = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.quantile": "0.3",
+        "spark.speculation.multiplier": "1.1",
+        "spark.speculation.minTaskRuntime": "100ms",
+    }
+    with cluster(tmp_path) as master:
+        run = Run.start(
+            Errand(
+                str(tmp_path),
+                master=master,
+                story="copies",
+                conf={**CLUSTER, **speculation},
+                options={"shared_filesystem": True, "local_fsync": False},
+            )
+        )
+        try:
+            assert run.wait(900) == 0, run.story()
+        finally:
+            run.bury()
+    first = sorted(delta_rows(tmp_path / "first").elements())
+    assert [row[0] for row in first] == [order.id for order in inbox.rows]
+    assert difference(delta_rows(tmp_path / "copies"), delta_rows(tmp_path / "first")) == ""
+    mark_of = {row[0]: row[3] for row in first}
+    second = delta_rows(tmp_path / "second").elements()
+    assert {row[0]: row[2] for row in second} == mark_of
+    last = {row[4]: row[0] for row in first}
+    marks = state_of(tmp_path, head(tmp_path).operators["marks"], Marks, last)
+    assert {user: s["mark"] for user, s in marks.items()} == {user: mark_of[id] for user, id in last.items()}
+    # Otherwise nothing was shown: some task did run twice, to the end both times.
+    attempts = [line.split() for line in (tmp_path / "attempts.log").read_text().splitlines()]
+    finished: dict[tuple[str, str], dict[str, str]] = {}
+    for slot, subtask, attempt, mark in attempts:
+        finished.setdefault((slot, subtask), {})[attempt] = mark
+    twice = [marks for marks in finished.values() if len(marks) > 1]
+    assert twice, "no task was run twice"
+    kept = set(mark_of.values())
+    for found in twice:
+        assert len(kept & set(found.values())) <= 1
+    assert examine_store(tmp_path) == []
