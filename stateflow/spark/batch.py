@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stateflow.checkpoint.records import OperatorListState, OperatorState, Prepared, Record, Shard
-from stateflow.errors import IncompatibleError, StateflowError, UsageError
+from stateflow.errors import StateflowError, UsageError
 from stateflow.flow import MAIN, Flow, KeyedNode, SinkNode, SourceNode, Stream, TransformNode, UnionNode
 from stateflow.operators.compatibility import check_key, resolve_states, state_ids
 from stateflow.operators.context import Moment
@@ -27,7 +27,7 @@ from stateflow.rows import RowType, row_type
 from stateflow.spark.acks import Ack, AckList, collected, decoded, total
 from stateflow.spark.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.columns import RowReader
-from stateflow.spark.exchange import LATE, KeyedInput, exchanged, key_types_of
+from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
 from stateflow.spark.inputs import SourceFrames, with_lateness
 from stateflow.spark.place import TaskPlace
 from stateflow.spark.placement import Placement
@@ -192,10 +192,7 @@ class Batch:
             KeyedInput(frame := self._frame(k.stream), k.columns, k.order_by, rows or _untyped(frame))
             for k, rows in zip(node.keyed, node.rows, strict=True)
         ]
-        types = key_types_of(node.uid, inputs[0])
-        for other in inputs[1:]:
-            if key_types_of(node.uid, other) != types:
-                raise IncompatibleError(f"operator {node.uid!r}: its two inputs are keyed by different types")
+        types = same_key_types(node.uid, inputs)
         if before is not None:
             check_key(node.uid, types, before)
         states, next_id = resolve_states(node, before)

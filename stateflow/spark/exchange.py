@@ -55,6 +55,18 @@ def key_types_of(uid: str, given: KeyedInput) -> tuple[str, ...]:
     return tuple(out)
 
 
+def same_key_types(uid: str, inputs: Sequence[KeyedInput]) -> tuple[str, ...]:
+    """The key's types, which all inputs have in common."""
+    types, *others = (key_types_of(uid, given) for given in inputs)
+    for other in others:
+        if other != types:
+            raise IncompatibleError(
+                f"operator {uid!r}: its two inputs are keyed by different types, ({', '.join(types)}) and "
+                f"({', '.join(other)}): cast one of them"
+            )
+    return types
+
+
 def key_names(count: int) -> list[str]:
     return [f"_sf_key{i}" for i in range(count)]
 

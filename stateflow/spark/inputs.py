@@ -182,8 +182,12 @@ def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> 
 def watermark_of(
     flow: Flow, sources: Mapping[str, SourceState], before: int | None, now: int, idle_after: int
 ) -> int | None:
-    """The watermark of the next batch: the lowest of the sources that are not idle; it never goes back."""
-    marks: list[int] = []
+    """The watermark of the next batch: the lowest of the sources that are not idle; it never goes back.
+
+    When all are idle, as at the end of a long batch, none of them holds the others back: the lowest of all counts.
+    """
+    awake: list[int] = []
+    known: list[int] = []
     for node in flow.sources:
         if node.event_time is None or node.watermark is None:
             continue
@@ -198,8 +202,10 @@ def watermark_of(
             if not idle:
                 return before
             continue
+        known.append(state.event_time - node.watermark)
         if not idle:
-            marks.append(state.event_time - node.watermark)
+            awake.append(known[-1])
+    marks = awake or known
     if not marks:
         return before
     lowest = min(marks)

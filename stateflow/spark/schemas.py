@@ -12,7 +12,7 @@ from stateflow.errors import IncompatibleError, StateflowError, UsageError
 from stateflow.flow import MAIN, Flow, KeyedNode, SourceNode, Stream, TransformNode
 from stateflow.operators.compatibility import check_key
 from stateflow.rows import row_type
-from stateflow.spark.exchange import LATE, KeyedInput, exchanged, key_types_of
+from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
 from stateflow.spark.inputs import OpenInputs
 from stateflow.state.keygroups import default_assignment
 
@@ -34,7 +34,7 @@ class Outline:
                 frame = self.frame(keyed.stream)
                 columns = ", ".join(f"{n} {t}" for n, t in frame.dtypes if not n.startswith("_sf_"))
                 inputs.append(KeyedInput(frame, keyed.columns, keyed.order_by, rows or row_type(columns)))
-            types = key_types_of(node.uid, inputs[0])
+            types = same_key_types(node.uid, inputs)
             before = record.operators.get(node.uid) if record else None
             if before is not None:
                 check_key(node.uid, types, before)
