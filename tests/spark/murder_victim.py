@@ -17,7 +17,7 @@ from tests.spark.murder_points import arm, tell
 
 QUICK = {
     # A run lives for seconds: what the JVM's second compiler and generated code would gain never comes back.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-BytecodeVerificationRemote",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.driver.memory": "1g",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",
