@@ -244,7 +244,9 @@ class Carts(sf.KeyedProcess[int, Order, str]):
     ],
 )
 @pytest.mark.parametrize("on_error", ["fail", "dead_letter"])
-def test_a_value_changed_in_place_and_not_set_is_told(what: str, state: str, advice: str, on_error: str) -> None:
+def test_a_value_changed_in_place_and_not_set_is_told(
+    what: str, state: str, advice: str, on_error: str
+) -> None:
     harness = KeyedHarness(Carts, on_error=on_error)
     key = 2 if what == "default in place" else 1
     harness.rows(Order(1, "begin", 0))
@@ -331,7 +333,9 @@ def test_code_that_raises_names_operator_key_and_exception_in_one_sentence() -> 
 
 def test_a_dead_letter_takes_back_all_that_its_key_did_and_nothing_else() -> None:
     harness = KeyedHarness(Fragile, outputs=[LARGE], on_error="dead_letter")
-    out = harness.rows(Order(1, "a", 1.0, at(60)), Order(2, "b", 1.0), Order(2, "bad", 2.0), Order(3, "c", 3.0))
+    out = harness.rows(
+        Order(1, "a", 1.0, at(60)), Order(2, "b", 1.0), Order(2, "bad", 2.0), Order(3, "c", 3.0)
+    )
     assert out == ["a", "c"]
     assert [row.user for row in harness.side(LARGE)] == [1, 3]
     assert harness.snapshot(2) == {}
@@ -426,7 +430,10 @@ class Joined(sf.ConnectedProcess[int, str, str, str]):
 
 def test_a_connected_process_is_given_left_rows_first() -> None:
     harness = KeyedHarness(Joined, key=lambda row: row[0])
-    assert harness.both(left=[(1, "ann")], right=[(1, "order"), (2, "order")]) == ["order of ann", "order of "]
+    assert harness.both(left=[(1, "ann")], right=[(1, "order"), (2, "order")]) == [
+        "order of ann",
+        "order of ",
+    ]
     harness.left((1, "bob"))
     assert harness.right((1, "other")) == ["other of ann+bob"]
     harness.advance(now=timedelta(minutes=1))
@@ -477,7 +484,14 @@ def test_broadcast_operator_state_and_parameters() -> None:
 
 class Dicing(sf.KeyedProcess[int, Order, Any]):
     def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[Any]:
-        yield key, ctx.random.random(), ctx.now, [(row.sku, ctx.late) for row in rows], ctx.checkpoint_id, ctx.key
+        yield (
+            key,
+            ctx.random.random(),
+            ctx.now,
+            [(row.sku, ctx.late) for row in rows],
+            ctx.checkpoint_id,
+            ctx.key,
+        )
 
 
 def test_chance_time_and_lateness_are_those_of_the_batch() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -45,9 +46,10 @@ class Workbench:
         folder.mkdir(exist_ok=True)
         self.files += 1
         text = "\n".join(json.dumps(_plain(row)) for row in rows)
-        # Written aside and moved: the source lists files by the second and in order of their times.
+        # Written aside and moved, each a second after the one before: the source takes files in order of their times.
         made = self.folder / f"file-{self.files}"
         made.write_text(text + "\n")
+        os.utime(made, (time_of := 1_750_000_000 + self.files, time_of))
         made.rename(folder / f"{self.files:05d}.json")
 
     def source(self, name: str, schema: str, per_batch: int = 1) -> Callable[[SparkSession], Any]:
@@ -86,6 +88,10 @@ class Workbench:
         if read_identity(store, JobLayout(job)) is None:
             return []
         return list(read_log(store, JobLayout(job)).checkpoints)
+
+    def states(self, job: str) -> list[tuple[int, Any, Any]]:
+        """What the job's checkpoints hold: state and positions."""
+        return [(r.slot, r.operators, r.sources) for r in self.records(job) if r.kind == "checkpoint"]
 
     def listing(self) -> list[str]:
         """Every file under the root that decides something."""
@@ -341,3 +347,98 @@ def renamed(key: Any, row: Any, state: list[str] | None) -> Any:
     state = [*(state or []), row.sku]
     out = (key, ",".join(state)) if len(state) % 2 == 0 else None
     return out, None if len(state) == 4 else state
+
+
+# ---- time ----
+
+LATE = sf.output("late", Order)
+TOLD = "what string, user long, at timestamp, late boolean, now timestamp"
+
+
+class Timed(sf.KeyedProcess[int, Order, str]):
+    """Puts out what happens, in the order in which it does."""
+
+    expiring = sf.ValueState(str, ttl="1 hour")
+    idle = sf.Timer("event")
+    soon = sf.Timer("processing")
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for row in rows:
+            yield "row", key, row.ts, ctx.late, ctx.now
+            if row.sku == "cancel":
+                self.idle.clear()
+            else:
+                self.idle.set(row.ts + timedelta(minutes=10))
+            if row.sku == "soon":
+                self.soon.set(timedelta(0))
+            if row.sku == "never":
+                self.soon.set(timedelta(hours=10))
+
+    @idle.fires
+    def on_idle(self, key: int, when: datetime, ctx: sf.Context) -> Any:
+        yield "idle", key, when, ctx.late, ctx.now
+        if key == 7 and when == at(10):
+            self.idle.set(when + timedelta(minutes=3))
+
+    @soon.fires
+    def on_soon(self, key: int, when: datetime, ctx: sf.Context) -> Any:
+        yield "soon", key, None, ctx.late, ctx.now
+
+
+class Remembering(sf.KeyedProcess[int, Order, str]):
+    """Values that expire at once and values that stay."""
+
+    gone = sf.ValueState(int, ttl="1 ms")
+    gone_map = sf.MapState(str, int, ttl="1 ms")
+    gone_list = sf.ListState(int, ttl="1 ms")
+    stays = sf.ValueState(int, ttl="1 day")
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        found = [self.gone.value, dict(self.gone_map.items()), list(self.gone_list), self.stays.value]
+        for _ in rows:
+            self.gone.value = self.stays.value = 1
+            self.gone_map["a"] = 1
+            self.gone_list.add(1)
+        yield key, repr(found), self.gone.value or 0
+
+
+# ---- what fails ----
+
+
+class Fragile(sf.KeyedProcess[int, Order, Total]):
+    total = sf.ValueState(float, default=0.0)
+    skus = sf.ListState(str)
+    idle = sf.Timer("processing")
+
+    def open(self, ctx: sf.Context) -> None:
+        if ctx.parameters.get("log"):
+            self.log = Path(ctx.parameters["log"])
+            self._say("open", ctx.subtask)
+
+    def close(self) -> None:
+        if hasattr(self, "log"):
+            self._say("close", 0)
+
+    def _say(self, what: str, subtask: int) -> None:
+        with self.log.open("a") as file:
+            file.write(f"{what}\n")
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for row in rows:
+            self.total.value += row.amount
+            self.skus.add(row.sku)
+            self.idle.set(timedelta(hours=1))
+            ctx.emit(LARGE, row)
+            yield Total(key, self.total.value)
+            if row.sku == "bad":
+                raise ValueError("a bad sku\nwith more lines")
+            if row.sku == "wrong type":
+                self.total.value = "many"  # type: ignore[assignment]
+            if row.sku == "wrong element":
+                self.skus.add(5)  # type: ignore[arg-type]
+            if row.sku == "misfit":
+                yield Total(key, "much")  # type: ignore[arg-type]
+
+    @idle.fires
+    def on_idle(self, key: int, when: datetime, ctx: sf.Context) -> Any:
+        yield Total(key, -1.0)

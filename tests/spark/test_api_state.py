@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,8 @@ def visits(batch: int, users: int = 12) -> list[Visit]:
 
 
 @pytest.fixture(params=["memory", "rocksdb"])
-def backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    yield request.param
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 def test_every_state_is_there_in_the_next_batch_and_in_the_next_run(bench: Workbench, backend: str) -> None:

@@ -1,0 +1,396 @@
+"""Bad input and failing code: one sentence with the next step, and a job that is as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import stateflow as sf
+from stateflow.spark.shipping import by_value
+from tests.spark import pipelines
+from tests.spark.pipelines import LARGE, ORDER, Fragile, Order, Sum, Total, Workbench, at
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
+    by_value([pipelines])
+    return Workbench(spark, tmp_path)
+
+
+def order(user: int, sku: str = "a", amount: float = 1.0) -> Order:
+    return Order(user, sku, amount, at(user))
+
+
+def test_a_batch_that_fails_changes_nothing_and_says_why(bench: Workbench) -> None:
+    out = sf.memory("failing")
+    out.clear()
+
+    @sf.pipeline("failing")
+    def failing(flow: sf.Flow) -> None:
+        source = flow.source("in", bench.source("in", ORDER), Order)
+        source.key_by("user", order_by="ts").process("fragile", Fragile, outputs=[LARGE]).collect("out", out)
+
+    bench.rows("in", [order(1), order(2)])
+    bench.run(failing)
+    records = bench.states("failing")
+    expected = {
+        "bad": (
+            "operator 'fragile' failed on key 4: ValueError: a bad sku with more lines (line ",
+            sf.StateflowError,
+        ),
+        "wrong type": (
+            "operator 'fragile', state 'total', key 4: expected float, got str: 'many'",
+            sf.StateTypeError,
+        ),
+        "wrong element": (
+            "operator 'fragile', state 'skus', key 4: expected str, got int: 5",
+            sf.StateTypeError,
+        ),
+        "misfit": ("operator 'fragile' put out 'much' in column 'total', which is a double", sf.UsageError),
+    }
+    for sku, (message, kind) in expected.items():
+        bench.rows("in", [order(1), order(3), order(4, sku), order(5)])
+        with pytest.raises(kind) as caught:
+            bench.run(failing)
+        text = str(caught.value)
+        assert text.startswith(message)
+        assert "\n" not in text
+        assert "Traceback" not in text
+        assert "org.apache" not in text
+        assert bench.states("failing") == records
+        assert len(out.batches) == 1
+        latest = max((bench.folder / "in").glob("*.json"))
+        latest.unlink()
+    # It carries on from where it was.
+    bench.rows("in", [order(1), order(3)])
+    bench.run(failing)
+    assert [(r["user"], r["total"]) for r in sorted(out.batches[-1][1], key=lambda r: r["user"])] == [
+        (1, 2.0),
+        (3, 1.0),
+    ]
+
+
+def test_dead_letters_divert_failing_keys_until_there_are_too_many(bench: Workbench) -> None:
+    out, letters, large = sf.memory("dead-out"), sf.memory("dead-letters"), sf.memory("dead-large")
+    for table in (out, letters, large):
+        table.clear()
+    log = bench.folder / "log"
+
+    @sf.pipeline("dead")
+    def dead(flow: sf.Flow, *, log: str) -> None:
+        source = flow.source("in", bench.source("in", ORDER), Order)
+        totals = source.key_by("user", order_by=("ts", "-amount")).process(
+            "fragile", Fragile, outputs=[LARGE], on_error="dead_letter", dead_letter_threshold=3
+        )
+        totals.collect("out", out)
+        totals.dead_letters.collect("letters", letters)
+        totals.side(LARGE).collect("large", large)
+
+    bad = ["bad", "wrong type", "wrong element"]
+    bench.rows("in", [order(n) for n in range(10)])
+    bench.rows("in", [order(n, bad[n // 3]) if n in (2, 3, 6) else order(n) for n in range(10)]
+               + [order(2, "last", 0.5)])  # fmt: skip
+    bench.rows("in", [order(n) for n in range(10)])
+    bench.run(dead, {"log": str(log)}, chunk_rows=3)
+    totals = [{r["user"]: r["total"] for r in rows} for _, rows in out.batches]
+    assert totals[0] == dict.fromkeys(range(10), 1.0)
+    assert totals[1] == {n: 2.0 for n in range(10) if n not in (2, 3, 6)}
+    assert totals[2] == {n: 2.0 if n in (2, 3, 6) else 3.0 for n in range(10)}
+    assert sorted(r["user"] for r in large.batches[1][1]) == [n for n in range(10) if n not in (2, 3, 6)]
+    found = {r["key"]: r for r in letters.rows}
+    slots = [slot for slot, _ in out.batches]
+    assert {k: (r["operator"], r["error"], r["row_count"], r["checkpoint_id"]) for k, r in found.items()} == {
+        "2": ("fragile", "ValueError: a bad sku\nwith more lines", 2, slots[1]),
+        "3": ("fragile", "StateTypeError: operator 'fragile', state 'total', key 3: expected float, got str: 'many'", 1,
+              slots[1]),
+        "6": ("fragile", "StateTypeError: operator 'fragile', state 'skus', key 6: expected str, got int: 5", 1, slots[1]),
+    }  # fmt: skip
+    assert '"sku":"bad"' in found["2"]["rows"]
+    assert '"sku":"last"' in found["2"]["rows"]
+    assert "pipelines.py" in found["2"]["traceback"]
+    statistics = bench.reports[1].statistics["operators"]["fragile"]
+    assert statistics["dead_letters"] == 3
+    # open and close once per task: two tasks in each of three batches.
+    told = log.read_text().split()
+    assert (told.count("open"), told.count("close")) == (6, 6)
+    before = bench.states("dead")
+    bench.rows("in", [order(n, "bad") for n in range(4)])
+    with pytest.raises(
+        sf.StateflowError, match=r"operator 'fragile' failed on 4 keys in one batch, more than dead_lett"
+    ):
+        bench.run(dead, {"log": str(log)})
+    assert bench.states("dead") == before
+
+
+# ---- what does not fit is refused before anything is written ----
+
+Declare = Callable[[sf.Flow, Workbench], Any]
+
+
+def declared(declare: Declare, bench: Workbench, name: str = "bad") -> sf.Pipeline:
+    @sf.pipeline(name)
+    def bad(flow: sf.Flow) -> None:
+        declare(flow, bench)
+
+    return bad
+
+
+def summed(source: sf.Stream, process: Any = Sum, **options: Any) -> sf.Stream:
+    return source.key_by("user").process("sum", process, outputs=[LARGE], **options)
+
+
+def good(flow: sf.Flow, bench: Workbench) -> None:
+    summed(flow.source("in", bench.source("in", ORDER), Order)).append(
+        "out", sf.delta(str(bench.folder / "out"))
+    )
+
+
+class Narrower(sf.KeyedProcess[int, Order, Total]):
+    total = sf.ValueState(str, default="")
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any: ...
+
+
+class AnySum(sf.KeyedProcess[Any, Any, Any]):
+    total = sf.ValueState(float, default=0.0)
+
+    def process(self, key: Any, rows: Any, ctx: sf.Context) -> Any: ...
+
+
+class Both(sf.ConnectedProcess[Any, Any, Any, Any]):
+    def process_left(self, key: Any, rows: Any, ctx: sf.Context) -> Any: ...
+
+    def process_right(self, key: Any, rows: Any, ctx: sf.Context) -> Any: ...
+
+
+class OtherKind(sf.KeyedProcess[int, Order, Total]):
+    total = sf.ListState(float)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any: ...
+
+
+def narrower(flow: sf.Flow, bench: Workbench) -> None:
+    summed(flow.source("in", bench.source("in", ORDER), Order), Narrower).collect("out", sf.memory("bad"))
+
+
+def other_kind(flow: sf.Flow, bench: Workbench) -> None:
+    summed(flow.source("in", bench.source("in", ORDER), Order), OtherKind).collect("out", sf.memory("bad"))
+
+
+def other_key(flow: sf.Flow, bench: Workbench) -> None:
+    source = flow.source("in", bench.source("in", ORDER), Order)
+    source.key_by("sku").process("sum", Sum, outputs=[LARGE]).collect("out", sf.memory("bad"))
+
+
+def cast_key(flow: sf.Flow, bench: Workbench) -> None:
+    source = flow.source("in", bench.source("in", ORDER)).transform(
+        lambda f: f.withColumn("user", F.col("user").cast("string"))
+    )
+    source.key_by("user").process("sum", AnySum, output="n long").collect("out", sf.memory("bad"))
+
+
+def more_keys(flow: sf.Flow, bench: Workbench) -> None:
+    source = flow.source("in", bench.source("in", ORDER), Order)
+    source.key_by("user", "sku").process("sum", Sum, outputs=[LARGE]).collect("out", sf.memory("bad"))
+
+
+def removed(flow: sf.Flow, bench: Workbench) -> None:
+    flow.source("in", bench.source("in", ORDER), Order).collect("out", sf.memory("bad"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            narrower,
+            "operator 'sum', state 'total': its type was float and is str now: give the changed state another name",
+        ),
+        (other_kind, "operator 'sum', state 'total': its kind was value and is list now"),
+        (other_key, "operator 'sum' was keyed by user (int) and its key is (str) now"),
+        (cast_key, "operator 'sum' was keyed by user (int) and its key is (str) now"),
+        (more_keys, "operator 'sum' was keyed by user (int) and is keyed by user, sku now"),
+        (removed, "job 'bad', checkpoint 3: state of operator 'sum' has no operator in this pipeline"),
+    ],
+)
+def test_a_change_that_does_not_fit_the_state_is_refused(
+    changed: Workbench, change: Declare, message: str
+) -> None:
+    before, records = changed.listing(), changed.records("bad")
+    with pytest.raises(sf.IncompatibleError) as caught:
+        changed.run(declared(change, changed))
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+    assert changed.listing() == before
+    assert changed.records("bad") == records
+
+
+@pytest.fixture(scope="module")
+def changed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Workbench:
+    """A job with state, which no test here changes."""
+    by_value([pipelines])
+    bench = Workbench(spark, tmp_path_factory.mktemp("changed"))
+    bench.rows("in", [order(1), order(2)])
+    bench.run(declared(good, bench))
+    return bench
+
+
+def missing_column(flow: sf.Flow, bench: Workbench) -> None:
+    summed(flow.source("in", bench.source("few", "user long, sku string"), Order)).collect(
+        "out", sf.memory("bad")
+    )
+
+
+def missing_in_transform(flow: sf.Flow, bench: Workbench) -> None:
+    source = flow.source("in", bench.source("in", ORDER), Order).transform(lambda f: f.drop("amount"))
+    summed(source).collect("out", sf.memory("bad"))
+
+
+def missing_key(flow: sf.Flow, bench: Workbench) -> None:
+    source = flow.source("in", bench.source("in", ORDER)).transform(lambda f: f.drop("user"))
+    source.key_by("user").process("sum", Sum, outputs=[LARGE]).collect("out", sf.memory("bad"))
+
+
+def missing_order(flow: sf.Flow, bench: Workbench) -> None:
+    source = flow.source("in", bench.source("in", ORDER))
+    source.key_by("user", order_by="when").process("sum", Sum, outputs=[LARGE]).collect(
+        "out", sf.memory("bad")
+    )
+
+
+def failing_transform(flow: sf.Flow, bench: Workbench) -> None:
+    source = flow.source("in", bench.source("in", ORDER)).transform(lambda f: f.select("nothing"))
+    source.collect("out", sf.memory("bad"))
+
+
+def no_frame(flow: sf.Flow, bench: Workbench) -> None:
+    source = flow.source("in", bench.source("in", ORDER)).transform(lambda f: 5)
+    source.collect("out", sf.memory("bad"))
+
+
+def no_stream(flow: sf.Flow, bench: Workbench) -> None:
+    flow.source("in", lambda spark: spark.range(5)).collect("out", sf.memory("bad"))
+
+
+def no_source(flow: sf.Flow, bench: Workbench) -> None:
+    flow.source("in", lambda spark: spark.readStream.format("nothing").load("/x")).collect(
+        "out", sf.memory("bad")
+    )
+
+
+def stateful(flow: sf.Flow, bench: Workbench) -> None:
+    opened = bench.source("in", ORDER)
+    flow.source("in", lambda spark: opened(spark).groupBy("user").count()).collect("out", sf.memory("bad"))
+
+
+def no_event_time(flow: sf.Flow, bench: Workbench) -> None:
+    source = flow.source("in", bench.source("in", ORDER), event_time="sku", watermark="1 minute")
+    source.collect("out", sf.memory("bad"))
+
+
+def misfit_sink(flow: sf.Flow, bench: Workbench) -> None:
+    """The table has a text where a number goes."""
+    path = str(bench.folder / "misfit")
+    if not Path(path).exists():
+        frame = bench.spark.createDataFrame([(1, "much")], "user long, total string")
+        frame.write.format("delta").save(path)
+    source = flow.source("in", bench.source("in", ORDER), Order)
+    source.transform(lambda f: f.select("user", F.struct("sku").alias("total"))).append("out", sf.delta(path))
+
+
+def other_keys(flow: sf.Flow, bench: Workbench) -> None:
+    left = flow.source("in", bench.source("in", ORDER)).transform(
+        lambda f: f.select(F.col("sku").alias("user"))
+    )
+    right = flow.source("more", bench.source("in", ORDER))
+    left.key_by("user").connect(right.key_by("user")).process("both", Both, output="n long").collect(
+        "out", sf.memory("bad")
+    )
+
+
+def wrong_target(flow: sf.Flow, bench: Workbench) -> None:
+    flow.source("in", bench.source("in", ORDER)).append("out", "/some/path")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind", "message"),
+    [
+        (
+            missing_column,
+            sf.IncompatibleError,
+            "source 'in' has no column 'amount', which Order declares; it has user, sku",
+        ),
+        (
+            missing_in_transform,
+            sf.IncompatibleError,
+            "operator 'sum' needs column 'amount', which its input does not have",
+        ),
+        (
+            missing_key,
+            sf.IncompatibleError,
+            "operator 'sum' needs column 'user', which its input does not have; it has sku",
+        ),
+        (
+            missing_order,
+            sf.IncompatibleError,
+            "operator 'sum' needs column 'when', which its input does not have",
+        ),
+        (failing_transform, sf.UsageError, "transform-1 fails on its input: "),
+        (no_frame, sf.UsageError, "transform-1"),
+        (no_stream, sf.UsageError, "source 'in' gives no streaming DataFrame: open it with spark.readStream"),
+        (no_source, sf.UsageError, "source 'in' cannot be opened: "),
+        (stateful, sf.UsageError, "source 'in': "),
+        (
+            no_event_time,
+            sf.IncompatibleError,
+            "source 'in': event-time column 'sku' is string, not a timestamp",
+        ),
+        (misfit_sink, sf.IncompatibleError, ""),
+        (other_keys, sf.IncompatibleError, "operator 'both': its two inputs are keyed by different types"),
+        (
+            wrong_target,
+            sf.UsageError,
+            "sink 'out' (append) cannot write to '/some/path': give it delta(path)",
+        ),
+    ],
+)
+def test_a_mistake_is_told_before_the_job_exists(
+    changed: Workbench, mistake: Declare, kind: type[sf.StateflowError], message: str
+) -> None:
+    before = changed.listing()
+    with pytest.raises(kind) as caught:
+        changed.run(declared(mistake, changed, "never"))
+    text = str(caught.value)
+    assert text.startswith(message)
+    assert "\n" not in text
+    assert "Traceback" not in text
+    assert changed.listing() == before
+    assert changed.records("never") == []
+    assert not (changed.folder / "root" / "never").exists()
+
+
+def test_state_may_be_dropped_on_purpose_and_a_name_may_change_with_an_alias(bench: Workbench) -> None:
+    out = sf.memory("renamed")
+    out.clear()
+
+    class Renamed(sf.KeyedProcess[int, Order, Total]):
+        balance = sf.ValueState(float, default=0.0, aliases=["total"])
+
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+            yield Total(key, self.balance.value)
+
+    def renamed(flow: sf.Flow, bench: Workbench) -> None:
+        summed(flow.source("in", bench.source("in", ORDER), Order), Renamed).collect("out", out)
+
+    bench.rows("in", [order(1), order(2)])
+    bench.run(declared(good, bench))
+    bench.rows("in", [order(1)])
+    bench.run(declared(renamed, bench))
+    assert out.rows == [{"user": 1, "total": 1.0}]
+    bench.rows("in", [order(1)])
+    bench.run(declared(removed, bench), allow_non_restored_state=True)
+    assert "sum" not in bench.records("bad")[-1].operators

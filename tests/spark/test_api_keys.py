@@ -1,0 +1,160 @@
+"""Keys of every type, plain and composite, and what cannot be one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.rows import row_type
+from stateflow.spark.exchange import KeyedInput, exchanged, key_types_of
+from stateflow.spark.shipping import by_value
+from stateflow.state.keygroups import default_assignment, xxhash64
+from tests.spark import pipelines
+from tests.spark.pipelines import COUNTED, Count, Workbench
+
+SCHEMA = "small int, large long, text string, raw binary, flag boolean, day date, at timestamp, money decimal(10,2), share double"
+KEYS: dict[str, list[Any]] = {
+    "small": [0, 1, -5, 2**31 - 1],
+    "large": [0, 1, -5, 2**62],
+    "text": ["", "a", "é\u0001", "a" * 200],
+    "raw": [b"", b"\0", b"\0\xff", b"abc"],
+    "flag": [True, False, True, True],
+    "day": [date(1969, 12, 31), date(2026, 1, 1), date(1970, 1, 1), date(2026, 1, 1)],
+    "at": [datetime(2026, 1, 1, 0, 0, 0, 5, tzinfo=UTC), datetime(1960, 1, 1, tzinfo=UTC)] * 2,
+    "money": [Decimal("0.10"), Decimal("-3.25"), Decimal("0.10"), Decimal("99999999.99")],
+    "share": [0.5, 1.5, 2.5, 3.5],
+}
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
+    by_value([pipelines])
+    return Workbench(spark, tmp_path)
+
+
+def rows() -> list[dict[str, Any]]:
+    out = []
+    for n in range(4):
+        row = {name: values[n] for name, values in KEYS.items()}
+        out.append({**row, "raw": _base64(row["raw"]), "money": str(row["money"])})
+    return out
+
+
+def _base64(raw: bytes) -> str:
+    import base64
+
+    return base64.b64encode(raw).decode()
+
+
+def test_every_type_of_key_finds_its_state_again(bench: Workbench) -> None:
+    plain = [name for name in KEYS if name != "share"]
+    keyed: dict[str, tuple[str, ...]] = {name: (name,) for name in plain}
+    keyed["both"] = ("text", "day", "flag")
+    tables = {uid: sf.memory(f"keys-{uid}") for uid in keyed}
+    for table in tables.values():
+        table.clear()
+
+    @sf.pipeline("keys")
+    def keys(flow: sf.Flow) -> None:
+        source = flow.source("in", bench.source("in", SCHEMA))
+        for uid, columns in keyed.items():
+            source.key_by(*columns).process(uid, Count, output=COUNTED).collect(f"{uid}-out", tables[uid])
+
+    bench.rows("in", rows())
+    bench.rows("in", rows())
+    bench.run(keys, backend="memory", inline_threshold="20 KiB")
+    for uid, columns in keyed.items():
+        made = [tuple(KEYS[c][n] for c in columns) for n in range(4)]
+        if len(columns) == 1:
+            counts = Counter(repr(_as_read(key[0])) for key in made)
+        else:
+            counts = Counter(f"Key(text={t!r}, day={d!r}, flag={f!r})" for t, d, f in made)
+        for batch, (_, found) in enumerate(tables[uid].batches, 1):
+            got = {_unnamed(r["key"]): r["count"] for r in found}
+            assert got == {_unnamed(key): count * batch for key, count in counts.items()}, uid
+    head = bench.records("keys")[-1]
+    assert head.operators["small"].key == (("small", "int"),)
+    assert head.operators["both"].key == (("text", "str"), ("day", "date"), ("flag", "bool"))
+    # Tiny state has no objects of its own: it travels inside the record.
+    files = [f for o in head.operators.values() for t in o.shards for s in t for f in s.files]
+    assert files
+    assert all(f.data is not None for f in files)
+    assert not list((bench.folder / "root").rglob("*.sst"))
+
+
+def _as_read(key: Any) -> Any:
+    return key.quantize(Decimal(1).scaleb(-18)) if isinstance(key, Decimal) else key
+
+
+def _unnamed(key: str) -> str:
+    """Decimals of one value and named tuples of one content are the same, whatever they are written like."""
+    inner = key.partition("(")[2] if "=" in key else key
+    if inner.startswith("Decimal") or key.startswith("Decimal"):
+        return str(Decimal(key.split("'")[1]).normalize())
+    return inner.rstrip(")") if "=" in key else key
+
+
+def test_keys_are_cast_before_they_are_hashed(spark: SparkSession) -> None:
+    frame = spark.createDataFrame([(1,), (2,), (-7,)], "user int")
+    given = KeyedInput(frame, ("user",), (), row_type("user long"))
+    assert key_types_of("x", given) == ("int",)
+    out = exchanged("x", [given], ("int",), 128, default_assignment(2, 128)).collect()
+    assert {row["_sf_key0"]: row["_sf_group"] for row in out} == {k: xxhash64(k) % 128 for k in (1, 2, -7)}
+
+
+def test_a_null_key_and_a_float_key_are_refused(bench: Workbench) -> None:
+    @sf.pipeline("nulls")
+    def nulls(flow: sf.Flow, *, column: str) -> None:
+        source = flow.source("in", bench.source("in", SCHEMA))
+        source.key_by(column).process("counted", Count, output=COUNTED).collect("out", sf.memory("nulls"))
+
+    bench.rows("in", [*rows(), {"small": None, "text": None}])
+    with pytest.raises(
+        sf.UsageError, match=r"operator 'counted': key column 'share' is a double, which cannot be a key"
+    ):
+        bench.run(nulls, {"column": "share"})
+    assert bench.listing() == []
+    with pytest.raises(sf.UsageError) as caught:
+        bench.run(nulls, {"column": "small"})
+    assert str(caught.value) == (
+        "operator 'counted': 1 rows have a null in key column 'small': drop such rows before key_by, or give them a value"
+    )
+    assert sf.memory("nulls").rows == []
+    assert all(not r.operators for r in bench.records("nulls"))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_every_subtask_runs_even_without_a_row(spark: SparkSession, ordered: bool) -> None:
+    """Else no timer would fire there, and the operator would not be acknowledged."""
+    full = spark.createDataFrame([(1,), (2,)], "user long")
+    cached = full.persist()
+    empty = [
+        spark.createDataFrame([], "user long"),
+        spark.createDataFrame(spark.sparkContext.emptyRDD(), "user long"),
+        full.where("user > 5"),
+        full.where("1 = 0"),
+        full.limit(0),
+        cached.where("user > 5"),
+        cached.where("1 = 0"),
+    ]
+    ran = spark.sparkContext.accumulator(0)
+
+    def count(batches: Any) -> Any:
+        for _ in batches:
+            pass
+        ran.add(1)
+        return iter(())
+
+    for n, frame in enumerate(empty, 1):
+        given = KeyedInput(frame, ("user",), (), row_type("user long"))
+        out = exchanged("x", [given], ("int",), 128, default_assignment(2, 128), ordered=ordered)
+        out.mapInArrow(count, "user long").write.format("noop").mode("overwrite").save()
+        assert ran.value == 2 * n
+    cached.unpersist()

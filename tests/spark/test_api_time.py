@@ -1,0 +1,129 @@
+"""Event time, processing time, watermarks, lateness and expiry, as users see them on Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.spark import runner
+from stateflow.spark.shipping import by_value
+from tests.spark import pipelines
+from tests.spark.pipelines import LATE, ORDER, TOLD, Order, Remembering, Timed, Workbench, at
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
+    by_value([pipelines])
+    return Workbench(spark, tmp_path)
+
+
+def order(user: int, minute: float, sku: str = "a") -> Order:
+    return Order(user, sku, 1.0, at(minute))
+
+
+def told(rows: list[dict[str, Any]], *kinds: str) -> list[tuple[Any, ...]]:
+    return sorted((r["what"], r["user"], r["at"]) for r in rows if r["what"] in kinds)
+
+
+@dataclass
+class Clock:
+    """Moves a little whenever somebody looks."""
+
+    now: int = 1_800_000_000_000_000
+
+    def __call__(self) -> int:
+        self.now += 10_000
+        return self.now
+
+
+def test_timers_watermarks_lateness_and_idle_sources(
+    bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(runner, "_micros", clock)
+    first, second, late, expiry = (sf.memory(f"time-{n}") for n in ("first", "second", "late", "expiry"))
+    for table in (first, second, late, expiry):
+        table.clear()
+
+    @sf.pipeline("time")
+    def timed(flow: sf.Flow) -> None:
+        a = flow.source(
+            "a", bench.source("a", ORDER), Order, event_time="ts", watermark="1 minute", late=LATE
+        )
+        b = flow.source("b", bench.source("b", ORDER), Order, event_time="ts", watermark="1 minute")
+        a.key_by("user", order_by="ts").process("timed-a", Timed, output=TOLD).collect("first", first)
+        b.key_by("user", order_by="-ts").process("timed-b", Timed, output=TOLD).collect("second", second)
+        a.side(LATE).collect("late", late)
+        a.key_by("user").process("expiry", Remembering, output="user long, found string, now long").collect(
+            "expiring", expiry
+        )
+
+    # Two batches in one run: the watermark of the second is that of what the first one held.
+    bench.rows("a", [order(1, 0), order(2, 5, "soon"), order(7, 0), order(8, 0), order(9, 0, "never")])
+    bench.rows("b", [order(1, 5), order(1, 2)])
+    bench.rows("a", [order(3, 30), order(1, 2), order(2, 7), order(8, 12, "cancel")])
+    bench.rows("b", [order(5, 3), order(5, 30), order(6, 2.5)])
+    bench.run(timed)
+    assert [(r.input_free, r.rows) for r in bench.reports] == [(False, 7), (False, 7), (True, 0)]
+    records = bench.records("time")
+    assert [r.watermark for r in records[-3:]] == [None, _micros(4), _micros(29)]
+    assert sorted(r["user"] for r in late.rows) == [1]
+    assert told(first.rows, "soon") == [("soon", 2, None)]
+    idle = [
+        ("idle", 1, at(10)),
+        ("idle", 2, at(17)),
+        ("idle", 7, at(10)),
+        ("idle", 7, at(13)),
+        ("idle", 9, at(10)),
+    ]
+    assert told(first.rows, "idle") == idle
+    assert {slot for slot, rows in first.batches if told(rows, "idle")} == {records[-1].slot}
+    assert [(r["user"], r["at"], r["late"]) for r in second.batches[0][1]] == [
+        (1, at(5), False),
+        (1, at(2), False),
+    ]
+    marks = {(r["user"], r["at"]): r["late"] for r in second.batches[1][1] if r["what"] == "row"}
+    assert marks == {(5, at(30)): False, (5, at(3)): True, (6, at(2.5)): True}
+    for table, key in ((first, "now"), (second, "now")):
+        for slot, rows in table.batches:
+            assert {_of(r[key]) for r in rows} == {next(r.now for r in records if r.slot == slot)}
+    # In the second run `b` is quiet, and holds the watermark back.
+    bench.rows("a", [order(4, 100)])
+    bench.run(timed)
+    assert [r.input_free for r in bench.reports] == [False]
+    assert bench.records("time")[-1].watermark == _micros(29)
+    assert told(first.batches[-1][1], "row", "idle") == [("row", 4, at(100))]
+    # When all sources are idle none holds the others back; then `b` alone is idle, and timers fire: in shards that have
+    # no rows too, after those that have, and at last without rows at all.
+    bench.rows("a", [order(5, 200)])
+    bench.rows("a", [order(6, 300)])
+    clock.now += 600_000_000
+    bench.run(timed)
+    assert [r.input_free for r in bench.reports] == [False, False, True]
+    found = [told(rows, "row", "idle") for _, rows in first.batches[-3:]]
+    assert found[0] == [("row", 5, at(200))]
+    assert found[1] == [("idle", 3, at(40)), ("idle", 4, at(110)), ("row", 6, at(300))]
+    assert found[2] == [("idle", 5, at(210))]
+    # What expired is not read, also before anything removes it; what a batch sets itself is there.
+    seen = [(r["user"], r["found"], r["now"]) for r in expiry.rows]
+    fresh = "[None, {}, [], None]"
+    assert [found for user, found, _ in seen if user == 1] == [fresh]
+    assert [found for user, found, _ in seen if user == 2] == [fresh, "[None, {}, [], 1]"]
+    assert {now for _, _, now in seen} == {1}
+    # Nothing to do: no timers are due, and a run without rows takes no checkpoint.
+    before = bench.states("time")
+    bench.run(timed)
+    assert (bench.reports, bench.states("time")) == ([], before)
+
+
+def _micros(minute: float) -> int:
+    return _of(at(minute))
+
+
+def _of(instant: Any) -> int:
+    return round(instant.timestamp() * 1e6)
