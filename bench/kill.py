@@ -75,10 +75,12 @@ def play(number: int, seed: int, kills: int, master: str, folder: Path) -> dict[
         conf={**SPECULATION, **(CLUSTER if clustered else {})},
         options={"shared_filesystem": True, "retained_checkpoints": chance.randint(1, 4)},
     )
-    killer = Killer(lambda: errand, chance, log=lambda text: print(f"  round {number}: {text}", flush=True))
+    killer = Killer(
+        lambda: errand, chance, log=lambda text: print(f"  round {number}: {text}", flush=True), spread=2.5
+    )
     how = moments(chance, [*KINDS, *(["executor"] * 3 if clustered else [])], list(POINTS))
     began, batches = time.monotonic(), 0
-    feed = Feed(inbox, every=1.5)
+    feed = Feed(inbox, every=4)
     feed.start()
     wrong: list[str] = []
     fenced = 0

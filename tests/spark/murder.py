@@ -198,6 +198,8 @@ class Killer:
     errand: Callable[[], Errand]
     chance: random.Random
     log: Callable[[str], None] = print
+    spread: float = 1.0
+    """How late a kill can come, in times of what the run took to start."""
     kills: list[str] = field(default_factory=list)
     restarts: int = 0
 
@@ -226,7 +228,7 @@ class Killer:
 
     def _at_random(self, run: Run, how: str, patience: float) -> bool:
         run.until(lambda r: r.events or r.ended, patience, "sign of life")
-        share = self.chance.uniform(-0.2, 1.0)
+        share = self.chance.uniform(-0.2, self.spread)
         if share > 0:
             run.until(lambda r: r.told("claimed") or r.ended, patience, "claim")
         # How long the run took to start tells how long things take on this machine just now.
