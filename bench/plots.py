@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ def draw(plot: Plot, folder: Path) -> Path:
 
     matplotlib.use("svg")
     matplotlib.rcParams.update({"svg.hashsalt": "stateflow", "svg.fonttype": "none", "font.size": 10})
-    from matplotlib import pyplot
+    from matplotlib import pyplot, ticker
 
     figure, axes = pyplot.subplots(figsize=(8, 3.6), layout="constrained")
     (_bars if plot.kind == "bars" else _lines)(axes, plot)
@@ -26,6 +27,7 @@ def draw(plot: Plot, folder: Path) -> Path:
         axes.set_yscale("log")
     else:
         axes.set_ylim(bottom=0)
+        axes.yaxis.set_major_formatter(ticker.StrMethodFormatter("{x:,.10g}"))
     axes.set_title(plot.title)
     axes.set_xlabel(plot.x_label)
     axes.set_ylabel(plot.y_label)
@@ -47,9 +49,11 @@ def _bars(axes: Any, plot: Plot) -> None:
         at = [i + (number - (len(plot.series) - 1) / 2) * width for i in range(len(values))]
         bars = axes.bar(at, values, width, color=COLOURS[number % len(COLOURS)], label=name)
         axes.bar_label(bars, [f"{v:,.0f}" if v >= 100 else f"{v:.2f}" for v in values], padding=2, fontsize=8)
-    axes.set_xticks(
-        range(len(plot.x)), [str(x).replace(": ", ":\n").replace(" (", "\n(") for x in plot.x], fontsize=8
-    )
+    names = [
+        textwrap.fill(str(x), round(90 / len(plot.x)), break_on_hyphens=False, break_long_words=False)
+        for x in plot.x
+    ]
+    axes.set_xticks(range(len(plot.x)), names, fontsize=8)
 
 
 def _lines(axes: Any, plot: Plot) -> None:
