@@ -117,7 +117,7 @@ class _Run:
         self._known_epoch = 0
         cache = Path(self.options.cache_dir) if self.options.cache_dir else cache_folder()
         self.cache = str(cache / "state")
-        self.scratch = self.options.scratch_dir or str(cache / "scratch")
+        self.scratch = str(Path(self.options.scratch_dir or cache / "scratch").absolute())
 
     def run(self) -> RunReport:
         self._check_before_spark()
