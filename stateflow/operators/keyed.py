@@ -33,6 +33,7 @@ FIRED_AT_ONCE = 10_000
 """Timers that are read ahead."""
 _NEVER = -(1 << 63)
 _LIBRARY = str(Path(__file__).parents[1]) + os.sep
+NO_KEY = "keyed state was used where there is no key: use it in process or in a timer's handler"
 PREFETCH_SHARE = 0.5
 """A batched look-up pays when at least this share of the keys reads the state."""
 
@@ -313,14 +314,34 @@ class KeyedEngine:
         )
 
     def _user(self, what: str, method: Callable[..., Any], *, without_context: bool = False) -> None:
+        """Code of the operator's life cycle, which stands on no key."""
+        self._leave_key()
         try:
             method() if without_context else method(self.context)
-        except StateflowError:
-            raise
+            if self.cursor.dirty:
+                self.cursor.discard()
+                raise UsageError(NO_KEY)
+        except StateflowError as error:
+            raise type(error)(f"operator {self.spec.uid!r}, {what}: {error}") from error
         except Exception as error:
             raise UserCodeError(
                 f"operator {self.spec.uid!r} failed in {what}: {told(error)}: mend the code or the data"
             ) from error
+
+    def _leave_key(self) -> None:
+        self.cursor.base = _NoKey()
+        for state in self.binding.stored:
+            state._values = _NoKey()
+
+
+class _NoKey(list[Any]):
+    """Stands in for keys and values where there are none."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise UsageError(NO_KEY)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise UsageError(NO_KEY)
 
 
 def _frames(error: Exception) -> list[traceback.FrameSummary]:

@@ -200,6 +200,50 @@ def test_any_row_can_be_a_dead_letter(tmp_path: Path, row: Any) -> None:
     assert letter[5] == 1
 
 
+def _set(process: Any) -> None:
+    process.total.value = 5
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda p: p.total.value,
+        _set,
+        lambda p: p.total.clear(),
+        lambda p: p.skus.add("x"),
+        lambda p: p.skus.get(),
+        lambda p: p.seen.get("x"),
+        lambda p: p.seen.update({"x": 1}),
+        lambda p: p.idle.set(EPOCH),
+    ],
+)
+@pytest.mark.parametrize("where", ["open", "close"])
+def test_keyed_state_is_refused_where_there_is_no_key(tmp_path: Path, use: Any, where: str) -> None:
+    class Early(sf.KeyedProcess[int, Any, Any]):
+        total = sf.ValueState(int, default=0)
+        skus = sf.ListState(str)
+        seen = sf.MapState(str, int)
+        idle = sf.Timer("event")
+
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+            self.total.value += 1
+
+        @idle.fires
+        def on_idle(self, key: int, at: datetime, ctx: sf.Context) -> None: ...
+
+    setattr(Early, where, lambda self, ctx=None: use(self))
+    made = engine(Early, on := backend(tmp_path))
+    if where == "close":
+        made.run(chunk({1: [1]}))
+    before = list(on.written)
+    with pytest.raises(
+        sf.UsageError, match=f"operator 'op', {where}: keyed state was used where there is no key: use it in"
+    ):
+        made.open() if where == "open" else made.close()
+    assert on.written == before
+    assert not made.cursor.dirty
+
+
 # ---- timers ----
 
 
