@@ -208,7 +208,7 @@ class Options:
         10_000, "Most diverted rows a subtask keeps in one batch; one more fails the batch.", least=1
     )
     dead_letter_threshold: int = _number(
-        1_000, "Most rows that one batch may divert to dead letters before it fails; 0 for no limit."
+        1_000, "Most keys whose rows one batch may divert to dead letters before it fails; 0 for no limit."
     )
     shared_filesystem: bool = _flag(
         False, "Says that a file:// root is the same folder on every host, so that a cluster may use it."

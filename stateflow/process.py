@@ -9,7 +9,7 @@ from random import Random
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 from stateflow.errors import UsageError
-from stateflow.state.declare import Declared, declared
+from stateflow.state.declare import Declaration, Declared, declared
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -79,7 +79,27 @@ class Context(Protocol):
     def emit(self, output: Output[Any], row: Any) -> None: ...
 
 
-class Process(Generic[K]):
+class _Body(dict[str, Any]):
+    """The body of a process class while it is read: a second state of one name is refused, not swallowed."""
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if isinstance(value, Declaration) and isinstance(self.get(name), Declaration):
+            raise UsageError(
+                f"state {name!r} is declared twice in {self.get('__qualname__', 'one class')}: rename one of them"
+            )
+        super().__setitem__(name, value)
+
+
+class _ProcessType(type):
+    @classmethod
+    def __prepare__(mcs, name: str, bases: tuple[type, ...], /, **options: Any) -> _Body:
+        return _Body()
+
+    def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any], /, **options: Any) -> _ProcessType:
+        return super().__new__(mcs, name, bases, dict(body), **options)
+
+
+class Process(Generic[K], metaclass=_ProcessType):
     """Common to all process classes: declared state, life cycle, hooks."""
 
     def open(self, ctx: Context) -> None:

@@ -69,7 +69,8 @@ class BoundListState(Bound, Generic[T]):
         yield from added
 
     def get(self) -> list[T]:
-        return list(self)
+        # Not list(self), which would ask for the length first and scan twice.
+        return list(iter(self))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -78,3 +78,11 @@ def test_a_type_that_cannot_be_stored_names_operator_and_state(state: Any, messa
     with pytest.raises(sf.StateflowError) as caught:
         schemas(made, "op")
     assert str(caught.value).startswith(message)
+
+
+def test_a_second_state_of_one_name_in_a_class_is_refused_and_named() -> None:
+    with pytest.raises(sf.UsageError, match=r"state 'total' is declared twice in .*Twice"):
+
+        class Twice(sf.KeyedProcess[int, Any, Any]):
+            total = sf.ValueState(float, default=0.0)
+            total = sf.ValueState(int, default=0)  # type: ignore[assignment]
