@@ -95,7 +95,9 @@ class _ProcessType(type):
     def __prepare__(mcs, name: str, bases: tuple[type, ...], /, **options: Any) -> _Body:
         return _Body()
 
-    def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any], /, **options: Any) -> _ProcessType:
+    def __new__(
+        mcs, name: str, bases: tuple[type, ...], body: dict[str, Any], /, **options: Any
+    ) -> _ProcessType:
         return super().__new__(mcs, name, bases, dict(body), **options)
 
 

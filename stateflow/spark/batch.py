@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from stateflow.checkpoint.records import OperatorListState, OperatorState, Prepared, Record, Shard
 from stateflow.errors import StateflowError, UsageError
-from stateflow.flow import MAIN, Flow, KeyedNode, SinkNode, SourceNode, Stream, TransformNode, UnionNode
+from stateflow.flow import MAIN, Flow, KeyedNode, Node, SinkNode, SourceNode, Stream, TransformNode, UnionNode
 from stateflow.operators.compatibility import check_key, resolve_states, state_ids
 from stateflow.operators.context import Moment
 from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
@@ -138,11 +138,21 @@ class Batch:
         if key not in self._made:
             frame = self._evaluated(stream)
             if not isinstance(stream.node, KeyedNode) and len(self.settings.flow.consumers(stream.node)) > 1:
-                # Every reader would otherwise read the source again, and see what a nondeterministic step made anew.
-                frame = frame.persist()
-                self._persisted.append(frame)
+                frame = self._shared(stream.node, frame)
             self._made[key] = frame
         return self._made[key]
+
+    def _shared(self, node: Node, frame: DataFrame) -> DataFrame:
+        """A frame with several readers: each would otherwise read the source again, and see what a nondeterministic
+        step made anew. Cached blocks die with their executor and are made anew too, so on a cluster it goes to files."""
+        if self.settings.shared_scratch:
+            frame = frame.persist()
+            self._persisted.append(frame)
+            return frame
+        settings = self.settings
+        place = Place(settings.job_uuid, settings.job, node.uid, self.moment.slot, self.place.epoch)
+        files = settings.stager.stage(frame, place)
+        return settings.stager.read(self.spark, files, frame.schema)
 
     def _evaluated(self, stream: Stream) -> DataFrame:
         node = stream.node
