@@ -249,7 +249,7 @@ class KeyedStream:
         *,
         state: Mapping[str, Any],
         output: Any,
-        chunk_rows: int = 1_000_000,
+        chunk_rows: int = 2_000_000,
     ) -> Stream:
         """Columnar: `function(table, state, ctx) -> table` over whole keys, as long as a chunk holds them.
 

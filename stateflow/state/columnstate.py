@@ -63,13 +63,13 @@ class ColumnState:
         self.backend: Backend | None = None
         self.changed = False
         self.keys = 0
+        self._last: tuple[list[Any], list[bytes], Any] | None = None
 
     def get(self, keys: Any) -> pa.Table:
         """The state of each key, in their order; null where there is none."""
-        parts = self._parts(keys)
-        full, order = self._full(parts)
+        full, order = self._full(self._parts(keys))
         assert self.backend is not None
-        found = self.backend.get_many([full[i] for i in order.tolist()])
+        found = self.backend.get_many(full)
         self.keys += len(full)
         table = self._decoded(found)
         back = np.empty(len(order), dtype=np.int64)
@@ -81,13 +81,13 @@ class ColumnState:
         full, order = self._full(self._parts(keys))
         raw = self._encoded(values.take(pa.array(order)) if len(order) else values)
         assert self.backend is not None
-        self.backend.write(zip([full[i] for i in order.tolist()], raw, strict=True))
+        self.backend.write(zip(full, raw, strict=True))
         self.changed = True
 
     def delete(self, keys: Any) -> None:
         full, _ = self._full(self._parts(keys))
         assert self.backend is not None
-        self.backend.write((key, None) for key in sorted(full))
+        self.backend.write((key, None) for key in full)
         self.changed = True
 
     def _parts(self, keys: Any) -> list[Any]:
@@ -99,17 +99,27 @@ class ColumnState:
         return [c.combine_chunks() if isinstance(c, pa.ChunkedArray) else c for c in columns]
 
     def _full(self, parts: Sequence[Any]) -> tuple[list[bytes], Any]:
-        """Full keys, and the order in which they are sorted."""
+        """Full keys, sorted, and the order in which the given ones are sorted."""
+        last = self._last
+        if last is not None and len(last[0]) == len(parts) and all(map(pa.Array.equals, last[0], parts)):
+            return last[1], last[2]
+        full, order = self._sorted(parts)
+        # What was read is written back next, nearly always under the same keys.
+        self._last = (list(parts), full, order)
+        return full, order
+
+    def _sorted(self, parts: Sequence[Any]) -> tuple[list[bytes], Any]:
         if self._codec.types == ("int",):
             values = parts[0].to_numpy(zero_copy_only=False)
             groups = hash_longs(values) % self._max
             order = np.lexsort((values, groups))
-            return self._codec.encode_many([values], groups, self._id), order
+            return self._codec.encode_many([values[order]], groups[order], self._id), order
         columns = [part.to_pylist() for part in parts]
         keys = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         groups = np.array([xxhash64(key) % self._max for key in keys], dtype=np.int64)
         full = self._codec.encode_many(parts, groups, self._id)
-        return full, np.array(sorted(range(len(full)), key=full.__getitem__), dtype=np.int64)
+        by_key = sorted(range(len(full)), key=full.__getitem__)
+        return [full[i] for i in by_key], np.array(by_key, dtype=np.int64)
 
     def _decoded(self, found: Sequence[bytes | None]) -> pa.Table:
         if not self._fixed:

@@ -12,6 +12,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
+from operator import le
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from stateflow.state.corruption import translated
 from stateflow.state.encoding import group_range
 from stateflow.state.keyindex import KeyIndex
 from stateflow.state.options import RocksOptions, database_options
+from stateflow.state.walk import GLANCE, walk
 
 NAME: Final = "rocksdb"
 
@@ -61,6 +63,8 @@ class RocksBackend:
         self._ranges = 0
         self._flushed: list[int] = []
         self._bare = not shard.files
+        self._dense = True
+        """Whether walking from key to key has paid so far."""
         self._db: Rdict | None = None
         self._database_options = database_options(options, shard.bytes)
         self._no_wal = WriteOptions()
@@ -111,16 +115,30 @@ class RocksBackend:
         buffer = self._buffer
         try:
             if not buffer:
-                return self._opened[list(keys)] or ()
+                return self._look_up(list(keys))
             values: list[Any] = [buffer.get(key, _ABSENT) for key in keys]
             missing = [at for at, value in enumerate(values) if value is _ABSENT]
             if missing:
-                stored = self._opened[[keys[at] for at in missing]]
-                for at, value in zip(missing, stored or (), strict=True):
+                stored = self._look_up([keys[at] for at in missing])
+                for at, value in zip(missing, stored, strict=True):
                     values[at] = value
             return values
         except Exception as error:
             raise translated(error, self._directory) from error
+
+    def _look_up(self, keys: list[bytes]) -> list[bytes | None]:
+        if self._bare:
+            return [None] * len(keys)
+        values: list[bytes | None] = []
+        if self._dense and len(keys) > GLANCE and all(map(le, keys, islice(keys, 1, None))):
+            at = self._opened.iter()
+            values = walk(at, keys)
+            # An iterator ends at a damaged block as if it were the last.
+            at.status()
+            self._dense = len(values) == len(keys)
+        rest = keys[len(values) :]
+        looked_up: Any = self._opened[rest] if rest else ()  # type: ignore[index]
+        return [*values, *looked_up]
 
     def put(self, key: bytes, value: bytes) -> None:
         self._buffer[key] = value
@@ -138,7 +156,7 @@ class RocksBackend:
         pending = iter(changes)
         while chunk := list(islice(pending, 10_000)):
             self._buffer.update(chunk)
-            self._written += sum(len(value) for _, value in chunk if value) + _ENTRY_OVERHEAD * len(chunk)
+            self._written += sum(map(len, [v for _, v in chunk if v])) + _ENTRY_OVERHEAD * len(chunk)
             if self._written > self._limit:
                 self._make_room()
 

@@ -85,4 +85,4 @@ def test_a_second_state_of_one_name_in_a_class_is_refused_and_named() -> None:
 
         class Twice(sf.KeyedProcess[int, Any, Any]):
             total = sf.ValueState(float, default=0.0)
-            total = sf.ValueState(int, default=0)  # type: ignore[assignment]
+            total = sf.ValueState(int, default=0)  # type: ignore[assignment]  # noqa: PIE794
