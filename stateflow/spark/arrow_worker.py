@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,7 +67,6 @@ def arrow_worker(task: ArrowTask, acks: Any) -> Callable[[Iterator[Any]], Iterat
 def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
     from pyspark import TaskContext
 
-    began = time.perf_counter()
     spare_the_collector()
     spark_task = TaskContext.get()
     assert spark_task is not None
@@ -102,9 +99,6 @@ def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
     finally:
         feed.close()
         shards.close()
-    metrics = {**shards.metrics, **shards.cache_metrics()}
-    metrics["task_s"] = time.perf_counter() - began
-    metrics["max_peak_rss"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
     ack = Ack(
         operator=task.uid,
         subtask=index,
@@ -115,7 +109,7 @@ def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
         rows_out=rows_out,
         keys=state.keys,
         counters={name: c.value for name, c in context.metrics.counters.items()},
-        metrics=metrics,
+        metrics=shards.measured(),
         host=socket.gethostname(),
     )
     acks.add([msgspec.msgpack.encode(ack)])

@@ -28,7 +28,7 @@ from stateflow.spark.acks import Ack, AckList, collected, decoded, total
 from stateflow.spark.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.columns import RowReader
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
-from stateflow.spark.inputs import SourceFrames, with_lateness
+from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.place import TaskPlace
 from stateflow.spark.placement import Placement
 from stateflow.spark.sinks.base import Place, Sink
@@ -161,13 +161,7 @@ class Batch:
         if isinstance(node, TransformNode):
             return self._transformed(node)
         if isinstance(node, UnionNode):
-            frames = [self._frame(s) for s in node.inputs]
-            if any(LATE in f.columns for f in frames):
-                frames = [f if LATE in f.columns else f.withColumn(LATE, F.lit(False)) for f in frames]
-            out = frames[0]
-            for other in frames[1:]:
-                out = out.unionByName(other)
-            return out
+            return unioned([self._frame(s) for s in node.inputs])
         if isinstance(node, KeyedNode) and self._direct(node):
             return self._start(node, None)
         raise UsageError(f"{node.uid!r} puts out no rows called {stream.output!r}")

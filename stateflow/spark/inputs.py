@@ -90,7 +90,7 @@ def _opened(spark: SparkSession, node: SourceNode) -> DataFrame:
     except StateflowError:
         raise
     except Exception as error:
-        raise UsageError(f"source {node.uid!r} cannot be opened: {_first_line(error)}") from error
+        raise UsageError(f"source {node.uid!r} cannot be opened: {first_line(error)}") from error
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
         raise UsageError(f"source {node.uid!r} gives no streaming DataFrame: open it with spark.readStream")
     types = dict(frame.dtypes)
@@ -227,5 +227,16 @@ def advanced(
     return out
 
 
-def _first_line(error: Exception) -> str:
+def unioned(frames: Sequence[DataFrame]) -> DataFrame:
+    """The rows of all, columns matched by name; rows of a stream without lateness are not late."""
+    if any(LATE in frame.columns for frame in frames):
+        frames = [f if LATE in f.columns else f.withColumn(LATE, F.lit(False)) for f in frames]
+    out = frames[0]
+    for other in frames[1:]:
+        out = out.unionByName(other)
+    return out
+
+
+def first_line(error: Exception) -> str:
+    """What of Spark's long messages fits into a sentence."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

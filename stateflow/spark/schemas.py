@@ -13,7 +13,7 @@ from stateflow.flow import MAIN, Flow, KeyedNode, SourceNode, Stream, TransformN
 from stateflow.operators.compatibility import check_key
 from stateflow.rows import row_type
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
-from stateflow.spark.inputs import OpenInputs
+from stateflow.spark.inputs import OpenInputs, first_line, unioned
 from stateflow.state.keygroups import default_assignment
 
 
@@ -44,7 +44,7 @@ class Outline:
                 raise
             except Exception as error:
                 raise IncompatibleError(
-                    f"operator {node.uid!r}: its input does not fit: {_first_line(error)}"
+                    f"operator {node.uid!r}: its input does not fit: {first_line(error)}"
                 ) from error
 
     def schema(self, stream: Stream) -> Any:
@@ -77,15 +77,6 @@ class Outline:
             except StateflowError:
                 raise
             except Exception as error:
-                raise UsageError(f"{node.uid} fails on its input: {_first_line(error)}") from error
+                raise UsageError(f"{node.uid} fails on its input: {first_line(error)}") from error
             return out  # type: ignore[no-any-return]
-        if any(LATE in f.columns for f in frames):
-            frames = [f if LATE in f.columns else f.withColumn(LATE, F.lit(False)) for f in frames]
-        out = frames[0]
-        for other in frames[1:]:
-            out = out.unionByName(other)
-        return out
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+        return unioned(frames)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import time
 from collections.abc import Callable
@@ -24,6 +25,7 @@ class TaskShards:
     def __init__(
         self, shards: tuple[Shard, ...], place: TaskPlace, open_shard: Callable[[str], OpenShard]
     ) -> None:
+        self._began = time.perf_counter()
         self._place = place
         self._open_shard = open_shard
         self._handles: list[Shard | Future[Shard]] = list(shards)
@@ -107,13 +109,17 @@ class TaskShards:
         """Waits until everything is stored; the first failed upload raises."""
         return tuple(h.result() if isinstance(h, Future) else h for h in self._handles)
 
-    def cache_metrics(self) -> dict[str, float]:
+    def measured(self) -> dict[str, float]:
+        """The task's own figures, for its ack."""
         cache = self._place.cache()
         hits, misses, fetched = self._cache_before
         return {
+            **self.metrics,
             "cache_hits": cache.hits - hits,
             "cache_misses": cache.misses - misses,
             "fetched_bytes": cache.bytes_fetched - fetched,
+            "task_s": time.perf_counter() - self._began,
+            "max_peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
         }
 
     def close(self) -> None:

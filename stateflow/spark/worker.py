@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import gc
 import json
-import resource
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,7 +129,6 @@ class _Subtask:
         self.attempt = context.taskAttemptId() if context is not None else 0
         self.given = task.shards[self.index]
         self.shards = TaskShards(self.given, task.place, task.open_shard)
-        self.began = time.perf_counter()
 
     def run(self, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
         task = self.task
@@ -152,12 +150,15 @@ class _Subtask:
             elements = _elements(engine)
             staged = outputs.close()
             handles = self.shards.handles()
-        finally:
+        except BaseException:
+            # What failed first is what the user must hear of, not what `close` says of it afterwards.
+            with suppress(Exception):
+                engine.close()
+            raise
+        else:
             engine.close()
+        finally:
             self.shards.close()
-        metrics = {**self.shards.metrics, **self.shards.cache_metrics()}
-        metrics["task_s"] = time.perf_counter() - self.began
-        metrics["max_peak_rss"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
         ack = Ack(
             operator=task.spec.uid,
             subtask=self.index,
@@ -171,7 +172,7 @@ class _Subtask:
             dead_letters=engine.dead_letters,
             timers=engine.timers_fired,
             counters={name: c.value for name, c in engine.context.metrics.counters.items()},
-            metrics=metrics,
+            metrics=self.shards.measured(),
             host=socket.gethostname(),
         )
         acks.add([msgspec.msgpack.encode(ack)])
