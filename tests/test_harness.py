@@ -431,3 +431,33 @@ def test_it_runs_in_milliseconds() -> None:
     for n in range(100):
         harness.rows(Order(n % 10, "a", 1.0))
     assert (time.perf_counter() - began) / 100 < 0.02
+
+
+def test_a_default_that_could_be_changed_in_place_is_refused() -> None:
+    @dataclass
+    class Accumulator:
+        n: int = 0
+
+    with pytest.raises(
+        sf.UsageError, match="shared by all keys: give a factory, such as default=Accumulator"
+    ):
+        sf.ValueState(Accumulator, default=Accumulator())
+    assert sf.ValueState(Accumulator, default=Accumulator).default is Accumulator
+
+
+def test_a_timer_that_is_set_again_to_where_it_was_waits_for_the_next_batch() -> None:
+    class Restless(sf.KeyedProcess[int, Any, str]):
+        tick = sf.Timer("processing")
+
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> None:
+            self.tick.set(timedelta(0))
+
+        @tick.fires
+        def again(self, key: int, at: datetime, ctx: sf.Context) -> Any:
+            self.tick.set(timedelta(0))
+            yield f"{key} fired"
+
+    harness = sf.testing.KeyedHarness(Restless, key=lambda row: row)
+    assert harness.rows(1) == ["1 fired"]
+    # Once for where it was, once for the now that it was set to; then it would be set to where it is.
+    assert harness.advance(now=timedelta(seconds=1)) == ["1 fired", "1 fired"]

@@ -18,7 +18,16 @@ from typing import Any
 
 import msgspec
 
-from stateflow.errors import StateflowError, UsageError
+from stateflow.errors import (
+    BusyError,
+    CorruptError,
+    DisagreementError,
+    FencedError,
+    IncompatibleError,
+    StateflowError,
+    UnavailableError,
+    UsageError,
+)
 from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
@@ -36,6 +45,20 @@ _LIBRARY = str(Path(__file__).parents[1]) + os.sep
 NO_KEY = "keyed state was used where there is no key: use it in process or in a timer's handler"
 PREFETCH_SHARE = 0.5
 """A batched look-up pays when at least this share of the keys reads the state."""
+
+
+_NEVER_DIVERTED = (
+    BusyError, CorruptError, DisagreementError, FencedError, IncompatibleError, UnavailableError, MemoryError,
+)  # fmt: skip
+"""Not the key's fault: diverted, a damaged file would turn every key into a dead letter."""
+
+
+class StreamError(BaseException):
+    """The rows themselves could not be read, which user code and dead letters must not take for a key's own failure."""
+
+    def __init__(self, cause: Exception) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
 
 
 class UserCodeError(StateflowError):
@@ -169,6 +192,8 @@ class KeyedEngine:
     def _failed(self, error: Exception, key: Any, inputs: tuple[Iterator[Any], ...]) -> None:
         spec = self.spec
         self.cursor.discard()
+        if isinstance(error, _NEVER_DIVERTED):
+            raise error
         if spec.on_error != "dead_letter":
             if isinstance(error, StateflowError):
                 raise error
@@ -199,15 +224,20 @@ class KeyedEngine:
     def fire(self, groups: range) -> Iterator[None]:
         """Fires timers that are due in these key groups, in time order; yields when output should be taken."""
         self.context.late = False
+        held: set[tuple[bytes, str]] = set()
         while batch := self._next_due(groups):
             bound = batch[-1]
             fired = False
             while batch:
                 at, base, name = heapq.heappop(batch)
-                if not self._stand_on(base, name, at):
+                if (base, name) in held or not self._stand_on(base, name, at):
                     continue  # an earlier handler of this batch moved or cleared it
                 fired = True
                 self._fire_one(at, name)
+                again = self.binding.timers[name].micros
+                if again is not None and again <= at:
+                    # Set again to where it was: it would fire for ever, so its turn is the next batch.
+                    held.add((base, name))
                 # What the handler set comes in its turn, when that is before what was read ahead.
                 for other, timer in self.binding.timers.items():
                     next_at = timer.micros
@@ -329,6 +359,7 @@ class KeyedEngine:
             ) from error
 
     def _leave_key(self) -> None:
+        self.cursor.serial += 1
         self.cursor.base = _NoKey()
         for state in self.binding.stored:
             state._values = _NoKey()

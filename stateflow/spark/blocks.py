@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
 from stateflow.operators.context import OperatorContext
-from stateflow.operators.keyed import Chunk
+from stateflow.operators.keyed import Chunk, StreamError
 from stateflow.rows import RowType
 from stateflow.spark.columns import RowReader, values_of
 from stateflow.state.keycodec import KeyCodec
@@ -151,15 +151,23 @@ class Blocks:
         self._shape = shape
         self._ahead: deque[Block] = deque()
         self.rows_in = 0
+        self._failed: StreamError | None = None
 
     def peek(self) -> Block | None:
-        while not self._ahead:
-            batch = next(self._batches, None)
-            if batch is None:
-                return None
-            if batch.num_rows:
-                self.rows_in += batch.num_rows
-                self._ahead.append(Block(batch, self._shape))
+        if self._failed is not None:
+            raise self._failed
+        try:
+            while not self._ahead:
+                batch = next(self._batches, None)
+                if batch is None:
+                    return None
+                if batch.num_rows:
+                    self.rows_in += batch.num_rows
+                    self._ahead.append(Block(batch, self._shape))
+        except Exception as error:
+            # It may be user code that is pulling rows, and to ask again must not look like the end of the input.
+            self._failed = StreamError(error)
+            raise self._failed from error
         return self._ahead[0]
 
     def take(self) -> Block | None:
@@ -170,6 +178,12 @@ class Blocks:
 
     def chunks(self, context: OperatorContext, cuts: Sequence[int]) -> Iterator[tuple[int, Chunk]]:
         """`(shard index, chunk)`; `cuts` are the first key groups of the task's shards, ascending."""
+        try:
+            yield from self._chunks(context, cuts)
+        except StreamError as error:
+            raise error.cause from None
+
+    def _chunks(self, context: OperatorContext, cuts: Sequence[int]) -> Iterator[tuple[int, Chunk]]:
         while (block := self.take()) is not None:
             ahead = self.peek()
             spans = ahead is not None and ahead.keys[0] == block.keys[-1]

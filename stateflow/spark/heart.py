@@ -8,7 +8,6 @@ import time
 
 from stateflow.checkpoint.control import Heartbeat, beat, stop_requested
 from stateflow.checkpoint.writer import Writer
-from stateflow.errors import StateflowError
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +42,7 @@ class Heart(threading.Thread):
                 ),
             )  # fmt: skip
             request = stop_requested(writer.store, writer.layout, writer.epoch)
-        except StateflowError as error:
+        except Exception as error:
             # The run's own writes will say so if the store stays away; a missed beat alone ends nothing.
             _log.warning("no heartbeat: %s", error)
             return

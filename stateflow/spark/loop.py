@@ -298,7 +298,7 @@ class BatchLoop:
                     Progress(epoch=writer.epoch, slot=slot, statistics=statistics, at=at),
                 )
                 writer.collect(self.options.retained_checkpoints, orphans=orphans)
-            except StateflowError as error:
+            except Exception as error:
                 # Old checkpoints that stay do no harm; the next collection tries again.
                 _log.warning("checkpoints were not tidied up: %s", error)
 

@@ -417,7 +417,8 @@ class _Run:
                 if endless and loop.due():
                     loop.input_free()
         except Exception as error:
-            if self.stop.is_set() and (loop.failure is None or isinstance(loop.failure, InterruptedError)):
+            loop.ended = True
+            if self.stop.is_set() and isinstance(loop.failure, InterruptedError):
                 return
             if loop.failure is not None:
                 raise loop.failure from None

@@ -16,7 +16,7 @@ import pyarrow as pa
 from stateflow.checkpoint.records import FileRef, Shard
 from stateflow.errors import StateflowError
 from stateflow.operators.context import Moment
-from stateflow.operators.keyed import KeyedEngine
+from stateflow.operators.keyed import KeyedEngine, StreamError
 from stateflow.operators.spec import OperatorSpec
 from stateflow.spark.acks import Ack
 from stateflow.spark.blocks import Blocks, Shape
@@ -61,10 +61,16 @@ def keyed_worker(task: KeyedTask, acks: Any) -> Callable[[Iterator[Any]], Iterat
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         try:
             yield from _Subtask(unpacked(code, user_paths)).run(batches, acks)
+        except StreamError as error:
+            raise told_by(error.cause) from error.cause
         except StateflowError as error:
             raise marked(error) from error
 
     return run
+
+
+def told_by(cause: Exception) -> Exception:
+    return marked(cause) if isinstance(cause, StateflowError) else cause
 
 
 def marked(error: StateflowError) -> RuntimeError:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import date, timedelta
+from decimal import Decimal
+from enum import Enum
 from typing import Any, Generic, TypeVar, overload
+from uuid import UUID
+
+import msgspec
 
 from stateflow.errors import UsageError
 
@@ -61,6 +66,22 @@ def micros(duration: str | timedelta) -> int:
         ) from None
 
 
+def _unchangeable(value: Any) -> bool:
+    """Whether a value can stand in for every key: nothing in it can be changed in place."""
+    if value is None or isinstance(
+        value, (bool, int, float, str, bytes, date, timedelta, Decimal, Enum, UUID)
+    ):
+        return True
+    if isinstance(value, (tuple, frozenset)):
+        return all(map(_unchangeable, value))
+    parameters = getattr(value, "__dataclass_params__", None)
+    if parameters is not None and parameters.frozen:
+        return all(_unchangeable(getattr(value, name)) for name in value.__dataclass_fields__)
+    if isinstance(value, msgspec.Struct) and value.__struct_config__.frozen:
+        return all(_unchangeable(getattr(value, name)) for name in value.__struct_fields__)
+    return False
+
+
 class ValueState(Declaration, Generic[T]):
     """One value per key. `default` stands in while there is none; a mutable default is a factory."""
 
@@ -70,7 +91,7 @@ class ValueState(Declaration, Generic[T]):
         self, type: type[T] | Any, default: T | Callable[[], T] | None = None, **options: Any
     ) -> None:
         super().__init__(**options)
-        if isinstance(default, (list, dict, set, bytearray)):
+        if not callable(default) and not _unchangeable(default):
             raise UsageError(
                 f"a default of type {default.__class__.__name__} would be shared by all keys: "
                 f"give a factory, such as default={default.__class__.__name__}"

@@ -16,6 +16,8 @@ R = TypeVar("R")
 
 _ABSENT: Any = object()
 _UNREAD: Any = object()
+_IMMUTABLE = frozenset({"bool", "int", "float", "str", "bytes", "date", "datetime", "decimal"})
+"""Values that can wait for the end of the chunk: nobody can change them meanwhile."""
 
 
 class StoredState(Bound, Generic[T]):
@@ -26,6 +28,7 @@ class StoredState(Bound, Generic[T]):
         "_cleared",
         "_dumps_many",
         "_loads_many",
+        "_mutable",
         "_set_at",
         "_ttl",
         "_values",
@@ -40,6 +43,7 @@ class StoredState(Bound, Generic[T]):
         self.serializer = serializer
         self._dumps_many, self._loads_many = bulk(serializer)
         self._ttl = ttl
+        self._mutable = serializer.schema not in _IMMUTABLE
         self._values: list[Any] = []
         """By key of the chunk; `_UNREAD` and `_ABSENT` stand for what they say."""
         self._cleared = False
@@ -86,6 +90,8 @@ class StoredState(Bound, Generic[T]):
         changed = self._set_at
         if not changed or changed[-1] != i:
             changed.append(i)
+        if self._mutable:
+            self._touch()
 
     def exists(self) -> bool:
         """Whether the key has a value of its own."""
@@ -95,9 +101,28 @@ class StoredState(Bound, Generic[T]):
         self._set(_ABSENT)
         self._cleared = True
 
+    def flush(self, changes: list[Change]) -> None:
+        """Values that could still be changed in place are written when their key is done, not with the chunk."""
+        self._dirty = False
+        cursor = self._cursor
+        i = self._set_at.pop()
+        value = self._values[i]
+        if value is _ABSENT:
+            changes.append((cursor.full(self._id), None))
+            return
+        try:
+            if self._ttl is None:
+                raw = self.serializer.dumps(value)
+            else:
+                raw = self.serializer.dumps_with_expiry(value, cursor.now + self._ttl)
+        except StateflowError as error:
+            raise self._wrong(error) from error
+        changes.append((cursor.full(self._id), raw))
+
     def discard(self) -> None:
+        self._dirty = False
         if self._set_at and self._set_at[-1] == self._cursor.i:
-            self._set_at.pop()
+            self._values[self._set_at.pop()] = _UNREAD
 
     def collect(self, keys: list[bytes] | None, changes: list[Change]) -> None:
         """The chunk is done: its changes follow those of other states. `keys` are full keys, when they are known."""
@@ -172,6 +197,8 @@ class BoundValueState(StoredState[T]):
         changed = self._set_at
         if not changed or changed[-1] != i:
             changed.append(i)
+        if self._mutable:
+            self._touch()
 
 
 class BoundReducingState(StoredState[T]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,77 @@ def test_what_failed_first_is_told_not_what_close_says_of_it(tmp_path: Path) -> 
         )
     assert acks.acks == []
     assert not list((tmp_path / "scratch").glob("task-*"))
+
+
+class Diverts(Sum):
+    """Swallows nothing itself: its operator diverts keys that it fails on."""
+
+
+def diverting(folder: Path, process: type[Any]) -> KeyedTask:
+    made = task(folder, process, Shard(first=0, last=127, backend="rocksdb"))
+    return replace(made, spec=replace(made.spec, on_error="dead_letter"))
+
+
+def test_rows_that_cannot_be_read_are_not_taken_for_a_keys_own_failure(tmp_path: Path) -> None:
+    acks = Acks()
+    damaged = batch(7, 8).set_column(1, "_sf_key0", pa.array([7, None], pa.int64()))
+    with pytest.raises(RuntimeError, match="null in key column"):
+        list(keyed_worker(diverting(tmp_path, Diverts), acks)(iter([batch(1, 7), batch(7), damaged])))
+    assert acks.acks == []
+
+
+def test_a_stream_that_breaks_off_is_not_the_end_of_the_input(tmp_path: Path) -> None:
+    class Tolerant(Sum):
+        def process(self, key: int, rows: Iterator[Event], ctx: sf.Context) -> Iterator[Total]:
+            try:
+                yield from super().process(key, rows, ctx)
+            except Exception:
+                yield Total(key, -1.0)
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield batch(1, 7)
+        yield batch(7)
+        raise OSError("the connection is gone")
+
+    acks = Acks()
+    with pytest.raises(OSError, match="the connection is gone"):
+        list(keyed_worker(diverting(tmp_path, Tolerant), acks)(broken()))
+    assert acks.acks == []
+
+
+def test_a_damaged_file_makes_no_dead_letters(tmp_path: Path) -> None:
+    class Meets(Sum):
+        def process(self, key: int, rows: Iterator[Event], ctx: sf.Context) -> Iterator[Total]:
+            raise sf.CorruptError("000012.sst is damaged")
+
+    acks = Acks()
+    with pytest.raises(RuntimeError, match=r"CorruptError.*000012\.sst is damaged"):
+        list(keyed_worker(diverting(tmp_path, Meets), acks)(iter([batch(1, 2)])))
+    assert acks.acks == []
+
+
+class Kept(sf.KeyedProcess[int, Event, Total]):
+    """Reuses one list for all keys, as a careful user might to spare allocations."""
+
+    total = sf.ValueState(list[float], default=list)
+
+    def open(self, ctx: sf.Context) -> None:
+        self.buffer: list[float] = []
+
+    def process(self, key: int, rows: Iterator[Event], ctx: sf.Context) -> Iterator[Total]:
+        before = self.total.value
+        self.buffer.clear()
+        self.buffer.extend([*before, float(key)])
+        self.total.value = self.buffer
+        yield Total(key, sum(before))
+        list(rows)
+
+
+def test_a_value_is_what_it_was_when_its_key_ended(tmp_path: Path) -> None:
+    shard, totals = Shard(first=0, last=127, backend="rocksdb"), []
+    for slot in (1, 2):
+        acks = Acks()
+        out = list(keyed_worker(task(tmp_path, Kept, shard, slot), acks)(iter([batch(1, 2, 3)])))
+        totals.append([row["total"] for row in pa.Table.from_batches(out).to_pylist()])
+        shard = acks.acks[0].shards[0]
+    assert totals == [[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]

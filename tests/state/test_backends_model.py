@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from stateflow.checkpoint.files import checksum
 from stateflow.checkpoint.records import FileRef, Shard
 from stateflow.state.backend import Backend, OpenShard
 from stateflow.state.memory import memory_backend
@@ -54,7 +55,7 @@ class Machine(RuleBasedStateMachine):
                 assert file.path is not None
                 stored = f"{next(self.numbers)}-{file.name}"
                 shutil.copyfile(file.path, self.root / stored)
-                refs.append(FileRef(file.name, file.path.stat().st_size, "", path=stored))
+                refs.append(FileRef(file.name, *checksum(file.path), path=stored))
         self.backend.close()
         self.shard = Shard(self.shard.first, self.shard.last, "any", tuple(refs))
         self.sealed = dict(self.model)

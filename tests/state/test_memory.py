@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from stateflow.checkpoint.files import checksum
 from stateflow.checkpoint.records import FileRef, Shard
 from stateflow.errors import CorruptError, IncompatibleError, UnavailableError, UsageError
 from stateflow.state import memory
@@ -74,3 +75,19 @@ def test_a_full_disk_names_the_scratch_folder(tmp_path: Path, monkeypatch: pytes
 def test_a_threshold_beyond_a_record_is_refused() -> None:
     with pytest.raises(UsageError, match="inline_threshold"):
         memory_backend(2 << 20)
+
+
+def test_a_bit_that_flipped_in_a_cached_file_is_found(tmp_path: Path) -> None:
+    made = tmp_path / "cached"
+    backend = memory.memory_backend(0)(
+        Shard(first=0, last=1, backend="memory"), tmp_path / "a", lambda ref: made
+    )
+    backend.put(b"\0\0\0\1key", b"value100")
+    (file,) = backend.snapshot().new
+    assert file.path is not None
+    made.write_bytes(file.path.read_bytes())
+    size, xxh3 = checksum(made)
+    made.write_bytes(made.read_bytes().replace(b"value100", b"value101"))
+    shard = Shard(first=0, last=1, backend="memory", files=(FileRef(file.name, size, xxh3, path="x"),))
+    with pytest.raises(CorruptError, match="does not match its checksum"):
+        memory.memory_backend(0)(shard, tmp_path / "b", lambda ref: made)
