@@ -408,9 +408,3 @@ def _plain(row: Any) -> Any:
         return row._asdict()
     fields = getattr(row, "__dataclass_fields__", None) or getattr(row, "__struct_fields__", None)
     return {name: getattr(row, name) for name in fields} if fields else row
-
-
-def check_output(spec: OperatorSpec) -> None:
-    """Refuses an operator whose output type cannot be known."""
-    if not spec.output.fields:
-        raise UsageError(f"operator {spec.uid!r} has an output without columns: give it a type with fields")

@@ -62,7 +62,6 @@ class BatchSettings:
     scratch: str
     dead_letter_threshold: int
     dead_letter_limit: int
-    delivery: str
     user_paths: tuple[str, ...] = ()
 
 

@@ -296,7 +296,6 @@ class _Run:
             scratch=str(scratch),
             dead_letter_threshold=options.dead_letter_threshold,
             dead_letter_limit=options.dead_letter_limit,
-            delivery=options.delivery,
             user_paths=tuple(self.request.user_paths),
         )
         self._check_parallelism(writer.parent)

@@ -130,7 +130,3 @@ class TaskShards:
             backend.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def empty(first: int, last: int, backend: str) -> Shard:
-    return Shard(first=first, last=last, backend=backend)
