@@ -114,6 +114,26 @@ class JobLayout:
         return f"{self.job}/statistics/e{epoch}-c{first_slot:0{SLOT_DIGITS}d}.jsonl"
 
 
+SAVEPOINTS = "_savepoints"
+"""Folder of a root that holds the savepoints which were given no other place; no job can have this name."""
+SAVEPOINT_METADATA, SAVEPOINT_CLAIM = "_metadata", "_claimed"
+
+
+def default_savepoint(job: str, name: str) -> str:
+    """Path of a savepoint's folder inside a root; every file of a savepoint is relative to its folder."""
+    return f"{SAVEPOINTS}/{checked_name('job', job)}/{checked_name('savepoint', name)}"
+
+
+def savepoint_state_file(number: int, suffix: str) -> str:
+    """A state file, or a container of several, of a native savepoint."""
+    return f"state/{number:06d}{suffix}"
+
+
+def savepoint_table_file(operator: str, state: str, first: int, unique: str) -> str:
+    """A Parquet file of a canonical savepoint, beginning at key group `first`."""
+    return f"tables/{operator}/{state}/g{first:05d}-{unique}.parquet"
+
+
 def probe_key(unique: str) -> str:
     """A key beside the jobs, for finding out whether a store's `create` can be trusted."""
     return f"probe-{unique}"

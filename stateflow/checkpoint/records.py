@@ -31,6 +31,8 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     base: str = ""
     """Empty: the job's checkpoint root. Else the URL of the savepoint that the path is relative to."""
     data: bytes | None = None
+    offset: int | None = None
+    """Where it begins in a container of several files; None when it is a file of its own."""
 
 
 class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -177,6 +179,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     statistics: dict[str, Any] = {}
     versions: dict[str, str] = {}
     parameters: dict[str, str] = {}
+    final: bool = False
+    """Drained: the watermark was raised to its end and every event-time timer has fired."""
+    origin: str = ""
+    """Where a restore took its state from: `checkpoint:42`, `tag:v1`, or the URL of a savepoint."""
 
     @property
     def carries_state(self) -> bool:
@@ -232,6 +238,50 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
     owner: Owner
     reason: str = ""
+    at: Micros = 0
+
+
+class TableFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One Parquet file of a canonical savepoint: whole key groups of one state, in their order."""
+
+    path: str
+    """Relative to the savepoint."""
+    size: int
+    xxh3: str
+    rows: int
+    groups: tuple[tuple[int, int], ...] = ()
+    """Lowest and highest key group of each row group: the index."""
+
+
+class Savepoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of `<savepoint>/_metadata`: a snapshot that needs nothing but its own folder."""
+
+    format: int = FORMAT
+    id: str
+    kind: Literal["native", "canonical"]
+    job: str
+    """The job's name; `record.job` is its UUID."""
+    record: Record
+    """The checkpoint, without sinks. Its files are relative to the savepoint; a canonical one has no shards."""
+    tables: dict[str, dict[str, tuple[TableFile, ...]]] = {}
+    """Canonical: by operator uid and state name."""
+    offsets: dict[str, list[dict[str, Any]]] = {}
+    """Per source uid the decoded position of each of its streams, for people and other programs."""
+    owner: Owner
+    note: str = ""
+    at: Micros = 0
+    expires: Micros | None = None
+    """When a clean-up may dispose of it; None: never."""
+
+
+class SavepointClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of `<savepoint>/_claimed`: a job has taken its files over, or somebody disposes of it."""
+
+    format: int = FORMAT
+    job: str
+    """The job's UUID; empty for a disposal."""
+    name: str = ""
+    owner: Owner
     at: Micros = 0
 
 
