@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
+
+from stateflow.checkpoint.records import END_OF_TIME
 
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
 
@@ -56,6 +58,24 @@ def written_duration(length: timedelta) -> str:
         if count and not rest:
             return f"{count} {unit}{'s' if count > 1 else ''}"
     return f"{micros / 1000:g} ms" if micros else "0"
+
+
+def size_text(count: float) -> str:
+    """Bytes as people read them: `1.2 MB`, with binary units as everywhere here."""
+    for unit in ("B", "KB", "MB", "GB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TB"
+
+
+def time_text(micros: int | None) -> str:
+    """A time in UTC; records keep microseconds."""
+    if micros is None:
+        return "-"
+    if micros >= END_OF_TIME:
+        return "the end of time"
+    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:

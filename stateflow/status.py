@@ -171,15 +171,23 @@ def _operator(uid: str, state: OperatorState) -> OperatorStatus:
     )
 
 
-def _source(uid: str, state: SourceState) -> SourceStatus:
+def decoded_offsets(state: SourceState) -> list[dict[str, Any]]:
+    """Where each stream of a source is, as people and programs read it."""
     from stateflow.spark.offsets import decode
 
-    offsets = [decode(line, state.kind if len(state.lines) == 1 else "") for line in state.lines]
+    return [decode(line, state.kind if len(state.lines) == 1 else "") for line in state.lines]
+
+
+def position_of(state: SourceState) -> str:
+    return "; ".join(str(offset.get("position", "")) for offset in decoded_offsets(state))
+
+
+def _source(uid: str, state: SourceState) -> SourceStatus:
     return SourceStatus(
         uid=uid,
         kind=state.kind,
-        position="; ".join(str(o.get("position", "")) for o in offsets),
-        offsets=offsets,
+        position=position_of(state),
+        offsets=decoded_offsets(state),
         event_time=state.event_time,
     )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
-from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout
 from stateflow.checkpoint.log import BodyCache, Log, read_epochs, read_log
 from stateflow.checkpoint.probe import probe
 from stateflow.checkpoint.records import Claim, JobIdentity, Owner, Record, encode
@@ -20,10 +21,13 @@ from stateflow.checkpoint.recovery import (
 )
 from stateflow.checkpoint.retention import floor_after
 from stateflow.checkpoint.store import Store, create_once
-from stateflow.checkpoint.writer import Writer, complete_record
-from stateflow.errors import FencedError, UsageError
+from stateflow.checkpoint.writer import Writer, complete_record, taken_over
+from stateflow.errors import UsageError
 
-CarryOut = Callable[[Record, Mapping[str, int]], Mapping[str, str]]
+StillOwner = Callable[[], None]
+"""Raises FencedError once a newer run owns the job."""
+
+CarryOut = Callable[[Record, Mapping[str, int], StillOwner], Mapping[str, str]]
 """Makes every sink of a decided record have it; gives the outcome per sink uid, or raises to stop."""
 
 ProbeStore = Callable[[Store, Callable[[], str]], None]
@@ -49,12 +53,16 @@ def claim(
     carry_out: CarryOut,
     retained: int | None = None,
     probe: ProbeStore = probe,
+    claimed_epoch: Callable[[int], object] = lambda epoch: None,
 ) -> Writer:
     """The writer of the job, once everything decided before is carried out. The first claim creates the job.
 
     With `retained` the fence announces the floor for it, so that `collect(retained)` may delete at once.
+    `claimed_epoch` hears the epoch before anything is carried out: carrying out can take long, and whoever waits for
+    the job must see that it is alive.
     """
     claimed = claim_epoch(store, layout, owner=owner, ids=ids, clock=clock, probe=probe)
+    claimed_epoch(claimed.epoch)
     while True:
         log, step = observe(store, layout, claimed)
         if isinstance(step, Ready):
@@ -73,7 +81,8 @@ def claim(
             place_fence(store, layout, log, step, claimed, owner=owner, at=clock(), retained=retained)
             continue
         record = step.record if isinstance(step, CarryOutRecord) else step.fence
-        outcomes = carry_out(record, log.last_commits) if record.carries_state else {}
+        still_owner = partial(require_newest, store, layout, claimed.epoch)
+        outcomes = carry_out(record, log.last_commits, still_owner) if record.carries_state else {}
         complete_record(
             store,
             layout,
@@ -96,12 +105,15 @@ def observe(
     log.require_sound()
     step: Step = next_step(log, claimed.epoch, claimed.fence_writer)
     if isinstance(step, Stop):
-        raise FencedError(
-            f"job {layout.job!r} was taken over: epoch {step.newest} is newer than this run's "
-            f"{claimed.epoch}; "
-            "do not retry, the newer run carries on"
-        )
+        raise taken_over(layout, step.newest, claimed.epoch)
     return log, step
+
+
+def require_newest(store: Store, layout: JobLayout, epoch: int) -> None:
+    """Raises FencedError when a newer run owns the job."""
+    newest = max(read_epochs(store, layout), default=0)
+    if newest > epoch:
+        raise taken_over(layout, newest, epoch)
 
 
 def claim_epoch(
@@ -114,13 +126,14 @@ def claim_epoch(
     probe: ProbeStore = probe,
 ) -> Claimed:
     """Claims the next epoch, creating the job if there is none yet."""
-    if store.list(layout.tombstone):
+    known = read_epochs(store, layout)
+    if LAST_EPOCH in known:
         raise UsageError(
             f"job {layout.job!r} was deleted and leaves a tombstone, because a forgotten run of it may "
             "still write there: "
             f"choose another name, or remove {layout.tombstone} when you are sure"
         )
-    if not read_epochs(store, layout):
+    if not known:
         # Everything rests on create-only writes, and some stores and emulators ignore the condition.
         probe(store, ids)
         identity = JobIdentity(uuid=ids(), name=layout.job, at=clock())

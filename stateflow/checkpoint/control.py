@@ -26,8 +26,6 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     by: Owner
     reason: str = ""
     drain: bool = False
-    savepoint: str = ""
-    """Where to leave a savepoint on the way out; empty: none."""
     at: Micros = 0
 
 

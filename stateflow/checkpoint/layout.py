@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from stateflow.errors import UsageError
 
 SLOT_DIGITS = 8
+LAST_EPOCH = 99_999_999
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _SLOT = re.compile(r"(?:.*/)?chk-(\d{8,})/([^/]+)\Z")
 _EPOCH = re.compile(r"(?:.*/)?epochs/(\d{8,})\Z")
@@ -43,7 +44,8 @@ class JobLayout:
 
     @property
     def tombstone(self) -> str:
-        return f"{self.job}/deleted"
+        """The claim of the last epoch there can be: it fences every run for good."""
+        return self.epoch(LAST_EPOCH)
 
     @property
     def epochs(self) -> str:

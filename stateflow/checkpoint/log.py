@@ -85,6 +85,12 @@ class Log:
         return slot
 
     @property
+    def next_timeline(self) -> int:
+        """The one that a restore begins: a new job's first, else one above all before."""
+        top = self.decided
+        return top.timeline + 1 if top is not None and self.head is not None else 1
+
+    @property
     def last_complete(self) -> Record | None:
         return next((r for r in reversed(self.chain) if self.slots[r.slot].complete), None)
 

@@ -19,6 +19,10 @@ Micros = int
 """Microseconds since 1970-01-01 UTC."""
 
 
+END_OF_TIME: Micros = 253_402_300_799_999_999
+"""The last instant that a datetime can name: the watermark of a job that was drained."""
+
+
 class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     """An immutable file that state consists of, or its bytes when they are few."""
 
@@ -265,6 +269,8 @@ class Savepoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The checkpoint, without sinks. Its files are relative to the savepoint; a canonical one has no shards."""
     tables: dict[str, dict[str, tuple[TableFile, ...]]] = {}
     """Canonical: by operator uid and state name."""
+    targets: dict[str, str] = {}
+    """Per sink uid where the job wrote: a fork must not write there too."""
     offsets: dict[str, list[dict[str, Any]]] = {}
     """Per source uid the decoded position of each of its streams, for people and other programs."""
     owner: Owner

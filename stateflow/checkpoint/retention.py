@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
 
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.records import FileRef, Pin, Record
+from stateflow.checkpoint.records import FileRef, Pin, Record, Shard
 from stateflow.errors import UsageError
 
 
@@ -20,7 +22,7 @@ def checked_retained(retained: int) -> int:
 
 def roots(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
     """Slots that must stay, each with the reason."""
-    kept = {record.slot: "retained" for record in log.checkpoints[-checked_retained(retained) :]}
+    kept = {record.slot: "retained" for record in restorable(log)[-checked_retained(retained) :]}
     members = {record.slot for record in log.chain}
     for pin in pins:
         # A pin beside a doomed record came too late, and its maker died before finding that out.
@@ -33,6 +35,12 @@ def roots(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
     return kept
 
 
+def restorable(log: Log) -> list[Record]:
+    """Complete checkpoints that retention counts, ascending: none from before a key was erased."""
+    erased = max((record.slot for record in log.chain if record.kind == "erase"), default=0)
+    return [record for record in log.checkpoints if record.slot > erased]
+
+
 def floor_after(log: Log, kind: str, retained: int | None) -> int:
     """The floor that the record in the next slot announces: what will be the lowest one kept, pins aside.
 
@@ -42,8 +50,11 @@ def floor_after(log: Log, kind: str, retained: int | None) -> int:
     if retained is None or log.decided is None:
         return log.floor
     checked_retained(retained)
-    checkpoints = [record.slot for record in log.checkpoints]
+    checkpoints = [record.slot for record in restorable(log)]
     needed = [record.slot for record in log.pending]
+    if kind == "erase":
+        # What is below holds the key: only this record and what follows is to stay.
+        return max(log.floor, min(needed, default=log.next_slot))
     if kind == "checkpoint":
         # Carried out before anything is collected for it, it will be the newest of the retained.
         checkpoints.append(log.next_slot)
@@ -64,6 +75,26 @@ def references(record: Record) -> Iterator[FileRef]:
         yield from source.files
     for prepared in record.sinks.values():
         yield from prepared.files
+
+
+def with_references(record: Record, change: Callable[[FileRef], FileRef]) -> Record:
+    """The record with every reference to state and source files changed, and without its sinks."""
+
+    def moved(shard: Shard) -> Shard:
+        return msgspec.structs.replace(shard, files=tuple(map(change, shard.files)))
+
+    return msgspec.structs.replace(
+        record,
+        operators={
+            uid: msgspec.structs.replace(o, shards=tuple(tuple(map(moved, task)) for task in o.shards))
+            for uid, o in record.operators.items()
+        },
+        sources={
+            uid: msgspec.structs.replace(s, files=tuple(map(change, s.files)))
+            for uid, s in record.sources.items()
+        },
+        sinks={},
+    )
 
 
 def job_files(records: Iterable[Record]) -> dict[str, int]:

@@ -53,6 +53,26 @@ def draft(kind: Kind, **fields: Any) -> Record:
     return Record(kind=kind, job="", slot=0, epoch=0, writer="", owner=Owner(run=""), **fields)
 
 
+def continued_draft(kind: Kind, parent: Record | None, **changes: Any) -> Record:
+    """A draft that leaves the state as `parent` has it, apart from `changes`."""
+    if parent is None:
+        return draft(kind, **changes)
+    kept: dict[str, Any] = {
+        name: getattr(parent, name)
+        for name in (
+            "sources",
+            "operators",
+            "timeline",
+            "watermark",
+            "now",
+            "parameters",
+            "versions",
+            "final",
+        )
+    }
+    return draft(kind, **{**kept, **changes})
+
+
 class Writer:
     """Made by `claim`. One record is in flight at a time: decide, commit the sinks, complete."""
 
@@ -100,6 +120,10 @@ class Writer:
         return self._log.head
 
     @property
+    def next_timeline(self) -> int:
+        return self._log.next_timeline
+
+    @property
     def last_commits(self) -> Mapping[str, int]:
         return self._log.last_commits
 
@@ -113,11 +137,7 @@ class Writer:
         newest = max(read_epochs(self.store, self.layout), default=0)
         if newest > self.epoch:
             self._stopped = f"epoch {newest} has taken over"
-            raise FencedError(
-                f"job {self.layout.job!r} was taken over: epoch {newest} is newer than this run's "
-                f"{self.epoch}; "
-                "do not retry, the newer run carries on"
-            )
+            raise taken_over(self.layout, newest, self.epoch)
 
     def decide(self, draft: Record) -> CommitPermit:
         """Creates the record in the next slot. After a FencedError it may stand all the same: commit
@@ -244,6 +264,13 @@ class Writer:
         with self._changing:
             slots = {n: s for n, s in self._log.slots.items() if n != slot}
             self._log = assemble(self._log.job, self._log.identity, (self.epoch,), slots)
+
+
+def taken_over(layout: JobLayout, newest: int, epoch: int) -> FencedError:
+    return FencedError(
+        f"job {layout.job!r} was taken over: epoch {newest} is newer than this run's {epoch}; "
+        "do not retry, the newer run carries on"
+    )
 
 
 def complete_record(

@@ -6,12 +6,29 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+
+from stateflow.quantities import size_text as size
+from stateflow.quantities import time_text as moment
+
+__all__ = [
+    "Format",
+    "document",
+    "err",
+    "facts",
+    "line",
+    "moment",
+    "number",
+    "out",
+    "plain",
+    "seconds",
+    "size",
+    "table",
+]
 
 Format = Literal["text", "json"]
 WIDE = 200
@@ -73,15 +90,6 @@ def facts(pairs: Iterable[tuple[str, object]]) -> None:
     out().print(made)
 
 
-def size(count: float) -> str:
-    """Bytes as people read them: `1.2 MB`, with binary units as everywhere here."""
-    for unit in ("B", "KB", "MB", "GB"):
-        if abs(count) < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} TB"
-
-
 def seconds(length: float) -> str:
     if length < 0.0995:
         return f"{length * 1000:.0f} ms"
@@ -92,10 +100,3 @@ def seconds(length: float) -> str:
 
 def number(count: float) -> str:
     return f"{count:,.0f}"
-
-
-def moment(micros: int | None) -> str:
-    """A time in UTC; records keep microseconds."""
-    if micros is None:
-        return "-"
-    return datetime.fromtimestamp(micros / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -17,17 +17,17 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.control import Progress, report_progress
 from stateflow.checkpoint.files import inline, upload_file
-from stateflow.checkpoint.records import FileRef, Record, SourceState
-from stateflow.checkpoint.writer import CommitPermit, Writer, draft
+from stateflow.checkpoint.records import END_OF_TIME, FileRef, Record, SourceState
+from stateflow.checkpoint.writer import Writer, continued_draft, draft
 from stateflow.config import Options
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
 from stateflow.operators.context import Moment
 from stateflow.spark.batch import Batch, BatchSettings
+from stateflow.spark.carry_out import Sinks
 from stateflow.spark.failures import translated
 from stateflow.spark.inputs import OpenInputs, Seen, SourceFrames, advanced, seen_in_batch, watermark_of
 from stateflow.spark.place import TaskPlace
 from stateflow.spark.seeding import capture
-from stateflow.spark.sinks.base import BatchFunction, Place, commit
 
 _log = logging.getLogger(__name__)
 _NEVER_RETRIED = (FencedError, IncompatibleError, CorruptError, UsageError)
@@ -62,13 +62,15 @@ class BatchLoop:
     writer: Writer
     options: Options
     place: Callable[[int], TaskPlace]
-    functions: Mapping[str, BatchFunction]
+    sinks: Sinks
     listener: Callable[[BatchReport], None]
     clock: Callable[[], int]
     parameters: Mapping[str, Any]
     location: Path = Path()
     failure: BaseException | None = None
     ended: bool = False
+    draining: bool = False
+    """The input is over for good: the watermark stands at its end."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     stop: threading.Event = field(default_factory=threading.Event)
     batches: int = 0
@@ -106,12 +108,10 @@ class BatchLoop:
             uid: SourceState(lines=s.lines, files=s.files, kind=s.kind, active=now)
             for uid, s in sources.items()
         }
-        record = draft(
+        record = continued_draft(
             "checkpoint",
+            parent,
             sources={**(parent.sources if parent else {}), **begun},
-            operators=parent.operators if parent else {},
-            timeline=parent.timeline if parent else 1,
-            watermark=parent.watermark if parent else None,
             now=now,
             parameters=_texts(self.parameters),
             versions=versions(),
@@ -119,6 +119,18 @@ class BatchLoop:
         )
         permit = self.writer.decide(record)
         self.writer.complete(permit, {}, {})
+
+    def drain(self) -> None:
+        """Raises the watermark to its end, so that every event-time timer fires; the job is over then."""
+        self.draining = True
+        self.input_free()
+        for _ in range(MOST_INPUT_FREE):
+            if not self.due():
+                return
+            self.input_free()
+        raise StateflowError(
+            f"job {self.settings.job!r} is not drained: after {MOST_INPUT_FREE} rounds its timers still set new ones"
+        )
 
     def due(self) -> bool:
         """Whether a timer would fire in an input-free batch now."""
@@ -130,7 +142,7 @@ class BatchLoop:
         shards = [s for o in parent.operators.values() for subtask in o.shards for s in subtask]
         return any(
             (s.next_event_timer is not None and mark is not None and s.next_event_timer <= mark)
-            or (s.next_processing_timer is not None and s.next_processing_timer <= now)
+            or (not self.draining and s.next_processing_timer is not None and s.next_processing_timer <= now)
             for s in shards
         )
 
@@ -224,10 +236,11 @@ class BatchLoop:
             parameters=_texts(self.parameters),
             versions=versions(),
             statistics=statistics,
+            final=self.draining,
         )
         permit = writer.decide(record)
         decided = time.perf_counter()
-        outcomes = self._carried_out(permit)
+        outcomes = self.sinks.commit(permit, writer.still_owner)
         committed = time.perf_counter()
         phases = {
             "evaluate_ms": round((evaluated - began) * 1000),
@@ -241,21 +254,6 @@ class BatchLoop:
         statistics = {**statistics, **phases, "duration_ms": round(duration * 1000)}
         self._tidy(statistics, slot)
         self.listener(BatchReport(slot, input_free, rows, duration, permit.record, statistics, seen))
-
-    def _carried_out(self, permit: CommitPermit) -> dict[str, str]:
-        record = permit.record
-        return {
-            uid: commit(
-                self.spark,
-                prepared,
-                Place(record.job, self.settings.job, uid, record.slot, record.epoch, prepared.late),
-                permit,
-                self.writer.still_owner,
-                self.functions,
-                self.settings.stager,
-            )
-            for uid, prepared in record.sinks.items()
-        }
 
     def _captured(self, batch_id: int) -> dict[str, SourceState]:
         parent = self.writer.parent
@@ -272,6 +270,8 @@ class BatchLoop:
         return upload_file(writer.store, target, path, name)
 
     def _watermark(self, parent: Record | None, now: int) -> int | None:
+        if self.draining:
+            return END_OF_TIME
         idle = round(self.options.source_idle_timeout.total_seconds() * 1e6)
         before = parent.watermark if parent else None
         return watermark_of(self.settings.flow, parent.sources if parent else {}, before, now, idle)

@@ -26,20 +26,22 @@ from pyspark.sql.streaming.query import StreamingQuery
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.control import refuse_while_live
 from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.log import read_claim, read_epochs, read_identity, read_log
+from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.records import Owner, Record
+from stateflow.checkpoint.rescale import needs_rescale, rescaled_operators
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.store import Store
-from stateflow.checkpoint.writer import CommitPermit, Writer
+from stateflow.checkpoint.writer import Writer, continued_draft
 from stateflow.config import Options, cache_folder
-from stateflow.errors import FencedError, IncompatibleError, UsageError
+from stateflow.errors import IncompatibleError, UsageError
 from stateflow.flow import Flow, Pipeline
+from stateflow.heart import Heart
 from stateflow.metrics import numbers, reporter
 from stateflow.operators.compatibility import check_flow
 from stateflow.spark.availability import check_available
 from stateflow.spark.batch import BatchSettings
+from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.failures import translated
-from stateflow.spark.heart import Heart
 from stateflow.spark.inputs import OpenInputs, open_inputs
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
 from stateflow.spark.place import TaskPlace, sweep
@@ -48,7 +50,7 @@ from stateflow.spark.positions import Bound, bounded_batches, resolve_initial
 from stateflow.spark.schemas import Outline
 from stateflow.spark.seeding import plan_batch, seed
 from stateflow.spark.session import build_session
-from stateflow.spark.sinks.base import Place, Sink, commit
+from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.spark.staging import Stager
 from stateflow.state.backends import open_backend
@@ -72,6 +74,8 @@ class RunRequest:
     owner: Owner | None = None
     takeover: bool = False
     """Fence a live run instead of refusing to start."""
+    drain: bool = False
+    """Raise the watermark to its end when the input is drained: the job is over then."""
     user_paths: Sequence[str] = ()
     listener: Callable[[BatchReport], None] = lambda report: None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -138,8 +142,17 @@ class _Run:
         log = read_log(self.store, self.layout)
         newest = log.decided if log.decided is not None and log.decided.carries_state else log.head
         check_flow(self.flow, newest, allow_non_restored_state=self.request.allow_non_restored_state)
+        self._refuse_drained(newest)
         if not self.request.takeover:
             self._refuse_while_live()
+
+    def _refuse_drained(self, record: Record | None) -> None:
+        if record is not None and record.final:
+            raise IncompatibleError(
+                f"job {self.job!r} was drained at checkpoint {record.slot}: its watermark stands at the end of time, so all "
+                f"new rows would be late; restore an earlier checkpoint, or `stateflow restore {self.job} ... --from latest "
+                "--reset-watermark`"
+            )
 
     def _refuse_while_live(self) -> None:
         self._known_epoch = self._newest_epoch()
@@ -190,38 +203,51 @@ class _Run:
         outline.check(head)
         sinks = self._sinks(spark, outline)
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
-        functions = {s.uid: s.target for s in self.flow.sinks if s.mode == "function"}
+        carried = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
         if not self.request.takeover and self._newest_epoch() != self._known_epoch:
             # Spark took seconds to start. A run that has begun meanwhile must not be fenced by one that would have
             # waited for it.
             self._refuse_while_live()
-        writer = claim(
-            self.store,
-            self.layout,
-            owner=self.owner,
-            ids=lambda: uuid.uuid4().hex,
-            clock=_micros,
-            carry_out=partial(self._carry_out, spark, stager, functions),
-            retained=self.options.retained_checkpoints,
-        )
-        heart = Heart(writer, self.options.heartbeat_interval.total_seconds(), self.stop)
-        heart.start()
-        try:
+        with Heart(
+            self.store, self.layout, self.owner, self.options.heartbeat_interval.total_seconds(), self.stop
+        ) as heart:
+            writer = claim(
+                self.store,
+                self.layout,
+                owner=self.owner,
+                ids=lambda: uuid.uuid4().hex,
+                clock=_micros,
+                carry_out=carried.recover,
+                retained=self.options.retained_checkpoints,
+                claimed_epoch=heart.begin,
+            )
             check_flow(
                 self.flow, writer.parent, allow_non_restored_state=self.request.allow_non_restored_state
             )
+            self._refuse_drained(writer.parent)
             outline.check(writer.parent)
-            loop = self._loop(spark, inputs, sinks, stager, functions, writer, scratch)
+            self._rescale(writer)
+            loop = self._loop(spark, inputs, sinks, carried, writer, scratch)
             with _sigterm_sets(self.stop):
                 stopped = self._batches(spark, inputs, loop, writer, scratch)
+            if heart.drain or (self.request.drain and not self.stop.is_set()):
+                loop.drain()
+                stopped = "the job was drained"
             loop.finish()
             parent = writer.parent
             return RunReport(
                 self.job, writer.epoch, loop.batches, loop.rows, parent.slot if parent else None,
                 heart.reason or stopped,
             )  # fmt: skip
-        finally:
-            heart.end()
+
+    def _rescale(self, writer: Writer) -> None:
+        """A record that hands the state to another number of subtasks, when the run was asked for one."""
+        parent, wanted = writer.parent, self.options.parallelism
+        if parent is None or not needs_rescale(parent, wanted):
+            return
+        operators = rescaled_operators(parent.operators, wanted, self.job)
+        permit = writer.decide(continued_draft("rescale", parent, operators=operators))
+        writer.complete(permit, {})
 
     def _opener(self) -> Callable[[], Store]:
         return partial(
@@ -239,44 +265,12 @@ class _Run:
             sinks[node.uid] = sink
         return sinks
 
-    def _carry_out(
-        self,
-        spark: SparkSession,
-        stager: Stager,
-        functions: Mapping[str, Callable[..., Any]],
-        record: Record,
-        last_commits: Mapping[str, int],
-    ) -> dict[str, str]:
-        """What an earlier run decided and did not finish."""
-
-        def still_owner() -> None:
-            newest = max(read_epochs(self.store, self.layout))
-            if read_claim(self.store, self.layout, newest).owner.run != self.owner.run:
-                raise FencedError(
-                    f"job {self.job!r} was taken over by epoch {newest}; do not retry, the newer run carries on"
-                )
-
-        _log.info("carrying out record %d, which an earlier run had decided", record.slot)
-        return {
-            uid: commit(
-                spark,
-                prepared,
-                Place(record.job, self.job, uid, record.slot, record.epoch, prepared.late),
-                CommitPermit.to_carry_out(record),
-                still_owner,
-                functions,
-                stager,
-            )
-            for uid, prepared in record.sinks.items()
-        }
-
     def _loop(
         self,
         spark: SparkSession,
         inputs: OpenInputs,
         sinks: Mapping[str, Sink],
-        stager: Stager,
-        functions: Mapping[str, Callable[..., Any]],
+        carried: Sinks,
         writer: Writer,
         scratch: Path,
     ) -> BatchLoop:
@@ -290,7 +284,7 @@ class _Run:
             max_parallelism=options.max_parallelism,
             backend=options.backend,
             open_shard=open_backend(options),
-            stager=stager,
+            stager=carried.stager,
             placement=Placement(spark),
             shared_scratch=str(spark.sparkContext.master).startswith("local["),
             scratch=str(scratch),
@@ -298,7 +292,6 @@ class _Run:
             dead_letter_limit=options.dead_letter_limit,
             user_paths=tuple(self.request.user_paths),
         )
-        self._check_parallelism(writer.parent)
 
         def place(slot: int) -> TaskPlace:
             return TaskPlace(
@@ -317,7 +310,7 @@ class _Run:
             )
 
         return BatchLoop(
-            spark, settings, inputs, writer, options, place, functions, self._reporting(), _micros,
+            spark, settings, inputs, writer, options, place, carried, self._reporting(), _micros,
             self.parameters, stop=self.stop,
         )  # fmt: skip
 
@@ -332,15 +325,6 @@ class _Run:
             self.request.listener(batch)
 
         return both
-
-    def _check_parallelism(self, parent: Record | None) -> None:
-        wanted = self.options.parallelism
-        for uid, operator in (parent.operators if parent else {}).items():
-            if wanted and wanted != len(operator.assignment):
-                raise IncompatibleError(
-                    f"operator {uid!r} of job {self.job!r} has parallelism {len(operator.assignment)}, not {wanted}: leave "
-                    "parallelism out to go on as it is"
-                )
 
     def _batches(
         self, spark: SparkSession, inputs: OpenInputs, loop: BatchLoop, writer: Writer, scratch: Path

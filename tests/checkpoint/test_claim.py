@@ -58,7 +58,7 @@ def test_the_first_claim_asks_whether_the_store_can_be_trusted_and_later_ones_do
             owner=Owner(run="r"),
             ids=lambda: f"id{next(numbers)}",
             clock=lambda: next(numbers),
-            carry_out=lambda record, commits: {},
+            carry_out=lambda record, commits, still_owner: {},
             probe=probe,
         )
     assert asked == [store.url]
@@ -78,7 +78,7 @@ def test_a_store_that_overwrites_is_refused_before_anything_is_claimed() -> None
             owner=Owner(run="r"),
             ids=lambda: f"id{next(numbers)}",
             clock=lambda: next(numbers),
-            carry_out=lambda record, commits: {},
+            carry_out=lambda record, commits, still_owner: {},
         )
     assert broken.list("orders/") == []
 
@@ -117,7 +117,9 @@ def test_what_a_dead_run_had_decided_is_carried_out_by_the_next_with_what_the_si
     record = dead.decide(world.prepare(dead)).record
     seen: list[tuple[Record, dict[str, int]]] = []
 
-    def carry_out(record: Record, last_commits: Mapping[str, int]) -> Mapping[str, str]:
+    def carry_out(
+        record: Record, last_commits: Mapping[str, int], still_owner: object
+    ) -> Mapping[str, str]:
         seen.append((record, dict(last_commits)))
         return world.commit(record)
 

@@ -137,7 +137,7 @@ def test_an_owner_is_a_task_of_a_dag_run_or_else_a_run(one: Owner, other: Owner,
 
 
 def test_a_stop_request_reaches_its_run_with_what_it_asks(world: World) -> None:
-    request = StopRequest(epoch=1, by=Owner(run="operator"), drain=True, savepoint="s3://b/sp", reason="why")
+    request = StopRequest(epoch=1, by=Owner(run="operator"), drain=True, reason="why")
     assert stop_requested(world.store, world.layout, 1) is None
     request_stop(world.store, world.layout, request)
     assert stop_requested(world.store, world.layout, 1) == request

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,9 @@ class MadeJob:
     def begin(self, run: str) -> Writer:
         """A run claims the job."""
 
-        def stuck(record: Record, last: Mapping[str, int]) -> Mapping[str, str]:
+        def stuck(
+            record: Record, last: Mapping[str, int], still_owner: Callable[[], None]
+        ) -> Mapping[str, str]:
             raise StateflowError("the table is not to be had")
 
         self.writer = claim(

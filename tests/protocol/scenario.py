@@ -113,7 +113,9 @@ class World:
                 self.step(f"after {uid} {record.slot}")
         return outcomes
 
-    def carry_out(self, record: Record, last_commits: Mapping[str, int]) -> dict[str, str]:
+    def carry_out(
+        self, record: Record, last_commits: Mapping[str, int], still_owner: Callable[[], None]
+    ) -> dict[str, str]:
         return self.commit(CommitPermit.to_carry_out(record).record)
 
     def claim(self, run: str = "run", retained: int | None = None) -> Writer:

@@ -203,7 +203,7 @@ def examine_store(folder: Path) -> list[str]:
     store, layout = open_store(str(folder / "root")), JobLayout(JOB)
     found = [f"verify: {f.text}" for f in verify(store, layout, deep=True) if f.severity == "error"]
 
-    def carry_out(record: Record, last: object) -> dict[str, str]:
+    def carry_out(record: Record, last: object, still_owner: object) -> dict[str, str]:
         raise AssertionError(
             f"record {record.slot} was left for somebody to carry out, although the run had ended"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,36 @@ class TableShape:
     features: tuple[str, ...]
     fingerprint: str
     """Equal as long as files prepared for the table can be added to it as they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedCommit:
+    """One version of a table, as its log tells it."""
+
+    version: int
+    slots: Mapping[str, int]
+    """Transaction version per application."""
+    changes_data: bool
+    reshapes: bool
+    """Schema, properties or protocol are other than before."""
+    operation: str = ""
+
+
+def logged_commit(version: int, lines: Iterable[str]) -> LoggedCommit:
+    slots: dict[str, int] = {}
+    changes = reshapes = False
+    operation = ""
+    for line in lines:
+        action = json.loads(line)
+        if (txn := action.get("txn")) is not None:
+            slots[txn["appId"]] = int(txn["version"])
+        elif (moved := action.get("add") or action.get("remove")) is not None:
+            changes = changes or bool(moved.get("dataChange", True))
+        elif "metaData" in action or "protocol" in action:
+            reshapes = True
+        elif (info := action.get("commitInfo")) is not None:
+            operation = str(info.get("operation", ""))
+    return LoggedCommit(version, slots, changes, reshapes, operation)
 
 
 class DeltaLog:
@@ -62,6 +92,26 @@ class DeltaLog:
             if not files.exists(absolute) or files.getFileStatus(absolute).getLen() != add["size"]:
                 gone.append(str(add["path"]))
         return gone
+
+    def commits(self) -> Iterator[LoggedCommit]:
+        """From the newest version down, as far as the log reaches."""
+        newest = int(self._log.update(False, self._none, self._none).version())
+        conf = self._log.newDeltaHadoopConf()
+        for version in range(newest, -1, -1):
+            path = self._jvm.org.apache.hadoop.fs.Path(self._log.logPath(), f"{version:020d}.json")
+            if not path.getFileSystem(conf).exists(path):
+                return
+            lines = self._log.store().read(path, conf)
+            yield logged_commit(version, [str(lines.apply(k)) for k in range(lines.size())])
+
+    def files_at(self, version: int) -> list[dict[str, Any]]:
+        """The data files of one version, as the actions that added them."""
+        snapshot = self._log.getSnapshotAt(version, self._none, self._none, False)
+        return [dict(json.loads(row)["add"]) for row in self._jsons(snapshot)]
+
+    def _jsons(self, snapshot: Any) -> list[str]:
+        files = snapshot.allFiles().collectAsList()
+        return [str(files.get(k).json()) for k in range(files.size())]
 
     def scala_seq(self, items: Iterable[Any]) -> Any:
         listed = self._jvm.java.util.ArrayList()
@@ -149,6 +199,32 @@ class Transaction:
         actions = self._txn.writeFiles(frame._jdf, log._jvm.scala.Some(options))
         return [actions.apply(k).json() for k in range(actions.size())]
 
+    def going_back(self, version: int) -> list[str]:
+        """The actions that make the table's rows those of an older version; -1 stands for none at all."""
+        log = self.log
+        current = {_file_of(a): a for a in self._files(self._txn.snapshot())}
+        wanted = {_file_of(a): a for a in (log.files_at(version) if version >= 0 else [])}
+        now = log.now()
+        removed = [
+            str(log.action(json.dumps({"add": a})).removeWithTimestamp(now, True).json())
+            for key, a in current.items()
+            if key not in wanted
+        ]
+        added = [
+            json.dumps({"add": {**a, "dataChange": True}}) for key, a in wanted.items() if key not in current
+        ]
+        return [*removed, *added]
+
+    def _files(self, snapshot: Any) -> list[dict[str, Any]]:
+        return [dict(json.loads(text)["add"]) for text in self.log._jsons(snapshot)]
+
+    def commit_restore(self, actions: Iterable[str], version: int) -> int:
+        """Commits the actions as a RESTORE, which is how the table's history shows them."""
+        log = self.log
+        some = log._jvm.scala.Some(version)
+        operation = getattr(log._delta, "DeltaOperations$Restore")(some, log._none)
+        return int(self._txn.commit(log.scala_seq(log.action(a) for a in actions), operation))
+
     def commit(self, actions: Iterable[str], query: str, epoch: int, metrics: dict[str, int]) -> int:
         """Commits the actions as a STREAMING UPDATE; returns the table's new version."""
         log = self.log
@@ -166,6 +242,12 @@ class Transaction:
             # `writeFiles` registers it too, but with the transaction that prepared.
             self._txn.registerPostCommitHook(getattr(getattr(log._delta.hooks, "AutoCompact$"), "MODULE$"))
         return int(self._txn.commit(log.scala_seq(log.action(a) for a in actions), operation))
+
+
+def _file_of(add: Mapping[str, Any]) -> tuple[str, str]:
+    """A data file with a deletion vector is another one than without."""
+    vector = add.get("deletionVector") or {}
+    return str(add["path"]), f"{vector.get('pathOrInlineDv', '')}:{vector.get('offset', '')}"
 
 
 def failure_classes(error: BaseException) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.spark.sinks import delta_append, delta_upsert, function, memory
+from stateflow.spark.sinks import delta_append, delta_rewind, delta_upsert, function, memory
 from stateflow.spark.sinks.base import Commit, Delivery, Sink
 from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
@@ -17,6 +17,7 @@ from stateflow.spark.tables import DeltaTable
 COMMITS: dict[str, Commit] = {
     delta_append.KIND: delta_append.carry_out,
     delta_upsert.KIND: delta_upsert.carry_out,
+    delta_rewind.KIND: delta_rewind.carry_out,
     function.KIND: function.carry_out,
     memory.KIND: memory.carry_out,
 }

@@ -1,0 +1,58 @@
+"""Deleting a whole job. What stays is its tombstone: the claim of the last epoch, which fences every run for good."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stateflow.checkpoint.claim import claim_epoch
+from stateflow.checkpoint.collection import DisposeSavepoint
+from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout
+from stateflow.checkpoint.log import read_epochs, read_log
+from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.records import Claim, Owner, encode
+from stateflow.checkpoint.retention import bases
+from stateflow.checkpoint.store import Store, create_once
+from stateflow.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """What is gone."""
+
+    files: int
+    bytes: int
+    savepoints: tuple[str, ...]
+    """Savepoints that the job had claimed."""
+
+
+def delete_job(
+    store: Store,
+    layout: JobLayout,
+    *,
+    owner: Owner,
+    ids: Callable[[], str],
+    clock: Callable[[], int],
+    dispose: DisposeSavepoint,
+) -> Deleted:
+    """Fences every run, then deletes all but the tombstone. Safe to repeat after a crash."""
+    held = [pin for pin in list_pins(store, layout) if pin.kind in ("fork", "savepoint")]
+    if held:
+        raise UsageError(
+            f"job {layout.job!r} cannot be deleted now: {held[0].kind} by {held[0].owner.user or held[0].owner.run} reads "
+            f"checkpoint {held[0].slot} ({held[0].reason or 'no reason given'}); wait for it, or remove {layout.pin(held[0].id)} "
+            "when its process is gone"
+        )
+    if LAST_EPOCH not in read_epochs(store, layout):
+        claim_epoch(store, layout, owner=owner, ids=ids, clock=clock, probe=lambda store, ids: None)
+        tombstone = Claim(epoch=LAST_EPOCH, writer=ids(), owner=owner, at=clock())
+        create_once(store, layout.tombstone, encode(tombstone))
+    log = read_log(store, layout)
+    claimed = tuple(sorted(bases(slot.record for slot in log.slots.values() if slot.record is not None)))
+    for url in claimed:
+        dispose(url)
+    entries = [e for e in store.list(layout.folder) if e.path != layout.tombstone]
+    # Who the job was goes last: until then a deletion that was cut off can be taken up again.
+    store.delete([e.path for e in entries if e.path != layout.identity])
+    store.delete([layout.identity])
+    return Deleted(len(entries), sum(e.size for e in entries), claimed)

@@ -1,0 +1,66 @@
+"""The thread beside whoever holds a job: shows that it lives, and hears stop requests."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from stateflow.checkpoint.control import Heartbeat, beat, stop_requested
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.records import Owner
+from stateflow.checkpoint.store import Store
+
+_log = logging.getLogger(__name__)
+
+
+class Heart(threading.Thread):
+    """Beats from `begin`, when an epoch is claimed, to the end of the block; sets `stop` on a stop request."""
+
+    def __init__(
+        self, store: Store, layout: JobLayout, owner: Owner, interval: float, stop: threading.Event
+    ) -> None:
+        super().__init__(name="stateflow-heartbeat", daemon=True)
+        self._store, self._layout, self._owner = store, layout, owner
+        self._interval = interval
+        self._stop_run = stop
+        self._ended = threading.Event()
+        self._epoch = 0
+        self._counter = 0
+        self.reason = ""
+        self.drain = False
+        """Whether the stop request asks for all timers to fire first."""
+
+    def begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        self.start()
+
+    def run(self) -> None:
+        while not self._ended.is_set():
+            self.beat_once()
+            self._ended.wait(self._interval)
+
+    def beat_once(self, *, ended: bool = False) -> None:
+        self._counter += 1
+        now = time.time_ns() // 1000
+        sign = Heartbeat(epoch=self._epoch, counter=self._counter, owner=self._owner, at=now, ended=ended)
+        try:
+            beat(self._store, self._layout, sign)
+            request = stop_requested(self._store, self._layout, self._epoch)
+        except Exception as error:
+            # The run's own writes will say so if the store stays away; a missed beat alone ends nothing.
+            _log.warning("no heartbeat: %s", error)
+            return
+        if request is not None and not self._stop_run.is_set():
+            self.reason = request.reason or "a stop request"
+            self.drain = request.drain
+            self._stop_run.set()
+
+    def __enter__(self) -> Heart:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        if self._epoch:
+            self._ended.set()
+            self.join(timeout=10)
+            self.beat_once(ended=True)

@@ -1,0 +1,58 @@
+"""Giving every sink of a decided record its output: in the run that decided it, or in whatever comes after a crash."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stateflow.checkpoint.claim import StillOwner
+from stateflow.checkpoint.records import Record
+from stateflow.checkpoint.writer import CommitPermit
+from stateflow.flow import Flow
+from stateflow.spark.sinks.base import BatchFunction, Place, commit
+from stateflow.spark.staging import Stager
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_log = logging.getLogger(__name__)
+
+
+def functions_of(flow: Flow) -> dict[str, BatchFunction]:
+    """The user's own sinks of a pipeline, by uid."""
+    return {sink.uid: sink.target for sink in flow.sinks if sink.mode == "function"}
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """All that is needed to carry records of one job out. Spark is asked for when the first sink needs it."""
+
+    job: str
+    spark: Callable[[], SparkSession]
+    stager: Stager
+    functions: Mapping[str, BatchFunction] = field(default_factory=dict)
+    """The user's own sinks by uid; empty when the pipeline is not known."""
+
+    def recover(
+        self, record: Record, last_commits: Mapping[str, int], still_owner: StillOwner
+    ) -> dict[str, str]:
+        """For `claim`: what an earlier run decided and did not finish."""
+        _log.info("carrying out record %d, which an earlier run had decided", record.slot)
+        return self.commit(CommitPermit.to_carry_out(record), still_owner)
+
+    def commit(self, permit: CommitPermit, still_owner: StillOwner) -> dict[str, str]:
+        record = permit.record
+        return {
+            uid: commit(
+                self.spark(),
+                prepared,
+                Place(record.job, self.job, uid, record.slot, record.epoch, prepared.late),
+                permit,
+                still_owner,
+                self.functions,
+                self.stager,
+            )
+            for uid, prepared in record.sinks.items()
+        }
