@@ -1,0 +1,112 @@
+"""`stateflow query`: what a state holds for a key, from one shard, without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stateflow.cli.options import Debug, JobName, Output, Root, configured, root_of
+from stateflow.cli.output import document, err, moment, out, table
+from stateflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from stateflow.query import Found
+
+
+def query(
+    job: JobName,
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="Its uid.", show_default=False)],
+    state: Annotated[
+        str, typer.Argument(metavar="STATE", help="Name of the state or timer.", show_default=False)
+    ],
+    key: Annotated[
+        str,
+        typer.Argument(metavar="KEY", help="42; of several columns a,7 or '[\"a\", 7]'.", show_default=False),
+    ],
+    checkpoint: Annotated[
+        str, typer.Option("--checkpoint", metavar="N|tag:NAME", help="Instead of the newest complete one.")
+    ] = "latest",
+    savepoint: Annotated[
+        str | None,
+        typer.Option("--from", metavar="URL", help="A native savepoint to look into.", show_default=False),
+    ] = None,
+    map_key: Annotated[
+        str | None,
+        typer.Option("--map-key", metavar="K", help="One entry of a map state.", show_default=False),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Most entries of a list or map.")] = 1000,
+    root: Root = None,
+    output: Output = "text",
+    debug: Debug = False,
+) -> None:
+    """Looks one key up. Only the shard that owns it is fetched; what has expired is hidden."""
+    import time
+    import uuid
+
+    from stateflow.job import whoever
+    from stateflow.reading import checkpoint_reader, place_of, savepoint_reader
+
+    if savepoint is not None and checkpoint != "latest":
+        raise UsageError("--from and --checkpoint name two snapshots: leave one of them out")
+    options = configured(root, debug=debug)
+    place = place_of(options, "" if savepoint else root_of(options), lambda: time.time_ns() // 1000)
+
+    def ids() -> str:
+        return uuid.uuid4().hex
+
+    opened = (
+        savepoint_reader(place, savepoint, job)
+        if savepoint is not None
+        else checkpoint_reader(place, job, checkpoint, owner=whoever(ids), ids=ids)
+    )
+    with opened as reader:
+        target = reader.target(operator, state)
+        entry = None if map_key is None else target.map_key_of_text(map_key)
+        found = reader.look_up(operator, state, target.key_of_text(key), entry, limit=limit)
+        record = reader.record
+    if output == "json":
+        body: dict[str, Any] = {
+            "job": job,
+            "checkpoint": record.slot,
+            "at": record.at,
+            "savepoint": savepoint,
+            "operator": operator,
+            "state": state,
+            "kind": target.schema.kind,
+            "key": key,
+            "map_key": map_key,
+            "found": found.found,
+            "what": found.what,
+            "value": found.json,
+            "more": found.more,
+            "fetched_bytes": place.cache.bytes_fetched,
+        }
+        document(body)
+        return
+    _show(found)
+    note = f"checkpoint {record.slot} of {moment(record.at)}"
+    if not found.found:
+        note = f"nothing is set for key {key} in {note}"
+    elif found.what == "accumulator":
+        note += "; an accumulator, of which the job's code makes the result"
+    if found.more:
+        note += f"; there are more than {limit} entries: --limit shows more"
+    err().print(note, markup=False, soft_wrap=True)
+
+
+def _show(found: Found) -> None:
+    value = found.json
+    if not found.found:
+        return
+    if found.what == "map":
+        table("", ("map key", "value"), [(name, _text(one)) for name, one in value.items()])
+        return
+    for one in value if found.what == "list" else [value]:
+        out().print(_text(one), markup=False, soft_wrap=True)
+
+
+def _text(value: Any) -> str:
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,107 @@
+"""`stateflow serve`: states that opted in, over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from stateflow.cli.options import Debug, Output, Root, configured, root_of
+from stateflow.cli.output import err, line, out
+from stateflow.errors import UsageError
+
+
+def serve(
+    host: Annotated[
+        str,
+        typer.Option(
+            "--host",
+            help="Address to listen on; others than this host's own are open to whoever reaches them.",
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8765,
+    job: Annotated[
+        list[str] | None,
+        typer.Option("--job", metavar="JOB", help="Only this job; may be given again.", show_default=False),
+    ] = None,
+    tokens: Annotated[
+        Path | None,
+        typer.Option(
+            "--tokens",
+            metavar="FILE",
+            help="Tokens and their rights; else one is made and printed.",
+            show_default=False,
+        ),
+    ] = None,
+    max_queries: Annotated[int, typer.Option("--max-queries", min=1, help="Queries that run at once.")] = 16,
+    interval: Annotated[
+        float, typer.Option("--interval", min=0.05, help="Seconds between two looks for a newer checkpoint.")
+    ] = 1.0,
+    open_shards: Annotated[int, typer.Option("--open-shards", min=1, help="Shards that stay open.")] = 64,
+    root: Root = None,
+    output: Output = "text",
+    debug: Debug = False,
+) -> None:
+    """Answers look-ups over HTTP from the newest complete checkpoint of each job, which it follows.
+
+    Only states that were declared with queryable=True are served, and only to those who send a token.
+    """
+    import logging
+    import secrets
+    import signal
+    import time
+    import uuid
+    from importlib.util import find_spec
+
+    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"`stateflow serve` needs {' and '.join(missing)}, which this environment lacks: pip install {' '.join(missing)}"
+        )
+    import msgspec
+
+    from stateflow.job import whoever
+    from stateflow.reading import place_of
+    from stateflow.serve.access import from_file, single
+    from stateflow.serve.follow import FollowedJobs
+    from stateflow.serve.server import StateServer
+    from stateflow.serve.stale import note_of_process, process_start
+
+    options = configured(root, debug=debug)
+    logging.getLogger("uvicorn").setLevel(logging.DEBUG if debug else logging.WARNING)
+    place = place_of(options, root_of(options), lambda: time.time_ns() // 1000)
+    token = None if tokens is not None else secrets.token_urlsafe(32)
+    access = from_file(tokens) if tokens is not None else single(str(token))
+
+    def ids() -> str:
+        return uuid.uuid4().hex
+
+    owner = whoever(ids)
+    owner = msgspec.structs.replace(owner, note=note_of_process(process_start(owner.pid) or ""))
+    jobs = FollowedJobs(place, owner=owner, ids=ids, only=job or (), open_shards=open_shards)
+    server = StateServer(jobs, access, host=host, port=port, max_queries=max_queries, interval=interval)
+    try:
+        jobs.release_stale()
+        for name in job or ():
+            jobs.follow(name)
+    except BaseException:
+        server.close()
+        raise
+    # The server ends in its own time after these and then sends them on: by then there is nothing left to end.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    # The token goes to stdout, where no log is kept.
+    if output == "json":
+        line({"event": "serving", "url": server.url, "token": token, "jobs": list(jobs.only)})
+    else:
+        out().print(f"serving {server.url}", markup=False, highlight=False, soft_wrap=True)
+        if token is not None:
+            out().print(f"token {token}", markup=False, highlight=False, soft_wrap=True)
+    if server.open_to_others:
+        err().print(
+            f"stateflow: {host} is not only this host, and HTTP is not encrypted: put a proxy with TLS in front",
+            markup=False,
+            soft_wrap=True,
+        )
+    server.run()

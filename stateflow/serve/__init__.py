@@ -1,0 +1,1 @@
+"""State over HTTP: `stateflow serve`, and its client."""

@@ -1,0 +1,142 @@
+"""Who may read what: bearer tokens, and for each the states that it opens.
+
+A tokens file is TOML, one table per token; its name is for people and logs:
+
+    [dashboard]
+    sha256 = "5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5"   # or token = "..."
+    rights = ["orders/balance/total", "orders/*/*"]                                # job/operator/state
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from stateflow.errors import NotFoundError, UsageError
+
+_SHORTEST = 16
+_HASH = re.compile(r"[0-9a-fA-F]{64}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Right:
+    """Patterns with `*` and `?`, none of which reaches over a `/`."""
+
+    job: str
+    operator: str
+    state: str
+
+    def allows(self, job: str, operator: str, state: str) -> bool:
+        return (
+            fnmatchcase(job, self.job)
+            and fnmatchcase(operator, self.operator)
+            and fnmatchcase(state, self.state)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One token. Only its hash is kept."""
+
+    name: str
+    digest: bytes = field(repr=False)
+    rights: tuple[Right, ...]
+
+    def allows(self, job: str, operator: str, state: str) -> bool:
+        return any(right.allows(job, operator, state) for right in self.rights)
+
+    def allows_job(self, job: str) -> bool:
+        """Whether it opens any state of the job."""
+        return any(fnmatchcase(job, right.job) for right in self.rights)
+
+
+class Access:
+    """All tokens of a server."""
+
+    def __init__(self, grants: Sequence[Grant]) -> None:
+        self._grants = tuple(grants)
+
+    def grant_of(self, authorization: str | None) -> Grant | None:
+        """Whose `Authorization` header this is; None when it is nobody's."""
+        scheme, _, token = (authorization or "").partition(" ")
+        digest = _digest(token.strip())
+        found = None
+        # All of them, whichever fits: how long it takes says nothing of how near a guess came.
+        for grant in self._grants:
+            if hmac.compare_digest(grant.digest, digest):
+                found = grant
+        return found if scheme.lower() == "bearer" else None
+
+
+def single(token: str) -> Access:
+    """One token that opens everything which is queryable."""
+    return Access([Grant("generated", _digest(token), (Right("*", "*", "*"),))])
+
+
+def from_file(path: Path) -> Access:
+    """What a tokens file grants."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise NotFoundError(f"the tokens file {path} does not exist: check --tokens") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        # The text of the error does not quote the file: a line of it may be a token.
+        raise UsageError(
+            f"the tokens file {path} cannot be read as TOML ({type(error).__name__}): mend it"
+        ) from None
+    if not content:
+        raise UsageError(f"the tokens file {path} has no token: write one table for each")
+    grants = [_grant(path, name, entry) for name, entry in content.items()]
+    digests = [grant.digest for grant in grants]
+    for number, grant in enumerate(grants):
+        if grant.digest in digests[:number]:
+            raise UsageError(
+                f"the tokens file {path} has one token twice, the second time as [{grant.name}]: remove one"
+            )
+    return Access(grants)
+
+
+def _grant(path: Path, name: str, entry: Any) -> Grant:
+    def wrong(what: str) -> UsageError:
+        return UsageError(f"the tokens file {path}, [{name}]: {what}")
+
+    if not isinstance(entry, dict):
+        raise wrong("this is no table: write [name], then sha256 (or token) and rights under it")
+    unknown = sorted(set(entry) - {"sha256", "token", "rights"})
+    if unknown:
+        raise wrong(f"{unknown[0]} means nothing here: sha256 (or token) and rights do")
+    digest, token, rights = entry.get("sha256"), entry.get("token"), entry.get("rights")
+    if (digest is None) == (token is None):
+        raise wrong("give either sha256 or token")
+    if token is not None and (not isinstance(token, str) or len(token) < _SHORTEST or token != token.strip()):
+        raise wrong(f"a token has at least {_SHORTEST} characters, none of them a space at its ends")
+    if digest is not None and (not isinstance(digest, str) or not _HASH.match(digest)):
+        raise wrong("sha256 is the token's hash, 64 hexadecimal digits")
+    if not isinstance(rights, list) or not rights:
+        raise wrong('rights is a list of job/operator/state, such as ["orders/*/*"]')
+    return Grant(
+        name,
+        bytes.fromhex(digest) if digest is not None else _digest(str(token)),
+        tuple(_right(right, wrong) for right in rights),
+    )
+
+
+def _right(text: Any, wrong: Any) -> Right:
+    parts = text.split("/") if isinstance(text, str) else []
+    if len(parts) != 3 or not all(parts):
+        raise wrong(f"the right {text!r} is not job/operator/state, such as orders/balance/* or orders/*/*")
+    return Right(*parts)
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
+
+
+__all__ = ["Access", "Grant", "Right", "from_file", "single"]

@@ -1,0 +1,143 @@
+"""What is asked and what is answered, without HTTP. Runs in threads: it reads state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from stateflow.checkpoint.records import OperatorState, Record, StateSchema
+from stateflow.errors import UsageError
+from stateflow.query import LIMIT, Found, Target
+from stateflow.serve.access import Grant
+from stateflow.serve.follow import FollowedJob
+from stateflow.serve.problems import Refusal
+
+MOST_ENTRIES = 10_000
+"""Of a list or map in one answer."""
+MOST_KEYS = 1_000
+"""Of one batch."""
+_DECLARED = {
+    "value": "ValueState",
+    "list": "ListState",
+    "map": "MapState",
+    "reducing": "ReducingState",
+    "aggregating": "AggregatingState",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One look-up or several; `None` for a map key asks for the whole map."""
+
+    operator: str
+    state: str
+    map_key: Any = None
+    limit: int = LIMIT
+
+
+def answer(job: FollowedJob, question: Question, key: str) -> bytes:
+    """One key, written as on the command line."""
+    with job.reading() as served:
+        target = _queryable(served.reader.target(question.operator, question.state))
+        map_key = None if question.map_key is None else target.map_key_of_text(question.map_key)
+        found = served.reader.look_up(
+            question.operator, question.state, target.key_of_text(key), map_key, limit=question.limit
+        )
+        return msgspec.json.encode(
+            {**_head(job.name, served.record, target), "key": key, **_body(found, question.map_key)}
+        )
+
+
+def answer_many(job: FollowedJob, question: Question, keys: list[Any]) -> bytes:
+    """Many keys, as JSON has them; the answers come in their order."""
+    with job.reading() as served:
+        target = _queryable(served.reader.target(question.operator, question.state))
+        map_key = None if question.map_key is None else target.map_key_of_plain(question.map_key)
+        found = served.reader.look_up_many(
+            question.operator,
+            question.state,
+            [target.key_of_plain(key) for key in keys],
+            map_key,
+            limit=question.limit,
+        )
+        results = [{"key": key, **_body(one, None)} for key, one in zip(keys, found, strict=True)]
+        return msgspec.json.encode(
+            {**_head(job.name, served.record, target), "map_key": question.map_key, "results": results}
+        )
+
+
+def describe(job: FollowedJob, grant: Grant) -> bytes:
+    """What there is to ask, as far as the token opens it."""
+    with job.reading() as served:
+        record = served.record
+        return msgspec.json.encode(
+            {
+                **_place(job.name, record),
+                "watermark": record.watermark,
+                "timeline": record.timeline,
+                "operators": {
+                    uid: _operator(operator, states)
+                    for uid, operator in record.operators.items()
+                    if (states := _open_to(grant, job.name, uid, operator))
+                },
+            }
+        )
+
+
+def _queryable(target: Target) -> Target:
+    if target.schema.queryable:
+        return target
+    kind = _DECLARED.get(target.schema.kind)
+    advice = (
+        f"opt in with sf.{kind}(..., queryable=True) and run the job once"
+        if kind
+        else "timers and columns cannot opt in; `stateflow query` shows them"
+    )
+    raise Refusal(
+        403,
+        UsageError(f"state {target.name!r} of operator {target.operator!r} is not queryable: {advice}"),
+    )
+
+
+def _place(job: str, record: Record) -> dict[str, Any]:
+    return {"job": job, "checkpoint": record.slot, "at": record.at}
+
+
+def _head(job: str, record: Record, target: Target) -> dict[str, Any]:
+    return {
+        **_place(job, record),
+        "operator": target.operator,
+        "state": target.name,
+        "kind": target.schema.kind,
+    }
+
+
+def _body(found: Found, map_key: Any) -> dict[str, Any]:
+    body = {"found": found.found, "what": found.what, "value": found.json, "more": found.more}
+    return body if map_key is None else {"map_key": map_key, **body}
+
+
+def _open_to(grant: Grant, job: str, uid: str, operator: OperatorState) -> dict[str, StateSchema]:
+    return {name: schema for name, schema in operator.states.items() if grant.allows(job, uid, name)}
+
+
+def _operator(operator: OperatorState, states: dict[str, StateSchema]) -> dict[str, Any]:
+    return {
+        "key": [{"name": name, "type": kind} for name, kind in operator.key],
+        "max_parallelism": operator.max_parallelism,
+        "states": {
+            name: {
+                "kind": schema.kind,
+                "type": schema.value,
+                "map_key": schema.map_key or None,
+                "ttl": schema.ttl,
+                "queryable": schema.queryable,
+            }
+            for name, schema in states.items()
+        },
+    }
+
+
+__all__ = ["MOST_ENTRIES", "MOST_KEYS", "Question", "answer", "answer_many", "describe"]

@@ -1,0 +1,181 @@
+"""Asks a `stateflow serve`. Only the standard library and msgspec, so that it starts fast anywhere."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from stateflow.errors import UnavailableError, UsageError
+from stateflow.serve.problems import error_of
+
+_BROKEN = (http.client.HTTPException, OSError)
+
+
+class StateClient:
+    """`StateClient("http://127.0.0.1:8765", token).get("orders", "balance", "total", 42)`
+
+    Values are what JSON holds: numbers, texts, lists, dicts; instants and decimals are texts. Connections are kept;
+    one client may be used by any number of threads. Errors are the library's own, as the command line raises them.
+    """
+
+    def __init__(self, url: str, token: str, *, timeout: float = 30.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"{url!r} is not the URL of a server: write http://HOST:PORT")
+        if not token.isascii() or not token.isprintable() or not token.strip():
+            raise UsageError(
+                "the token is empty or has characters that no token has: check where it comes from"
+            )
+        self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
+        self._prefix = parts.path.rstrip("/")
+        self._timeout = timeout
+        self._headers = {"Authorization": f"Bearer {token}", "Accept": "application/json"}
+        self._idle: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+
+    def get(self, job: str, operator: str, state: str, key: Any, map_key: Any = None) -> Any:
+        """The value; None when there is none, an empty list or map for those kinds."""
+        body = self.look_up(job, operator, state, key, map_key)
+        return _whole(body["value"], body, key)
+
+    def get_many(
+        self, job: str, operator: str, state: str, keys: Sequence[Any], map_key: Any = None
+    ) -> list[Any]:
+        """The values in the order of the keys, all from one checkpoint."""
+        body = self.look_up_many(job, operator, state, keys, map_key)
+        return [_whole(one["value"], one, key) for key, one in zip(keys, body["results"], strict=True)]
+
+    def look_up(
+        self,
+        job: str,
+        operator: str,
+        state: str,
+        key: Any,
+        map_key: Any = None,
+        *,
+        limit: int | None = None,
+        min_checkpoint: int | None = None,
+        wait: float | None = None,
+    ) -> dict[str, Any]:
+        """The whole answer: found, value, what it is, whether there is more, and the checkpoint that it is from."""
+        asked = {"key": _text(key), "map_key": None if map_key is None else _text(map_key)}
+        asked |= {"limit": _text(limit), "min_checkpoint": _text(min_checkpoint), "wait": _text(wait)}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        return self._asked("GET", f"{_path(job, operator, state)}?{query}")
+
+    def look_up_many(
+        self,
+        job: str,
+        operator: str,
+        state: str,
+        keys: Sequence[Any],
+        map_key: Any = None,
+        *,
+        limit: int | None = None,
+        min_checkpoint: int | None = None,
+        wait: float | None = None,
+    ) -> dict[str, Any]:
+        """The whole answer for many keys; its `results` are in their order."""
+        asked = {"map_key": map_key, "limit": limit, "min_checkpoint": min_checkpoint, "wait": wait}
+        body = {"keys": list(keys), **{name: value for name, value in asked.items() if value is not None}}
+        return self._asked("POST", _path(job, operator, state), msgspec.json.encode(body))
+
+    def jobs(self) -> list[dict[str, Any]]:
+        """The jobs that the token opens something of."""
+        return list(self._asked("GET", "/jobs")["jobs"])
+
+    def job(self, job: str) -> dict[str, Any]:
+        """A job's newest checkpoint, and the states that the token opens."""
+        return self._asked("GET", f"/jobs/{quote(job, safe='')}")
+
+    def close(self) -> None:
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def __enter__(self) -> StateClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"StateClient({self._url!r})"
+
+    def _asked(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        status, answer = self._sent(method, self._prefix + path, body)
+        try:
+            document = msgspec.json.decode(answer)
+        except msgspec.DecodeError:
+            document = None
+        if status != 200:
+            raise error_of(document, status)
+        if not isinstance(document, dict):
+            raise UnavailableError(f"{self._url} answers, but not as `stateflow serve` does: check the URL")
+        return document
+
+    def _sent(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        headers: Mapping[str, str] = self._headers
+        if body is not None:
+            headers = {**headers, "Content-Type": "application/json"}
+        while True:
+            with self._lock:
+                kept = self._idle.pop() if self._idle else None
+            connection = kept or self._connection()
+            try:
+                connection.request(method, path, body, headers)
+                response = connection.getresponse()
+                answer = response.read()
+            except _BROKEN as error:
+                connection.close()
+                # A server may close what was idle at any moment. Reading twice does no harm.
+                if kept is not None and not isinstance(error, TimeoutError):
+                    continue
+                raise UnavailableError(
+                    f"{self._url} does not answer ({type(error).__name__}: {error}): is `stateflow serve` running there?"
+                ) from None
+            if response.will_close:
+                connection.close()
+            else:
+                with self._lock:
+                    self._idle.append(connection)
+            return response.status, answer
+
+    def _connection(self) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        return kind(self._host, self._port, timeout=self._timeout)
+
+
+def _path(job: str, operator: str, state: str) -> str:
+    job, operator, state = (quote(name, safe="") for name in (job, operator, state))
+    return f"/jobs/{job}/operators/{operator}/states/{state}"
+
+
+def _text(value: Any) -> Any:
+    """As the command line and URLs write it."""
+    if value is None or isinstance(value, str):
+        return value
+    plain = msgspec.to_builtins(value)
+    return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
+
+
+def _whole(value: Any, body: Mapping[str, Any], key: Any) -> Any:
+    if body["more"]:
+        raise UsageError(
+            f"the {body['what']} of key {key!r} has more entries than one answer holds: ask for a map_key, or use look_up "
+            "with a limit, which says so in 'more'"
+        )
+    return value
+
+
+__all__ = ["StateClient"]

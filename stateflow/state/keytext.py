@@ -1,0 +1,94 @@
+"""Keys as people and JSON write them: `42`, `2026-01-01`, `a,7`, `["a", 7]`, `{"user": "a", "day": 7}`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+
+from stateflow.errors import UsageError
+
+_HINTS: dict[str, Any] = {
+    "bool": bool,
+    "int": int,
+    "str": str,
+    "bytes": bytes,
+    "date": date,
+    "datetime": datetime,
+    "decimal": Decimal,
+}
+_LOOKS: dict[str, str] = {
+    "bool": "true or false",
+    "int": "a whole number of 64 bits, such as 42",
+    "str": "text",
+    "bytes": "Base64, such as aGVsbG8=",
+    "date": "a date such as 2026-01-31",
+    "datetime": "an instant with its zone, such as 2026-01-31T12:00:00Z",
+    "decimal": "a decimal number such as 12.50",
+}
+
+Key = Sequence[tuple[str, str]]
+"""The columns of a key and their types, as a record keeps them; names may be empty."""
+
+
+def key_of_text(key: Key, text: str) -> Any:
+    """A single key is the text itself; a composite one is JSON (array or object), or its parts with commas between."""
+    if len(key) == 1:
+        return _part(key[0], text)
+    if text.lstrip()[:1] in ("[", "{"):
+        try:
+            return key_of_plain(key, json.loads(text))
+        except ValueError:
+            raise UsageError(f"the key {text!r} is not JSON: {_shape(key)}") from None
+    return key_of_plain(key, text.split(","))
+
+
+def key_of_plain(key: Key, value: Any) -> Any:
+    """From what JSON can hold: a scalar, or for a composite key an array or an object by column."""
+    if len(key) == 1:
+        if isinstance(value, dict) and set(value) == {key[0][0]}:
+            value = value[key[0][0]]
+        elif isinstance(value, list) and len(value) == 1:
+            value = value[0]
+        return _part(key[0], value)
+    if isinstance(value, dict) and set(value) == {name for name, _ in key}:
+        value = [value[name] for name, _ in key]
+    if not isinstance(value, list | tuple) or len(value) != len(key):
+        raise UsageError(f"the key {_shown(value)} does not have {len(key)} parts: {_shape(key)}")
+    return tuple(_part(part, given) for part, given in zip(key, value, strict=True))
+
+
+def text_of_key(value: Any) -> str:
+    """What `key_of_text` reads back; the form in which keys of maps stand in JSON objects."""
+    if isinstance(value, str):
+        return value
+    plain = msgspec.to_builtins(value)
+    return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
+
+
+def _part(part: tuple[str, str], value: Any) -> Any:
+    name, kind = part
+    # Only numbers and truth values are read leniently: a lenient datetime would take 5 for five seconds after 1970.
+    lenient = isinstance(value, str) and kind in ("bool", "int")
+    try:
+        found = msgspec.convert(value, _HINTS[kind], strict=not lenient)
+    except (msgspec.ValidationError, OverflowError):
+        found = None
+    if found is None or (isinstance(found, datetime) and found.tzinfo is None):
+        what = f"key column {name!r}" if name else "the key"
+        raise UsageError(f"{what} is {kind}, and {_shown(value)} is not one: write {_LOOKS[kind]}")
+    return found
+
+
+def _shape(key: Key) -> str:
+    parts = ", ".join(f"{name} {kind}".strip() for name, kind in key)
+    return f"write ({parts}) as a JSON array, or its parts with commas between"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
