@@ -127,6 +127,10 @@ class FileCache:
             if ref.data is not None:
                 with target.open("xb") as file:
                     file.write(ref.data)
+            elif ref.offset is not None:
+                body = store.read_range(ref.path, ref.offset, ref.size)
+                with target.open("xb") as file:
+                    file.write(body)
             else:
                 store.download(ref.path, target)
             verify(ref, target, store.url)

@@ -13,6 +13,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _SLOT = re.compile(r"(?:.*/)?chk-(\d{8,})/([^/]+)\Z")
 _EPOCH = re.compile(r"(?:.*/)?epochs/(\d{8,})\Z")
 _STATE_FILE = re.compile(r"(?:.*/)?(?:shared|staged)/e(\d+)-c(\d+)-[^/]+\Z")
+_SAVEPOINT_FILE = re.compile(r"(?:state/[^/]+-\d{6,}(?:\.\w+)?|tables/.+/g\d{5,}-[^/]+\.parquet)\Z")
 
 
 def checked_name(kind: str, name: str) -> str:
@@ -119,6 +120,7 @@ class JobLayout:
 SAVEPOINTS = "_savepoints"
 """Folder of a root that holds the savepoints which were given no other place; no job can have this name."""
 SAVEPOINT_METADATA, SAVEPOINT_CLAIM = "_metadata", "_claimed"
+SAVEPOINT_STATE, SAVEPOINT_TABLES = "state/", "tables/"
 
 
 def default_savepoint(job: str, name: str) -> str:
@@ -126,14 +128,19 @@ def default_savepoint(job: str, name: str) -> str:
     return f"{SAVEPOINTS}/{checked_name('job', job)}/{checked_name('savepoint', name)}"
 
 
-def savepoint_state_file(number: int, suffix: str) -> str:
-    """A state file, or a container of several, of a native savepoint."""
-    return f"state/{number:06d}{suffix}"
+def savepoint_state_file(attempt: str, number: int, suffix: str) -> str:
+    """A state file, or a container of several, of a native savepoint; no two attempts to make one share a name."""
+    return f"{SAVEPOINT_STATE}{attempt}-{number:06d}{suffix}"
 
 
 def savepoint_table_file(operator: str, state: str, first: int, unique: str) -> str:
     """A Parquet file of a canonical savepoint, beginning at key group `first`."""
-    return f"tables/{operator}/{state}/g{first:05d}-{unique}.parquet"
+    return f"{SAVEPOINT_TABLES}{operator}/{state}/g{first:05d}-{unique}.parquet"
+
+
+def is_savepoint_file(path: str) -> bool:
+    """Whether a path in a savepoint's folder has a name that only its files have: others are not ours to delete."""
+    return _SAVEPOINT_FILE.match(path) is not None
 
 
 def probe_key(unique: str) -> str:

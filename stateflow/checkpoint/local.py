@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stateflow.checkpoint.store import TEMP, Entry, ExistsError, checked_path, checked_prefix
+from stateflow.checkpoint.store import TEMP, Entry, ExistsError, checked_folder, checked_path, checked_prefix
 from stateflow.errors import NotFoundError, UnavailableError, UsageError
 
 _TRIES = 100
@@ -99,6 +99,39 @@ class LocalStore:
                 with source.open("rb") as reader, target.open("xb") as writer:
                     shutil.copyfileobj(reader, writer, 1 << 20)
 
+    def copy(self, source: str, target: str) -> None:
+        from_, to = self._at(source), self._at(target)
+        with self._errors(to, target):
+            if not from_.is_file():
+                raise NotFoundError(f"{source} does not exist in {self.url}")
+            try:
+                self._link_in(from_, to)
+                return
+            except FileExistsError:
+                pass  # an earlier, unclear copy
+            except OSError as error:
+                if error.errno not in _LINK_ELSEWHERE:
+                    raise
+            self._publish(to, from_, os.replace)
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        target = self._at(path)
+        with self._errors(target, path), target.open("rb") as file:
+            file.seek(start)
+            return file.read(length)
+
+    def folders(self, prefix: str) -> list[str]:
+        folder = checked_folder(prefix)
+        try:
+            with self._errors(self._root / folder, prefix), os.scandir(self._root / folder) as scan:
+                return sorted(
+                    item.name
+                    for item in scan
+                    if item.is_dir(follow_symlinks=False) and not item.name.startswith(TEMP)
+                )
+        except NotFoundError:
+            return []
+
     def list(self, prefix: str) -> list[Entry]:
         folder, stem = checked_prefix(prefix)
         with self._errors(self._root / folder, prefix):
@@ -162,15 +195,18 @@ class LocalStore:
 
     def _link_in(self, source: Path, target: Path) -> None:
         if self._fsync:
-            descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            with suppress(FileNotFoundError):  # told below
+                descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
         for _ in range(_TRIES):
             try:
                 os.link(source, target)
             except FileNotFoundError:
+                if not source.exists():
+                    raise NotFoundError(f"{source} was removed while it was stored as {target}") from None
                 self._make(target.parent)
                 continue
             self._settle(target.parent)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from stateflow.checkpoint.store import Entry, ExistsError, checked_path, checked_prefix
+from stateflow.checkpoint.store import Entry, ExistsError, checked_folder, checked_path, checked_prefix
 from stateflow.errors import NotFoundError
 
-Verb = Literal["read", "create", "put", "upload", "download", "list", "delete"]
+Verb = Literal["read", "range", "create", "put", "upload", "download", "copy", "list", "delete"]
 
 
 class CrashError(BaseException):
@@ -33,12 +33,12 @@ class Call:
     """Position among the calls of this store, from 0."""
     verb: Verb
     path: str
-    """A prefix, for `list`."""
+    """A prefix, for `list`; what is written, for `copy`."""
     body: bytes = b""
 
     @property
     def writes(self) -> bool:
-        return self.verb in ("create", "put", "upload", "delete")
+        return self.verb in ("create", "put", "upload", "copy", "delete")
 
 
 Hook = Callable[[Call], None]
@@ -119,6 +119,31 @@ class MemoryStore:
             except NotFoundError:
                 target.unlink()
                 raise
+
+    def copy(self, source: str, target: str) -> None:
+        checked_path(source)
+        call = self._begin("copy", target)
+        with self._lock:
+            body = self._objects.get(source)
+            if body is not None:
+                self._objects[target] = body
+        self._end(call)
+        self._present(source, body)
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        call = self._begin("range", path)
+        with self._lock:
+            body = self._objects.get(path)
+        self._end(call)
+        return self._present(path, body)[start : start + length]
+
+    def folders(self, prefix: str) -> list[str]:
+        checked_folder(prefix)
+        call = self._begin("list", prefix)
+        with self._lock:
+            below = [path[len(prefix) :] for path in self._objects if path.startswith(prefix)]
+        self._end(call)
+        return sorted({name for path in below if (name := path.rpartition("/")[0].partition("/")[0])})
 
     def list(self, prefix: str) -> list[Entry]:
         checked_prefix(prefix)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +18,14 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from stateflow.checkpoint.store import Entry, ExistsError, checked_path, checked_prefix
+from stateflow.checkpoint.store import (
+    Entry,
+    ExistsError,
+    Store,
+    checked_folder,
+    checked_path,
+    checked_prefix,
+)
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 
 _S3 = ("s3", "s3a", "s3n")
@@ -44,16 +55,28 @@ _PUBLIC = re.compile(
 """Options whose values may be seen in an error; every other value is taken for a secret."""
 _PAGE = 1000
 _PART = 8 << 20
+_COPIED_WHOLE = 1 << 30
+"""A copy of a larger object may be refused (S3 and Google: over 5 GB) or take longer than a request may."""
+_COPY_LOOKS = 600
+"""How often a copy that goes on behind the answer is looked at, at most two seconds apart."""
 
 
 class ObjectStore:
     """Options go to the client and nowhere else: they are not kept, logged or shown."""
 
-    def __init__(self, url: str, options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
         options = dict(options or {})
         place = _parsed(url)
         self._url = place.url
         self._folder = place.folder
+        self._bucket = place.bucket
+        self._family = next(family for family in (_S3, _GCS, _AZURE) if place.scheme in family)
+        self._pause = pause
         self._unordered = place.bucket.endswith("--x-s3")
         """S3's directory buckets list in no order."""
         self._secrets = _Redacted(
@@ -137,6 +160,16 @@ class ObjectStore:
                     f"{path} could not be saved to {target.parent} ({error.strerror}): free space there"
                 ) from error
 
+    def folders(self, prefix: str) -> list[str]:
+        folder = checked_folder(prefix)
+        self._check_process()
+        base = f"{self._folder}{folder}"
+        try:
+            found = obstore.list_with_delimiter(self._store, base or None)["common_prefixes"]
+        except (FileNotFoundError, BaseError) as error:
+            raise self._failed("list", prefix, error) from None
+        return sorted(name[len(base) :].strip("/") for name in found)
+
     def list(self, prefix: str) -> list[Entry]:
         folder, stem = checked_prefix(prefix)
         self._check_process()
@@ -162,6 +195,43 @@ class ObjectStore:
         found.sort(key=lambda entry: entry.path)
         return found
 
+    def copy(self, source: str, target: str) -> None:
+        self.copy_from(self, source, target)
+
+    def copy_from(self, other: ObjectStore, source: str, target: str) -> None:
+        """A copy by the service, from a root that `shares_bucket` with this one."""
+        from_, to = other._key(source), self._key(target)
+        try:
+            obstore.copy(self._store, from_, to)
+            if self._family == _AZURE:
+                self._await_copy(from_, to)
+        except FileNotFoundError as error:
+            raise other._missing(source, error) from None
+        except BaseError as error:
+            if self._size(from_) <= _COPIED_WHOLE:
+                raise self._failed("copy to", target, error) from None
+            self._stream(from_, to, target)
+
+    def shares_bucket(self, other: ObjectStore) -> bool:
+        """Whether both are in one bucket, asked with the same rights: one client then reaches both."""
+        same = self._family == other._family and self._bucket == other._bucket
+        return same and self._store.config == other._store.config
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        key = self._key(path)
+        try:
+            if length > 0:
+                return obstore.get_range(self._store, key, start=start, length=length).to_bytes()
+            obstore.head(self._store, key)
+            return b""
+        except FileNotFoundError as error:
+            raise self._missing(path, error) from None
+        except BaseError as error:
+            # A range beyond the end is an error of the request; part of one is not.
+            if start >= self._size(key):
+                return b""
+            raise self._failed("read", path, error) from None
+
     def delete(self, paths: Iterable[str]) -> None:
         keys = [self._key(path) for path in paths]
         for start in range(0, len(keys), _PAGE):
@@ -182,6 +252,37 @@ class ObjectStore:
             pass
         except BaseError as error:
             raise self._failed("delete", key, error) from None
+
+    def _size(self, key: str) -> int:
+        try:
+            return obstore.head(self._store, key)["size"]
+        except FileNotFoundError:
+            return 0
+        except BaseError as error:
+            raise self._failed("read", key, error) from None
+
+    def _await_copy(self, source: str, target: str) -> None:
+        """Azure may answer before a copy is done; until then the target is empty."""
+        size = self._size(source)
+        for turn in range(_COPY_LOOKS):
+            if self._size(target) == size:
+                return
+            self._pause(min(0.05 * 2**turn, 2.0))
+        raise UnavailableError(f"{self._url} has not finished copying {target}: run again")
+
+    def _stream(self, source: str, target: str, path: str) -> None:
+        """Through this process, in parts: the services' own ways to copy a large object differ too much."""
+
+        async def stream() -> None:
+            chunks = (await obstore.get_async(self._store, source)).stream(min_chunk_size=_PART)
+            await obstore.put_async(self._store, target, chunks, chunk_size=_PART)
+
+        try:
+            # In a thread of its own, which is certain to have no event loop yet.
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(lambda: asyncio.run(stream())).result()
+        except (FileNotFoundError, BaseError) as error:
+            raise self._failed("copy to", path, error) from None
 
     def _key(self, path: str) -> str:
         self._check_process()
@@ -213,6 +314,13 @@ class ObjectStore:
 
     def _said(self, error: Exception) -> str:
         return self._secrets.out_of(str(error))
+
+
+def copier(source: Store, target: Store) -> Callable[[str, str], None] | None:
+    """What copies from one root to another inside the service; None when they have no bucket in common."""
+    if isinstance(source, ObjectStore) and isinstance(target, ObjectStore) and target.shares_bucket(source):
+        return partial(target.copy_from, source)
+    return None
 
 
 _process: int | None = None

@@ -287,6 +287,8 @@ class SavepointClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     job: str
     """The job's UUID; empty for a disposal."""
     name: str = ""
+    url: str = ""
+    """Under which the job names it: the same folder under another URL would look like another savepoint."""
     owner: Owner
     at: Micros = 0
 

@@ -1,4 +1,4 @@
-"""The tiny store that everything durable goes through: read, create, put, list, delete.
+"""The tiny store that everything durable goes through: read, create, put, copy, list, delete.
 
 `create` is the only call that decides anything. It may lie (a client's retry turns one's own success into a
 conflict; a 409 can mean that nothing was stored), so the protocol never calls it directly: see `create_once`.
@@ -65,6 +65,24 @@ class Store(Protocol):
         """
         ...
 
+    def copy(self, source: str, target: str) -> None:
+        """Inside the store, without a byte through this process where it can; durable on return.
+
+        `target` is a fresh, unique name. May hard-link: never change either of the two.
+        """
+        ...
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        """So many bytes from `start`; fewer, or none, when the object ends before."""
+        ...
+
+    def folders(self, prefix: str) -> list[str]:
+        """Names of the folders right below `prefix` (empty, or ending in `/`), in order; none is opened.
+
+        On a disk, an empty folder is one too.
+        """
+        ...
+
     def list(self, prefix: str) -> list[Entry]:
         """Everything whose path starts with `prefix`, in order of paths."""
         ...
@@ -98,6 +116,14 @@ def checked_prefix(prefix: str) -> tuple[str, str]:
             f"{prefix!r} is not a prefix inside a checkpoint root: use plain segments joined by '/'"
         )
     return (f"{folder}/" if folder else ""), stem
+
+
+def checked_folder(prefix: str) -> str:
+    """`prefix`, if it stands for a folder: empty, or ending in `/`."""
+    folder, stem = checked_prefix(prefix)
+    if stem:
+        raise UsageError(f"{prefix!r} is not a folder inside a checkpoint root: end it with '/'")
+    return folder
 
 
 ATTEMPTS = 6

@@ -5,19 +5,21 @@ Reads only. Each finding is one sentence that names the thing and the next step.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import xxhash
 
 from stateflow.checkpoint.collection import unreached
-from stateflow.checkpoint.layout import JobLayout, slot_of
+from stateflow.checkpoint.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.records import Pin, Record
+from stateflow.checkpoint.records import FileRef, Pin, Record, SavepointClaim, decode
 from stateflow.checkpoint.retention import references
+from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.store import Store
+from stateflow.checkpoint.transfer import read_through
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
 
 Severity = Literal["error", "warning"]
@@ -37,8 +39,17 @@ class Finding:
         return self.text
 
 
-def verify(store: Store, layout: JobLayout, *, deep: bool = False) -> list[Finding]:
-    """Everything that is wrong with a job; with `deep` every file is read and its checksum compared."""
+def verify(
+    store: Store,
+    layout: JobLayout,
+    *,
+    deep: bool = False,
+    open_base: Callable[[str], Store] = open_store,
+) -> list[Finding]:
+    """Everything that is wrong with a job; with `deep` every file is read and its checksum compared.
+
+    `open_base` opens a savepoint that the job has claimed, by URL.
+    """
     log = read_log(store, layout)
     if log.identity is None:
         raise NotFoundError(
@@ -54,13 +65,15 @@ def verify(store: Store, layout: JobLayout, *, deep: bool = False) -> list[Findi
     listed = [*store.list(layout.shared), *store.list(layout.staged)]
     sizes = {entry.path: entry.size for entry in listed}
     findings = [*unreadable_pin, *_log_findings(log, layout), *_pin_findings(log, pins, layout)]
-    seen: set[str] = set()
+    bases = _Bases(log.identity.uuid, open_base)
+    seen: set[tuple[str, Wanted]] = set()
     for record in log.chain:
         if _being_collected(log, record, pins):
             continue
-        missing = list(_file_findings(store, record, sizes, seen, deep))
+        missing = list(_file_findings(store, record, sizes, bases, seen, deep))
         if missing and not _gone_meanwhile(store, layout, record):
             findings += missing
+    findings += bases.findings()
     findings += [
         Finding(
             "warning",
@@ -123,40 +136,97 @@ def _pin_findings(log: Log, pins: list[Pin], layout: JobLayout) -> Iterator[Find
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file that has to be there, by itself, inside a container, or inside what names it."""
+
+    path: str
+    size: int
+    xxh3: str
+    offset: int | None = None
+    data: bytes | None = None
+    name: str = ""
+
+    @classmethod
+    def by(cls, ref: FileRef) -> Wanted:
+        return cls(ref.path, ref.size, ref.xxh3, ref.offset, ref.data, ref.name)
+
+    def named(self, root: str) -> str:
+        return f"{root}/{self.path}" if self.path else f"{self.name} (kept inside {root})"
+
+
+def damage(store: Store, sizes: Mapping[str, int], wanted: Wanted, *, deep: bool) -> str:
+    """What is wrong with a file, as the end of a sentence; empty when nothing is. `sizes` are of what was listed."""
+    if not wanted.path:
+        whole = wanted.data is not None and xxhash.xxh3_64_hexdigest(wanted.data) == wanted.xxh3
+        return "" if whole else f"does not have the checksum {wanted.xxh3}"
+    size = sizes.get(wanted.path)
+    start = wanted.offset or 0
+    if size is None:
+        return "is missing"
+    if size < start + wanted.size or (wanted.offset is None and size != wanted.size):
+        return f"has {size} bytes instead of {start + wanted.size}"
+    if deep:
+        try:
+            for _ in read_through(store, wanted.path, start, wanted.size, wanted.xxh3):
+                pass
+        except (NotFoundError, CorruptError):
+            return f"does not have the checksum {wanted.xxh3}"
+    return ""
+
+
+class _Bases:
+    """The savepoints whose files a job uses since it has claimed them: each is opened and listed once."""
+
+    def __init__(self, job: str, open_base: Callable[[str], Store]) -> None:
+        self._job = job
+        self._open_base = open_base
+        self._known: dict[str, tuple[Store, dict[str, int]]] = {}
+
+    def of(self, url: str) -> tuple[Store, dict[str, int]]:
+        if url not in self._known:
+            store = self._open_base(url)
+            sizes = {entry.path: entry.size for entry in store.list(SAVEPOINT_STATE)}
+            self._known[url] = store, sizes
+        return self._known[url]
+
+    def findings(self) -> Iterator[Finding]:
+        """Of what was opened: a savepoint that is not the job's own can be deleted by somebody else."""
+        for url, (store, _) in self._known.items():
+            path = f"{url}/{SAVEPOINT_CLAIM}"
+            try:
+                claim = decode(store.read(SAVEPOINT_CLAIM), SavepointClaim, path)
+                if claim.job == self._job:
+                    continue
+                whose = f"is claimed by {claim.name!r}" if claim.job else "is being disposed of"
+            except (NotFoundError, CorruptError, IncompatibleError):
+                whose = f"has lost its {SAVEPOINT_CLAIM}"
+            text = f"the savepoint {url}, whose files the job uses, {whose}: make a new savepoint and restore from it"
+            yield Finding("error", text, path=path)
+
+
 def _file_findings(
-    store: Store, record: Record, sizes: dict[str, int], seen: set[str], deep: bool
+    store: Store,
+    record: Record,
+    sizes: dict[str, int],
+    bases: _Bases,
+    seen: set[tuple[str, Wanted]],
+    deep: bool,
 ) -> Iterator[Finding]:
     for ref in references(record):
-        if not ref.path:
-            if ref.data is None or xxhash.xxh3_64_hexdigest(ref.data) != ref.xxh3:
-                yield Finding(
-                    "error",
-                    f"{ref.name}, inside record {record.slot}, does not have its checksum: "
-                    "restore an earlier checkpoint or a savepoint",
-                    slot=record.slot,
-                )
+        each = Wanted.by(ref)
+        if ref.path and (ref.base, each) in seen:
             continue
-        if ref.base or ref.path in seen:
-            continue  # files of a claimed savepoint are verified with the savepoint
-        seen.add(ref.path)
-        advice = "restore an earlier checkpoint or a savepoint"
-        needed = f"{ref.path}, needed by record {record.slot},"
-        if ref.path not in sizes:
-            text = f"{needed} is missing: {advice}"
-        elif sizes[ref.path] != ref.size:
-            text = f"{needed} has {sizes[ref.path]} bytes instead of {ref.size}: {advice}"
-        elif deep and not _whole(store, ref.path, ref.xxh3):
-            text = f"{needed} does not have the checksum {ref.xxh3}: {advice}"
-        else:
-            continue
-        yield Finding("error", text, path=ref.path, slot=record.slot)
-
-
-def _whole(store: Store, path: str, xxh3: str) -> bool:
-    try:
-        return xxhash.xxh3_64_hexdigest(store.read(path)) == xxh3
-    except NotFoundError:
-        return False
+        seen.add((ref.base, each))
+        where, listed = bases.of(ref.base) if ref.base else (store, sizes)
+        if wrong := damage(where, listed, each, deep=deep):
+            file = f"{ref.base}/{ref.path}" if ref.base else ref.path or f"{ref.name}, kept inside its record"
+            yield Finding(
+                "error",
+                f"{file}, needed by record {record.slot}, {wrong}: restore an earlier checkpoint or a savepoint",
+                path=ref.path,
+                slot=record.slot,
+            )
 
 
 def _being_collected(log: Log, record: Record, pins: list[Pin]) -> bool:

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow.checkpoint.control import Progress, report_progress
 from stateflow.checkpoint.files import inline, upload_file
 from stateflow.checkpoint.records import END_OF_TIME, FileRef, Record, SourceState
+from stateflow.checkpoint.savepoints import dispose_claimed
 from stateflow.checkpoint.writer import Writer, continued_draft, draft
 from stateflow.config import Options
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
@@ -297,7 +298,10 @@ class BatchLoop:
                     writer.layout,
                     Progress(epoch=writer.epoch, slot=slot, statistics=statistics, at=at),
                 )
-                writer.collect(self.options.retained_checkpoints, orphans=orphans)
+                dispose = dispose_claimed(
+                    self.options.storage_options, job=writer.job, owner=writer.owner, clock=self.clock
+                )
+                writer.collect(self.options.retained_checkpoints, orphans=orphans, dispose=dispose)
             except Exception as error:
                 # Old checkpoints that stay do no harm; the next collection tries again.
                 _log.warning("checkpoints were not tidied up: %s", error)

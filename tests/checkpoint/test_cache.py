@@ -59,6 +59,44 @@ def test_a_file_inside_a_record_is_materialised_without_the_store(tmp_path: Path
     assert cache.bytes_fetched == 0
 
 
+def contained(store: Store, *contents: bytes) -> list[FileRef]:
+    store.put("state/a-000001.pack", b"".join(contents))
+    sizes = [len(c) for c in contents]
+    return [
+        FileRef(str(n), len(c), checksum_of(c), "state/a-000001.pack", offset=sum(sizes[:n]))
+        for n, c in enumerate(contents)
+    ]
+
+
+def checksum_of(content: bytes) -> str:
+    return inline("", content).xxh3
+
+
+@pytest.mark.parametrize("kind", ["memory", "local"])
+def test_a_file_in_a_container_is_fetched_without_the_others(kind: str, tmp_path: Path) -> None:
+    store: Store = MemoryStore() if kind == "memory" else LocalStore(tmp_path / "root")
+    cache = FileCache(tmp_path / "cache", BIG)
+    refs = contained(store, b"first", b"", b"the third one")
+    assert cache.fetch(store, refs[2]).read_bytes() == b"the third one"
+    assert cache.fetch(store, refs[1]).read_bytes() == b""
+    assert cache.link(store, refs[0], tmp_path / "mine").read_bytes() == b"first"
+    assert counters(cache) == (0, 3, 18)
+    if isinstance(store, MemoryStore):
+        assert {c.verb for c in store.calls} == {"put", "range"}
+
+
+@pytest.mark.parametrize("damaged", [b"firSt", b"fir", None], ids=["bit flip", "truncated", "missing"])
+def test_damage_in_a_container_is_named_and_never_cached(damaged: bytes | None, tmp_path: Path) -> None:
+    store, cache = MemoryStore(), FileCache(tmp_path / "cache", BIG)
+    _, ref = contained(store, b"zero ", b"first")
+    store.delete([ref.path])
+    if damaged is not None:
+        store.put(ref.path, b"zero " + damaged)
+    with pytest.raises(CorruptError, match=r"memory://test/state/a-000001.pack .*verify"):
+        cache.fetch(store, ref)
+    assert entries(cache) == set()
+
+
 def test_a_file_that_was_just_written_is_found_by_the_next_batch(tmp_path: Path) -> None:
     store, cache = MemoryStore(), FileCache(tmp_path / "cache", BIG)
     ref = stored(store, tmp_path, "a", b"state")

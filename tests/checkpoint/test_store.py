@@ -99,6 +99,68 @@ def test_a_download_into_a_missing_folder_does_not_blame_the_store(store: Store,
         store.download("job/shared/a", tmp_path / "no" / "such" / "target")
 
 
+def test_a_copy_is_an_object_of_its_own(store: Store, tmp_path: Path) -> None:
+    content = bytes(range(256)) * 90_000
+    (tmp_path / "mine").write_bytes(content)
+    store.upload(tmp_path / "mine", "job/shared/e1-c1-a.sst")
+    store.copy("job/shared/e1-c1-a.sst", "job/shared/e2-c9-b.sst")
+    store.delete(["job/shared/e1-c1-a.sst"])
+    assert store.list("") == [Entry("job/shared/e2-c9-b.sst", len(content))]
+    store.download("job/shared/e2-c9-b.sst", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == content
+
+
+def test_a_copy_can_be_repeated_when_its_answer_was_lost(store: Store) -> None:
+    store.put("job/shared/a", b"state")
+    store.put("job/shared/empty", b"")
+    for _ in range(2):
+        store.copy("job/shared/a", "job/shared/b")
+        store.copy("job/shared/empty", "job/shared/empty2")
+    assert store.read("job/shared/b") == store.read("job/shared/a") == b"state"
+    assert store.read("job/shared/empty2") == b""
+
+
+def test_a_copy_of_nothing_names_what_is_missing_and_leaves_nothing(store: Store) -> None:
+    with pytest.raises(NotFoundError, match=r"job/shared/a does not exist in \w+://"):
+        store.copy("job/shared/a", "job/shared/b")
+    assert store.list("") == []
+
+
+def test_a_range_is_read_and_ends_where_the_object_ends(store: Store) -> None:
+    store.put("job/shared/a", b"0123456789")
+    store.put("job/shared/empty", b"")
+    assert store.read_range("job/shared/a", 3, 4) == b"3456"
+    assert store.read_range("job/shared/a", 0, 10) == b"0123456789"
+    assert store.read_range("job/shared/a", 8, 10) == b"89"
+    assert store.read_range("job/shared/a", 10, 1) == b""
+    assert store.read_range("job/shared/a", 99, 1) == b""
+    assert store.read_range("job/shared/a", 3, 0) == b""
+    assert store.read_range("job/shared/empty", 0, 5) == b""
+    for length in (0, 5):
+        with pytest.raises(NotFoundError, match=r"job/shared/b does not exist in \w+://"):
+            store.read_range("job/shared/b", 0, length)
+
+
+def test_folders_are_named_one_level_at_a_time(store: Store) -> None:
+    for path in (
+        "_savepoints/b/one/_metadata",
+        "_savepoints/b/one/state/1",
+        "_savepoints/a/two/_metadata",
+        "x",
+    ):
+        store.put(path, b"x")
+    store.put("_savepoints/file", b"x")
+    assert store.folders("") == ["_savepoints"]
+    assert store.folders("_savepoints/") == ["a", "b"]
+    assert store.folders("_savepoints/b/") == ["one"]
+    assert store.folders("_savepoints/b/one/state/") == []
+    assert store.folders("nobody/") == []
+    assert store.folders("x/") == []
+    for prefix in ("_savepoints", "../", "/", "a//"):
+        with pytest.raises(UsageError, match="inside a checkpoint root"):
+            store.folders(prefix)
+
+
 def test_listing_goes_by_prefix_of_names_not_by_folder(store: Store) -> None:
     for path in (
         "job/chk-00000009/_pending",
@@ -157,6 +219,9 @@ def test_no_path_leaves_the_root(store: Store, path: str, tmp_path: Path) -> Non
         lambda: store.put(path, b"x"),
         lambda: store.upload(tmp_path / "file", path),
         lambda: store.download(path, tmp_path / "new"),
+        lambda: store.copy(path, "job/shared/a"),
+        lambda: store.copy("job/shared/a", path),
+        lambda: store.read_range(path, 0, 1),
         lambda: store.delete([path]),
     ):
         with pytest.raises(UsageError, match="not a path inside a checkpoint root"):

@@ -24,6 +24,54 @@ def test_an_upload_and_a_download_are_hard_links(tmp_path: Path) -> None:
     assert (tmp_path / "got").samefile(tmp_path / "made")
 
 
+def test_a_copy_is_a_hard_link(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "root")
+    store.put("job/shared/a", b"state")
+    store.copy("job/shared/a", "job/shared/b")
+    assert (tmp_path / "root/job/shared/a").samefile(tmp_path / "root/job/shared/b")
+
+
+def test_a_file_with_all_the_links_it_can_have_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path / "root")
+    store.put("job/shared/a", b"state")
+
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", refuse)
+        store.copy("job/shared/a", "job/shared/b")
+    assert store.read("job/shared/b") == b"state"
+    assert not (tmp_path / "root/job/shared/a").samefile(tmp_path / "root/job/shared/b")
+
+
+@pytest.mark.parametrize("fsync", [True, False])
+def test_a_source_that_goes_while_it_is_linked_is_named(
+    fsync: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = LocalStore(tmp_path / "root", fsync=fsync)
+    store.put("job/shared/a", b"state")
+    real = os.link
+
+    def link_after_a_collection(source: Any, target: Any) -> None:
+        Path(source).unlink()
+        real(source, target)
+
+    monkeypatch.setattr(os, "link", link_after_a_collection)
+    with pytest.raises(NotFoundError, match="job/shared/a was removed while it was stored"):
+        store.copy("job/shared/a", "job/saved/b")
+
+
+def test_folders_on_a_disk_are_those_that_hold_something_or_nothing(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    (tmp_path / "jobs/empty").mkdir(parents=True)
+    (tmp_path / "jobs/.tmp-1").mkdir()
+    (tmp_path / "jobs/link").symlink_to(tmp_path / "jobs/empty")
+    assert store.folders("jobs/") == ["empty"]
+
+
 def test_across_disks_files_are_copied(tmp_path: Path, other_disk: Path) -> None:
     store = LocalStore(tmp_path / "root")
     (other_disk / "made").write_bytes(b"state")

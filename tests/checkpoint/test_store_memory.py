@@ -19,6 +19,9 @@ def test_every_call_is_recorded_in_order_and_a_delete_of_many_is_many(tmp_path: 
     store.upload(tmp_path / "f", "c")
     store.read("a")
     store.list("")
+    store.copy("c", "d")
+    store.read_range("d", 0, 2)
+    store.folders("")
     store.delete(["a", "b"])
     assert [(c.verb, c.path, c.body) for c in store.calls] == [
         ("create", "a", b"1"),
@@ -26,10 +29,13 @@ def test_every_call_is_recorded_in_order_and_a_delete_of_many_is_many(tmp_path: 
         ("upload", "c", b"file"),
         ("read", "a", b""),
         ("list", "", b""),
+        ("copy", "d", b""),
+        ("range", "d", b""),
+        ("list", "", b""),
         ("delete", "a", b""),
         ("delete", "b", b""),
     ]
-    assert [c.number for c in store.calls if c.writes] == [0, 1, 2, 5, 6]
+    assert [c.number for c in store.calls if c.writes] == [0, 1, 2, 5, 8, 9]
 
 
 @pytest.mark.parametrize("verb", ["create", "put", "delete"])

@@ -17,10 +17,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from stateflow.checkpoint.objects import ObjectStore
+from stateflow.checkpoint import objects
+from stateflow.checkpoint.memory_store import MemoryStore
+from stateflow.checkpoint.objects import ObjectStore, copier
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.store import Store
-from stateflow.errors import StateflowError, UnavailableError, UsageError
+from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from tests.servers import ObjectServer
 
 IMPATIENT = {"max_retries": "0", "retry_timeout": "1", "connect_timeout": "1s", "timeout": "2s"}
@@ -205,6 +207,105 @@ def test_a_failed_download_leaves_no_half_file(s3: ObjectServer, tmp_path: Path)
     finally:
         s3.fault = None
     assert list(tmp_path.iterdir()) == []
+
+
+class TestCopies:
+    """Between two roots of one bucket the service copies; this process only asks."""
+
+    def two(self, server: ObjectServer, **options: str) -> tuple[ObjectStore, ObjectStore]:
+        bucket = server.new_root()
+        here = ObjectStore(f"{bucket}/team/checkpoints", {**server.options, **options})
+        there = ObjectStore(f"{bucket}/savepoints/one", {**server.options, **options})
+        return here, there
+
+    def test_no_byte_of_the_object_passes_through(self, s3: ObjectServer) -> None:
+        here, there = self.two(s3)
+        here.put("job/shared/a", b"state" * 1000)
+        copy = copier(here, there)
+        assert copy is not None
+        s3.requests.clear()
+        copy("job/shared/a", "state/b")
+        assert [method for method, _ in s3.requests] == ["PUT"]
+        assert s3.requests[0][1].endswith("/savepoints/one/state/b")
+        assert there.read("state/b") == b"state" * 1000
+
+    @pytest.mark.parametrize("kind", ["s3", "azure"])
+    def test_what_is_missing_is_named_with_the_root_that_lacks_it(
+        self, kind: str, request: pytest.FixtureRequest
+    ) -> None:
+        here, there = self.two(request.getfixturevalue(kind))
+        with pytest.raises(NotFoundError, match=f"job/shared/a does not exist in {here.url}"):
+            there.copy_from(here, "job/shared/a", "state/b")
+
+    def test_the_scheme_may_be_spelled_differently(self, s3: ObjectServer) -> None:
+        bucket = s3.new_root()
+        here = ObjectStore(f"{bucket}/a", s3.options)
+        there = ObjectStore(f"{bucket.replace('s3:', 's3a:')}/b", s3.options)
+        here.put("x", b"1")
+        copy = copier(here, there)
+        assert copy is not None
+        copy("x", "y")
+        assert there.read("y") == b"1"
+
+    def test_other_buckets_accounts_and_stores_have_no_way_inside(self, s3: ObjectServer) -> None:
+        here = ObjectStore("s3://bucket/a", s3.options)
+        assert copier(here, ObjectStore("s3://bucket/b", s3.options)) is not None
+        assert copier(here, ObjectStore("s3://other/a", s3.options)) is None
+        elsewhere = {**s3.options, "endpoint": "http://127.0.0.1:9"}
+        assert copier(here, ObjectStore("s3://bucket/b", elsewhere)) is None
+        somebody = {**s3.options, "access_key_id": "somebody-else"}
+        assert copier(here, ObjectStore("s3://bucket/b", somebody)) is None
+        account = {"account_name": "one", "account_key": "a2V5"}
+        assert copier(here, ObjectStore("az://bucket/b", account)) is None
+        azure = ObjectStore("az://bucket/a", account)
+        assert copier(azure, ObjectStore("az://bucket/b", {**account, "account_name": "two"})) is None
+        assert copier(azure, MemoryStore()) is None
+
+    def test_an_object_too_large_for_one_request_goes_through_this_process(
+        self, s3: ObjectServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        here, there = self.two(s3, **IMPATIENT)
+        here.put("a", bytes(range(256)) * 50_000)
+        refusals = ["refuse"]
+        try:
+            s3.fault = lambda method, path: refusals.pop() if method == "PUT" and refusals else None  # type: ignore[return-value]
+            with pytest.raises(UnavailableError, match="refused to copy to b"):
+                there.copy_from(here, "a", "b")
+            monkeypatch.setattr(objects, "_COPIED_WHOLE", 1 << 20)
+            refusals.append("refuse")
+            there.copy_from(here, "a", "b")
+        finally:
+            s3.fault = None
+        assert there.read("b") == bytes(range(256)) * 50_000
+
+    def test_a_copy_that_goes_on_behind_the_answer_is_waited_for(
+        self, azure: ObjectServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pauses: list[float] = []
+        store = ObjectStore(azure.new_root(), azure.options, pause=pauses.append)
+        store.put("a", b"state")
+        real, unfinished = ObjectStore._size, [0, 0, 0]
+
+        def size(self: ObjectStore, key: str) -> int:
+            return unfinished.pop() if key == "b" and unfinished else real(self, key)
+
+        monkeypatch.setattr(ObjectStore, "_size", size)
+        store.copy("a", "b")
+        assert pauses == [0.05, 0.1, 0.2]
+        monkeypatch.setattr(objects, "_COPY_LOOKS", 2)
+        unfinished += [0, 0]
+        with pytest.raises(UnavailableError, match="has not finished copying b"):
+            store.copy("a", "b")
+
+
+def test_folders_take_one_request_however_much_lies_in_them(s3: ObjectServer) -> None:
+    store = ObjectStore(s3.new_root("root"), s3.options)
+    for name in ("a", "b"):
+        for n in range(20):
+            store.put(f"_savepoints/{name}/one/state/{n}", b"x")
+    s3.requests.clear()
+    assert store.folders("_savepoints/") == ["a", "b"]
+    assert len(s3.requests) == 1
 
 
 def test_google_stops_at_a_missing_object_and_deleting_carries_on() -> None:

@@ -244,6 +244,20 @@ def test_an_uploaded_file_is_on_disk_before_a_record_can_name_it(
             assert outcome == {"whole"}
 
 
+def test_a_copy_is_on_disk_before_a_savepoint_can_name_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy(store: LocalStore) -> None:
+        store.put("job/shared/e1-c1-a.sst", b"state")
+        store.copy("job/shared/e1-c1-a.sst", "saved/state/a-000001.sst")
+
+    for disk, _, done in every_crash(copy, tmp_path, monkeypatch):
+        outcome = disk.possible("mnt/root/saved/state/a-000001.sst")
+        assert "torn" not in outcome
+        if done:
+            assert outcome == {"whole"}
+
+
 @pytest.mark.parametrize("verb", ["create", "put", "upload"])
 def test_a_writer_killed_at_any_step_leaves_whole_objects_and_no_litter(verb: str, tmp_path: Path) -> None:
     (tmp_path / "made").write_bytes(BODY)

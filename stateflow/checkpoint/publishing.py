@@ -1,0 +1,100 @@
+"""Making a savepoint visible, once all its files are stored: the create of its `_metadata`.
+
+Several attempts may be made in one folder at once. Each has its own file names, so whichever creates `_metadata` first
+stands with exactly its files, and the others delete theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+
+from stateflow.checkpoint.layout import SAVEPOINT_CLAIM, SAVEPOINT_METADATA
+from stateflow.checkpoint.records import Owner, Savepoint, encode
+from stateflow.checkpoint.savepoints import dispose_savepoint, stored_files
+from stateflow.checkpoint.store import Store, create_once
+from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
+
+
+def require_vacant(target: Store) -> None:
+    """Raises unless a savepoint can be made in the folder; asked before anything is written there."""
+    names = {entry.path for entry in target.list("_")}
+    if SAVEPOINT_CLAIM in names:
+        raise UsageError(
+            f"the savepoint in {target.url} belongs to a job or is being disposed of: choose another place"
+        )
+    if SAVEPOINT_METADATA in names:
+        raise UsageError(f"there is a savepoint in {target.url} already: choose another name or place")
+
+
+@contextmanager
+def deleted_unless_stored(target: Store, paths: Sequence[str]) -> Iterator[None]:
+    """Around the storing of a savepoint's files: deletes them when that fails. `paths` may grow meanwhile."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        _delete(target, paths)
+        raise
+
+
+def publish(
+    target: Store, savepoint: Savepoint, files: Mapping[str, int], *, owner: Owner, clock: Callable[[], int]
+) -> Savepoint:
+    """The savepoint as it stands now. `files`: path and size of all that this attempt has stored.
+
+    They are deleted when it cannot stand. When nobody knows whether it does (the store has not answered), they stay:
+    `stateflow savepoint dispose` removes them.
+    """
+    with deleted_unless_stored(target, list(files)):
+        require_vacant(target)
+        if not _whole(target, files):
+            raise NotFoundError(
+                f"files of the savepoint that was being made in {target.url} were deleted: run again, elsewhere"
+            )
+    body = encode(savepoint)
+    try:
+        stands = create_once(target, SAVEPOINT_METADATA, body)
+    except UnavailableError as error:
+        if _refused_for_good(target):
+            _delete(target, files)
+            raise
+        raise UnavailableError(
+            f"whether the savepoint in {target.url} was made is not known: `stateflow savepoint show` tells when the "
+            f"store answers again ({error})"
+        ) from error
+    if stands != body:
+        _delete(target, files)
+        raise UsageError(
+            f"another savepoint was made in {target.url} meanwhile: use that one, or choose another name"
+        )
+    if not _whole(target, files):
+        # Somebody made a savepoint here and disposed of it, and of all files that lay here, just before the create.
+        with suppress(StateflowError):
+            dispose_savepoint(target, owner=owner, clock=clock)
+        raise NotFoundError(
+            f"the savepoint in {target.url} was disposed of while it was being made: run again"
+        )
+    return savepoint
+
+
+def _whole(target: Store, files: Mapping[str, int]) -> bool:
+    sizes = {entry.path: entry.size for entry in stored_files(target)}
+    return all(sizes.get(path) == size for path, size in files.items())
+
+
+def _refused_for_good(target: Store) -> bool:
+    """A disk does not carry a request out after it has reported failure; an object store may."""
+    if target.local_root is None:
+        return False
+    try:
+        target.read(SAVEPOINT_METADATA)
+    except NotFoundError:
+        return True
+    except UnavailableError:
+        return False
+    return False
+
+
+def _delete(target: Store, paths: Iterable[str]) -> None:
+    with suppress(StateflowError):  # what stays is not visible, and goes with a disposal
+        target.delete(paths)
