@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stateflow.checkpoint.records import OperatorState, Record
-from stateflow.errors import IncompatibleError
+from stateflow.checkpoint.rescale import rescaled
+from stateflow.errors import IncompatibleError, UsageError
 from stateflow.flow import Flow, KeyedNode
 from stateflow.operators.compatibility import check_flow, check_key, resolve_states
 from stateflow.rows import key_type
@@ -85,8 +86,9 @@ def _operator(node: KeyedNode, before: OperatorState | None, parallelism: int) -
         resolved, _ = resolve_states(node, before)
         if before is not None:
             _check_key(node, before)
-            _check_parallelism(node, before, parallelism)
-    except IncompatibleError as error:
+            if parallelism:
+                rescaled(before, parallelism, f"operator {node.uid!r}")
+    except (IncompatibleError, UsageError) as error:
         return OperatorCheck(node.uid, "incompatible", {}, str(error))
     if before is None:
         return OperatorCheck(node.uid, "new", dict.fromkeys(resolved, "new"))
@@ -123,14 +125,6 @@ def _check_key(node: KeyedNode, before: OperatorState) -> None:
     # Columns without a declared type are known to Spark only: the run compares them.
     if len(types) == len(columns) and None not in types:
         check_key(node.uid, tuple(str(t) for t in types), before)
-
-
-def _check_parallelism(node: KeyedNode, before: OperatorState, parallelism: int) -> None:
-    if parallelism and parallelism != len(before.assignment):
-        raise IncompatibleError(
-            f"operator {node.uid!r} has parallelism {len(before.assignment)}, not {parallelism}: leave parallelism out to "
-            "go on as it is"
-        )
 
 
 def _compared(now: list[str], before: list[str]) -> dict[str, str]:

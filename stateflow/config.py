@@ -148,8 +148,8 @@ class Options:
         "state.backend.rocksdb.predefined-options",
     )
     rocksdb_compaction: Literal["level", "universal"] = _choice(
-        ("level", "universal"),
-        "RocksDB's compaction style; universal writes less and reads more.",
+        ("universal", "level"),
+        "RocksDB's compaction style; universal uploads less, level keeps fewer bytes that are out of date.",
         "state.backend.rocksdb.compaction.style",
     )
     rocksdb_block_cache: int = _size(
@@ -159,7 +159,7 @@ class Options:
         "state.backend.rocksdb.memory.fixed-per-slot",
     )
     rocksdb_write_buffer: int = _size(
-        "64 MB",
+        "128 MB",
         "Changes of one shard held in memory before they become a file.",
         "state.backend.rocksdb.writebuffer.size",
     )

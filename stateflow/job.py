@@ -11,33 +11,45 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stateflow.checkpoint.abandon import Abandoned, Probe
 from stateflow.checkpoint.abandon import abandon as abandon_record
-from stateflow.checkpoint.collection import CollectionReport, Plan, collect, inspect
+from stateflow.checkpoint.claim import CarryOut, claim
+from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, Plan, collect, inspect
 from stateflow.checkpoint.control import (
     StopRequest,
     read_heartbeat,
     read_progress,
+    refuse_while_live,
     request_stop,
 )
+from stateflow.checkpoint.deletion import Deleted, delete_job
+from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import Log, list_jobs, read_epochs, read_identity, read_log
-from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.records import Owner, Record
+from stateflow.checkpoint.pins import list_pins, pin, release, tags
+from stateflow.checkpoint.records import Owner, Pin, Record
+from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.savepoints import dispose_claimed
 from stateflow.checkpoint.statistics import HistoryLine, Summary, history, summary
 from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.verification import Finding
 from stateflow.checkpoint.verification import verify as verify_job
+from stateflow.checkpoint.writer import Writer, continued_draft
 from stateflow.errors import BusyError, NotFoundError, UsageError
+from stateflow.restore.origin import slot_named
 from stateflow.status import JobStatus, status_of
 
 if TYPE_CHECKING:
     from stateflow.checks import Check
     from stateflow.config import Options
     from stateflow.flow import Pipeline
+    from stateflow.restore.plan import RestorePlan
+    from stateflow.savepointing import MadeSavepoint
     from stateflow.spark.runner import RunReport
 
 COLLECTED_RETAINED = 3
@@ -88,7 +100,8 @@ class Job:
         self.storage_options = dict(storage_options or {})
         self.store: Store = open_store(root, self.storage_options)
         self._patience = heartbeat_timeout
-        self._clock, self._monotonic, self._sleep, self._ids = clock, monotonic, sleep, ids
+        self.clock, self.new_id = clock, ids
+        self._monotonic, self._sleep = monotonic, sleep
 
     @property
     def exists(self) -> bool:
@@ -123,7 +136,7 @@ class Job:
             progress=read_progress(self.store, self.layout, epoch),
             pins=list_pins(self.store, self.layout),
             lines=history(self.store, self.layout, log=log),
-            now=self._clock(),
+            now=self.clock(),
             patience=round(self._patience * 1e6),
         )
 
@@ -165,12 +178,11 @@ class Job:
 
         return run(RunRequest(pipeline, options, dict(parameters or {}), job=self.name, **request))
 
-    def stop(
-        self, *, wait: float | None = None, reason: str = "", savepoint: str = "", drain: bool = False
-    ) -> Stopped:
+    def stop(self, *, wait: float | None = None, reason: str = "", drain: bool = False) -> Stopped:
         """Asks the newest run to end after its batch; with `wait` (seconds) watches until it has.
 
-        A run whose heart does not beat while watched is called lost. BusyError when the time is up.
+        With `drain` the run raises the watermark to its end first, so that all event-time timers fire: the job is over
+        then. A run whose heart does not beat while watched is called lost. BusyError when the time is up.
         """
         log = self.log()
         epoch = log.newest_epoch
@@ -179,11 +191,10 @@ class Job:
             return self._stopped(epoch, "not running")
         request = StopRequest(
             epoch=epoch,
-            by=whoever(self._ids),
+            by=whoever(self.new_id),
             reason=reason,
             drain=drain,
-            savepoint=savepoint,
-            at=self._clock(),
+            at=self.clock(),
         )
         request_stop(self.store, self.layout, request)
         if wait is None:
@@ -205,6 +216,133 @@ class Job:
                     "after its batch"
                 )
             self._sleep(0.25)
+
+    def settle(self) -> int | None:
+        """Carries out what a run decided and did not finish; gives the newest complete checkpoint.
+
+        Does nothing when nothing is pending. Fences a run that is under way otherwise.
+        """
+        log = self.log()
+        if any(record.carries_state for record in log.pending):
+            claim(
+                self.store, self.layout, owner=whoever(self.new_id), ids=self.new_id, clock=self.clock,
+                carry_out=self._recovery(),
+            )  # fmt: skip
+            log = self.log()
+        return log.head.slot if log.head else None
+
+    def tag(self, name: str, checkpoint: str = "latest", *, note: str = "") -> Pin:
+        """Names a checkpoint and keeps it: an instant savepoint inside the job that copies nothing."""
+        kind, _, rest = checkpoint.partition(":")
+        slot = slot_named(kind, rest, self, self.log())
+        return pin(
+            self.store, self.layout, slot, kind="tag", owner=whoever(self.new_id), ids=self.new_id,
+            clock=self.clock, name=name, reason=note,
+        )  # fmt: skip
+
+    def untag(self, name: str) -> int:
+        """Lets a tag go; what only it kept goes with the next collection. Gives the checkpoint that it named."""
+        found = tags(self.store, self.layout)
+        if name not in found:
+            known = ", ".join(sorted(found)) or "none"
+            raise NotFoundError(f"job {self.name!r} has no tag {name!r}; its tags are: {known}")
+        release(self.store, self.layout, found[name].id)
+        return found[name].slot
+
+    def savepoint(
+        self,
+        kind: Literal["native", "canonical"] = "native",
+        *,
+        options: Options | None = None,
+        progress: Callable[[str, int, int], object] = lambda what, done, total: None,
+        **request: Any,
+    ) -> MadeSavepoint:
+        """Makes a savepoint from a complete checkpoint, beside a run or without one.
+
+        `request` takes the fields of `SavepointRequest`: checkpoint, to, name, note, expires, max_files, split_size.
+        """
+        from stateflow.savepointing import SavepointRequest, create_savepoint
+
+        owner = request.pop("owner", None) or whoever(self.new_id)
+        wanted = SavepointRequest(self, options or self._options(), owner, kind, **request)
+        return create_savepoint(wanted, progress)
+
+    def restore(
+        self,
+        origin: str,
+        pipeline: Pipeline,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        options: Options | None = None,
+        from_job: str = "",
+        **request: Any,
+    ) -> RestorePlan:
+        """The plan of a restore from `latest`, `checkpoint:N`, `tag:NAME` or a savepoint's URL; nothing is done yet.
+
+        `from_job` names the job whose checkpoint is meant, when it is another one of this root. `request` takes the
+        fields of `RestoreRequest`: claim_mode, rewind_sinks, allow_non_restored_state, parallelism and so on.
+        """
+        from stateflow.restore.origin import find_origin
+        from stateflow.restore.plan import RestoreRequest, plan_restore
+
+        whose = self if from_job in ("", self.name) else self.beside(from_job)
+        return plan_restore(
+            RestoreRequest(
+                job=self,
+                pipeline=pipeline,
+                origin=find_origin(origin, whose, self.storage_options),
+                options=options or self._options(),
+                parameters=parameters or {},
+                owner=request.pop("owner", None) or whoever(self.new_id),
+                **request,
+            )
+        )
+
+    def rescale(self, parallelism: int, *, note: str = "", takeover: bool = False) -> Edited:
+        """Hands the state to another number of subtasks: an edit of the record, which takes effect at the next run."""
+        self._refuse_while_live(takeover)
+
+        def draft(writer: Writer) -> Record:
+            if writer.parent is None:
+                raise NotFoundError(
+                    f"job {self.name!r} has no checkpoint yet: its first run takes --parallelism"
+                )
+            operators = rescaled_operators(writer.parent.operators, parallelism, self.name)
+            return continued_draft("rescale", writer.parent, operators=operators)
+
+        head = self.log().head
+        if head is not None:
+            rescaled_operators(head.operators, parallelism, self.name)  # refused before anything is claimed
+        return edit(
+            self.store,
+            self.layout,
+            draft,
+            owner=whoever(self.new_id, note=note),
+            ids=self.new_id,
+            clock=self.clock,
+            carry_out=self._recovery(),
+        )
+
+    def delete(self, *, note: str = "", takeover: bool = False) -> Deleted:
+        """Deletes the job: its state, checkpoints and claimed savepoints. A tombstone keeps zombies out."""
+        if not self.exists:
+            raise self._unknown()
+        self._refuse_while_live(takeover)
+        return delete_job(
+            self.store,
+            self.layout,
+            owner=whoever(self.new_id, note=note),
+            ids=self.new_id,
+            clock=self.clock,
+            dispose=self._disposal(),
+        )
+
+    def beside(self, name: str) -> Job:
+        """Another job of the same root."""
+        return Job(
+            self.root, name, storage_options=self.storage_options, heartbeat_timeout=self._patience,
+            clock=self.clock, monotonic=self._monotonic, sleep=self._sleep, ids=self.new_id,
+        )  # fmt: skip
 
     def plan_abandon(self, slot: int) -> AbandonPlan:
         """What `abandon` would give up; nothing is written."""
@@ -247,9 +385,9 @@ class Job:
             self.store,
             self.layout,
             slot,
-            owner=whoever(self._ids),
-            ids=self._ids,
-            clock=self._clock,
+            owner=whoever(self.new_id),
+            ids=self.new_id,
+            clock=self.clock,
             probe=probe or self._asked(conf or {}),
             reason=reason,
         )
@@ -258,7 +396,9 @@ class Job:
         """Everything that is wrong with the job; with `deep` every file is read and compared."""
         if not self.exists:
             raise self._unknown()
-        return verify_job(self.store, self.layout, deep=deep)
+        return verify_job(
+            self.store, self.layout, deep=deep, open_base=lambda url: open_store(url, self.storage_options)
+        )
 
     def garbage(self, retained: int = COLLECTED_RETAINED) -> Plan:
         """What `collect` would delete now, and what it keeps and why."""
@@ -271,8 +411,42 @@ class Job:
         if not self.exists:
             raise self._unknown()
         return collect(
-            self.store, self.layout, collector=f"gc-{self._ids()}", retained=retained, orphans=True
+            self.store,
+            self.layout,
+            collector=f"gc-{self.new_id()}",
+            retained=retained,
+            orphans=True,
+            dispose=self._disposal(),
         )
+
+    def _disposal(self) -> DisposeSavepoint:
+        identity = read_identity(self.store, self.layout)
+        if identity is None:
+            raise self._unknown()
+        return dispose_claimed(
+            self.storage_options, job=identity.uuid, owner=whoever(self.new_id), clock=self.clock
+        )
+
+    def _refuse_while_live(self, takeover: bool) -> None:
+        if not takeover:
+            refuse_while_live(
+                self.store, self.layout, whoever(self.new_id), patience=self._patience,
+                monotonic=self._monotonic, sleep=self._sleep,
+            )  # fmt: skip
+
+    def _recovery(self) -> CarryOut:
+        """Carries out what a run left pending; Spark is started only if there is such a thing."""
+        from stateflow.spark.carry_out import Sinks
+        from stateflow.spark.session import build_session
+        from stateflow.spark.staging import Stager
+
+        stager = Stager(partial(open_store, self.root, self.storage_options), self.new_id)
+        return Sinks(self.name, lambda: build_session(f"stateflow {self.name}"), stager).recover
+
+    def _options(self) -> Options:
+        from stateflow.config import load
+
+        return load(cli={"checkpoint_dir": self.root}, folder=Path.cwd())
 
     def _asked(self, conf: Mapping[str, str]) -> Probe:
         from stateflow.spark.delivered import delivered, needs_spark
@@ -314,9 +488,9 @@ def known_parameters(pipeline: Pipeline, record: Record | None) -> dict[str, str
     return {name: value for name, value in record.parameters.items() if name in names}
 
 
-def whoever(ids: Callable[[], str]) -> Owner:
+def whoever(ids: Callable[[], str], note: str = "") -> Owner:
     """This process, as the owner of what it writes."""
     user = ""
     with suppress(Exception):  # a container may have no name for its user
         user = getpass.getuser()
-    return Owner(run=ids(), host=socket.gethostname(), pid=os.getpid(), user=user)
+    return Owner(run=ids(), host=socket.gethostname(), pid=os.getpid(), user=user, note=note)

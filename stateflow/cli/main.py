@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from stateflow.cli import abandon, check, doctor, gc, jobs, run, stop, verify
+from stateflow.cli import abandon, change, check, doctor, gc, jobs, restore, run, savepoint, stop, verify
 from stateflow.cli.options import DEBUG, OUTPUT
 from stateflow.cli.output import err
 from stateflow.errors import StateflowError
@@ -93,9 +93,14 @@ app.command("jobs")(jobs.jobs)
 app.command("show")(jobs.show)
 app.command("checkpoints")(jobs.checkpoints)
 app.command("stop")(stop.stop)
+app.add_typer(savepoint.app, name="savepoint")
+app.command("tag")(change.tag)
+app.command("restore")(restore.restore)
+app.command("rescale")(change.rescale)
 app.command("abandon")(abandon.abandon)
 app.command("verify")(verify.verify)
 app.command("gc")(gc.gc)
+app.command("delete")(change.delete)
 app.command("doctor")(doctor.doctor)
 
 if __name__ == "__main__":

@@ -46,7 +46,11 @@ def run(
     ] = None,
     parallelism: Annotated[
         int | None,
-        typer.Option(min=1, help="Subtasks of a keyed operator when a job starts.", show_default=False),
+        typer.Option(
+            min=1,
+            help="Subtasks of a keyed operator; another number than before rescales the job.",
+            show_default=False,
+        ),
     ] = None,
     trigger: Annotated[
         str | None,
@@ -74,6 +78,12 @@ def run(
     ] = False,
     allow_non_restored_state: Annotated[
         bool, typer.Option("--allow-non-restored-state", help="State without an operator may be dropped.")
+    ] = False,
+    final: Annotated[
+        bool,
+        typer.Option(
+            "--final", help="When the input is drained, fire every event-time timer: the job is over then."
+        ),
     ] = False,
     note: Annotated[
         str, typer.Option("--note", help="Kept with every record of the run.", show_default=False)
@@ -130,6 +140,7 @@ def run(
         allow_non_restored_state=allow_non_restored_state,
         owner=own_identity(note=note),
         takeover=takeover,
+        drain=final,
         user_paths=[str(loaded.folder)],
         listener=finished,
         stop=AnnouncedStop(),

@@ -46,7 +46,7 @@ class RocksOptions:
     """Bytes of the cache that all shards of a process share."""
     write_buffer: int = 128 * MIB
     """Memory for a shard's unwritten changes; beyond it they are written out early."""
-    compaction_budget: int = 1024 * MIB
+    compaction_budget: int = 512 * MIB
     """Bytes that compaction may write per snapshot. A merge beyond it waits until space doubles."""
     inline_threshold: int = 20 << 10
     """A shard of at most so many bytes travels inside the record."""

@@ -11,7 +11,9 @@ import msgspec
 import pytest
 
 from stateflow.checkpoint.records import Shard
+from stateflow.config import Options
 from stateflow.errors import CorruptError, StateflowError, UnavailableError, UsageError
+from stateflow.state.backends import open_backend
 from stateflow.state.block_cache import block_cache, block_cache_usage
 from stateflow.state.corruption import translated
 from stateflow.state.encoding import prefix
@@ -279,3 +281,7 @@ def test_blocks_stay_cached_between_openings(shelf_of: Make) -> None:
     backend.get_many([key(n) for n in range(20_000)])
     backend.close()
     assert block_cache_usage() < used * 1.2
+
+
+def test_a_run_that_configures_nothing_has_the_options_that_the_backend_was_measured_with() -> None:
+    assert open_backend(Options()).rocks == RocksOptions()

@@ -1,0 +1,116 @@
+"""`stateflow tag`, `rescale` and `delete`: changes to a job that need no pipeline."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from stateflow.cli.options import Debug, JobName, Output, Root, Yes, configured, job_of
+from stateflow.cli.output import document, err, facts, number, out, size, table
+from stateflow.cli.savepoint import named
+
+Takeover = Annotated[bool, typer.Option("--takeover", help="Fence a live run instead of refusing.")]
+Note = Annotated[str, typer.Option("--note", help="Why: kept in the record.", show_default=False)]
+
+
+def tag(
+    job: JobName,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The tag's name.", show_default=False)],
+    checkpoint: Annotated[
+        str, typer.Option("--checkpoint", metavar="N|latest", help="Which checkpoint it names.")
+    ] = "latest",
+    remove: Annotated[bool, typer.Option("--remove", help="Let the tag go.")] = False,
+    note: Note = "",
+    root: Root = None,
+    output: Output = "text",
+    debug: Debug = False,
+) -> None:
+    """Names a checkpoint and keeps it from being collected; copies nothing."""
+    found = job_of(configured(root, debug=debug), job)
+    if remove:
+        slot = found.untag(name)
+        if output == "json":
+            document({"job": job, "tag": name, "checkpoint": slot, "removed": True})
+            return
+        out().print(f"tag {name} no longer keeps checkpoint {slot} of job {job}", markup=False)
+        return
+    made = found.tag(name, named(checkpoint), note=note)
+    if output == "json":
+        document({"job": job, "tag": name, "checkpoint": made.slot, "pin": made.id})
+        return
+    out().print(f"tag {name} keeps checkpoint {made.slot} of job {job}", markup=False)
+
+
+def rescale(
+    job: JobName,
+    parallelism: Annotated[
+        int,
+        typer.Option("--parallelism", min=1, help="Subtasks of every keyed operator.", show_default=False),
+    ],
+    takeover: Takeover = False,
+    note: Note = "",
+    root: Root = None,
+    output: Output = "text",
+    debug: Debug = False,
+) -> None:
+    """Hands the state to another number of subtasks; copies no file, and takes effect at the next run."""
+    done = job_of(configured(root, debug=debug), job).rescale(parallelism, note=note, takeover=takeover)
+    operators = done.record.operators
+    shards = {uid: sum(map(len, o.shards)) for uid, o in operators.items()}
+    if output == "json":
+        document({"job": job, "record": done.slot, "parallelism": parallelism, "shards": shards})
+        return
+    rows = [(uid, len(o.assignment), shards[uid]) for uid, o in operators.items()]
+    table("", ("operator", "parallelism", "shards"), rows, right=("parallelism", "shards"))
+    out().print(f"record {done.slot}: the next run of job {job} has parallelism {parallelism}", markup=False)
+
+
+def delete(
+    job: JobName,
+    yes: Yes = False,
+    takeover: Takeover = False,
+    note: Note = "",
+    root: Root = None,
+    output: Output = "text",
+    debug: Debug = False,
+) -> None:
+    """Deletes a job with all its checkpoints and tags, and the savepoints it has claimed; others stay."""
+    found = job_of(configured(root, debug=debug), job)
+    if not yes:
+        status = found.status()
+        entries = found.store.list(found.layout.folder)
+        if output == "json":
+            document(
+                {"job": job, "deleted": False, "files": len(entries), "bytes": sum(e.size for e in entries)}
+            )
+            return
+        facts(
+            [
+                ("job", job),
+                ("status", status.status),
+                ("newest checkpoint", status.head),
+                ("pending", ", ".join(map(str, status.pending)) or "none"),
+                ("tags", ", ".join(status.tags) or "none"),
+                ("files", f"{number(len(entries))}, {size(sum(e.size for e in entries))}"),
+            ]
+        )
+        lost = " Output that is pending is given up." if status.pending else ""
+        err().print(f"Nothing was done: --yes deletes all of it.{lost}", markup=False)
+        return
+    done = found.delete(note=note, takeover=takeover)
+    if output == "json":
+        document(
+            {
+                "job": job,
+                "deleted": True,
+                "files": done.files,
+                "bytes": done.bytes,
+                "savepoints": list(done.savepoints),
+            }
+        )
+        return
+    out().print(
+        f"job {job} is deleted: {number(done.files)} files, {size(done.bytes)}; a tombstone stays",
+        markup=False,
+    )

@@ -1,0 +1,146 @@
+"""`stateflow restore`: state, timers, watermark and source offsets come back together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from stateflow.cli.bars import bars
+from stateflow.cli.options import (
+    Conf,
+    Debug,
+    File,
+    JobName,
+    Output,
+    Parameters,
+    Root,
+    Settings,
+    Yes,
+    configured,
+    pairs,
+)
+from stateflow.cli.output import document, err, out, size
+from stateflow.errors import UsageError
+
+
+def restore(
+    job: JobName,
+    file: File,
+    origin: Annotated[
+        str,
+        typer.Option(
+            "--from", metavar="checkpoint:N|tag:NAME|latest|URL", help="The snapshot.", show_default=False
+        ),
+    ],
+    from_job: Annotated[
+        str,
+        typer.Option(
+            "--from-job", metavar="JOB", help="Whose checkpoint, if not JOB's own.", show_default=False
+        ),
+    ] = "",
+    parameter: Parameters = None,
+    claim_mode: Annotated[
+        str,
+        typer.Option(
+            metavar="claim|no-claim",
+            help="Of a savepoint: no-claim copies it and never touches it again; claim makes it the job's own.",
+        ),
+    ] = "no-claim",
+    allow_non_restored_state: Annotated[
+        bool, typer.Option("--allow-non-restored-state", help="State without an operator may be dropped.")
+    ] = False,
+    rewind_sinks: Annotated[
+        bool, typer.Option("--rewind-sinks", help="Take the outputs back to the checkpoint, too.")
+    ] = False,
+    reset_watermark: Annotated[
+        bool, typer.Option("--reset-watermark", help="Begin event time anew, as after a drained run.")
+    ] = False,
+    parallelism: Annotated[
+        int | None, typer.Option(min=1, help="Subtasks from now on.", show_default=False)
+    ] = None,
+    max_parallelism: Annotated[
+        int | None, typer.Option(min=1, help="canonical: key groups from now on.", show_default=False)
+    ] = None,
+    takeover: Annotated[
+        bool, typer.Option("--takeover", help="Fence a live run instead of refusing.")
+    ] = False,
+    note: Annotated[str, typer.Option("--note", help="Why: kept in the record.", show_default=False)] = "",
+    yes: Yes = False,
+    conf: Conf = None,
+    option: Settings = None,
+    root: Root = None,
+    output: Output = "text",
+    debug: Debug = False,
+) -> None:
+    """Restores a job to a checkpoint, a tag or a savepoint; without --yes it prints the plan.
+
+    Into a job that does not exist yet it is a fork. What follows the snapshot stays as another timeline.
+    """
+    import uuid
+
+    from stateflow.job import Job, whoever
+    from stateflow.pipelines import load_pipeline
+
+    options = configured(root, option, debug=debug)
+    mode = claim_mode.replace("-", "_")
+    if mode not in ("claim", "no_claim"):
+        raise UsageError(f"--claim-mode {claim_mode!r} is neither claim nor no-claim")
+    loaded = load_pipeline(file, Path.cwd())
+    given = pairs(parameter, "-p")
+    if not options.checkpoint_dir:
+        raise UsageError(
+            "no checkpoint root: give --checkpoint-dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir into "
+            "stateflow.toml"
+        )
+    found = Job(
+        options.checkpoint_dir,
+        job,
+        storage_options=options.storage_options,
+        heartbeat_timeout=options.heartbeat_timeout.total_seconds(),
+    )
+    plan = found.restore(
+        origin,
+        loaded.pipeline,
+        given,
+        options=options,
+        from_job=from_job,
+        claim_mode=cast(Any, mode),
+        allow_non_restored_state=allow_non_restored_state,
+        rewind_sinks=rewind_sinks,
+        reset_watermark=reset_watermark,
+        parallelism=parallelism or 0,
+        max_parallelism=max_parallelism or 0,
+        takeover=takeover,
+        owner=whoever(lambda: uuid.uuid4().hex, note=note),
+        conf=pairs(conf, "--conf"),
+    )
+    if not yes:
+        if output == "json":
+            document({**plan.document(), "restored": False})
+            return
+        out().print(str(plan), markup=False, soft_wrap=True)
+        err().print("Nothing was done: --yes restores it.", markup=False)
+        return
+    if output == "text":
+        err().print(str(plan), markup=False, soft_wrap=True)
+    with bars(f"restore of {job}", shown=options.progress) as progress:
+        done = plan.apply(progress)
+    if output == "json":
+        document(
+            {
+                **plan.document(),
+                "restored": True,
+                "record": done.checkpoint,
+                "copied_bytes": done.copied_bytes,
+                "sinks_rewound": dict(done.sinks),
+            }
+        )
+        return
+    copied = f", {size(done.copied_bytes)} copied" if done.copied_bytes else ""
+    out().print(
+        f"job {job} is restored: record {done.checkpoint}, timeline {done.timeline}{copied}; the next run goes on from it",
+        markup=False,
+        soft_wrap=True,
+    )

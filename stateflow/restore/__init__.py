@@ -1,0 +1,1 @@
+"""Restoring a job: from which snapshot, what that would mean, and doing it."""

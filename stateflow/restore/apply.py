@@ -1,0 +1,282 @@
+"""Doing what a restore plan says: state, timers, watermark and source offsets come back as one record.
+
+The job is claimed, what was decided is carried out, files are brought in under the claimed epoch, and only then the
+record is decided. So a crash at any point leaves the job as it was, or restored.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cached_property, partial
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stateflow.checkpoint.control import refuse_while_live
+from stateflow.checkpoint.edit import Edited, edit
+from stateflow.checkpoint.log import read_log
+from stateflow.checkpoint.pins import pinned
+from stateflow.checkpoint.records import FileRef, Prepared, Record
+from stateflow.checkpoint.rescale import rescaled_operators
+from stateflow.checkpoint.retention import references, with_references
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.savepoints import claim_savepoint, read_savepoint
+from stateflow.checkpoint.transfer import Transfer, transfer
+from stateflow.checkpoint.writer import Writer, draft
+from stateflow.config import cache_folder
+from stateflow.errors import NotFoundError
+from stateflow.heart import Heart
+from stateflow.restore.origin import newest_sinks
+from stateflow.restore.plan import Progress, Restored, RestorePlan, distinct, kept_by, same_job
+
+if TYPE_CHECKING:
+    from stateflow.flow import Flow
+    from stateflow.job import Job
+
+
+class RestoreRun:
+    """One application of a plan."""
+
+    def __init__(self, plan: RestorePlan, progress: Progress) -> None:
+        self.plan = plan
+        self.request = plan.request
+        self.origin = plan.request.origin
+        self.job = plan.request.job
+        self.flow: Flow = self.request.pipeline.build(self.request.parameters)
+        self.progress = progress
+        self.copied = 0
+
+    def run(self) -> Restored:
+        job, request = self.job, self.request
+        if job.exists and not request.takeover:
+            refuse_while_live(
+                job.store,
+                job.layout,
+                request.owner,
+                patience=request.options.heartbeat_timeout.total_seconds(),
+                monotonic=time.monotonic,
+                sleep=time.sleep,
+            )
+        with ExitStack() as stack:
+            if self.origin.owner is not None:
+                stack.enter_context(self._pinned(self.origin.owner))
+            self._check_sources()
+            heart = stack.enter_context(
+                Heart(job.store, job.layout, request.owner, self._beat_every(), Event())
+            )
+            edited = self._edited(heart)
+        return Restored(
+            job=job.name,
+            checkpoint=edited.slot,
+            timeline=edited.record.timeline,
+            copied_bytes=self.copied,
+            sinks=dict(edited.outcome.sinks),
+        )
+
+    def _beat_every(self) -> float:
+        return self.request.options.heartbeat_interval.total_seconds()
+
+    @contextmanager
+    def _pinned(self, owner: Job) -> Iterator[None]:
+        """The snapshot stays while it is restored, whatever its job collects."""
+        same = same_job(owner, self.job)
+        with pinned(
+            owner.store,
+            owner.layout,
+            self.origin.record.slot,
+            kind="reader" if same else "fork",
+            owner=self.request.owner,
+            ids=_id,
+            clock=_micros,
+            reason=f"restored into job {self.job.name}",
+        ):
+            yield
+
+    def _check_sources(self) -> None:
+        """Input that is to be read again must still be there."""
+        if not self.job.exists:
+            return
+        head = read_log(self.job.store, self.job.layout).head
+        files = head is not None and any(s.kind == "file" for s in head.sources.values())
+        if head is None or not files or head.slot == self.origin.record.slot:
+            return
+        from stateflow.spark.availability import check_rewindable
+
+        with tempfile.TemporaryDirectory(prefix="stateflow-") as scratch:
+
+            def fetch(ref: FileRef) -> Path:
+                target = Path(scratch) / _id()
+                self._store_of(ref.base).download(ref.path, target)
+                return target
+
+            check_rewindable(self.spark, self.origin.record.sources, head.sources, fetch)
+
+    def _edited(self, heart: Heart) -> Edited:
+        from stateflow.spark.carry_out import Sinks, functions_of
+        from stateflow.spark.staging import Stager
+
+        job, request = self.job, self.request
+        sinks = Sinks(
+            job.name,
+            lambda: self.spark,
+            Stager(partial(open_store, job.root, job.storage_options), _id),
+            functions_of(self.flow),
+        )
+        return edit(
+            job.store,
+            job.layout,
+            self._draft,
+            owner=request.owner,
+            ids=_id,
+            clock=_micros,
+            carry_out=sinks.recover,
+            commit=sinks.commit,
+            retained=request.options.retained_checkpoints,
+            claimed_epoch=heart.begin,
+        )
+
+    def _draft(self, writer: Writer) -> Record:
+        origin, request = self.origin, self.request
+        brought = self._brought(kept_by(origin.record, self.flow), writer)
+        operators = dict(brought.operators)
+        if request.parallelism:
+            operators = rescaled_operators(operators, request.parallelism, self.job.name)
+        sources, watermark = dict(brought.sources), brought.watermark
+        if request.reset_watermark:
+            watermark = None
+            sources = {
+                uid: msgspec.structs.replace(s, event_time=None, active=None) for uid, s in sources.items()
+            }
+        own = origin.owner is not None and same_job(origin.owner, self.job)
+        return draft(
+            "restore",
+            # 0 is no slot: the state comes from elsewhere.
+            based_on=origin.record.slot if own else 0,
+            sources=sources,
+            operators={uid: msgspec.structs.replace(o, hosts=()) for uid, o in operators.items()},
+            sinks=self._rewinds(writer),
+            timeline=writer.next_timeline,
+            watermark=watermark,
+            now=brought.now,
+            parameters={name: str(value) for name, value in request.parameters.items()},
+            versions=brought.versions,
+            origin=origin.label,
+            statistics={"trigger_timestamp": _micros() // 1000, "restored_bytes": self.copied},
+        )
+
+    def _brought(self, record: Record, writer: Writer) -> Record:
+        """The snapshot's record with every file where this job keeps its own, or may read it for good."""
+        origin = self.origin
+        if origin.savepoint is not None and self.request.claim_mode == "claim" and not origin.canonical:
+            store = open_store(origin.url, self.job.storage_options)
+            claim_savepoint(
+                store, job=writer.job, name=self.job.name, owner=self.request.owner, clock=_micros
+            )
+            return record
+        if origin.savepoint is None and origin.owner is not None and same_job(origin.owner, self.job):
+            return record
+        copied = self._copied(record, writer)
+        return self._loaded(copied, writer) if origin.canonical else copied
+
+    def _copied(self, record: Record, writer: Writer) -> Record:
+        refs = distinct(references(record))
+        paths: dict[tuple[str, str, int | None], str] = {}
+        items = []
+        for ref in refs:
+            suffix = Path(ref.name).suffix or ".bin"
+            target = writer.layout.shared_file(writer.epoch, writer.next_slot, _id(), suffix)
+            paths[ref.base, ref.path, ref.offset] = target
+            items.append(Transfer(self._store_of(ref.base), ref.path, target, ref.size, ref.xxh3, ref.offset))
+        total = sum(ref.size for ref in refs)
+        done = 0
+
+        def count(size: int) -> None:
+            nonlocal done
+            done += size
+            self.progress("copying state", done, total)
+
+        with tempfile.TemporaryDirectory(prefix="stateflow-", dir=self._scratch()) as scratch:
+            transfer(items, writer.store, scratch=Path(scratch), progress=count, verify=False)
+        if self.origin.savepoint is not None:
+            # It may have been disposed of while it was copied: then something copied may be missing.
+            again = read_savepoint(open_store(self.origin.url, self.job.storage_options))
+            if again.id != self.origin.savepoint.id:
+                raise NotFoundError(f"{self.origin.url} was replaced while it was copied: restore again")
+        self.copied = total
+
+        def moved(ref: FileRef) -> FileRef:
+            if not ref.path:
+                return ref
+            path = paths[ref.base, ref.path, ref.offset]
+            return msgspec.structs.replace(ref, base="", path=path, offset=None)
+
+        return with_references(record, moved)
+
+    def _loaded(self, record: Record, writer: Writer) -> Record:
+        from stateflow.spark.restore_canonical import loaded
+
+        assert self.origin.savepoint is not None
+        operators = loaded(
+            self.spark,
+            self.origin.savepoint,
+            self.origin.url,
+            record.operators,
+            job=self.job,
+            writer=writer,
+            options=self.request.options,
+            parallelism=self.request.parallelism,
+            max_parallelism=self.request.max_parallelism,
+        )
+        return msgspec.structs.replace(record, operators=operators)
+
+    def _rewinds(self, writer: Writer) -> dict[str, Prepared]:
+        if not self.request.rewind_sinks:
+            return {}
+        from stateflow.spark.sinks.base import Place
+        from stateflow.spark.sinks.delta_rewind import prepare_rewind
+
+        newest = newest_sinks(read_log(writer.store, writer.layout))
+        wanted = {sink.uid for sink in self.plan.sinks if sink.action == "rewinds"}
+        return {
+            uid: prepare_rewind(
+                self.spark,
+                newest[uid],
+                Place(
+                    writer.job, self.job.name, uid, writer.next_slot, writer.epoch, writer.late.get(uid, ())
+                ),
+                writer.last_commits.get(uid),
+                self.origin.last_commits.get(uid),
+            )
+            for uid in sorted(wanted)
+        }
+
+    def _store_of(self, base: str) -> Any:
+        if base:
+            return open_store(base, self.job.storage_options)
+        return (self.origin.owner or self.job).store
+
+    def _scratch(self) -> str:
+        options = self.request.options
+        folder = Path(options.scratch_dir or cache_folder() / "scratch")
+        folder.mkdir(parents=True, exist_ok=True)
+        return str(folder)
+
+    @cached_property
+    def spark(self) -> Any:
+        from stateflow.spark.session import build_session
+
+        return build_session(f"stateflow restore {self.job.name}", conf=dict(self.request.conf))
+
+
+def _id() -> str:
+    return uuid.uuid4().hex
+
+
+def _micros() -> int:
+    return time.time_ns() // 1000

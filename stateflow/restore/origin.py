@@ -1,0 +1,104 @@
+"""Which snapshot a restore starts from: one of a job's checkpoints, or a savepoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.pins import tags
+from stateflow.checkpoint.records import Prepared, Record, Savepoint
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.savepoints import read_savepoint, resolved
+from stateflow.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from stateflow.job import Job
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A snapshot to restore from; the files of its record can be read from where they are."""
+
+    label: str
+    """checkpoint:42, tag:v1, or the URL of a savepoint."""
+    record: Record
+    job: str
+    """The job that made it."""
+    owner: Job | None = None
+    """That job, when the snapshot is one of its checkpoints."""
+    last_commits: Mapping[str, int] = field(default_factory=dict)
+    """Per sink uid the slot whose output was its last at the snapshot."""
+    targets: Mapping[str, str] = field(default_factory=dict)
+    """Where that job's sinks write."""
+    savepoint: Savepoint | None = None
+    url: str = ""
+
+    @property
+    def canonical(self) -> bool:
+        return self.savepoint is not None and self.savepoint.kind == "canonical"
+
+
+def find_origin(origin: str, job: Job, storage_options: Mapping[str, str]) -> Origin:
+    """`latest`, `checkpoint:N` or `tag:NAME` of `job`, or the URL or folder of a savepoint."""
+    kind, colon, rest = origin.partition(":")
+    if origin == "latest" or (colon and kind in ("checkpoint", "tag")):
+        return _checkpoint(kind, rest, job)
+    store = open_store(origin, storage_options)
+    savepoint = read_savepoint(store)
+    return Origin(
+        label=store.url,
+        record=resolved(savepoint, store.url),
+        job=savepoint.job,
+        targets=savepoint.targets,
+        savepoint=savepoint,
+        url=store.url,
+    )
+
+
+def _checkpoint(kind: str, rest: str, job: Job) -> Origin:
+    log = job.log()
+    slot = slot_named(kind, rest, job, log)
+    record = log.record(slot)
+    facts = log.slots[slot]
+    if not record.carries_state or not facts.complete or facts.outcome is None:
+        raise NotFoundError(
+            f"record {slot} of job {job.name!r} is no complete checkpoint (it is a {record.kind}): "
+            f"`stateflow checkpoints {job.name}` lists those that can be restored"
+        )
+    label = f"checkpoint:{slot}" if kind == "latest" else f"{kind}:{rest}"
+    newest = newest_sinks(log)
+    return Origin(
+        label=label,
+        record=record,
+        job=job.name,
+        owner=job,
+        last_commits=facts.outcome.last_commits,
+        targets={uid: prepared.target for uid, prepared in newest.items()},
+    )
+
+
+def slot_named(kind: str, rest: str, job: Job, log: Log) -> int:
+    """The slot that `latest`, `checkpoint:N` or `tag:NAME` stands for."""
+    if kind == "latest":
+        if log.head is None:
+            raise NotFoundError(f"job {job.name!r} has no checkpoint yet: run it once")
+        return log.head.slot
+    if kind == "checkpoint":
+        if not rest.isdigit():
+            raise UsageError(f"checkpoint:{rest} does not name a checkpoint: write checkpoint:42")
+        return int(rest)
+    found = tags(job.store, job.layout)
+    if rest not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise NotFoundError(f"job {job.name!r} has no tag {rest!r}; its tags are: {known}")
+    return found[rest].slot
+
+
+def newest_sinks(log: Log) -> dict[str, Prepared]:
+    """Per sink uid what was prepared last."""
+    found: dict[str, Prepared] = {}
+    for record in log.chain:
+        found.update(record.sinks)
+    return found

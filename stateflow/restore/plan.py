@@ -1,0 +1,278 @@
+"""What a restore would mean. Nothing is written; whatever does not fit is refused here.
+
+What changes between the plan and its application is found by the claim and by the store.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.records import FileRef, Owner, Prepared, Record
+from stateflow.checkpoint.rescale import rescaled_operators
+from stateflow.checkpoint.retention import references
+from stateflow.checks import Check, compare
+from stateflow.errors import IncompatibleError, UsageError
+from stateflow.flow import Flow, Pipeline
+from stateflow.restore.origin import Origin, newest_sinks
+from stateflow.status import position_of
+
+if TYPE_CHECKING:
+    from stateflow.config import Options
+    from stateflow.job import Job
+
+ClaimMode = Literal["no_claim", "claim"]
+Progress = Callable[[str, int, int], object]
+"""progress(what, done, total), in bytes."""
+
+
+@dataclass(frozen=True)
+class SourceRestore:
+    uid: str
+    verdict: Literal["resumes", "new", "dropped"]
+    position: str
+    now: str
+    """Where the job is at the moment."""
+
+
+@dataclass(frozen=True)
+class SinkRestore:
+    uid: str
+    target: str
+    action: Literal["rewinds", "keeps", "starts"]
+    note: str
+
+
+@dataclass(frozen=True)
+class RestoreRequest:
+    """What is wanted, and by whom."""
+
+    job: Job
+    pipeline: Pipeline
+    origin: Origin
+    options: Options
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    claim_mode: ClaimMode = "no_claim"
+    allow_non_restored_state: bool = False
+    rewind_sinks: bool = False
+    reset_watermark: bool = False
+    parallelism: int = 0
+    max_parallelism: int = 0
+    takeover: bool = False
+    owner: Owner = field(default_factory=lambda: Owner(run=uuid.uuid4().hex))
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What a restore has done."""
+
+    job: str
+    checkpoint: int
+    timeline: int
+    copied_bytes: int
+    sinks: Mapping[str, str]
+    """Per rewound sink what came of it."""
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    """What `apply` would do. `print(plan)` shows it."""
+
+    request: RestoreRequest
+    new_job: bool
+    timeline: int
+    check: Check
+    sources: tuple[SourceRestore, ...]
+    sinks: tuple[SinkRestore, ...]
+    files: int
+    bytes: int
+    warnings: tuple[str, ...]
+
+    @property
+    def copies(self) -> bool:
+        """Whether files are brought into the job's own folder."""
+        origin, request = self.request.origin, self.request
+        if origin.canonical:
+            return True
+        if origin.savepoint is not None:
+            return request.claim_mode == "no_claim"
+        return origin.owner is not None and not same_job(origin.owner, request.job)
+
+    def apply(self, progress: Progress = lambda what, done, total: None) -> Restored:
+        """Restores. A crash leaves the job as it was or restored; repeating it is safe."""
+        from stateflow.restore.apply import RestoreRun
+
+        return RestoreRun(self, progress).run()
+
+    def document(self) -> dict[str, Any]:
+        """The plan as programs read it."""
+        request, record = self.request, self.request.origin.record
+        return {
+            "job": request.job.name,
+            "new_job": self.new_job,
+            "from": request.origin.label,
+            "of_job": request.origin.job,
+            "checkpoint": record.slot,
+            "at": record.at,
+            "kind": request.origin.savepoint.kind if request.origin.savepoint else "checkpoint",
+            "claim_mode": request.claim_mode if request.origin.savepoint else None,
+            "timeline": self.timeline,
+            "watermark": None if request.reset_watermark else record.watermark,
+            "operators": [
+                {"uid": o.uid, "verdict": o.verdict, "states": dict(o.states)} for o in self.check.operators
+            ],
+            "sources": [vars(source) for source in self.sources],
+            "sinks": [vars(sink) for sink in self.sinks],
+            "files": self.files,
+            "bytes": self.bytes,
+            "copies": self.copies,
+            "warnings": list(self.warnings),
+        }
+
+    def __str__(self) -> str:
+        from stateflow.restore.text import told
+
+        return told(self)
+
+
+def plan_restore(request: RestoreRequest) -> RestorePlan:
+    """Compares snapshot, pipeline and job; raises for the first thing that cannot be."""
+    job, origin = request.job, request.origin
+    record = origin.record
+    if record.final and not request.reset_watermark:
+        raise IncompatibleError(
+            f"{origin.label} of job {origin.job!r} was taken after the job had been drained: its watermark stands at the end "
+            "of time and its timers have fired; restore an earlier one, or give --reset-watermark"
+        )
+    if request.max_parallelism and not origin.canonical:
+        raise UsageError(
+            f"--max-parallelism needs a canonical savepoint, and {origin.label} is not one: make one with `stateflow "
+            f"savepoint create {origin.job} --type canonical`"
+        )
+    from stateflow.job import known_parameters
+
+    given = {**known_parameters(request.pipeline, record), **request.parameters}
+    flow = request.pipeline.build(given)
+    check = compare(flow, job.name, record, allow_non_restored_state=request.allow_non_restored_state)
+    if not check.compatible:
+        raise IncompatibleError(check.problems[0])
+    log = job.log() if job.exists else None
+    if request.rewind_sinks and (origin.owner is None or not same_job(origin.owner, job)):
+        raise UsageError(
+            f"--rewind-sinks takes the outputs of job {job.name!r} back to one of its own checkpoints, and {origin.label} is "
+            "not one"
+        )
+    _refuse_shared_outputs(flow, origin, job)
+    parallelism = request.parallelism
+    if parallelism:
+        # Raises for an operator that cannot have it.
+        rescaled_operators(kept_by(record, flow).operators, parallelism, job.name)
+    refs = distinct(references(kept_by(record, flow)))
+    tables = origin.savepoint.tables if origin.savepoint is not None else {}
+    parts = [file for states in tables.values() for files in states.values() for file in files]
+    return RestorePlan(
+        request=replace(request, parameters=given),
+        new_job=log is None,
+        timeline=log.next_timeline if log else 1,
+        check=check,
+        sources=tuple(_sources(flow, record, log)),
+        sinks=tuple(_sinks(flow, origin, log, request.rewind_sinks)),
+        files=len(refs) + len(parts),
+        bytes=sum(ref.size for ref in refs) + sum(part.size for part in parts),
+        warnings=tuple(_warnings(request, log)),
+    )
+
+
+def same_job(one: Job, other: Job) -> bool:
+    return one.store.url == other.store.url and one.name == other.name
+
+
+def kept_by(record: Record, flow: Flow) -> Record:
+    """What of a snapshot the pipeline takes over."""
+    operators = {node.uid for node in flow.operators}
+    sources = {node.uid for node in flow.sources}
+    return msgspec.structs.replace(
+        record,
+        operators={uid: o for uid, o in record.operators.items() if uid in operators},
+        sources={uid: s for uid, s in record.sources.items() if uid in sources},
+    )
+
+
+def distinct(refs: Iterable[FileRef]) -> list[FileRef]:
+    return list({(r.base, r.path, r.offset): r for r in refs if r.path}.values())
+
+
+def _place(target: object) -> str:
+    """A table's path in a form that can be compared."""
+    path = str(getattr(target, "path", target))
+    return path if "://" in path else os.path.normpath(Path(path.removeprefix("file:")).absolute())
+
+
+def _refuse_shared_outputs(flow: Flow, origin: Origin, job: Job) -> None:
+    if origin.job == job.name:
+        return
+    theirs = {_place(target) for target in origin.targets.values()}
+    for sink in flow.sinks:
+        if sink.mode in ("append", "upsert") and _place(sink.target) in theirs:
+            raise UsageError(
+                f"sink {sink.uid!r} of job {job.name!r} would write to {_place(sink.target)}, where job {origin.job!r} "
+                "writes: two jobs would mix their output there; give the fork an output of its own, such as "
+                "-p output=/another/path"
+            )
+
+
+def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRestore]:
+    head = log.head if log else None
+    uids = [node.uid for node in flow.sources]
+    for uid in [*uids, *(uid for uid in record.sources if uid not in uids)]:
+        state = record.sources.get(uid)
+        current = head.sources.get(uid) if head else None
+        yield SourceRestore(
+            uid=uid,
+            verdict="dropped" if uid not in uids else "resumes" if state is not None else "new",
+            position=position_of(state) if state is not None else "its own beginning",
+            now=position_of(current) if current is not None else "",
+        )
+
+
+def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterator[SinkRestore]:
+    newest = newest_sinks(log) if log else {}
+    commits = log.last_commits if log else {}
+    for node in flow.sinks:
+        target = _place(node.target) if node.mode in ("append", "upsert") else node.mode
+        had, has = origin.last_commits.get(node.uid), commits.get(node.uid)
+        if has is None:
+            yield SinkRestore(node.uid, target, "starts", "has nothing of this job yet")
+        elif rewind and node.uid in newest and _can_go_back(newest[node.uid]):
+            to = f"slot {had}" if had is not None else "before this job's first output"
+            yield SinkRestore(node.uid, target, "rewinds", f"back to {to}")
+        elif has == had:
+            yield SinkRestore(node.uid, target, "keeps", "has nothing newer than the snapshot")
+        else:
+            yield SinkRestore(
+                node.uid, target, "keeps",
+                f"keeps its output up to slot {has}: what followed the snapshot will be delivered again",
+            )  # fmt: skip
+
+
+def _can_go_back(prepared: Prepared) -> bool:
+    from stateflow.spark.sinks.delta_rewind import rewindable
+
+    return rewindable(prepared)
+
+
+def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
+    if log is not None and log.head is not None and log.head.slot > request.origin.record.slot:
+        behind = log.head.slot - request.origin.record.slot
+        if request.origin.owner is not None and same_job(request.origin.owner, request.job):
+            yield f"the job goes back by {behind} records; they stay restorable until retention collects them"
+    if request.claim_mode == "claim" and request.origin.savepoint is not None:
+        yield "the savepoint becomes the job's own: it is deleted when no checkpoint needs its files any more"

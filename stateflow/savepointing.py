@@ -1,0 +1,135 @@
+"""Savepoints of a job: made from a complete checkpoint by a process of its own, beside the run or without one."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from stateflow.checkpoint.layout import checked_name, default_savepoint
+from stateflow.checkpoint.native import create_native
+from stateflow.checkpoint.pins import pinned
+from stateflow.checkpoint.records import Owner, Savepoint
+from stateflow.checkpoint.roots import open_store
+from stateflow.config import cache_folder
+from stateflow.errors import NotFoundError
+from stateflow.restore.origin import newest_sinks, slot_named
+from stateflow.status import decoded_offsets
+
+if TYPE_CHECKING:
+    from stateflow.config import Options
+    from stateflow.job import Job
+
+SavepointKind = Literal["native", "canonical"]
+Progress = Callable[[str, int, int], object]
+"""progress(what, done, total): bytes, or key groups."""
+
+
+@dataclass(frozen=True)
+class SavepointRequest:
+    """Which savepoint to make of which checkpoint, and where."""
+
+    job: Job
+    options: Options
+    owner: Owner
+    kind: SavepointKind = "native"
+    checkpoint: str = "latest"
+    """latest, checkpoint:N or tag:NAME."""
+    to: str = ""
+    """URL or folder of its own; empty: `_savepoints/<job>/<name>` in the job's root."""
+    name: str = ""
+    note: str = ""
+    expires: timedelta | None = None
+    """Time after which a clean-up may dispose of it."""
+    max_files: int = 0
+    """Native: pack small files until so many objects are left; 0 leaves every file on its own."""
+    split_size: int = 512 << 20
+    """Canonical: state that one task writes."""
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MadeSavepoint:
+    url: str
+    savepoint: Savepoint
+
+
+def create_savepoint(
+    request: SavepointRequest, progress: Progress = lambda what, done, total: None
+) -> MadeSavepoint:
+    """Nothing is visible before it is whole. The checkpoint is pinned meanwhile, so no collection harms it."""
+    job = request.job
+    log = job.log()
+    kind, _, rest = request.checkpoint.partition(":")
+    slot = slot_named(kind, rest, job, log)
+    record = log.record(slot)
+    if not record.carries_state or not log.slots[slot].complete:
+        raise NotFoundError(
+            f"record {slot} of job {job.name!r} is no complete checkpoint: `stateflow checkpoints {job.name}` lists them"
+        )
+    name = checked_name("savepoint", request.name or f"{request.kind}-{slot}-{job.new_id()[:8]}")
+    url = request.to or f"{job.root.rstrip('/')}/{default_savepoint(job.name, name)}"
+    target = open_store(url, job.storage_options)
+    facts: dict[str, Any] = {
+        "name": name,
+        "owner": request.owner,
+        "note": request.note,
+        "ids": job.new_id,
+        "clock": job.clock,
+        "expires": job.clock() + request.expires // timedelta(microseconds=1) if request.expires else None,
+        "offsets": {uid: decoded_offsets(state) for uid, state in record.sources.items()},
+        "targets": {uid: prepared.target for uid, prepared in newest_sinks(log).items()},
+        "progress": progress,
+    }
+    with (
+        pinned(
+            job.store,
+            job.layout,
+            slot,
+            kind="savepoint",
+            owner=request.owner,
+            ids=job.new_id,
+            clock=job.clock,
+            reason=f"{request.kind} savepoint {name}",
+        ),
+        tempfile.TemporaryDirectory(prefix="savepoint-", dir=_scratch(request.options)) as scratch,
+    ):
+        if request.kind == "native":
+            made = create_native(
+                job.store,
+                job.layout,
+                record,
+                target,
+                max_files=request.max_files,
+                open_base=lambda base: open_store(base, job.storage_options),
+                scratch=Path(scratch),
+                **facts,
+            )
+        else:
+            from stateflow.spark.session import build_session
+            from stateflow.spark.state_tables.canonical import create_canonical
+
+            spark = build_session(f"stateflow savepoint {job.name}", conf=dict(request.conf))
+            made = create_canonical(
+                spark,
+                root_url=job.root,
+                job=job.name,
+                record=record,
+                target_url=url,
+                storage_options=job.storage_options,
+                split_bytes=request.split_size,
+                max_tasks=max(o.max_parallelism for o in record.operators.values())
+                if record.operators
+                else 1,
+                **facts,
+            )
+    return MadeSavepoint(target.url, made)
+
+
+def _scratch(options: Options) -> str:
+    folder = Path(options.scratch_dir or cache_folder() / "scratch")
+    folder.mkdir(parents=True, exist_ok=True)
+    return str(folder)
