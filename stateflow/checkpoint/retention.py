@@ -47,14 +47,14 @@ def floor_after(log: Log, kind: str, retained: int | None) -> int:
     A floor is announced by a decided record before anything at or above the old one is deleted, so that a
     missing record above the floor always means a torn listing, and one below it never does.
     """
+    if kind == "erase":
+        # What is below holds the key: only this record and what follows is to stay.
+        return log.next_slot
     if retained is None or log.decided is None:
         return log.floor
     checked_retained(retained)
     checkpoints = [record.slot for record in restorable(log)]
     needed = [record.slot for record in log.pending]
-    if kind == "erase":
-        # What is below holds the key: only this record and what follows is to stay.
-        return max(log.floor, min(needed, default=log.next_slot))
     if kind == "checkpoint":
         # Carried out before anything is collected for it, it will be the newest of the retained.
         checkpoints.append(log.next_slot)

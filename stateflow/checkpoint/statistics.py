@@ -31,9 +31,16 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """IN_PROGRESS, COMPLETED, or ABANDONED when a sink was given up."""
     epoch: int = 0
     timeline: int = 1
+    based_on: int | None = None
+    """The record whose state it continues; 0 when that came from outside the job."""
+    origin: str = ""
+    """Of a restore: what it was restored from."""
     writer: str = ""
     run: str = ""
     dag_run: str = ""
+    user: str = ""
+    host: str = ""
+    note: str = ""
     trigger_timestamp: int = 0
     latest_ack_timestamp: int = 0
     """When it was decided: every subtask had acknowledged."""
@@ -89,9 +96,14 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
         status="ABANDONED" if abandoned else "COMPLETED" if outcome else "IN_PROGRESS",
         epoch=record.epoch,
         timeline=record.timeline,
+        based_on=record.based_on,
+        origin=record.origin,
         writer=record.writer,
         run=record.owner.run,
         dag_run=record.owner.dag_run,
+        user=record.owner.user,
+        host=record.owner.host,
+        note=record.owner.note,
         trigger_timestamp=trigger,
         latest_ack_timestamp=decided,
         end_to_end_duration=max(0, outcome.at // 1000 - trigger) if outcome else 0,

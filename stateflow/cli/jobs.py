@@ -11,11 +11,14 @@ import typer
 from stateflow.cli.options import Debug, JobName, Output, Root, configured, job_of, root_of
 from stateflow.cli.output import document, facts, moment, number, out, seconds, size, table
 from stateflow.errors import StateflowError
+from stateflow.status import line_document
+from stateflow.timelines import audit, graph
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.statistics import HistoryLine
     from stateflow.status import JobStatus
 
+GRAPH_ROWS = 40
 _BRIEF = ("name", "status", "epoch", "head", "pending", "timeline", "state_size", "watermark")
 
 
@@ -55,12 +58,45 @@ def jobs(root: Root = None, output: Output = "text", debug: Debug = False) -> No
 
 
 def show(job: JobName, root: Root = None, output: Output = "text", debug: Debug = False) -> None:
-    """One job: its newest checkpoint, operators, sources, sinks and what keeps old state."""
-    status = job_of(configured(root, debug=debug), job).status()
+    """One job: its newest checkpoint, operators, sources, sinks, and its history as a graph of timelines."""
+    found = job_of(configured(root, debug=debug), job)
+    status, lines = found.status(), found.history()
     if output == "json":
-        document(status)
+        acts = [line_document(line) for line in audit(lines)]
+        document({**asdict(status), "audit": acts, "history": list(map(_branch, lines))})
         return
     _show(status)
+    _history(status, lines)
+
+
+def _branch(line: HistoryLine) -> dict[str, Any]:
+    names = ("id", "kind", "status", "timeline", "based_on", "origin")
+    return {name: getattr(line, name) for name in names}
+
+
+def _history(status: JobStatus, lines: list[HistoryLine]) -> None:
+    rows = graph(lines, status.tags, status.head)
+    if not rows:
+        return
+    out().print("\n[bold]history[/]")
+    for row in rows[:GRAPH_ROWS]:
+        out().print(row, markup=False, soft_wrap=True)
+    if len(rows) > GRAPH_ROWS:
+        out().print(f"... and {len(rows) - GRAPH_ROWS} older rows; -o json has them all", markup=False)
+    acts = [
+        (
+            a.id,
+            a.kind,
+            moment(a.latest_ack_timestamp * 1000),
+            f"{a.user}@{a.host}".strip("@"),
+            a.origin,
+            a.note,
+        )
+        for a in audit(lines)
+    ]
+    if acts:
+        out().print()
+        table("", ("record", "act", "at", "by", "from", "note"), acts, right=("record",))
 
 
 def _show(status: JobStatus) -> None:
@@ -126,7 +162,7 @@ def checkpoints(
 ) -> None:
     """History of a job's records, collected ones too, newest first."""
     from stateflow.checkpoint.statistics import summary
-    from stateflow.status import line_document, summary_document
+    from stateflow.status import summary_document
 
     found = job_of(configured(root, debug=debug), job)
     log = found.log()

@@ -1,0 +1,110 @@
+"""A job's history as a graph of commits: newest first, one lane per timeline, like `git log --graph`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from stateflow.checkpoint.statistics import HistoryLine
+from stateflow.quantities import time_text
+
+AUDITED = ("restore", "rescale", "erase")
+
+
+@dataclass(frozen=True)
+class Span:
+    """One row of the graph: a record that means something, or several plain checkpoints in a row."""
+
+    newest: int
+    oldest: int
+    count: int
+    kind: str
+    timeline: int
+    parent: int | None
+    """Slot of the record below it."""
+    text: str
+
+
+def graph(lines: Sequence[HistoryLine], tags: Mapping[str, int], head: int | None) -> list[str]:
+    """The rows of the drawing."""
+    return list(_drawn(list(spans(lines, tags, head))))
+
+
+def spans(lines: Sequence[HistoryLine], tags: Mapping[str, int], head: int | None) -> Iterator[Span]:
+    """Newest first; plain checkpoints that follow each other are one."""
+    by_slot = {line.id: line for line in lines if line.kind != "fence"}
+    parents = {slot: line.based_on for slot, line in by_slot.items()}
+    children: dict[int, int] = {}
+    for parent in parents.values():
+        if parent is not None:
+            children[parent] = children.get(parent, 0) + 1
+    named: dict[int, list[str]] = {}
+    for name, slot in sorted(tags.items()):
+        named.setdefault(slot, []).append(name)
+
+    def plain(slot: int) -> bool:
+        line = by_slot[slot]
+        special = slot in named or slot == head or line.status != "COMPLETED"
+        return line.kind == "checkpoint" and not special and children.get(slot, 0) <= 1
+
+    done: set[int] = set()
+    for slot in sorted(by_slot, reverse=True):
+        if slot in done:
+            continue
+        run = [slot]
+        while plain(run[-1]):
+            below = parents[run[-1]]
+            if below is None or below not in by_slot or not plain(below) or below in done:
+                break
+            run.append(below)
+        done.update(run)
+        line = by_slot[slot]
+        yield Span(
+            newest=slot,
+            oldest=run[-1],
+            count=len(run),
+            kind=line.kind,
+            timeline=line.timeline,
+            parent=parents[run[-1]],
+            text=_text(line, len(run), run[-1], named.get(slot, []), slot == head),
+        )
+
+
+def audit(lines: Iterable[HistoryLine]) -> list[HistoryLine]:
+    """What people did to the job, newest first: restores, rescales, erasures, outputs that were given up."""
+    return [line for line in reversed(list(lines)) if line.kind in AUDITED or line.status == "ABANDONED"]
+
+
+def _text(line: HistoryLine, count: int, oldest: int, tags: list[str], head: bool) -> str:
+    at = time_text(line.latest_ack_timestamp * 1000)
+    marks = ", ".join([*(["head"] if head else []), *(f"tag {name}" for name in tags)])
+    marked = f" ({marks})" if marks else ""
+    if count > 1:
+        return f"{line.id}..{oldest}  {count} checkpoints, the newest of {at}"
+    what = "" if line.kind == "checkpoint" else f" {line.kind}"
+    if line.origin:
+        what += f" from {line.origin}"
+    status = "" if line.status == "COMPLETED" else f" {line.status.lower().replace('_', ' ')}"
+    who = f" by {line.user}" if line.user and line.kind in AUDITED else ""
+    note = f": {line.note}" if line.note and line.kind in AUDITED else ""
+    return f"{line.id}{what}{status}{marked}  {at}{who}{note}"
+
+
+def _drawn(rows: Sequence[Span]) -> Iterator[str]:
+    """Each lane waits for the slot that its newest row stands on; lanes that wait for the same one join."""
+    lanes: list[int | None] = []
+    for row in rows:
+        waiting = [k for k, slot in enumerate(lanes) if slot == row.newest]
+        if not waiting:
+            lanes.append(row.newest)
+            waiting = [len(lanes) - 1]
+        mine, *others = waiting
+        if others:
+            yield " ".join("/" if k in others else "|" for k in range(len(lanes))).rstrip()
+            for k in reversed(others):
+                del lanes[k]
+        yield " ".join("*" if k == mine else "|" for k in range(len(lanes))) + f"  {row.text}"
+        if row.parent:
+            lanes[mine] = row.parent
+        else:
+            del lanes[mine]
