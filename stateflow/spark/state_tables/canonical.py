@@ -1,0 +1,350 @@
+"""Making a canonical savepoint: a record's state as typed Parquet, written in parallel by a Spark job.
+
+Each task has a contiguous range of an operator's key groups and writes one file per table, straight to the savepoint's
+store and under a name of its own attempt. Only what the successful tasks hand back is listed in `_metadata`, which is
+created last: before it there is no savepoint.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.accumulators import AccumulatorParam
+from pyspark.sql import SparkSession
+
+from stateflow.checkpoint.layout import (
+    SAVEPOINT_STATE,
+    SAVEPOINT_TABLES,
+    savepoint_state_file,
+    savepoint_table_file,
+)
+from stateflow.checkpoint.publishing import publish, require_vacant
+from stateflow.checkpoint.records import (
+    FileRef,
+    OperatorState,
+    Owner,
+    Record,
+    Savepoint,
+    Shard,
+    TableFile,
+)
+from stateflow.checkpoint.rescale import clipped
+from stateflow.checkpoint.retention import references, with_references
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.store import Store
+from stateflow.checkpoint.transfer import Transfer, transfer
+from stateflow.config import Options
+from stateflow.errors import StateflowError
+from stateflow.spark.failures import translated
+from stateflow.spark.place import TaskPlace
+from stateflow.spark.state_tables.shards import OpenedShard
+from stateflow.spark.state_tables.snapshots import reading_place
+from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
+from stateflow.spark.worker import marked, spare_the_collector
+from stateflow.state.backend import OpenShard
+from stateflow.state.backends import open_backend
+from stateflow.state.keygroups import default_assignment
+from stateflow.state.tabular import StateTable, TimerTable, tables_of
+
+SPLIT_BYTES = 512 << 20
+MOST_TASKS = 1024
+GROUPS, BYTES = "key groups", "bytes"
+"""What `progress` is told of."""
+
+Progress = Callable[[str, int, int], object]
+"""progress(what, done, total); called from a thread of Spark's."""
+Tables = dict[str, dict[str, tuple[TableFile, ...]]]
+
+
+def create_canonical(
+    spark: SparkSession,
+    *,
+    root_url: str,
+    job: str,
+    record: Record,
+    target_url: str,
+    storage_options: Mapping[str, str],
+    name: str,
+    owner: Owner,
+    note: str,
+    ids: Callable[[], str],
+    clock: Callable[[], int],
+    expires: int | None = None,
+    split_bytes: int = SPLIT_BYTES,
+    max_tasks: int = MOST_TASKS,
+    offsets: Mapping[str, list[dict[str, Any]]] | None = None,
+    targets: Mapping[str, str] | None = None,
+    progress: Progress = lambda what, done, total: None,
+    options: Options | None = None,
+) -> Savepoint:
+    """Makes the savepoint `name` of a record that the caller has pinned.
+
+    `options` says where tasks keep their caches and scratch files. UsageError, and nothing written, when the folder is
+    taken. After a failure no savepoint stands, and what was written is deleted again as far as that is possible.
+    """
+    chosen = replace(options or Options(), storage_options=dict(storage_options))
+    target = open_store(target_url, storage_options, fsync=chosen.local_fsync)
+    require_vacant(target)
+    place = reading_place(chosen, open_store(root_url, storage_options).url, job, record.slot)
+    attempt = ids()
+    parts = tuple(_parts(record, split_bytes, max_tasks))
+    facts = {"job": job, "checkpoint": str(record.slot), "savepoint": name}
+    writing = _Writing(place, target.url, attempt, parts, _bare(record), open_backend(chosen), facts)
+    try:
+        tables = _written(spark, writing, progress)
+        _fill_empty(tables, writing, target)
+        own = _with_own_sources(record, writing.operators, target, place, attempt)
+    except BaseException:
+        _discard(target, attempt)
+        raise
+    files = {
+        file.path: file.size for states in tables.values() for files in states.values() for file in files
+    }
+    files |= {ref.path: ref.size for ref in references(own) if ref.path}
+    _discard(target, attempt, files)
+    savepoint = Savepoint(
+        id=ids(),
+        kind="canonical",
+        job=job,
+        record=own,
+        tables=tables,
+        targets=dict(targets) if targets is not None else {uid: p.target for uid, p in record.sinks.items()},
+        offsets=dict(offsets or {}),
+        owner=owner,
+        note=note,
+        at=clock(),
+        expires=expires,
+    )
+    return publish(target, savepoint, files, owner=owner, clock=clock)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The key groups of an operator that one task writes, and the shards that hold them."""
+
+    operator: str
+    first: int
+    last: int
+    shards: tuple[Shard, ...]
+
+    @property
+    def bytes(self) -> int:
+        return sum(map(_weight, self.shards))
+
+
+def _parts(record: Record, split_bytes: int, most: int) -> Iterator[_Part]:
+    """Per operator `clamp(ceil(size / split), 1, most)` ranges of key groups, of nearly the same number each."""
+    for uid, operator in sorted(record.operators.items()):
+        shards = sorted((s for subtask in operator.shards for s in subtask), key=lambda shard: shard.first)
+        size = sum(map(_weight, shards))
+        count = min(max(1, -(-size // max(1, split_bytes))), max(1, most), operator.max_parallelism)
+        for first, last in default_assignment(count, operator.max_parallelism):
+            pieces = (clipped(shard, first, last) for shard in shards if shard.files)
+            yield _Part(uid, first, last, tuple(piece for piece in pieces if piece is not None))
+
+
+def _weight(shard: Shard) -> int:
+    """Bytes that a shard's logical range takes of its files, going by the number of key groups."""
+    first = shard.first if shard.physical_first is None else shard.physical_first
+    last = shard.last if shard.physical_last is None else shard.physical_last
+    return shard.bytes * (shard.last - shard.first + 1) // (last - first + 1)
+
+
+def _bare(record: Record) -> dict[str, OperatorState]:
+    return {uid: msgspec.structs.replace(o, shards=(), hosts=()) for uid, o in record.operators.items()}
+
+
+class _Written(msgspec.Struct, frozen=True):
+    """What a task hands back of one file."""
+
+    operator: str
+    state: str
+    file: TableFile
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """The task, and what it needs. A part per partition."""
+
+    place: TaskPlace
+    target_url: str
+    attempt: str
+    parts: tuple[_Part, ...]
+    operators: dict[str, OperatorState]
+    open_shard: Callable[[str], OpenShard]
+    facts: Mapping[str, str]
+    done: Any = None
+    """An accumulator of key groups and bytes."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        spare_the_collector()
+        task = TaskContext.get()
+        assert task is not None
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    # Two attempts of one partition, speculation included, must not share a name.
+                    files = self._write(self.parts[number], f"{self.attempt}-{number}-{task.taskAttemptId()}")
+                except StateflowError as error:
+                    raise marked(error) from error
+                bodies = [msgspec.msgpack.encode(file) for file in files]
+                yield pa.record_batch([pa.array(bodies, pa.binary())], names=["written"])
+
+    def _write(self, part: _Part, unique: str) -> list[_Written]:
+        operator = self.operators[part.operator]
+        target = open_store(self.target_url, self.place.storage_options, fsync=self.place.fsync)
+        folder = self.place.folder()
+        writers: dict[str, tuple[StateTable | TimerTable, TableFileWriter]] = {}
+        try:
+            for number, (state, codec) in enumerate(tables_of(operator).items()):
+                local = folder / f"{number}.parquet"
+                writers[state] = codec, TableFileWriter(codec, local, self.described(part.operator, state))
+            for shard in part.shards:
+                with OpenedShard(self.place, shard, self.open_shard) as opened:
+                    for codec, writer in writers.values():
+                        for group in range(shard.first, shard.last + 1):
+                            writer.write(group, opened.scan(codec.ranges(group, group)))
+                        writer.pause()
+            found = []
+            for state, (_, writer) in writers.items():
+                file = writer.close()
+                if file is not None:
+                    path = savepoint_table_file(part.operator, state, writer.first or part.first, unique)
+                    target.upload(writer.local, path)
+                    found.append(_Written(part.operator, state, msgspec.structs.replace(file, path=path)))
+        finally:
+            for _, writer in writers.values():
+                writer.discard()
+            shutil.rmtree(folder, ignore_errors=True)
+        if self.done is not None:
+            self.done.add([part.last - part.first + 1, part.bytes])
+        return found
+
+    def described(self, operator: str, state: str) -> dict[str, str]:
+        """What a file says of itself to whoever finds it alone."""
+        schema = self.operators[operator].states.get(state)
+        own = {"kind": schema.kind, "type": schema.value} if schema is not None else {"kind": "timers"}
+        return {
+            **self.facts,
+            "operator": operator,
+            "state": state,
+            "max_parallelism": str(self.operators[operator].max_parallelism),
+            **own,
+        }
+
+
+class _Tally(AccumulatorParam[list[int]]):
+    """Adds up key groups and bytes as tasks end, and tells of it on the driver."""
+
+    def __init__(self, tell: Callable[[list[int]], object] | None = None) -> None:
+        self._tell = tell
+
+    def __reduce__(self) -> Any:
+        return _Tally, ()
+
+    def zero(self, value: list[int]) -> list[int]:
+        return [0, 0]
+
+    def addInPlace(self, value1: list[int], value2: list[int]) -> list[int]:
+        total = [a + b for a, b in zip(value1, value2, strict=True)]
+        if self._tell is not None:
+            with suppress(Exception):  # whatever shows the progress must not stop Spark's accumulators
+                self._tell(total)
+        return total
+
+
+def _written(spark: SparkSession, writing: _Writing, progress: Progress) -> Tables:
+    """Runs the job; the files that its successful tasks have written."""
+    parts = writing.parts
+    tables: Tables = {
+        uid: dict.fromkeys(tables_of(operator), ()) for uid, operator in writing.operators.items()
+    }
+    if not parts:
+        return tables
+    groups, size = sum(p.last - p.first + 1 for p in parts), sum(p.bytes for p in parts)
+
+    def tell(done: list[int]) -> None:
+        progress(GROUPS, done[0], groups)
+        progress(BYTES, done[1], size)
+
+    tell([0, 0])
+    tally = spark.sparkContext.accumulator([0, 0], _Tally(tell))
+    frame = spark.range(0, len(parts), 1, len(parts))
+    try:
+        # Collected rows come from exactly one attempt of each partition.
+        rows = frame.mapInArrow(replace(writing, done=tally), "written binary").collect()
+    except Exception as error:
+        problem = translated(error)
+        raise problem from error
+    for row in rows:
+        written = msgspec.msgpack.decode(row["written"], type=_Written)
+        tables[written.operator][written.state] += (written.file,)
+    for states in tables.values():
+        for state, files in states.items():
+            states[state] = tuple(sorted(files, key=lambda file: file.path))
+    return tables
+
+
+def _fill_empty(tables: Tables, writing: _Writing, target: Store) -> None:
+    """A table without rows still has a file, so that other programs find its columns."""
+    folder = writing.place.folder()
+    try:
+        for uid, operator in writing.operators.items():
+            for state, codec in tables_of(operator).items():
+                if tables[uid][state]:
+                    continue
+                local = folder / "empty.parquet"
+                file = empty_file(codec, local, writing.described(uid, state))
+                path = savepoint_table_file(uid, state, 0, writing.attempt)
+                target.upload(local, path)
+                local.unlink()
+                tables[uid][state] = (msgspec.structs.replace(file, path=path),)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _with_own_sources(
+    record: Record, operators: dict[str, OperatorState], target: Store, place: TaskPlace, attempt: str
+) -> Record:
+    """The record without shards and sinks; the logs of its sources are copied into the savepoint."""
+    bare = msgspec.structs.replace(record, operators=operators, sinks={})
+    found = dict.fromkeys((ref.base, ref.path, ref.offset) for ref in references(bare) if ref.path)
+    paths = {
+        named: savepoint_state_file(attempt, number, Path(named[1]).suffix or ".bin")
+        for number, named in enumerate(found)
+    }
+    items = {
+        paths[named]: Transfer(place.store(ref.base), ref.path, paths[named], ref.size, ref.xxh3, ref.offset)
+        for ref in references(bare)
+        if (named := (ref.base, ref.path, ref.offset)) in paths
+    }
+    scratch = place.folder()
+    try:
+        transfer(list(items.values()), target, scratch=scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+    def moved(ref: FileRef) -> FileRef:
+        if not ref.path:
+            return ref
+        path = paths[ref.base, ref.path, ref.offset]
+        return msgspec.structs.replace(ref, base="", path=path, offset=None)
+
+    return with_references(bare, moved)
+
+
+def _discard(target: Store, attempt: str, but: Container[str] = ()) -> None:
+    """Deletes what tasks of this attempt have written, also those whose success nobody heard of. It may fail: what stays
+    is not visible, and goes with a disposal."""
+    with suppress(StateflowError):
+        entries = [*target.list(SAVEPOINT_TABLES), *target.list(SAVEPOINT_STATE)]
+        own = [e.path for e in entries if attempt in e.path.rpartition("/")[2]]
+        target.delete(path for path in own if path not in but)

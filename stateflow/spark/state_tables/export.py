@@ -1,0 +1,70 @@
+"""One state of a snapshot as files that other programs read: Parquet, JSON or CSV, written by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructType
+
+from stateflow.checkpoint.records import Owner
+from stateflow.errors import UsageError
+from stateflow.spark.failures import translated
+from stateflow.spark.state_tables.frames import table_frame
+from stateflow.spark.state_tables.snapshots import Snapshot
+
+Format = Literal["parquet", "json", "csv"]
+FORMATS: tuple[str, ...] = get_args(Format)
+
+
+def export_state(
+    spark: SparkSession,
+    snapshot: Snapshot,
+    operator: str,
+    state: str,
+    path: str,
+    format: Format = "parquet",
+    *,
+    owner: Owner,
+    ids: Callable[[], str],
+    clock: Callable[[], int],
+    overwrite: bool = False,
+) -> int:
+    """Writes the table to the folder `path`, and gives the number of rows. A checkpoint is pinned meanwhile.
+
+    CSV has no nested values: they are written as JSON text, and bytes as Base64.
+    """
+    if format not in FORMATS:
+        raise UsageError(f"{format!r} is not a format to export to: use {', '.join(FORMATS)}")
+    frame = table_frame(spark, snapshot, operator, state)
+    seen = Observation()
+    frame = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
+    writer = (flat(frame) if format == "csv" else frame).write.mode("overwrite" if overwrite else "error")
+    with snapshot.kept(owner, ids, clock, f"export of {operator}.{state}"):
+        try:
+            writer.format(format).options(**({"header": "true"} if format == "csv" else {})).save(path)
+        except AnalysisException as error:
+            if "PATH_ALREADY_EXISTS" in str(error):
+                raise UsageError(f"{path} exists already: choose another folder, or overwrite it") from None
+            raise translated(error) from error
+        except Exception as error:
+            problem = translated(error)
+            raise problem from error
+    return int(seen.get["rows"])
+
+
+def flat(frame: DataFrame) -> DataFrame:
+    """Only columns that fit one cell of text."""
+    return frame.select(*(_cell(field.name, field.dataType) for field in frame.schema))
+
+
+def _cell(name: str, type_: DataType) -> Column:
+    column = F.col(f"`{name.replace('`', '``')}`")
+    if isinstance(type_, BinaryType):
+        column = F.base64(column)
+    elif isinstance(type_, StructType | ArrayType | MapType):
+        column = F.to_json(column)
+    return column.alias(name)

@@ -1,0 +1,133 @@
+"""Tables of state as DataFrames of this process's own making: for exports, restores, and `where` on keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+from stateflow import errors
+from stateflow.errors import StateflowError
+from stateflow.spark.state_tables.snapshots import Snapshot, Standing
+from stateflow.spark.state_tables.source import FORMAT, StateDataSource, arrow_of, rows_of, spark_schema
+from stateflow.spark.state_tables.tables import Part, Table
+from stateflow.spark.worker import marked
+
+_TOLD = re.compile(r"stateflow\.errors\.(\w+): (.+)")
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+_SOURCE = """
+import java.lang.reflect.Field;
+import java.util.EnumSet;
+import java.util.Set;
+import org.apache.spark.sql.connector.catalog.SupportsRead;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceCreationResult;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+public class StateflowTable implements Table, SupportsRead {
+  private final PythonDataSourceCreationResult made;
+  public StateflowTable(PythonDataSourceCreationResult made) { this.made = made; }
+  public String name() { return "FORMAT"; }
+  public StructType schema() { return made.schema(); }
+  public Set capabilities() { return EnumSet.of(TableCapability.BATCH_READ); }
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    PythonDataSourceV2 own = new PythonDataSourceV2();
+    own.setShortName("FORMAT");
+    try {
+      Field chosen = PythonDataSourceV2.class.getDeclaredField("dataSourceInPython");
+      chosen.setAccessible(true);
+      chosen.set(own, made);
+    } catch (ReflectiveOperationException error) {
+      throw new IllegalStateException(error);
+    }
+    return new PythonTable(own, "FORMAT", made.schema()).newScanBuilder(options);
+  }
+}
+""".replace("FORMAT", FORMAT)
+
+
+def read_state(spark: SparkSession, **options: Any) -> DataFrame:
+    """`spark.read.format("stateflow")` with these options, where `where` on key columns opens only the shards of its keys.
+
+    Options with a dot in their name are given as a mapping: `read_state(spark, job="orders", ..., storage={...})`.
+    """
+    given = {name: str(value) for name, value in options.items() if name != "storage"}
+    given |= {f"storage.{name}": str(value) for name, value in dict(options.get("storage") or {}).items()}
+    spark.dataSource.register(StateDataSource)
+    # Without it Spark refuses any Python source that takes filters.
+    spark.conf.set(_PUSHDOWN, "true")
+    jvm: Any = spark._jvm
+    settings = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap({**given, "pushdown": "true"})
+    sources = jvm.org.apache.spark.sql.execution.datasources.v2
+    none = jvm.scala.Option.empty()
+    source = sources.python.PythonDataSourceV2()
+    source.setShortName(FORMAT)
+    try:
+        made = source.getOrCreateDataSourceInPython(FORMAT, settings, none)
+    except AnalysisException as error:
+        raise told(error) from error
+    relation = sources.DataSourceV2Relation.create(_table(spark, made), none, none, settings, none)
+    session: Any = spark._jsparkSession
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, relation), spark)
+
+
+def table_frame(spark: SparkSession, snapshot: Snapshot, operator: str, state: str) -> DataFrame:
+    """All rows of one table, a task for every part of it. No process but the tasks' own is started for it."""
+    table, parts = snapshot.table(operator, state)
+    schema = spark_schema(table.schema)
+    reading = _Reading(table, tuple(parts), arrow_of(schema), snapshot.standing)
+    # Never without a task: Spark cuts off what follows an empty input, and an observation of it would never end.
+    count = max(1, len(parts))
+    return spark.range(0, count, 1, count).mapInArrow(reading, schema)
+
+
+@dataclass(frozen=True)
+class _Reading:
+    """The task that reads one part per partition."""
+
+    table: Table
+    parts: tuple[Part, ...]
+    schema: pa.Schema
+    standing: Standing
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                try:
+                    for part in self.parts[number : number + 1]:
+                        yield from rows_of(self.table, part, self.schema, self.standing)
+                except StateflowError as error:
+                    raise marked(error) from error
+
+
+_classes: dict[int, Any] = {}
+
+
+def _table(spark: SparkSession, made: Any) -> Any:
+    """Spark's table of a Python source, with a source of its own for every scan."""
+    jvm: Any = spark._jvm
+    if id(jvm) not in _classes:
+        compiler = jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+        compiler.cook(_SOURCE)
+        _classes.clear()
+        _classes[id(jvm)] = compiler.getClassLoader().loadClass("StateflowTable").getConstructors()[0]
+    gateway: Any = spark.sparkContext._gateway
+    arguments = gateway.new_array(jvm.java.lang.Object, 1)
+    arguments[0] = made
+    return _classes[id(jvm)].newInstance(arguments)
+
+
+def told(error: Exception) -> Exception:
+    """The library's own error, when that is what Spark's planning process has died of."""
+    found = _TOLD.search(str(error))
+    return getattr(errors, found[1])(found[2]) if found and hasattr(errors, found[1]) else error

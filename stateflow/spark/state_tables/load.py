@@ -1,0 +1,311 @@
+"""Tables back into state: rows are encoded, brought together by key group, sorted, and written as fresh shards.
+
+Used to restore canonical savepoints (also with another backend, parallelism or max parallelism), and to make state of
+any DataFrame. Nothing here decides anything: shards that no record comes to name are collected as any other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from operator import eq
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+from stateflow.checkpoint.records import OperatorState, Savepoint, Shard, StateSchema
+from stateflow.checkpoint.rescale import redistributed
+from stateflow.config import Options
+from stateflow.errors import IncompatibleError, StateflowError, UsageError
+from stateflow.spark.exchange import GROUP, subtask_of
+from stateflow.spark.failures import translated
+from stateflow.spark.place import TaskPlace
+from stateflow.spark.shards import TaskShards
+from stateflow.spark.state_tables.frames import table_frame
+from stateflow.spark.state_tables.snapshots import savepoint_snapshot
+from stateflow.spark.state_tables.source import spark_schema
+from stateflow.spark.state_tables.tables import cast
+from stateflow.spark.worker import marked, spare_the_collector
+from stateflow.state.backend import OpenShard
+from stateflow.state.encoding import list_position, split, split_timer, state_range
+from stateflow.state.keycodec import KeyCodec
+from stateflow.state.keygroups import checked_max_parallelism, default_assignment
+from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
+
+_POSITION_WIDTH = 12
+_DEFAULTS = {"key_group": "0", "expires_at": "cast(null as timestamp)", "slot": "0L"}
+"""Columns that a frame may leave out; a value without `expires_at` never expires."""
+
+
+def load_state(
+    spark: SparkSession,
+    frames: Mapping[str, DataFrame],
+    operator: OperatorState,
+    *,
+    place: TaskPlace,
+    backend: str,
+    parallelism: int,
+    max_parallelism: int,
+    open_shard: Callable[[str], OpenShard],
+    uid: str = "",
+) -> OperatorState:
+    """The operator with the state of `frames`, by state name (timers: `_timers`); states without a frame are empty.
+
+    A frame has the columns of the state's table; `key_group` is worked out anew, `expires_at` and a list's `slot` may be
+    missing. A list keeps its order, and its positions are numbered anew: what the job appends comes after them, whatever
+    slots its records have. Files are stored under the epoch and slot of `place`, whose claimer has to name them.
+    """
+    checked_max_parallelism(max_parallelism)
+    target = msgspec.structs.replace(
+        operator,
+        max_parallelism=max_parallelism,
+        assignment=default_assignment(parallelism, max_parallelism),
+        shards=(),
+        operator_states={},
+        hosts=(),
+    )
+    tables = tables_of(target)
+    unknown = sorted(set(frames) - set(tables))
+    if unknown:
+        known = ", ".join(sorted(tables)) or "none"
+        raise UsageError(f"operator {uid!r} has no state {unknown[0]!r} to load: its states are {known}")
+    loading = _Loading(uid, target, backend, place, open_shard)
+    encoded = [
+        fitted(frame, tables[name], uid, name).mapInArrow(
+            _Encoding(uid, name, target), f"{GROUP} int, key binary, value binary"
+        )
+        for name, frame in frames.items()
+    ]
+    shards = _exchanged(encoded, loading) if encoded else ()
+    found = dict(shards)
+    return msgspec.structs.replace(
+        target,
+        # No rows at all: Spark may then leave out the tasks altogether.
+        shards=tuple(
+            found.get(subtask) or (Shard(first=first, last=last, backend=backend),)
+            for subtask, (first, last) in enumerate(target.assignment)
+        ),
+        operator_states={
+            name: redistributed(state, parallelism) for name, state in operator.operator_states.items()
+        },
+    )
+
+
+def canonical_frames(
+    spark: SparkSession, savepoint: Savepoint, url: str, options: Options
+) -> dict[str, dict[str, DataFrame]]:
+    """By operator uid and state name, the tables of a canonical savepoint; operator state stays in its record."""
+    snapshot = savepoint_snapshot(savepoint, url, options)
+    return {
+        uid: {state: table_frame(spark, snapshot, uid, state) for state in states}
+        for uid, states in savepoint.tables.items()
+    }
+
+
+def fitted(frame: DataFrame, table: StateTable | TimerTable, uid: str, name: str) -> DataFrame:
+    """`frame` with the very columns of the table. Types are widened; nothing is cast that could lose anything."""
+    where = f"operator {uid!r}, state {name!r}"
+    # A null where none may be is for the encoder to tell of: it knows the row.
+    wanted: StructType = _nullable(spark_schema(table.schema))
+    names = wanted.names
+    for other in frame.columns:
+        if other not in names:
+            raise IncompatibleError(
+                f"{where}: the frame has a column {other!r} which the table has not: drop it"
+            )
+    for column in names:
+        if column not in frame.columns:
+            if column not in _DEFAULTS:
+                raise IncompatibleError(
+                    f"{where}: the frame lacks column {column!r}; it has {', '.join(frame.columns)}"
+                )
+            frame = frame.withColumn(column, F.expr(_DEFAULTS[column]))
+    try:
+        return frame.to(wanted)
+    except AnalysisException as error:
+        first = str(error).strip().split("\n")[0]
+        raise IncompatibleError(f"{where}: the frame does not have the table's types: {first}") from None
+
+
+def _nullable(type_: Any) -> Any:
+    match type_:
+        case StructType():
+            fields = [StructField(f.name, _nullable(f.dataType), True) for f in type_]
+            return StructType(fields)
+        case ArrayType():
+            return ArrayType(_nullable(type_.elementType), True)
+        case MapType():
+            return MapType(_nullable(type_.keyType), _nullable(type_.valueType), True)
+    return type_
+
+
+def _exchanged(encoded: list[DataFrame], loading: _Loading) -> Iterator[tuple[int, tuple[Shard, ...]]]:
+    operator = loading.operator
+    frame = reduce(DataFrame.unionAll, encoded)
+    subtask = subtask_of(operator.assignment, operator.max_parallelism)
+    frame = frame.repartitionById(len(operator.assignment), F.expr(subtask)).drop(GROUP)
+    try:
+        # Collected rows come from exactly one attempt of each partition.
+        rows = frame.sortWithinPartitions("key").mapInArrow(loading, "loaded binary").collect()
+    except Exception as error:
+        problem = translated(error)
+        raise problem from error
+    for row in rows:
+        loaded = msgspec.msgpack.decode(row["loaded"], type=_Loaded)
+        yield loaded.subtask, loaded.shards
+
+
+@dataclass(frozen=True)
+class _Encoding:
+    """The task that turns the rows of one state into entries."""
+
+    uid: str
+    state: str
+    operator: OperatorState
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        spare_the_collector()
+        table = tables_of(self.operator)[self.state]
+        for batch in batches:
+            if not batch.num_rows:
+                continue
+            try:
+                keys, values = table.encode(cast(batch, table.schema))
+            except StateflowError as error:
+                raise marked(type(error)(f"operator {self.uid!r}, state {self.state!r}: {error}")) from error
+            column = pa.array(keys, pa.binary())
+            yield pa.record_batch(
+                [groups_of(column), column, pa.array(values, pa.binary())], names=[GROUP, "key", "value"]
+            )
+
+
+def groups_of(keys: pa.Array) -> pa.Array:
+    """The key group of every full key: its first two bytes."""
+    if not len(keys):
+        return pa.array([], pa.int32())
+    _, offsets, data = keys.buffers()
+    starts = np.frombuffer(offsets, dtype="<i4")[keys.offset : keys.offset + len(keys)]
+    raw = np.frombuffer(data, dtype="u1")
+    return pa.array(raw[starts].astype("i4") << 8 | raw[starts + 1], pa.int32())
+
+
+class _Loaded(msgspec.Struct, frozen=True):
+    """What a task hands back."""
+
+    subtask: int
+    shards: tuple[Shard, ...]
+
+
+@dataclass(frozen=True)
+class _Loading:
+    """The task that writes a subtask's shard of entries in order."""
+
+    uid: str
+    operator: OperatorState
+    backend: str
+    place: TaskPlace
+    open_shard: Callable[[str], OpenShard]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        spare_the_collector()
+        task = TaskContext.get()
+        assert task is not None
+        subtask = task.partitionId()
+        first, last = self.operator.assignment[subtask]
+        shards = TaskShards(
+            (Shard(first=first, last=last, backend=self.backend),), self.place, self.open_shard
+        )
+        entries = SortedEntries(self.uid, self.operator)
+        try:
+            backend = shards.open(0)
+            for batch in batches:
+                keys = entries.checked(batch.column(0).to_pylist())
+                backend.write(zip(keys, batch.column(1).to_pylist(), strict=True))
+            shards.finish(0, backend, entries.next_timers)
+            handles = shards.handles()
+        except StateflowError as error:
+            raise marked(error) from error
+        finally:
+            shards.close()
+        body = msgspec.msgpack.encode(_Loaded(subtask, handles))
+        yield pa.record_batch([pa.array([body], pa.binary())], names=["loaded"])
+
+
+class SortedEntries:
+    """Full keys of one shard as they come by in order: each must be there once. Notes the earliest timers."""
+
+    def __init__(self, uid: str, operator: OperatorState) -> None:
+        self._uid = uid
+        self._operator = operator
+        self._lists = {s.id.to_bytes(2, "big") for s in operator.states.values() if s.kind == "list"}
+        self._timers = [s for s in operator.states.values() if s.kind == "timer"]
+        self._last = b""
+        self._list = b""
+        self._position = 0
+        self._earliest: dict[str, int] = {}
+
+    @property
+    def next_timers(self) -> tuple[int | None, int | None]:
+        """For event time and for processing time."""
+        return self._earliest.get("event"), self._earliest.get("processing")
+
+    def checked(self, keys: list[bytes]) -> list[bytes]:
+        """The keys to write."""
+        if not keys:
+            return keys
+        if keys[0] == self._last or any(map(eq, keys, keys[1:])):
+            twice = next(b for a, b in zip([self._last, *keys], keys, strict=False) if a == b)
+            raise self._twice(twice)
+        self._last = keys[-1]
+        for timer in self._timers:
+            self._note(timer, keys)
+        return self._numbered(keys) if self._lists else keys
+
+    def _note(self, timer: StateSchema, keys: list[bytes]) -> None:
+        for group in range(split(keys[0]).group, split(keys[-1]).group + 1):
+            begin, end = state_range(group, timer.id)
+            at = bisect_left(keys, begin)
+            if at < len(keys) and keys[at] < end:
+                due = split_timer(split(keys[at]).body)[0]
+                self._earliest[timer.value] = min(due, self._earliest.get(timer.value, due))
+
+    def _numbered(self, keys: list[bytes]) -> list[bytes]:
+        """Elements of lists get slot 0 and their place in the list."""
+        lists, numbered = self._lists, []
+        for key in keys:
+            if key[2:4] in lists:
+                of = key[:-_POSITION_WIDTH]
+                self._position = self._position + 1 if of == self._list else 0
+                self._list = of
+                key = of + list_position(0, self._position)
+            numbered.append(key)
+        return numbered
+
+    def _twice(self, full_key: bytes) -> UsageError:
+        operator = self._operator
+        _, state_id, body = split(full_key)
+        name, timer = next(
+            (
+                (name, schema.kind == "timer")
+                for name, schema in operator.states.items()
+                if state_id in (schema.id, schema.id + (schema.kind == "timer"))
+            ),
+            ("?", False),
+        )
+        schema = operator.states.get(name)
+        if timer and schema is not None and state_id == schema.id:
+            body = split_timer(body)[1]
+        key = KeyCodec([kind for _, kind in operator.key]).decode(body, 0)[0]
+        table = f"{TIMERS} (timer {name!r})" if timer else repr(name)
+        return UsageError(
+            f"operator {self._uid!r}, state {table}: key {key!r} has two rows that would be one entry: leave one of them out"
+        )

@@ -1,0 +1,137 @@
+"""Which part of a table a question needs: the key groups of the keys it names, and these keys alone. Pure.
+
+What is not understood selects more, never less: whoever asked filters the rows again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from decimal import Decimal
+from itertools import product
+from typing import Any
+
+from stateflow.errors import UsageError
+from stateflow.state.encoding import after, prefix
+from stateflow.state.keycodec import KeyCodec
+from stateflow.state.keygroups import xxhash64
+
+GROUP = "key_group"
+MOST_KEYS = 10_000
+"""Products of more values than this are read group by group, or not narrowed at all."""
+
+Key = Sequence[tuple[str, str]]
+Range = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """None: no restriction."""
+
+    groups: frozenset[int] | None = None
+    keys: frozenset[tuple[Any, ...]] | None = None
+    """Each with a value per key column; their groups are among `groups`."""
+
+    @property
+    def everything(self) -> bool:
+        return self.groups is None
+
+    def overlaps(self, first: int, last: int) -> bool:
+        """Whether anything of key groups `first..last` is wanted."""
+        return self.groups is None or any(first <= group <= last for group in self.groups)
+
+    def of(self, first: int, last: int) -> list[tuple[int, int]]:
+        """The wanted key groups within `first..last`, as runs of neighbours."""
+        if self.groups is None:
+            return [(first, last)]
+        runs: list[tuple[int, int]] = []
+        for group in sorted(g for g in self.groups if first <= g <= last):
+            if runs and runs[-1][1] == group - 1:
+                runs[-1] = (runs[-1][0], group)
+            else:
+                runs.append((group, group))
+        return runs
+
+    def key_ranges(self, key: Key, max_parallelism: int, state_id: int, first: int, last: int) -> list[Range]:
+        """Where the entries of the named keys lie within `first..last`, in the order of full keys."""
+        found = []
+        codec = KeyCodec([kind for _, kind in key])
+        for values in self.keys or ():
+            group = group_of(values, max_parallelism)
+            if first <= group <= last and (self.groups is None or group in self.groups):
+                begin = prefix(group, state_id) + codec.encode(plain(values))
+                found.append((begin, after(begin)))
+        return sorted(found)
+
+
+EVERYTHING = Selection()
+
+
+def of_keys(keys: Iterable[Any], key: Key, max_parallelism: int) -> Selection:
+    """Exactly these keys, each a plain value or a tuple as user code has it."""
+    codec = KeyCodec([kind for _, kind in key])
+    parts = set()
+    for given in keys:
+        # Through bytes and back, so that True and 1, or 1.0 and 1.00, are what the state was keyed by.
+        value = codec.decode(codec.encode(given), 0)[0]
+        parts.add(tuple(value) if isinstance(value, tuple) else (value,))
+    return Selection(frozenset(group_of(part, max_parallelism) for part in parts), frozenset(parts))
+
+
+def of_values(
+    equal: Mapping[str, Sequence[Any]], key: Key, max_parallelism: int, selection: Selection = EVERYTHING
+) -> Selection:
+    """`selection` narrowed to rows whose key columns have one of the values given for them."""
+    lists = []
+    for name, kind in key:
+        values = [v for v in equal.get(name, ()) if _FITS[kind](v)] if name in equal else None
+        if values is None or len(values) != len(equal[name]):
+            return selection
+        lists.append(values)
+    count = 1
+    for values in lists:
+        count *= len(values)
+    if count > MOST_KEYS:
+        return selection
+    try:
+        found = of_keys((plain(parts) for parts in product(*lists)), key, max_parallelism)
+    except UsageError:
+        return selection  # a value that no key can have, such as a decimal of more than 18 places
+    return both(selection, found)
+
+
+def of_groups(groups: Iterable[int]) -> Selection:
+    return Selection(frozenset(groups))
+
+
+def both(one: Selection, other: Selection) -> Selection:
+    """What each of the two wants."""
+    if one.groups is None:
+        return other
+    if other.groups is None:
+        return one
+    groups = one.groups & other.groups
+    if one.keys is None or other.keys is None:
+        return replace(one if other.keys is None else other, groups=groups)
+    return Selection(groups, one.keys & other.keys)
+
+
+def group_of(parts: tuple[Any, ...], max_parallelism: int) -> int:
+    return xxhash64(parts) % max_parallelism
+
+
+def plain(parts: tuple[Any, ...]) -> Any:
+    """A key as user code has it: the value itself when there is one column."""
+    return parts[0] if len(parts) == 1 else parts
+
+
+_FITS: Mapping[str, Callable[[Any], bool]] = {
+    "bool": lambda v: isinstance(v, bool),
+    "int": lambda v: isinstance(v, int) and not isinstance(v, bool) and -(1 << 63) <= v < 1 << 63,
+    "str": lambda v: isinstance(v, str),
+    "bytes": lambda v: isinstance(v, bytes | bytearray),
+    "date": lambda v: isinstance(v, date) and not isinstance(v, datetime),
+    "datetime": lambda v: isinstance(v, datetime) and v.tzinfo is not None,
+    "decimal": lambda v: isinstance(v, Decimal),
+}

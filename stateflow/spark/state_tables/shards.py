@@ -1,0 +1,66 @@
+"""Opening a shard to read all of it in a task: in a private folder, through the host's cache, never to be written."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from stateflow.checkpoint.records import Shard
+from stateflow.spark.place import TaskPlace
+from stateflow.state.backend import Backend, OpenShard
+from stateflow.state.encoding import group_range
+
+Range = tuple[bytes, bytes]
+
+
+class OpenedShard:
+    """What the shard owns by its logical range; what its files hold beyond that is another shard's, or long gone."""
+
+    def __init__(self, place: TaskPlace, shard: Shard, open_shard: Callable[[str], OpenShard]) -> None:
+        self._low, self._high = group_range(shard.first, shard.last)
+        self._backend: Backend | None = None
+        self._folder: Path | None = None
+        if not shard.files:
+            return
+        self._folder = place.folder()
+        try:
+            fetched = self._folder / "fetched"
+            fetched.mkdir()
+            fetch = place.cache().fetcher(place.store, fetched)
+            # Opened as wide as its files are: clipping it would write, and nothing outside of the range is read.
+            wide = msgspec.structs.replace(shard, physical_first=None, physical_last=None)
+            self._backend = open_shard(shard.backend)(wide, self._folder / "shard", fetch)
+        except BaseException:
+            self.close()
+            raise
+
+    def scan(self, ranges: Iterable[Range]) -> Iterator[tuple[bytes, bytes]]:
+        """The entries of the ranges, one range after the other."""
+        backend, low, high = self._backend, self._low, self._high
+        if backend is None:
+            return iter(())
+        owned = ((max(begin, low), min(end, high)) for begin, end in ranges)
+        return chain.from_iterable(backend.scan(begin, end) for begin, end in owned if begin < end)
+
+    def close(self) -> None:
+        if self._backend is not None:
+            self._backend.close()
+            self._backend = None
+        if self._folder is not None:
+            with suppress(OSError):
+                shutil.rmtree(self._folder)
+            self._folder = None
+
+    def __enter__(self) -> OpenedShard:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,199 @@
+"""Which snapshot a table is read from: a job's complete checkpoint, or a savepoint of either kind."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.log import read_log
+from stateflow.checkpoint.pins import pinned
+from stateflow.checkpoint.records import Owner, Record, Savepoint
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.savepoints import read_savepoint, resolved
+from stateflow.config import Options, cache_folder, load
+from stateflow.errors import CorruptError, NotFoundError, StateflowError, UsageError
+from stateflow.job import Job
+from stateflow.restore.origin import find_origin
+from stateflow.spark.place import TaskPlace
+from stateflow.spark.state_tables.tables import Part, Table, table_of
+from stateflow.state.backends import open_backend
+
+LATEST = "latest"
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a snapshot stands; tells a file that was collected from one that is damaged. Travels to tasks."""
+
+    of: str
+    """The snapshot in words."""
+    url: str
+    """The checkpoint root, or the savepoint."""
+    job: str
+    """Empty for a savepoint."""
+    slot: int
+    identity: str
+    """The record's writer, or the savepoint's id."""
+
+    def explained(self, error: CorruptError, options: Mapping[str, str]) -> StateflowError:
+        """What a missing file means: files are only ever deleted with the snapshot that names them."""
+        if not self._stands(options):
+            how = "collected" if self.job else "disposed of"
+            keep = (
+                f": read a newer one, or keep it with `stateflow tag {self.job} NAME` first"
+                if self.job
+                else ""
+            )
+            return NotFoundError(f"{self.of} was {how} while it was read{keep}")
+        return error
+
+    def _stands(self, options: Mapping[str, str]) -> bool:
+        store = open_store(self.url, options)
+        try:
+            if not self.job:
+                return read_savepoint(store).id == self.identity
+            slot = read_log(store, JobLayout(self.job)).slots.get(self.slot)
+        except NotFoundError:
+            return False
+        return (
+            slot is not None
+            and slot.record is not None
+            and slot.record.writer == self.identity
+            and not slot.marks
+        )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot whose record's references can be fetched."""
+
+    standing: Standing
+    record: Record
+    savepoint: Savepoint | None
+    options: Options
+    """Cache and scratch folders, RocksDB settings, storage options."""
+    owner: Job | None = None
+    """The job, when it is one of its checkpoints."""
+
+    def place(self) -> TaskPlace:
+        return reading_place(self.options, self.standing.url, self.standing.job, self.record.slot)
+
+    def table(self, operator: str, state: str) -> tuple[Table, list[Part]]:
+        """The table of one state and all its parts. NotFoundError names what there is."""
+        return table_of(
+            self.record,
+            operator,
+            state,
+            self.place(),
+            open_backend(self.options),
+            of=self.standing.of,
+            savepoint=self.savepoint,
+        )
+
+    @contextmanager
+    def kept(
+        self, owner: Owner, ids: Callable[[], str], clock: Callable[[], int], reason: str
+    ) -> Iterator[None]:
+        """Pins a checkpoint for the length of a block. A savepoint needs none: it goes only when somebody says so."""
+        if self.owner is None:
+            yield
+            return
+        job = self.owner
+        with pinned(
+            job.store,
+            job.layout,
+            self.record.slot,
+            kind="reader",
+            owner=owner,
+            ids=ids,
+            clock=clock,
+            reason=reason,
+        ):
+            yield
+
+
+def checkpoint_of(job: str, which: str, options: Options) -> Snapshot:
+    """`which` is latest, a number, checkpoint:N or tag:NAME."""
+    if not options.checkpoint_dir:
+        raise UsageError(
+            "no checkpoint root: give the option checkpoint_dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir "
+            "into stateflow.toml"
+        )
+    owner = Job(options.checkpoint_dir, job, storage_options=options.storage_options)
+    named = f"checkpoint:{which}" if which.isdigit() else which
+    if named != LATEST and named.partition(":")[0] not in ("checkpoint", "tag"):
+        raise UsageError(f"{which!r} names no checkpoint: write latest, 42, checkpoint:42 or tag:NAME")
+    record = find_origin(named, owner, options.storage_options).record
+    of = f"checkpoint {record.slot} of job {job!r}"
+    return Snapshot(
+        Standing(of, owner.store.url, job, record.slot, record.writer), record, None, options, owner
+    )
+
+
+def savepoint_at(url: str, options: Options) -> Snapshot:
+    """The savepoint in a folder or at a URL."""
+    store = open_store(url, options.storage_options)
+    return savepoint_snapshot(read_savepoint(store), store.url, options)
+
+
+def savepoint_snapshot(savepoint: Savepoint, url: str, options: Options) -> Snapshot:
+    """A savepoint that has been read already."""
+    standing = Standing(f"the savepoint {url}", url, "", savepoint.record.slot, savepoint.id)
+    return Snapshot(standing, resolved(savepoint, url), savepoint, options)
+
+
+def reading_place(options: Options, root: str, job: str, slot: int) -> TaskPlace:
+    """Where tasks find the files of a snapshot, and where they work; they write nothing there."""
+    cache = Path(options.cache_dir) if options.cache_dir else cache_folder()
+    return TaskPlace(
+        root=root,
+        job=job,
+        epoch=0,
+        slot=slot,
+        cache_dir=str(cache.absolute() / "state"),
+        cache_bytes=options.cache_size,
+        scratch_dir=str(Path(options.scratch_dir or cache / "scratch").absolute()),
+        upload_threads=options.upload_threads,
+        fsync=options.local_fsync,
+        storage_options=dict(options.storage_options),
+    )
+
+
+STORAGE = "storage."
+_PASSED = ("checkpoint_dir", "cache_dir", "cache_size", "scratch_dir")
+_NAMES = ("job", "checkpoint", "path", "operator", "state", "key", "keys", "pushdown", "root", *_PASSED)
+
+
+def snapshot_of(given: Mapping[str, str]) -> Snapshot:
+    """From the options of a data source. What is not given comes from environment and file, as for a run."""
+    unknown = sorted(name for name in given if name not in _NAMES and not name.startswith(STORAGE))
+    if unknown:
+        raise UsageError(
+            f"option {unknown[0]!r} of the stateflow source does not exist: use {', '.join(_NAMES)} or {STORAGE}<name>"
+        )
+    options = configured(given)
+    if ("job" in given) == ("path" in given):
+        raise UsageError(
+            "say what to read: option job for a job's checkpoint, or option path for a savepoint, and not both"
+        )
+    if "path" in given:
+        if "checkpoint" in given:
+            raise UsageError("option checkpoint goes with option job: a savepoint is one snapshot")
+        return savepoint_at(given["path"], options)
+    return checkpoint_of(given["job"], given.get("checkpoint", LATEST), options)
+
+
+def configured(given: Mapping[str, str]) -> Options:
+    """The configuration with the source's own options on top."""
+    own: dict[str, str | None] = {name: given.get(name) for name in _PASSED}
+    if "root" in given:
+        own["checkpoint_dir"] = given["root"]
+    options = load(cli=own, env=os.environ, folder=Path.cwd())
+    storage = {name.removeprefix(STORAGE): value for name, value in given.items() if name.startswith(STORAGE)}
+    if storage:
+        options = replace(options, storage_options={**options.storage_options, **storage})
+    return options

@@ -1,0 +1,146 @@
+"""The Parquet files of a canonical savepoint: whole key groups in their order, in row groups of a sensible size.
+
+A row group ends where a key group ends, so that the index in the savepoint's `_metadata` (the lowest and highest key
+group of each) leads to a key's rows. Only a key group that is too large for one row group is in several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stateflow.checkpoint.files import checksum
+from stateflow.checkpoint.records import TableFile
+from stateflow.state.tabular import StateTable, TimerTable
+
+CHUNK_ROWS, CHUNK_BYTES = 100_000, 32 << 20
+"""Entries that are decoded at once."""
+GROUP_ROWS, GROUP_BYTES = 256 * 1024, 64 << 20
+"""A row group this large ends with its key group."""
+MOST_ROWS, MOST_BYTES = 1 << 20, 256 << 20
+"""A row group this large ends at once."""
+FEW_ROWS, FEW_BYTES = 64 * 1024, 8 << 20
+"""What one table may hold back while others are written."""
+_FIRST_ROWS = 1_000
+COMPRESSION = "zstd"
+LEVEL = 1
+
+Codec = StateTable | TimerTable
+Entries = Iterable[tuple[bytes, bytes]]
+
+
+class TableFileWriter:
+    """One file of one table, written key group by key group, in ascending order."""
+
+    def __init__(self, codec: Codec, local: Path, metadata: Mapping[str, str]) -> None:
+        self.rows = 0
+        self.first: int | None = None
+        """The lowest key group that has rows."""
+        self._codec = codec
+        self.local = local
+        self._metadata = metadata
+        self._parquet: Any = None
+        self._groups: list[tuple[int, int]] = []
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        self._held = 0
+        """Bytes in `_keys` and `_values`, from when they were last looked at."""
+        self._batches: list[pa.RecordBatch] = []
+        self._batch_rows = 0
+        self._batch_bytes = 0
+        self._low = self._high = 0
+        self._ahead = _FIRST_ROWS
+
+    def write(self, group: int, entries: Entries) -> None:
+        """All entries of one key group, in the order of their keys."""
+        pending = iter(entries)
+        while chunk := list(islice(pending, self._ahead)):
+            if not self._keys and not self._batches:
+                self._low = group
+            if self.first is None:
+                self.first = group
+            self._high = group
+            keys, values = zip(*chunk, strict=True)
+            self._keys += keys
+            self._values += values
+            self._held += sum(map(len, keys)) + sum(map(len, values))
+            # As many as make a chunk of a bounded size, going by those so far.
+            average = max(1, self._held // len(self._keys))
+            self._ahead = max(1, min(CHUNK_ROWS, CHUNK_BYTES // average))
+            if len(self._keys) >= CHUNK_ROWS or self._held >= CHUNK_BYTES:
+                self._decode()
+                if self._batch_rows >= MOST_ROWS or self._batch_bytes >= MOST_BYTES:
+                    self._end_row_group()
+        if self._batch_rows + len(self._keys) >= GROUP_ROWS or self._batch_bytes + self._held >= GROUP_BYTES:
+            self._end_row_group()
+
+    def pause(self) -> None:
+        """Other tables are written meanwhile, so little may stay in memory."""
+        if self._batch_rows + len(self._keys) >= FEW_ROWS or self._batch_bytes + self._held >= FEW_BYTES:
+            self._end_row_group()
+
+    def close(self) -> TableFile | None:
+        """The finished file, its path still to be given; None when there were no entries."""
+        self._end_row_group()
+        if self._parquet is None:
+            return None
+        self._parquet.close()
+        self._parquet = None
+        size, xxh3 = checksum(self.local)
+        return TableFile(path="", size=size, xxh3=xxh3, rows=self.rows, groups=tuple(self._groups))
+
+    def discard(self) -> None:
+        """Leaves nothing behind, after a failure."""
+        if self._parquet is not None:
+            self._parquet.close()
+            self._parquet = None
+        self.local.unlink(missing_ok=True)
+
+    def _decode(self) -> None:
+        if not self._keys:
+            return
+        batch = self._codec.decode(self._keys, self._values)
+        self._keys, self._values, self._held = [], [], 0
+        self._batches.append(batch)
+        self._batch_rows += batch.num_rows
+        self._batch_bytes += batch.nbytes
+
+    def _end_row_group(self) -> None:
+        self._decode()
+        if not self._batches:
+            return
+        table = pa.Table.from_batches(self._batches, schema=self._codec.schema)
+        if self._parquet is None:
+            self._parquet = parquet_writer(self._codec.schema, self.local, self._metadata)
+        self._parquet.write_table(table, row_group_size=table.num_rows)
+        self._groups.append((self._low, self._high))
+        self.rows += table.num_rows
+        self._batches, self._batch_rows, self._batch_bytes = [], 0, 0
+
+
+def empty_file(codec: Codec, local: Path, metadata: Mapping[str, str]) -> TableFile:
+    """A table without rows, so that other programs find its columns."""
+    parquet_writer(codec.schema, local, metadata).close()
+    size, xxh3 = checksum(local)
+    return TableFile(path="", size=size, xxh3=xxh3, rows=0)
+
+
+def parquet_writer(schema: pa.Schema, local: Path, metadata: Mapping[str, str]) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        local,
+        schema.with_metadata({f"stateflow.{name}": value for name, value in metadata.items()}),
+        compression=COMPRESSION,
+        compression_level=LEVEL,
+        # Keys of a table are all different: a dictionary of them would be built and thrown away.
+        use_dictionary=[name for name in schema.names if name in _REPEATED],
+        write_statistics=True,
+        sorting_columns=[pq.SortingColumn(0)],
+    )
+
+
+_REPEATED = ("key_group", "timer", "slot")

@@ -1,0 +1,267 @@
+"""One state of one operator in a snapshot as a table: its columns, its parts, and the rows of a part.
+
+Shards, Parquet files and operator state all give the same columns, whoever asks: the data source, an export, a
+restore. Rows whose time to live is over are there, with `expires_at`: a table shows what is stored, and what is
+expired depends on when one looks.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stateflow.checkpoint.records import (
+    FileRef,
+    OperatorListState,
+    OperatorState,
+    Record,
+    Savepoint,
+    Shard,
+    StateSchema,
+    TableFile,
+)
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.spark.place import TaskPlace
+from stateflow.spark.state_tables.selection import EVERYTHING, Range, Selection
+from stateflow.spark.state_tables.shards import OpenedShard
+from stateflow.state.backend import OpenShard
+from stateflow.state.encoding import EMPTY_NAMESPACE, prefix
+from stateflow.state.keycodec import KeyCodec
+from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
+
+BATCH_ROWS, BATCH_BYTES = 20_000, 4 << 20
+_FIRST_ROWS = 1_000
+_ROW_GROUPS = 4
+"""Row groups of one file that are read as one part."""
+_ELEMENT_KEY = (("subtask", "int"), ("position", "int"))
+
+Entries = Iterator[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True)
+class ShardPart:
+    """A shard, or the key groups and keys of it that are wanted."""
+
+    shard: Shard
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """Some row groups of a Parquet file."""
+
+    file: TableFile
+    row_groups: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ElementsPart:
+    """The elements of operator state, which is in the record itself."""
+
+    state: OperatorListState
+
+
+Part = ShardPart | FilePart | ElementsPart
+
+
+@dataclass(frozen=True)
+class Table:
+    """Travels to the tasks; `operator` has neither shards nor operator state."""
+
+    uid: str
+    state: str
+    operator: OperatorState
+    place: TaskPlace
+    open_shard: Callable[[str], OpenShard]
+    base: str = ""
+    """The savepoint that a Parquet file is relative to."""
+    elements: str = ""
+    """The schema of an element, when this is operator state."""
+    selection: Selection = field(default=EVERYTHING)
+
+    @cached_property
+    def codec(self) -> StateTable | TimerTable:
+        if self.elements:
+            # As if it were a value per subtask and position: the same types, and no second way to read values.
+            return StateTable(
+                _ELEMENT_KEY, 1, self.state, StateSchema(id=1, kind="value", value=self.elements)
+            )
+        return tables_of(self.operator)[self.state]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Made anew where it is needed: what it has compiled need not travel.
+        return {name: value for name, value in self.__dict__.items() if name != "codec"}
+
+    @property
+    def schema(self) -> pa.Schema:
+        schema = self.codec.schema
+        return schema.remove(schema.get_field_index("key_group")) if self.elements else schema
+
+    def rows(self, part: Part) -> Iterator[pa.RecordBatch]:
+        """The rows of a part in batches of a bounded size, with the columns of `schema`."""
+        match part:
+            case ShardPart():
+                yield from self._of_shard(part.shard)
+            case FilePart():
+                yield from self._of_file(part)
+            case ElementsPart():
+                yield from self._of_elements(part.state)
+
+    def _of_shard(self, shard: Shard) -> Iterator[pa.RecordBatch]:
+        with OpenedShard(self.place, shard, self.open_shard) as opened:
+            for batch in decoded(opened.scan(self._ranges(shard)), self.codec):
+                yield from self._chosen(batch)
+
+    def _ranges(self, shard: Shard) -> Iterable[Range]:
+        key, operator, wanted = self.operator.key, self.operator, self.selection
+        if wanted.keys is not None and self.state != TIMERS:
+            state_id = operator.states[self.state].id
+            return wanted.key_ranges(key, operator.max_parallelism, state_id, shard.first, shard.last)
+        return (
+            found
+            for first, last in wanted.of(shard.first, shard.last)
+            for found in self.codec.ranges(first, last)
+        )
+
+    def _of_file(self, part: FilePart) -> Iterator[pa.RecordBatch]:
+        folder = self.place.folder()
+        try:
+            local = folder / "table.parquet"
+            self.place.download(reference(part.file, self.base), local)
+            with pq.ParquetFile(local) as parquet:
+                batches = parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=list(part.row_groups))
+                for batch in batches:
+                    yield from self._chosen(cast(batch, self.schema))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _of_elements(self, state: OperatorListState) -> Iterator[pa.RecordBatch]:
+        codec = KeyCodec([kind for _, kind in _ELEMENT_KEY])
+        head = prefix(0, 1)
+        entries = (
+            (head + codec.encode((subtask, position)) + EMPTY_NAMESPACE, raw)
+            for subtask, elements in enumerate(state.parts)
+            for position, raw in enumerate(elements)
+        )
+        for batch in decoded(entries, self.codec):
+            yield batch.select(self.schema.names)
+
+    def _chosen(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The rows of a batch that are wanted."""
+        wanted, key = self.selection, self.operator.key
+        if wanted.groups is not None and batch.num_rows:
+            batch = batch.filter(_is_in(batch.column("key_group"), wanted.groups))
+        if wanted.keys is not None and batch.num_rows:
+            for index, (name, _) in enumerate(key):
+                batch = batch.filter(_is_in(batch.column(name), {values[index] for values in wanted.keys}))
+            if len(key) > 1 and batch.num_rows:
+                rows = zip(*(batch.column(name).to_pylist() for name, _ in key), strict=True)
+                batch = batch.filter(pa.array([row in wanted.keys for row in rows]))
+        if batch.num_rows:
+            yield batch
+
+
+def _is_in(column: pa.Array, values: Iterable[Any]) -> pa.Array:
+    return pc.is_in(column, value_set=pa.array(list(values), type=column.type))
+
+
+def decoded(entries: Entries, codec: StateTable | TimerTable) -> Iterator[pa.RecordBatch]:
+    """Stored entries as rows: few at first, then as many as make a batch of a bounded size."""
+    count = _FIRST_ROWS
+    while chunk := list(islice(entries, count)):
+        keys, values = zip(*chunk, strict=True)
+        yield codec.decode(keys, values)
+        size = sum(map(len, keys)) + sum(map(len, values))
+        count = max(1, min(BATCH_ROWS, BATCH_BYTES * len(chunk) // max(size, 1)))
+
+
+def table_of(
+    record: Record,
+    uid: str,
+    state: str,
+    place: TaskPlace,
+    open_shard: Callable[[str], OpenShard],
+    *,
+    of: str,
+    savepoint: Savepoint | None = None,
+) -> tuple[Table, list[Part]]:
+    """The table and all its parts. `of` is the snapshot in words; `record` has references that can be fetched."""
+    operator = record.operators.get(uid)
+    if operator is None:
+        raise NotFoundError(f"{of} has no operator {uid!r}: its operators are {_listed(record.operators)}")
+    bare = msgspec.structs.replace(operator, shards=(), operator_states={}, hosts=())
+    base = place.root if savepoint is not None else ""
+    table = Table(uid, state, bare, place, open_shard, base)
+    if state in operator.operator_states:
+        elements = operator.operator_states[state]
+        own = Table(uid, state, bare, place, open_shard, base, elements.schema)
+        return own, [ElementsPart(elements)]
+    known = tables_of(operator)
+    if state in operator.states and operator.states[state].kind == "timer":
+        raise UsageError(
+            f"timer {state!r} of operator {uid!r} is in the table {TIMERS!r}, with all others: read that"
+        )
+    if state not in known:
+        raise NotFoundError(
+            f"operator {uid!r} has no state {state!r} in {of}: its states are "
+            f"{_listed([*known, *operator.operator_states])}"
+        )
+    if savepoint is not None and savepoint.kind == "canonical":
+        files = savepoint.tables.get(uid, {}).get(state, ())
+        return table, [part for file in files for part in _file_parts(file)]
+    shards = sorted((s for subtask in operator.shards for s in subtask), key=lambda shard: shard.first)
+    return table, [ShardPart(shard) for shard in shards if shard.files]
+
+
+def narrowed(parts: Sequence[Part], selection: Selection) -> list[Part]:
+    """The parts that hold something of what is wanted."""
+    if selection.everything:
+        return list(parts)
+    found: list[Part] = []
+    for part in parts:
+        if isinstance(part, ShardPart):
+            if selection.overlaps(part.shard.first, part.shard.last):
+                found.append(part)
+        elif isinstance(part, FilePart):
+            chosen = tuple(n for n in part.row_groups if selection.overlaps(*part.file.groups[n]))
+            if chosen:
+                found.append(FilePart(part.file, chosen))
+        else:
+            found.append(part)
+    return found
+
+
+def reference(file: TableFile, base: str) -> FileRef:
+    """A table's file as what is fetched and checked."""
+    return FileRef(
+        name=file.path.rpartition("/")[2], size=file.size, xxh3=file.xxh3, path=file.path, base=base
+    )
+
+
+def cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` with the types and order of `schema`: names inside lists and maps differ between writers."""
+    if batch.schema.equals(schema):
+        return batch
+    columns = [batch.column(f.name) for f in schema]
+    return pa.record_batch(
+        [c if c.type.equals(f.type) else c.cast(f.type) for c, f in zip(columns, schema, strict=True)],
+        schema=schema,
+    )
+
+
+def _file_parts(file: TableFile) -> Iterator[FilePart]:
+    count = len(file.groups)
+    for begin in range(0, count, _ROW_GROUPS):
+        yield FilePart(file, tuple(range(begin, min(begin + _ROW_GROUPS, count))))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
