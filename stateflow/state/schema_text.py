@@ -1,0 +1,233 @@
+"""The canonical text of a type, read back: what `schema` wrote, as a tree. The classes it speaks of are not needed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+PLAIN = frozenset(
+    {
+        "bool",
+        "int",
+        "float",
+        "str",
+        "bytes",
+        "date",
+        "datetime",
+        "decimal",
+        "time",
+        "timedelta",
+        "uuid",
+        "null",
+    }
+)
+_COLLECTIONS = frozenset({"list", "set", "frozenset"})
+_WORD = re.compile(r"[a-z]+")
+_NAME = re.compile(r"[^{},<>?:]+")
+_FIELD = re.compile(r"[^:{}<>]+:")
+_LITERAL = re.compile(r"""[bB]?'(?:[^'\\]|\\.)*'|[bB]?"(?:[^"\\]|\\.)*"|[^,<>]+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Optional:
+    item: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    members: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """Lists, sets and tuples of any length."""
+
+    kind: str
+    item: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Tuple:
+    items: tuple[Tree, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    key: Tree
+    value: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    name: str
+    type: Tree
+    defaulted: bool = False
+    """It has a default, so stored values may lack it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    name: str
+    fields: tuple[Field, ...]
+    by_position: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A record that is named inside itself."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """An enum or literals: `values` as they are stored."""
+
+    name: str
+    members: tuple[tuple[str, Any], ...]
+    """Of an enum, names and values; literals have no names."""
+
+    @property
+    def values(self) -> tuple[Any, ...]:
+        return tuple(value for _, value in self.members)
+
+
+Tree = Plain | Optional | Union | Many | Tuple | Map | Record | Reference | Choice
+
+
+class UnreadableText(ValueError):
+    """The text is not one that `schema` of this version writes."""
+
+
+def read_schema(text: str) -> Tree:
+    """The tree of a structured or plain type; `custom:...` and `raw` are none."""
+    reader = _Reader(text)
+    tree = reader.tree()
+    if reader.at != len(text):
+        raise reader.stuck()
+    return tree
+
+
+def read_columns(text: str) -> tuple[Field, ...]:
+    """The columns of a state of kind `columns`."""
+    reader = _Reader(text)
+    reader.expect("columns{")
+    fields = reader.until("}", reader.field)
+    if reader.at != len(text):
+        raise reader.stuck()
+    return fields
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def stuck(self) -> UnreadableText:
+        return UnreadableText(
+            f"cannot read the type {self.text!r} from {self.text[self.at : self.at + 20]!r} on"
+        )
+
+    def skip(self, wanted: str) -> bool:
+        if self.text.startswith(wanted, self.at):
+            self.at += len(wanted)
+            return True
+        return False
+
+    def expect(self, wanted: str) -> None:
+        if not self.skip(wanted):
+            raise self.stuck()
+
+    def match(self, pattern: re.Pattern[str]) -> str:
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            raise self.stuck()
+        self.at = found.end()
+        return found.group()
+
+    def until(self, end: str, item: Callable[[], T]) -> tuple[T, ...]:
+        """Items parted by commas."""
+        items: list[T] = []
+        if self.skip(end):
+            return ()
+        while True:
+            items.append(item())
+            if self.skip(end):
+                return tuple(items)
+            self.expect(",")
+
+    def tree(self) -> Tree:
+        word = self.match(_WORD)
+        if word in PLAIN:
+            return Plain(word)
+        if word in ("struct", "namedtuple"):
+            return self.record(word == "namedtuple")
+        if word == "enum":
+            self.expect(" ")
+            name = self.match(_NAME)
+            self.expect("<")
+            return Choice(name, self.until(">", self.member))
+        self.expect("<")
+        if word == "literal":
+            return Choice("", self.until(">", lambda: ("", self.literal())))
+        if word == "tuple":
+            return self.tuple_type()
+        arguments = self.until(">", self.tree)
+        if word == "union" and arguments:
+            return Union(arguments)
+        if word == "map" and len(arguments) == 2:
+            return Map(*arguments)
+        if len(arguments) == 1:
+            if word == "optional":
+                return Optional(arguments[0])
+            if word in _COLLECTIONS:
+                return Many(word, arguments[0])
+        raise self.stuck()
+
+    def tuple_type(self) -> Tree:
+        if self.skip(">"):
+            return Tuple(())
+        items = [self.tree()]
+        if self.skip(",...>"):
+            return Many("tuple", items[0])
+        while self.skip(","):
+            items.append(self.tree())
+        self.expect(">")
+        return Tuple(tuple(items))
+
+    def record(self, by_position: bool) -> Tree:
+        self.expect(" ")
+        name = self.match(_NAME)
+        if not self.skip("{"):
+            return Reference(name)
+        return Record(name, self.until("}", self.field), by_position)
+
+    def field(self) -> Field:
+        name = self.match(_FIELD)[:-1]
+        defaulted = name.endswith("?")
+        return Field(name.removesuffix("?"), self.tree(), defaulted)
+
+    def member(self) -> tuple[str, Any]:
+        at = self.text.find("=", self.at)
+        if at < 0:
+            raise self.stuck()
+        name, self.at = self.text[self.at : at], at + 1
+        return name, self.literal()
+
+    def literal(self) -> Any:
+        begin = self.at
+        try:
+            return ast.literal_eval(self.match(_LITERAL))
+        except (ValueError, SyntaxError):
+            self.at = begin
+            raise self.stuck() from None

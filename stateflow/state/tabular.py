@@ -1,0 +1,326 @@
+"""The entries of a state as an Arrow table, and a table as entries again.
+
+    key_group             of the key; recomputed on the way back
+    the key's columns     by their names
+    map_key               of a map; a struct of _1, _2 when it has several parts
+    slot, position        of a list: which record appended the element, and where in its batch
+    timer, at             of timers: which one, and when it fires
+    value                 typed (`shapes`, `typed`)
+    stored                bytes that `value` does not say all of (`typed`)
+    expires_at            when the state has a ttl; an expiry from when it had one is dropped, as nobody reads it
+
+A column whose name the key has already is given an underscore behind it. Neither side needs the classes that the state
+was declared with: keys come from their types, values from the text of theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.checkpoint.records import OperatorState, StateSchema
+from stateflow.errors import CorruptError, UsageError
+from stateflow.state.column_values import column_values
+from stateflow.state.encoding import EMPTY_NAMESPACE, PREFIX_WIDTH, SIGN, state_range
+from stateflow.state.fitting import fitted
+from stateflow.state.headers import BadEntryError, with_expiries
+from stateflow.state.keycodec import KeyCodec
+from stateflow.state.keycolumns import encode_columns
+from stateflow.state.keyhash import key_groups_of
+from stateflow.state.keyparts import KEY_ARROW, KeyParts
+from stateflow.state.packed_instants import INSTANT, are_instants
+from stateflow.state.schema_text import UnreadableText, read_schema
+from stateflow.state.serializers import CUSTOM, RAW_CODE
+from stateflow.state.shapes import Opaque, Slot, slot_of
+from stateflow.state.structured_values import StructuredValues
+from stateflow.state.typed import ByteValues, Values, scalars
+
+TIMERS = "_timers"
+"""The table of all timers of an operator."""
+COLUMNS = ("key_group", "map_key", "slot", "position", "timer", "at", "value", "stored", "expires_at")
+"""What tables have beside the columns of the key."""
+
+_LIST_POSITIONS = 1 << 32
+_PER_KEY = 1
+"""A timer's second state id, whose entries say when the timer of a key fires."""
+
+Key = Sequence[tuple[str, str]]
+
+
+class _Table:
+    """What state tables and timer tables have in common."""
+
+    schema: pa.Schema
+    names: Mapping[str, str]
+    """From each of COLUMNS that the table has to its name there."""
+
+    def __init__(self, key: Key, max_parallelism: int, where: str) -> None:
+        self.key = tuple(key)
+        self.where = where
+        self._max = max_parallelism
+        self._types = [kind for _, kind in key]
+        self._codec = KeyCodec(self._types)
+
+    def _lay_out(self, columns: Mapping[str, pa.DataType]) -> None:
+        taken = {name.lower() for name, _ in self.key}
+        names: dict[str, str] = {}
+        for column in ("key_group", *columns):
+            names[column] = column
+            while names[column].lower() in taken:
+                names[column] += "_"
+        self.names = names
+        fields = [pa.field(names["key_group"], pa.int32())]
+        fields += [pa.field(name, KEY_ARROW[kind]) for name, kind in self.key]
+        fields += [pa.field(names[column], kind) for column, kind in columns.items()]
+        self.schema = pa.schema(fields)
+
+    def check(self, schema: pa.Schema) -> None:
+        """Raises UsageError unless tables of this schema can be encoded, as far as types tell."""
+        unknown = [name for name in schema.names if name not in self.schema.names]
+        if unknown:
+            raise UsageError(
+                f"{self.where}: the table has a column {unknown[0]!r}, which is none of {', '.join(self.schema.names)}: "
+                "rename or drop it"
+            )
+        self.encode(pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema))
+
+    def encode(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
+        raise NotImplementedError
+
+    def _column(self, batch: Any, name: str, kind: pa.DataType, *, needed: bool = True) -> Any:
+        """A column that was given, in the type of the schema."""
+        index = batch.schema.get_all_field_indices(name)
+        if len(index) != 1:
+            if not index and not needed:
+                return None
+            raise UsageError(
+                f"{self.where}: the table has {len(index) or 'no'} columns {name!r}: it needs one, a {kind}"
+            )
+        column = fitted(batch.column(index[0]), kind, f"{self.where}: {name}")
+        if needed and column.null_count:
+            raise UsageError(f"{self.where}: {name} holds {column.null_count} nulls: drop such rows")
+        return column
+
+    def _keys(self, batch: Any) -> tuple[list[Any], Any]:
+        """The columns of the key, and the key groups."""
+        columns = [self._column(batch, name, KEY_ARROW[kind]) for name, kind in self.key]
+        return columns, key_groups_of(self._types, columns, self._max)
+
+    def _shown(self, key: bytes, at: int) -> object:
+        try:
+            return self._codec.decode(key, at)[0]
+        except CorruptError:
+            return key.hex()
+
+
+class StateTable(_Table):
+    """One state of an operator as a table."""
+
+    def __init__(self, key: Key, max_parallelism: int, name: str, schema: StateSchema) -> None:
+        super().__init__(key, max_parallelism, f"state {name!r}")
+        self.name = name
+        self._id = schema.id
+        self._kind = schema.kind
+        self._ttl = schema.ttl is not None
+        self._values = values_of(schema, self.where)
+        self._map_types = schema.map_key.split(",") if schema.kind == "map" else []
+        columns: dict[str, pa.DataType] = {}
+        if self._map_types:
+            parts = [KEY_ARROW[kind] for kind in self._map_types]
+            numbered = [pa.field(f"_{number}", part) for number, part in enumerate(parts, start=1)]
+            columns["map_key"] = parts[0] if len(parts) == 1 else pa.struct(numbered)
+        if schema.kind == "list":
+            columns["slot"] = columns["position"] = pa.int64()
+        columns["value"] = self._values.arrow
+        if self._values.doubtful:
+            columns["stored"] = pa.binary()
+        if self._ttl:
+            columns["expires_at"] = INSTANT
+        self._lay_out(columns)
+
+    def ranges(self, first: int, last: int) -> Iterator[tuple[bytes, bytes]]:
+        """What to scan for the entries of key groups `first..last`, inclusive: a range per key group."""
+        for group in range(first, last + 1):
+            yield state_range(group, self._id)
+
+    def decode(self, keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
+        """The table of entries of this state, in their order. `keys` are full keys."""
+        if not keys:
+            return _empty(self.schema)
+        parts = KeyParts(keys, self.where)
+        columns = [pa.array(parts.group())]
+        if bool((parts.state_id() != self._id).any()):
+            raise UsageError(f"{self.where} has id {self._id}, but was given entries of another state")
+        columns += [parts.part(kind) for kind in self._types]
+        parts.namespace()
+        if self._map_types:
+            found = [parts.part(kind) for kind in self._map_types]
+            map_key = self.schema.field(self.names["map_key"]).type
+            columns.append(
+                found[0] if len(found) == 1 else pa.StructArray.from_arrays(found, fields=list(map_key))
+            )
+        if self._kind == "list":
+            columns += map(pa.array, parts.list_position())
+        parts.end()
+        try:
+            read = self._values.read(values)
+        except BadEntryError as bad:
+            shown = self._shown(keys[bad.index], PREFIX_WIDTH)
+            raise type(bad.error)(f"{self.where}, key {shown!r}: {bad.error}") from bad
+        columns.append(read.column)
+        if self._values.doubtful:
+            columns.append(pa.nulls(len(keys), pa.binary()) if read.stored is None else read.stored)
+        if self._ttl:
+            columns.append(pa.nulls(len(keys), INSTANT) if read.expires is None else read.expires)
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def encode(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
+        """Full keys and stored values, in the order of the rows. `key_group`, `stored` and `expires_at` need not be
+        there, and other columns than the schema's are not looked at: `check` refuses them."""
+        columns, groups = self._keys(batch)
+        types, suffix = list(self._types), EMPTY_NAMESPACE
+        if self._map_types or self._kind == "list":
+            # The empty namespace is written as the bool False is, what follows it like further parts of the key.
+            types, suffix = [*types, "bool"], b""
+            columns.append(np.zeros(len(batch), dtype=bool))
+        if self._map_types:
+            column = self._own(batch, "map_key")
+            types += self._map_types
+            columns += [column] if len(self._map_types) == 1 else self._map_parts(column)
+        if self._kind == "list":
+            types += ["int", "date"]
+            columns += self._list_position(batch)
+        keys = encode_columns(types, columns, groups, self._id, suffix)
+        value = self._own(batch, "value", needed=False)
+        if value is None:
+            raise UsageError(f"{self.where}: the table has no column {self.names['value']!r}: it needs one")
+        stored = self._own(batch, "stored", needed=False) if self._values.doubtful else None
+        values = self._values.write(value, stored)
+        if self._ttl:
+            expires = self._own(batch, "expires_at", needed=False)
+            if expires is not None:
+                values = with_expiries(values, expires)
+        return keys, values
+
+    def _own(self, batch: Any, column: str, *, needed: bool = True) -> Any:
+        name = self.names[column]
+        return self._column(batch, name, self.schema.field(name).type, needed=needed)
+
+    def _map_parts(self, column: Any) -> list[Any]:
+        return [column.field(index) for index in range(len(self._map_types))]
+
+    def _list_position(self, batch: Any) -> list[Any]:
+        """As columns whose encoded parts are what a list position is made of: words without a sign to flip."""
+        slots = self._own(batch, "slot").to_numpy()
+        positions = self._own(batch, "position").to_numpy()
+        if len(slots) and (slots.min() < 0 or positions.min() < 0 or positions.max() >= _LIST_POSITIONS):
+            raise UsageError(
+                f"{self.where}: {self.names['slot']} and {self.names['position']} number the elements of a list: use "
+                f"slots from 0, and positions from 0 to {_LIST_POSITIONS - 1}"
+            )
+        days = (positions.astype(np.uint32) ^ np.uint32(1 << 31)).view(np.int32)
+        return [
+            (slots.view(np.uint64) ^ np.uint64(SIGN)).view(np.int64),
+            pa.array(days).cast(pa.date32()),
+        ]
+
+
+class TimerTable(_Table):
+    """All timers of an operator as a table: a row for each that is set."""
+
+    def __init__(self, key: Key, max_parallelism: int, timers: Mapping[str, StateSchema]) -> None:
+        super().__init__(key, max_parallelism, "timers")
+        self._ids = {name: schema.id for name, schema in timers.items()}
+        self._lay_out({"timer": pa.string(), "at": INSTANT})
+
+    def ranges(self, first: int, last: int) -> Iterator[tuple[bytes, bytes]]:
+        """A range per key group and timer, over the queues: the entries per key say the same."""
+        for group in range(first, last + 1):
+            for state_id in sorted(self._ids.values()):
+                yield state_range(group, state_id)
+
+    def decode(self, keys: Sequence[bytes], values: Sequence[bytes]) -> pa.RecordBatch:
+        """The table of entries of the timers' queues, in their order."""
+        if not keys:
+            return _empty(self.schema)
+        parts = KeyParts(keys, self.where)
+        groups, ids = parts.group(), parts.state_id()
+        names = pa.array(list(self._ids), type=pa.string())
+        known = np.array(list(self._ids.values()))
+        order = np.argsort(known)
+        places = np.searchsorted(known[order], ids).clip(max=len(known) - 1)
+        if bool((known[order][places] != ids).any()):
+            raise UsageError(f"{self.where} were given entries that are in no timer's queue")
+        at = parts.part("datetime")
+        columns = [parts.part(kind) for kind in self._types]
+        parts.namespace()
+        parts.end()
+        return pa.RecordBatch.from_arrays(
+            [pa.array(groups), *columns, names.take(pa.array(order[places])), at], schema=self.schema
+        )
+
+    def encode(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
+        """Both entries of each timer: first those of the queues, then those per key, each in the order of the rows."""
+        columns, groups = self._keys(batch)
+        names = self._column(batch, self.names["timer"], pa.string()).to_pylist()
+        unknown = set(names) - set(self._ids)
+        if unknown:
+            raise UsageError(
+                f"{self.where}: there is no timer {min(unknown)!r}: there are {', '.join(map(repr, self._ids))}"
+            )
+        at = self._column(batch, self.names["at"], INSTANT)
+        micros = at.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        if not bool(are_instants(micros).all()):
+            raise UsageError(
+                f"{self.where}: {self.names['at']} holds instants outside of the years 1 to 9999: correct them"
+            )
+        ids = [self._ids[name] for name in names]
+        queue = encode_columns(["int", *self._types], [micros, *columns], groups, 0, EMPTY_NAMESPACE)
+        per_key = encode_columns(self._types, columns, groups, 0, EMPTY_NAMESPACE)
+        keys = [
+            key[:2] + state_id.to_bytes(2, "big") + key[4:]
+            for key, state_id in zip((*queue, *per_key), (*ids, *(i + _PER_KEY for i in ids)), strict=True)
+        ]
+        raw = micros.astype(">i8").tobytes()
+        return keys, [b""] * len(queue) + [raw[at : at + 8] for at in range(0, len(raw), 8)]
+
+
+def tables_of(operator: OperatorState) -> dict[str, StateTable | TimerTable]:
+    """The tables of an operator by state, and TIMERS when it has any."""
+    tables: dict[str, StateTable | TimerTable] = {}
+    timers = {name: schema for name, schema in operator.states.items() if schema.kind == "timer"}
+    for name, schema in operator.states.items():
+        if schema.kind == "timer":
+            continue
+        if timers and name == TIMERS:
+            raise UsageError(f"a state is named {TIMERS!r}, as the table of all timers is: rename it")
+        tables[name] = StateTable(operator.key, operator.max_parallelism, name, schema)
+    if timers:
+        tables[TIMERS] = TimerTable(operator.key, operator.max_parallelism, timers)
+    return tables
+
+
+def values_of(schema: StateSchema, where: str) -> Values:
+    """How the values of a state are read and written."""
+    if schema.kind == "columns":
+        return column_values(schema.value, where)
+    if schema.value == "raw":
+        return ByteValues(schema.value, RAW_CODE, where)
+    if schema.value.startswith("custom:"):
+        return ByteValues(schema.value, CUSTOM, where)
+    plain = scalars(schema.value, where)
+    if plain is not None:
+        return plain
+    try:
+        slot = slot_of(read_schema(schema.value))
+    except UnreadableText:
+        # Names that the text's own signs are part of.
+        slot = Slot(Opaque())
+    return StructuredValues(schema.value, where, slot)
+
+
+def _empty(schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
