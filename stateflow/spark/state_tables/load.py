@@ -42,7 +42,12 @@ from stateflow.state.keygroups import checked_max_parallelism, default_assignmen
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 
 _POSITION_WIDTH = 12
-_DEFAULTS = {"key_group": "0", "expires_at": "cast(null as timestamp)", "slot": "0L"}
+_DEFAULTS = {
+    "key_group": "0",
+    "expires_at": "cast(null as timestamp)",
+    "slot": "0L",
+    "stored": "cast(null as binary)",
+}
 """Columns that a frame may leave out; a value without `expires_at` never expires."""
 
 
