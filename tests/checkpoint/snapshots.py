@@ -1,0 +1,140 @@
+"""Checkpoints and savepoints in small, over any store."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+
+from stateflow.checkpoint.files import inline
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.native import create_native
+from stateflow.checkpoint.records import (
+    FileRef,
+    OperatorState,
+    Owner,
+    Prepared,
+    Record,
+    Savepoint,
+    Shard,
+    SourceState,
+)
+from stateflow.checkpoint.retention import references
+from stateflow.checkpoint.store import Store
+
+LAYOUT = JobLayout("orders")
+UUID = "11111111-1111-1111-1111-111111111111"
+SOMEBODY = Owner(run="somebody", user="ann")
+_numbers = itertools.count(1)
+
+
+def ids() -> str:
+    return f"id{next(_numbers)}"
+
+
+def clock() -> int:
+    return 1_000_000
+
+
+def body(name: str, size: int) -> bytes:
+    """Content that is no other file's."""
+    return (f"{name} " * (size // (len(name) + 1) + 1)).encode()[:size]
+
+
+def stored(store: Store, path: str, content: bytes, *, name: str = "", base: str = "") -> FileRef:
+    store.put(path, content)
+    return FileRef(
+        name=name or path.rpartition("/")[2],
+        size=len(content),
+        xxh3=xxhash.xxh3_64_hexdigest(content),
+        path=path,
+        base=base,
+    )
+
+
+def checkpoint(store: Store, sizes: Sequence[int] = (300, 20, 7), extra: Sequence[FileRef] = ()) -> Record:
+    """Record 3 of job `orders`: one shard of such files and some bytes of its own, and a source with a log."""
+    files = [
+        stored(store, f"orders/shared/e1-c3-{n}.sst", body(f"state{n}", size), name=f"{n:06d}.sst")
+        for n, size in enumerate(sizes, 1)
+    ]
+    log = stored(store, "orders/shared/e1-c2-log.log", b"offsets 1 2 3", name="0/7.compact")
+    shard = Shard(first=0, last=3, backend="fake", files=(*files, *extra, inline("CURRENT", b"MANIFEST-7")))
+    operator = OperatorState(
+        key=(("user", "long"),),
+        max_parallelism=4,
+        assignment=((0, 3),),
+        shards=((shard, shard),),
+        hosts=("host-1",),
+    )
+    staged = stored(store, "orders/staged/e1-c3-rows.parquet", b"rows")
+    return Record(
+        kind="checkpoint",
+        job=UUID,
+        slot=3,
+        epoch=1,
+        writer="w3",
+        owner=SOMEBODY,
+        sources={"events": SourceState(lines=('{"at": 7}',), files=(log,), kind="file")},
+        operators={"balance": operator},
+        sinks={"totals": Prepared(kind="fake", target="t", prev=2, files=(staged,))},
+        watermark=77,
+    )
+
+
+def native(
+    root: Store,
+    record: Record,
+    target: Store,
+    scratch: Path,
+    *,
+    open_base: Callable[[str], Store] | None = None,
+    new_id: Callable[[], str] = ids,
+    **options: Any,
+) -> Savepoint:
+    def none(base: str) -> Store:
+        raise AssertionError(f"{base} was opened")
+
+    return create_native(
+        root,
+        LAYOUT,
+        record,
+        target,
+        name="one",
+        owner=SOMEBODY,
+        note="before the upgrade",
+        ids=new_id,
+        clock=clock,
+        open_base=open_base or none,
+        scratch=scratch,
+        offsets={"events": [{"at": 7}]},
+        **{"targets": {"totals": "t"}, **options},
+    )
+
+
+def content(record: Record, store_of: Callable[[str], Store] | Store) -> dict[tuple[str, str], bytes]:
+    """What the files of a record hold, by name and checksum."""
+    found = {}
+    for ref in references(record):
+        if ref.data is not None:
+            found[ref.name, ref.xxh3] = ref.data
+            continue
+        store = store_of(ref.base) if callable(store_of) else store_of
+        if ref.offset is not None:
+            found[ref.name, ref.xxh3] = store.read_range(ref.path, ref.offset, ref.size)
+        else:
+            found[ref.name, ref.xxh3] = store.read(ref.path)
+    return found
+
+
+def state(record: Record, store_of: Callable[[str], Store] | Store) -> Mapping[tuple[str, str], bytes]:
+    """The same without what its sinks staged: what a savepoint of it has to hold."""
+    return content(msgspec.structs.replace(record, sinks={}), store_of)
+
+
+def objects(store: Store) -> dict[str, int]:
+    return {entry.path: entry.size for entry in store.list("")}
