@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from typing import Any
 
 import uvicorn
 
@@ -35,11 +36,9 @@ class StateServer:
         self._jobs = jobs
         self._socket = _bound(host, port)
         app = make_app(Service(jobs, access, max_queries=max_queries, interval=interval))
-        # No log of requests: a key in a URL can be a person's.
-        config = uvicorn.Config(
+        config = _Quiet(
             app,
             log_config=None,
-            access_log=False,
             server_header=False,
             lifespan="on",
             timeout_graceful_shutdown=_GRACE,
@@ -76,6 +75,21 @@ class StateServer:
     def stop(self) -> None:
         """From any thread: ends after the requests under way."""
         self._server.should_exit = True
+
+
+class _Quiet(uvicorn.Config):
+    """Without a log of requests, whatever is set up for logging here: a key in a URL can be a person's."""
+
+    def load(self) -> None:
+        super().load()
+        protocol: Any = self.http_protocol_class
+
+        class Protocol(protocol):  # type: ignore[misc]
+            def __init__(self, *arguments: Any, **options: Any) -> None:
+                super().__init__(*arguments, **options)
+                self.access_log = False
+
+        self.http_protocol_class = Protocol
 
 
 def _bound(host: str, port: int) -> socket.socket:

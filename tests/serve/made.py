@@ -1,0 +1,256 @@
+"""Jobs with real shards, made without Spark: user code runs in a harness, and what it stored goes into RocksDB."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import stateflow as sf
+from stateflow.checkpoint.cache import FileCache
+from stateflow.checkpoint.claim import claim
+from stateflow.checkpoint.collection import CollectionReport, collect
+from stateflow.checkpoint.files import inline, upload_file
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.records import FileRef, OperatorState, Owner, Record, Shard, StateSchema
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.writer import Writer, draft
+from stateflow.operators.binding import TIMER_IDS, schemas
+from stateflow.query import StateReader
+from stateflow.reading import ReadingPlace
+from stateflow.state.backend import OpenShard, Snapshot
+from stateflow.state.memory import memory_backend
+from stateflow.state.openings import OpenShards
+from stateflow.state.options import MIB, RocksOptions
+from stateflow.state.rocksdb import rocksdb_backend
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOW_MICROS = 1_767_225_600_000_000
+Entries = Mapping[bytes, bytes]
+Halves = ((0, 63), (64, 127))
+
+
+class Row(msgspec.Struct):
+    user: int
+    sku: str = ""
+    amount: float = 0.0
+
+
+class Balance(sf.KeyedProcess[int, Row, Row]):
+    """One state of each kind; all but `secret` may be served."""
+
+    total = sf.ValueState(float, queryable=True)
+    secret = sf.ValueState(str)
+    items = sf.MapState(str, int, queryable=True)
+    log = sf.ListState(str, queryable=True)
+    most = sf.ReducingState(float, max, queryable=True)
+    mean = sf.AggregatingState(
+        tuple[float, int],
+        create=lambda: (0.0, 0),
+        add=lambda held, value: (held[0] + value, held[1] + 1),
+        result=lambda held: held[0] / held[1],
+        queryable=True,
+    )
+    brief = sf.ValueState(int, ttl="1 hour", queryable=True)
+    carts = sf.MapState(str, int, ttl="1 hour", queryable=True)
+    last = sf.ListState(str, ttl="1 hour", queryable=True)
+    idle = sf.Timer("event")
+
+    def process(self, key: int, rows: Any, ctx: Any) -> None:
+        for row in rows:
+            self.total.value = (self.total.value or 0.0) + row.amount
+            self.secret.value = "hidden"
+            self.items[row.sku] = self.items.get(row.sku, 0) + 1
+            self.log.add(row.sku)
+            self.most.add(row.amount)
+            self.mean.add(row.amount)
+            self.brief.value = 1
+            self.carts[row.sku] = 1
+            self.last.add(row.sku)
+        self.idle.set(NOW + timedelta(hours=key))
+
+    @idle.fires
+    def expire(self, key: int, at: datetime, ctx: Any) -> None:
+        self.items.clear()
+
+
+def states_of(process: Any) -> dict[str, StateSchema]:
+    """Schemas with the ids that a harness gives."""
+    found, next_id = {}, 1
+    for name, schema in schemas(process, "x").items():
+        found[name] = msgspec.structs.replace(schema, id=next_id)
+        next_id += TIMER_IDS if schema.kind == "timer" else 1
+    return found
+
+
+def entries_of(harness: sf.testing.KeyedHarness) -> dict[bytes, bytes]:
+    return dict(harness._backend.scan(b"", b"\xff" * 8))
+
+
+class Clock:
+    """Stands at the harness's time until it is moved."""
+
+    def __init__(self) -> None:
+        self.micros = NOW_MICROS
+
+    def __call__(self) -> int:
+        return self.micros
+
+    def forward(self, **time: float) -> None:
+        self.micros += timedelta(**time) // timedelta(microseconds=1)
+
+
+class Counted:
+    """Opens shards and counts them."""
+
+    def __init__(self) -> None:
+        self.opened: list[tuple[int, int]] = []
+        self.closed: list[tuple[int, int]] = []
+
+    def __call__(self, backend: str) -> OpenShard:
+        make = opener(backend)
+
+        def open_shard(shard: Shard, directory: Path, fetch: Any) -> Any:
+            self.opened.append((shard.first, shard.last))
+            made = make(shard, directory, fetch)
+            close = made.close
+
+            def closing() -> None:
+                self.closed.append((shard.first, shard.last))
+                close()
+
+            made.close = closing  # type: ignore[method-assign]
+            return made
+
+        return open_shard
+
+
+def opener(backend: str) -> OpenShard:
+    if backend == "memory":
+        return memory_backend(inline_threshold=0)
+    return rocksdb_backend(RocksOptions(write_buffer=MIB, inline_threshold=0))
+
+
+class QueriedJob:
+    """A job whose checkpoints hold what it is given."""
+
+    def __init__(
+        self,
+        root: Path,
+        name: str = "orders",
+        *,
+        process: Any = Balance,
+        key: Sequence[tuple[str, str]] = (("user", "int"),),
+        operator: str = "balance",
+        backend: str = "rocksdb",
+        retained: int | None = None,
+    ) -> None:
+        self.root, self.name, self.operator, self.backend = root, name, operator, backend
+        self.store = open_store(str(root))
+        self.layout = JobLayout(name)
+        self.states = states_of(process)
+        self.key = tuple(key)
+        self.retained = retained
+        self.clock = Clock()
+        self._ticks = itertools.count(1)
+        self.writer: Writer = claim(
+            self.store,
+            self.layout,
+            owner=Owner(run="run"),
+            ids=self.ids,
+            clock=self.clock,
+            carry_out=lambda *_: {},
+            retained=retained,
+        )
+
+    def ids(self) -> str:
+        return f"id{next(self._ticks)}"
+
+    def checkpoint(
+        self, entries: Entries, shards: Sequence[tuple[int, int]] = Halves, *, complete: bool = True
+    ) -> int:
+        """A record with these entries, cut into these ranges of key groups."""
+        made = tuple(self.shard(entries, first, last) for first, last in shards)
+        return self.record(made, complete=complete)
+
+    def record(self, shards: Sequence[Shard], *, complete: bool = True) -> int:
+        operator = OperatorState(
+            key=self.key,
+            max_parallelism=128,
+            assignment=tuple((shard.first, shard.last) for shard in shards),
+            shards=tuple((shard,) for shard in shards),
+            states=self.states,
+            next_state_id=100,
+        )
+        permit = self.writer.decide(
+            draft("checkpoint", now=self.clock(), operators={self.operator: operator})
+        )
+        if complete:
+            self.writer.complete(permit, {})
+        return permit.slot
+
+    def shard(self, entries: Entries, first: int, last: int) -> Shard:
+        folder = self.root.parent / f"made-{uuid.uuid4().hex}"
+        empty = Shard(first, last, self.backend)
+        backend = opener(self.backend)(empty, folder, lambda ref: Path(ref.path))
+        own = {key: value for key, value in entries.items() if first <= int.from_bytes(key[:2]) <= last}
+        backend.write(own.items())
+        snapshot = backend.snapshot()
+        files = self._stored(snapshot)
+        backend.close()
+        return Shard(first, last, self.backend, files, entries=len(own))
+
+    def _stored(self, snapshot: Snapshot) -> tuple[FileRef, ...]:
+        refs = []
+        for file in snapshot.new:
+            if file.data is not None:
+                refs.append(inline(file.name, file.data))
+                continue
+            assert file.path is not None
+            path = self.layout.shared_file(
+                self.writer.epoch, self.writer.next_slot, uuid.uuid4().hex, file.path.suffix or ".bin"
+            )
+            refs.append(upload_file(self.store, path, file.path, file.name))
+        return tuple(refs)
+
+    def head(self) -> Record:
+        head = self.writer.parent
+        assert head is not None
+        return head
+
+    def collect(self) -> CollectionReport:
+        return collect(
+            self.store, self.layout, collector=self.ids(), retained=self.retained or 3, orphans=True
+        )
+
+    def place(self, folder: Path, counted: Callable[[str], OpenShard] | None = None) -> ReadingPlace:
+        """A host that has fetched nothing yet."""
+        return ReadingPlace(
+            root=str(self.root),
+            cache=FileCache(folder / "cache", 1 << 30),
+            scratch=folder / "scratch",
+            open_shard=counted or opener,
+            clock=self.clock,
+        )
+
+    def reader(
+        self,
+        folder: Path,
+        record: Record | None = None,
+        *,
+        counted: Counted | None = None,
+        shards: OpenShards | None = None,
+    ) -> StateReader:
+        return self.place(folder, counted).reader(record or self.head(), shards)
+
+
+def filled(*users: int, rows: int = 2) -> sf.testing.KeyedHarness:
+    """Each user with so many rows."""
+    harness = sf.testing.KeyedHarness(Balance)
+    harness.rows(*(Row(user, f"sku{number % 3}", float(number)) for user in users for number in range(rows)))
+    return harness

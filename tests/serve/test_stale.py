@@ -1,0 +1,47 @@
+"""Pins of readers that died are told from those of readers that live."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from stateflow.checkpoint.records import Owner, Pin
+from stateflow.serve.stale import note_of_process, process_start, stale
+
+
+def pin(pid: int, *, host: str = "here", kind: str = "reader", start: str = "") -> Pin:
+    owner = Owner(run="r", host=host, pid=pid, note=note_of_process(start))
+    return Pin(id=f"{host}-{pid}-{kind}-{start}", slot=1, kind=kind, owner=owner)  # type: ignore[arg-type]
+
+
+def test_only_readers_of_this_host_whose_process_is_gone_are_stale() -> None:
+    living = {7: "100", 8: "200", 9: ""}
+    pins = [
+        pin(7, start="100"),
+        pin(7),
+        pin(8, start="100"),  # its number was given to another process
+        pin(9, start="100"),  # nothing is known of when that one began
+        pin(5, start="100"),
+        pin(5),
+        pin(5, host="elsewhere"),
+        pin(5, kind="tag"),
+        pin(5, kind="savepoint"),
+        pin(0),
+    ]
+    assert [p.id for p in stale(pins, "here", living.get)] == [
+        "here-8-reader-100",
+        "here-5-reader-100",
+        "here-5-reader-",
+    ]
+
+
+def test_a_process_has_one_start_and_a_dead_one_none() -> None:
+    assert process_start(os.getpid()) == process_start(os.getpid()) is not None
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert process_start(child.pid) not in (None, process_start(os.getpid()))
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert process_start(child.pid) is None, "nobody has waited for it, and it is dead all the same"
+    child.communicate()
+    assert process_start(child.pid) is None
