@@ -11,29 +11,25 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import eq
-from typing import Any
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from stateflow.checkpoint.records import OperatorState, Savepoint, Shard, StateSchema
 from stateflow.checkpoint.rescale import redistributed
 from stateflow.config import Options
-from stateflow.errors import IncompatibleError, StateflowError, UsageError
+from stateflow.errors import StateflowError, UsageError
 from stateflow.spark.exchange import GROUP, subtask_of
 from stateflow.spark.failures import translated
 from stateflow.spark.place import TaskPlace
 from stateflow.spark.shards import TaskShards
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import savepoint_snapshot
-from stateflow.spark.state_tables.source import spark_schema
-from stateflow.spark.state_tables.tables import cast
+from stateflow.spark.state_tables.source import arrow_of
 from stateflow.spark.worker import marked, spare_the_collector
 from stateflow.state.backend import OpenShard
 from stateflow.state.encoding import list_position, split, split_timer, state_range
@@ -42,13 +38,6 @@ from stateflow.state.keygroups import checked_max_parallelism, default_assignmen
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 
 _POSITION_WIDTH = 12
-_DEFAULTS = {
-    "key_group": "0",
-    "expires_at": "cast(null as timestamp)",
-    "slot": "0L",
-    "stored": "cast(null as binary)",
-}
-"""Columns that a frame may leave out; a value without `expires_at` never expires."""
 
 
 def load_state(
@@ -65,9 +54,10 @@ def load_state(
 ) -> OperatorState:
     """The operator with the state of `frames`, by state name (timers: `_timers`); states without a frame are empty.
 
-    A frame has the columns of the state's table; `key_group` is worked out anew, `expires_at` and a list's `slot` may be
-    missing. A list keeps its order, and its positions are numbered anew: what the job appends comes after them, whatever
-    slots its records have. Files are stored under the epoch and slot of `place`, whose claimer has to name them.
+    A frame has the columns of the state's table. `key_group` is worked out anew, and may be missing as `stored`,
+    `expires_at` (then nothing expires) and a list's `slot` may. A list keeps its order, and its positions are numbered
+    anew: what the job appends comes after them, whatever slots its records have. Files are stored under the epoch and slot
+    of `place`, whose claimer has to name them.
     """
     checked_max_parallelism(max_parallelism)
     target = msgspec.structs.replace(
@@ -85,7 +75,7 @@ def load_state(
         raise UsageError(f"operator {uid!r} has no state {unknown[0]!r} to load: its states are {known}")
     loading = _Loading(uid, target, backend, place, open_shard)
     encoded = [
-        fitted(frame, tables[name], uid, name).mapInArrow(
+        fitting(frame, tables[name], uid).mapInArrow(
             _Encoding(uid, name, target), f"{GROUP} int, key binary, value binary"
         )
         for name, frame in frames.items()
@@ -116,41 +106,16 @@ def canonical_frames(
     }
 
 
-def fitted(frame: DataFrame, table: StateTable | TimerTable, uid: str, name: str) -> DataFrame:
-    """`frame` with the very columns of the table. Types are widened; nothing is cast that could lose anything."""
-    where = f"operator {uid!r}, state {name!r}"
-    # A null where none may be is for the encoder to tell of: it knows the row.
-    wanted: StructType = _nullable(spark_schema(table.schema))
-    names = wanted.names
-    for other in frame.columns:
-        if other not in names:
-            raise IncompatibleError(
-                f"{where}: the frame has a column {other!r} which the table has not: drop it"
-            )
-    for column in names:
-        if column not in frame.columns:
-            if column not in _DEFAULTS:
-                raise IncompatibleError(
-                    f"{where}: the frame lacks column {column!r}; it has {', '.join(frame.columns)}"
-                )
-            frame = frame.withColumn(column, F.expr(_DEFAULTS[column]))
+def fitting(frame: DataFrame, table: StateTable | TimerTable, uid: str) -> DataFrame:
+    """`frame`, if its columns are those of the table. A list without slots is numbered by position alone."""
+    slot = table.names.get("slot")
+    if slot is not None and slot not in frame.columns:
+        frame = frame.withColumn(slot, F.lit(0).cast("long"))
     try:
-        return frame.to(wanted)
-    except AnalysisException as error:
-        first = str(error).strip().split("\n")[0]
-        raise IncompatibleError(f"{where}: the frame does not have the table's types: {first}") from None
-
-
-def _nullable(type_: Any) -> Any:
-    match type_:
-        case StructType():
-            fields = [StructField(f.name, _nullable(f.dataType), True) for f in type_]
-            return StructType(fields)
-        case ArrayType():
-            return ArrayType(_nullable(type_.elementType), True)
-        case MapType():
-            return MapType(_nullable(type_.keyType), _nullable(type_.valueType), True)
-    return type_
+        table.check(arrow_of(frame.schema))
+    except StateflowError as error:
+        raise type(error)(f"operator {uid!r}, {error}") from None
+    return frame
 
 
 def _exchanged(encoded: list[DataFrame], loading: _Loading) -> Iterator[tuple[int, tuple[Shard, ...]]]:
@@ -184,9 +149,9 @@ class _Encoding:
             if not batch.num_rows:
                 continue
             try:
-                keys, values = table.encode(cast(batch, table.schema))
+                keys, values = table.encode(batch)
             except StateflowError as error:
-                raise marked(type(error)(f"operator {self.uid!r}, state {self.state!r}: {error}")) from error
+                raise marked(type(error)(f"operator {self.uid!r}, {error}")) from error
             column = pa.array(keys, pa.binary())
             yield pa.record_batch(
                 [groups_of(column), column, pa.array(values, pa.binary())], names=[GROUP, "key", "value"]

@@ -17,7 +17,6 @@ from stateflow.state.encoding import after, prefix
 from stateflow.state.keycodec import KeyCodec
 from stateflow.state.keygroups import xxhash64
 
-GROUP = "key_group"
 MOST_KEYS = 10_000
 """Products of more values than this are read group by group, or not narrowed at all."""
 

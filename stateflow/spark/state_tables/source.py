@@ -39,6 +39,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     LessThan,
     LessThanOrEqual,
+    Not,
 )
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -46,7 +47,6 @@ from pyspark.sql.types import StructType
 from stateflow.errors import CorruptError, UsageError
 from stateflow.spark.state_tables.selection import (
     EVERYTHING,
-    GROUP,
     Selection,
     both,
     of_groups,
@@ -155,10 +155,12 @@ def selected(filters: Iterable[Filter], table: Table) -> Selection:
     equal: dict[str, list[Any]] = {}
     selection = EVERYTHING
     for each in filters:
+        if isinstance(each, Not) and isinstance(each.child, EqualTo) and isinstance(each.child.value, bool):
+            each = EqualTo(each.child.attribute, not each.child.value)  # how Spark writes `flag = false`
         if len(path := getattr(each, "attribute", ())) != 1:
             continue
         name = path[0]
-        if name == GROUP and name not in columns:
+        if name == table.codec.names["key_group"]:
             selection = both(selection, _groups(each, most))
         values = _values(each)
         if name in columns and values is not None:

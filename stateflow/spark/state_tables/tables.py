@@ -43,6 +43,7 @@ _FIRST_ROWS = 1_000
 _ROW_GROUPS = 4
 """Row groups of one file that are read as one part."""
 _ELEMENT_KEY = (("subtask", "int"), ("position", "int"))
+_ELEMENT_COLUMNS = ("subtask", "position", "value")
 
 Entries = Iterator[tuple[bytes, bytes]]
 
@@ -103,7 +104,7 @@ class Table:
     @property
     def schema(self) -> pa.Schema:
         schema = self.codec.schema
-        return schema.remove(schema.get_field_index("key_group")) if self.elements else schema
+        return pa.schema([schema.field(name) for name in _ELEMENT_COLUMNS]) if self.elements else schema
 
     def rows(self, part: Part) -> Iterator[pa.RecordBatch]:
         """The rows of a part in batches of a bounded size, with the columns of `schema`."""
@@ -152,13 +153,13 @@ class Table:
             for position, raw in enumerate(elements)
         )
         for batch in decoded(entries, self.codec):
-            yield batch.select(self.schema.names)
+            yield batch.select(list(_ELEMENT_COLUMNS))
 
     def _chosen(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows of a batch that are wanted."""
         wanted, key = self.selection, self.operator.key
         if wanted.groups is not None and batch.num_rows:
-            batch = batch.filter(_is_in(batch.column("key_group"), wanted.groups))
+            batch = batch.filter(_is_in(batch.column(self.codec.names["key_group"]), wanted.groups))
         if wanted.keys is not None and batch.num_rows:
             for index, (name, _) in enumerate(key):
                 batch = batch.filter(_is_in(batch.column(name), {values[index] for values in wanted.keys}))

@@ -1,0 +1,49 @@
+"""Shards from a canonical savepoint, for the backend, parallelism and max parallelism that are wanted now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from stateflow.checkpoint.records import OperatorState, Savepoint
+from stateflow.checkpoint.writer import Writer
+from stateflow.config import Options
+from stateflow.spark.place import place_of
+from stateflow.spark.state_tables.load import canonical_frames, load_state
+from stateflow.state.backends import open_backend
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from stateflow.job import Job
+
+
+def loaded(
+    spark: SparkSession,
+    savepoint: Savepoint,
+    url: str,
+    operators: Mapping[str, OperatorState],
+    *,
+    job: Job,
+    writer: Writer,
+    options: Options,
+    parallelism: int = 0,
+    max_parallelism: int = 0,
+) -> dict[str, OperatorState]:
+    """The operators with shards of their own; 0 leaves parallelism or max parallelism as it was."""
+    frames = canonical_frames(spark, savepoint, url, options)
+    place = place_of(options, job.root, job.name, writer.epoch, writer.next_slot)
+    return {
+        uid: load_state(
+            spark,
+            frames.get(uid, {}),
+            operator,
+            place=place,
+            backend=options.backend,
+            parallelism=parallelism or min(len(operator.assignment), max_parallelism or operator.max_parallelism),
+            max_parallelism=max_parallelism or operator.max_parallelism,
+            open_shard=open_backend(options),
+            uid=uid,
+        )
+        for uid, operator in operators.items()
+    }
