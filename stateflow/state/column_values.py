@@ -11,10 +11,11 @@ import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
 from stateflow.state.headers import BadEntryError, damaged
+from stateflow.state.nested_shapes import slot_of
 from stateflow.state.packed_instants import INSTANT, are_instants
 from stateflow.state.schema_text import Field, Optional, Plain, Record, read_columns
 from stateflow.state.serializers import RAW_CODE
-from stateflow.state.shapes import Opaque, slot_of
+from stateflow.state.shapes import Opaque
 from stateflow.state.structured_values import StructuredValues
 from stateflow.state.typed import ByteValues, Read, Values
 

@@ -76,4 +76,5 @@ def _avalanche(mixed: Array) -> Array:
     with np.errstate(over="ignore"):
         mixed = (mixed ^ (mixed >> np.uint64(33))) * _P2
         mixed = (mixed ^ (mixed >> np.uint64(29))) * _P3
-        return mixed ^ (mixed >> np.uint64(32))
+        mixed ^= mixed >> np.uint64(32)
+        return mixed

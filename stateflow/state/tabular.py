@@ -31,10 +31,11 @@ from stateflow.state.keycodec import KeyCodec
 from stateflow.state.keycolumns import encode_columns
 from stateflow.state.keyhash import key_groups_of
 from stateflow.state.keyparts import KEY_ARROW, KeyParts
+from stateflow.state.nested_shapes import slot_of
 from stateflow.state.packed_instants import INSTANT, are_instants
 from stateflow.state.schema_text import UnreadableText, read_schema
 from stateflow.state.serializers import CUSTOM, RAW_CODE
-from stateflow.state.shapes import Opaque, Slot, slot_of
+from stateflow.state.shapes import Opaque, Slot
 from stateflow.state.structured_values import StructuredValues
 from stateflow.state.typed import ByteValues, Values, scalars
 
@@ -90,17 +91,18 @@ class _Table:
     def encode(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
         raise NotImplementedError
 
-    def _column(self, batch: Any, name: str, kind: pa.DataType, *, needed: bool = True) -> Any:
-        """A column that was given, in the type of the schema."""
+    def _column(
+        self, batch: Any, name: str, kind: pa.DataType, *, needed: bool = True, nullable: bool = False
+    ) -> Any:
+        """A column that was given, in the type of the schema; None when it is not there and need not be."""
         index = batch.schema.get_all_field_indices(name)
         if len(index) != 1:
             if not index and not needed:
                 return None
-            raise UsageError(
-                f"{self.where}: the table has {len(index) or 'no'} columns {name!r}: it needs one, a {kind}"
-            )
+            found = f"{len(index)} columns" if index else "no column"
+            raise UsageError(f"{self.where}: the table has {found} {name!r}: it needs one, of type {kind}")
         column = fitted(batch.column(index[0]), kind, f"{self.where}: {name}")
-        if needed and column.null_count:
+        if needed and not nullable and column.null_count:
             raise UsageError(f"{self.where}: {name} holds {column.null_count} nulls: drop such rows")
         return column
 
@@ -194,9 +196,7 @@ class StateTable(_Table):
             types += ["int", "date"]
             columns += self._list_position(batch)
         keys = encode_columns(types, columns, groups, self._id, suffix)
-        value = self._own(batch, "value", needed=False)
-        if value is None:
-            raise UsageError(f"{self.where}: the table has no column {self.names['value']!r}: it needs one")
+        value = self._own(batch, "value", nullable=True)
         stored = self._own(batch, "stored", needed=False) if self._values.doubtful else None
         values = self._values.write(value, stored)
         if self._ttl:
@@ -205,12 +205,19 @@ class StateTable(_Table):
                 values = with_expiries(values, expires)
         return keys, values
 
-    def _own(self, batch: Any, column: str, *, needed: bool = True) -> Any:
+    def _own(self, batch: Any, column: str, *, needed: bool = True, nullable: bool = False) -> Any:
         name = self.names[column]
-        return self._column(batch, name, self.schema.field(name).type, needed=needed)
+        return self._column(batch, name, self.schema.field(name).type, needed=needed, nullable=nullable)
 
     def _map_parts(self, column: Any) -> list[Any]:
-        return [column.field(index) for index in range(len(self._map_types))]
+        parts = [column.field(index) for index in range(len(self._map_types))]
+        for number, part in enumerate(parts, start=1):
+            if part.null_count:
+                name = self.names["map_key"]
+                raise UsageError(
+                    f"{self.where}: {name}._{number} holds {part.null_count} nulls: drop such rows"
+                )
+        return parts
 
     def _list_position(self, batch: Any) -> list[Any]:
         """As columns whose encoded parts are what a list position is made of: words without a sign to flip."""
