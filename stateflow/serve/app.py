@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial, wraps
 from typing import Any, TypeVar
-from urllib.parse import parse_qsl
 
 import msgspec
 from fastapi import FastAPI, Request, Response
@@ -40,6 +39,8 @@ MIN_CHECKPOINT = "stateflow-min-checkpoint"
 """The header that says the same as `min_checkpoint`."""
 LARGEST_BODY = 1 << 20
 LONGEST_WAIT = 60.0
+NAMES_LAST = 5.0
+"""Seconds for which the names of jobs are not listed again: in an object store that takes a listing of everything."""
 _FOLLOWERS = 8
 """Threads for stores: a slow one delays what is new, never a query."""
 _ASKED = frozenset({"key", "map_key", "limit", "min_checkpoint", "wait"})
@@ -65,6 +66,8 @@ class Service:
         self._polls: dict[str, asyncio.Task[None]] = {}
         self._refreshes: dict[str, asyncio.Future[bool]] = {}
         self._changes: dict[str, asyncio.Event] = {}
+        self._names: list[str] = []
+        self._listed = float("-inf")
 
     async def start(self) -> None:
         for name in self._jobs.only:
@@ -82,7 +85,10 @@ class Service:
 
     async def jobs(self, request: Request) -> Response:
         grant = self._grant(request)
-        names = [name for name in await self._away(self._jobs.names) if grant.allows_job(name)]
+        now = asyncio.get_running_loop().time()
+        if now - self._listed > NAMES_LAST:
+            self._names, self._listed = await self._away(self._jobs.names), now
+        names = [name for name in self._names if grant.allows_job(name)]
         followed = {name: job.record for name in names if (job := self._jobs.get(name)) is not None}
         listed = [
             {"job": name, "checkpoint": record.slot if record else None, "at": record.at if record else None}
@@ -275,8 +281,7 @@ def _json(body: bytes) -> Response:
 
 
 def _parameters(request: Request) -> dict[str, Any]:
-    query = request.scope["query_string"]
-    given = dict(parse_qsl(query.decode("ascii", "replace"), keep_blank_values=True))
+    given = dict(request.query_params)
     if not given.keys() <= _ASKED:
         unknown = sorted(given.keys() - _ASKED)[0]
         raise UsageError(f"the parameter {unknown!r} means nothing here: use {', '.join(sorted(_ASKED))}")

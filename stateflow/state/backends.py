@@ -30,6 +30,18 @@ class Backends:
         )
 
 
+@dataclass(frozen=True)
+class Readers(Backends):
+    """Opens shards that are only read, within their own key groups."""
+
+    def __call__(self, backend: str) -> OpenShard:
+        if backend == "rocksdb":
+            from stateflow.state.rocksdb import rocksdb_reader
+
+            return rocksdb_reader(self.rocks)
+        return super().__call__(backend)
+
+
 def open_backend(options: Options) -> Backends:
     return Backends(
         RocksOptions(

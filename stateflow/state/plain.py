@@ -142,13 +142,13 @@ def _hint(tree: text.Tree, *, hashed: bool = False) -> tuple[Any, _Mend]:
             return _HINTS[name], None
         case text.Optional(item):
             hint, mend = _hint(item, hashed=hashed)
-            return Union[hint, None], mend and (lambda value: None if value is None else mend(value))  # noqa: UP007
+            return Union[hint, None], mend and _or_none(mend)  # noqa: UP007
         case text.Many(_, item) if not hashed:
             hint, mend = _hint(item)
-            return list[hint], mend and (lambda value: [mend(one) for one in value])  # type: ignore[valid-type]
+            return list[hint], mend and partial(_each, list, mend)  # type: ignore[valid-type]
         case text.Many(_, item):
             hint, mend = _hint(item, hashed=True)
-            return tuple[hint, ...], mend and (lambda value: tuple(mend(one) for one in value))  # type: ignore[valid-type]
+            return tuple[hint, ...], mend and partial(_each, tuple, mend)  # type: ignore[valid-type]
         case text.Tuple(items):
             fields = [text.Field(f"_{number}", item) for number, item in enumerate(items, 1)]
             return _by_position(fields, hashed) if items else (list[Any], None)
@@ -168,6 +168,10 @@ def _map(key: Any, mend_key: _Mend, value: Any, mend: _Mend) -> tuple[Any, _Mend
         return dict[key, value], None
     first, second = mend_key or _same, mend or _same
     return dict[key, value], lambda found: {first(k): second(v) for k, v in found.items()}
+
+
+def _each(gather: Callable[[Any], Any], mend: Callable[[Any], Any], values: Any) -> Any:
+    return gather(map(mend, values))
 
 
 def _same(value: Any) -> Any:

@@ -24,6 +24,7 @@ from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.query import StateReader
 from stateflow.reading import ReadingPlace
 from stateflow.state.backend import OpenShard, Snapshot
+from stateflow.state.backends import Readers
 from stateflow.state.memory import memory_backend
 from stateflow.state.openings import OpenShards
 from stateflow.state.options import MIB, RocksOptions
@@ -130,10 +131,12 @@ class Counted:
         return open_shard
 
 
-def opener(backend: str) -> OpenShard:
-    if backend == "memory":
-        return memory_backend(inline_threshold=0)
-    return rocksdb_backend(RocksOptions(write_buffer=MIB, inline_threshold=0))
+ROCKS = RocksOptions(write_buffer=MIB, inline_threshold=0)
+opener = Readers(ROCKS)
+
+
+def writable(backend: str) -> OpenShard:
+    return memory_backend(inline_threshold=0) if backend == "memory" else rocksdb_backend(ROCKS)
 
 
 class QueriedJob:
@@ -197,7 +200,7 @@ class QueriedJob:
     def shard(self, entries: Entries, first: int, last: int) -> Shard:
         folder = self.root.parent / f"made-{uuid.uuid4().hex}"
         empty = Shard(first, last, self.backend)
-        backend = opener(self.backend)(empty, folder, lambda ref: Path(ref.path))
+        backend = writable(self.backend)(empty, folder, lambda ref: Path(ref.path))
         own = {key: value for key, value in entries.items() if first <= int.from_bytes(key[:2]) <= last}
         backend.write(own.items())
         snapshot = backend.snapshot()

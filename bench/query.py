@@ -1,0 +1,293 @@
+"""Point queries: the first one on a host that has nothing, and many clients at a server that has what they ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from bench.measurement import Measurement, Plot, Results, Section, Workplace, at_most, median, percentile
+from bench.measurement import size as bytes_
+
+SIDES = ("cold", "warm")
+SHARDS, GROUPS, CLIENTS = 8, 128, 16
+OPERATOR, STATE = "totals", "total"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    keys: int
+    cold: int
+    """Hosts that have fetched nothing."""
+    warm_up: int
+    asked: int
+    """Of all clients together."""
+
+
+def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+    place.say(f"making {size.keys:,} keys")
+    root = place.folder / "root"
+    make(root, size.keys)
+    return cold(root, size, place) if side == "cold" else warm(root, size, place)
+
+
+def make(root: Path, keys: int) -> None:
+    """A job with one value per key, without the run that would make it."""
+    import numpy as np
+
+    from stateflow.checkpoint.claim import claim
+    from stateflow.checkpoint.files import inline, upload_file
+    from stateflow.checkpoint.layout import JobLayout
+    from stateflow.checkpoint.records import OperatorState, Owner, Shard, StateSchema
+    from stateflow.checkpoint.roots import open_store
+    from stateflow.checkpoint.writer import draft
+    from stateflow.state.columnstate import hash_longs
+    from stateflow.state.keycodec import KeyCodec
+    from stateflow.state.keygroups import default_assignment
+    from stateflow.state.options import RocksOptions
+    from stateflow.state.rocksdb import rocksdb_backend
+    from stateflow.state.serializers import serializer_for
+
+    store, layout = open_store(str(root)), JobLayout("bench")
+    numbers = itertools.count()
+    writer = claim(
+        store,
+        layout,
+        owner=Owner(run="bench"),
+        ids=lambda: f"id{next(numbers)}",
+        clock=now,
+        carry_out=lambda *_: {},
+    )
+    values = np.arange(keys, dtype=np.int64)
+    groups = hash_longs(values) % GROUPS
+    dumps = serializer_for(float).dumps
+    shards = []
+    for first, last in default_assignment(SHARDS, GROUPS):
+        own = values[(groups >= first) & (groups <= last)]
+        full = KeyCodec(("int",)).encode_many([own], groups[own], 1)
+        backend = rocksdb_backend(RocksOptions())(
+            Shard(first, last, "rocksdb"), root.parent / f"made-{first}", lambda ref: Path(ref.path)
+        )
+        backend.write((key, dumps(float(value))) for key, value in zip(full, own.tolist(), strict=True))
+        files = tuple(
+            inline(new.name, new.data)
+            if new.data is not None
+            else upload_file(
+                store,
+                layout.shared_file(writer.epoch, writer.next_slot, uuid.uuid4().hex, ".sst"),
+                new.path,
+                new.name,
+            )
+            for new in backend.snapshot().new
+            if new.data is not None or new.path is not None
+        )
+        backend.close()
+        shards.append((Shard(first, last, "rocksdb", files, entries=len(own)),))
+    operator = OperatorState(
+        key=(("user", "int"),),
+        max_parallelism=GROUPS,
+        assignment=default_assignment(SHARDS, GROUPS),
+        shards=tuple(shards),
+        states={STATE: StateSchema(id=1, kind="value", value="float", queryable=True)},
+        next_state_id=2,
+    )
+    writer.complete(writer.decide(draft("checkpoint", now=now(), operators={OPERATOR: operator})), {})
+
+
+def now() -> int:
+    return time.time_ns() // 1000
+
+
+def cold(root: Path, size: Size, place: Workplace) -> dict[str, Any]:
+    """Each time in a cache of its own, from the log of the job to the value."""
+    from stateflow.checkpoint.cache import FileCache
+    from stateflow.checkpoint.records import Owner
+    from stateflow.reading import ReadingPlace, checkpoint_reader
+    from stateflow.state.backends import Readers
+    from stateflow.state.options import RocksOptions
+
+    found: dict[str, Any] = {"seconds": [], "fetched": [], "owner": [], "state": 0}
+    for number in range(size.cold):
+        folder = place.folder / f"host-{number}"
+        here = ReadingPlace(
+            str(root), FileCache(folder / "cache", 1 << 40), folder / "scratch", Readers(RocksOptions()), now
+        )
+        key = size.keys // size.cold * number
+        began = time.perf_counter()
+        with checkpoint_reader(
+            here, "bench", owner=Owner(run="bench"), ids=lambda: uuid.uuid4().hex
+        ) as reader:
+            if reader.get(OPERATOR, STATE, key) != float(key):
+                raise AssertionError(f"key {key} does not have its value")
+            found["seconds"].append(time.perf_counter() - began)
+            target = reader.target(OPERATOR, STATE)
+            owner = target.shards[target.place(key)[0]]
+            found["owner"].append(sum(ref.size for ref in owner.files if ref.data is None))
+            found["state"] = sum(shard.bytes for shard in target.shards)
+        found["fetched"].append(here.cache.bytes_fetched)
+    return found
+
+
+def warm(root: Path, size: Size, place: Workplace) -> dict[str, Any]:
+    """Clients that ask again as soon as they are answered, in a process of their own."""
+    with serving(root, place.folder) as (url, token):
+        asked = _Asked(url, token, size.keys)
+        place.say("warming up")
+        asyncio.run(asked.by(CLIENTS, size.warm_up))
+        place.say(f"asking {size.asked:,} times")
+        began = time.perf_counter()
+        seconds = asyncio.run(asked.by(CLIENTS, size.asked))
+        return {"seconds": seconds, "elapsed": time.perf_counter() - began}
+
+
+@contextmanager
+def serving(root: Path, folder: Path) -> Iterator[tuple[str, str]]:
+    command = [
+        sys.executable,
+        "-m",
+        "stateflow.cli",
+        "serve",
+        "--checkpoint-dir",
+        str(root),
+        "--job",
+        "bench",
+    ]
+    # By a word on stdout it says that it is there.
+    with subprocess.Popen(
+        [*command, "--port", "0", "-o", "json"], cwd=folder, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            said = json.loads(process.stdout.readline())
+            yield said["url"], said["token"]
+        finally:
+            process.terminate()
+
+
+class _Asked:
+    def __init__(self, url: str, token: str, keys: int) -> None:
+        parts = urlsplit(url)
+        self._host, self._port = parts.hostname, parts.port
+        self._keys = keys
+        self._head = f" HTTP/1.1\r\nHost: {parts.netloc}\r\nAuthorization: Bearer {token}\r\nAccept: application/json\r\n\r\n"
+
+    async def by(self, clients: int, times: int) -> list[float]:
+        """The seconds of each answer."""
+        each = [self._one(random.Random(number), times // clients) for number in range(clients)]
+        return [second for found in await asyncio.gather(*each) for second in found]
+
+    async def _one(self, chance: random.Random, times: int) -> list[float]:
+        loop = asyncio.get_running_loop()
+        _, client = await loop.create_connection(_Client, self._host, self._port)
+        path = f"GET /jobs/bench/operators/{OPERATOR}/states/{STATE}?key="
+        seconds = []
+        for _ in range(times):
+            key = chance.randrange(self._keys)
+            began = time.perf_counter()
+            body = await client.asked(f"{path}{key}{self._head}".encode())
+            seconds.append(time.perf_counter() - began)
+            if f'"value":{float(key)}'.encode() not in body:
+                raise AssertionError(f"key {key} was answered {body!r}")
+        client.end()
+        return seconds
+
+
+class _Client(asyncio.Protocol):
+    """As little of a client as there can be: what is measured is the server."""
+
+    def __init__(self) -> None:
+        self._transport: Any = None
+        self._answer: asyncio.Future[bytes] | None = None
+        self._got = b""
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+
+    def asked(self, request: bytes) -> asyncio.Future[bytes]:
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return self._answer
+
+    def data_received(self, data: bytes) -> None:
+        self._got += data
+        head, end, body = self._got.partition(b"\r\n\r\n")
+        if not end:
+            return
+        length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+        if len(body) >= length and self._answer is not None:
+            self._got = b""
+            self._answer.set_result(body)
+
+    def end(self) -> None:
+        self._transport.close()
+
+
+def section(results: Results, size: Size) -> Section:
+    first = results.first("cold")
+    middle = results.median("warm", lambda trial: median(trial["seconds"]))
+    slowest = results.median("warm", lambda trial: percentile(trial["seconds"], 0.99))
+    rate = results.median("warm", lambda trial: len(trial["seconds"]) / trial["elapsed"])
+    over = max(
+        fetched / owner
+        for trial in results.of("cold")
+        for fetched, owner in zip(trial["fetched"], trial["owner"], strict=True)
+    )
+    opened = results.median("cold", lambda trial: median(trial["seconds"]))
+    rows = [
+        ["state", bytes_(first["state"]), f"{size.keys:,} keys in {SHARDS} shards"],
+        [
+            "first answer on a host that has nothing",
+            _ms(opened),
+            f"{bytes_(median(first['fetched']))} fetched",
+        ],
+        [f"answer with {CLIENTS} clients, median", _ms(middle), f"{rate:,.0f} answers a second"],
+        [f"answer with {CLIENTS} clients, 99th percentile", _ms(slowest), ""],
+    ]
+    text = (
+        f"A look-up of a key in {SHARDS} shards. Cold: the job's log is read, the one shard that owns the key is fetched, checked "
+        f"and opened. Warm: {CLIENTS} clients in a process of their own, each of which asks for another key as soon as it is "
+        "answered, over HTTP with tokens checked, so that the server is never idle."
+    )
+    targets = [
+        at_most("a cold look-up fetches only the shard that owns the key", over, 1.0),
+        at_most(f"the median answer with {CLIENTS} clients takes at most 5 ms", middle, 0.005, _ms),
+        at_most(f"the 99th percentile with {CLIENTS} clients is at most 20 ms", slowest, 0.020, _ms),
+    ]
+    shares = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999)
+    seconds = results.first("warm")["seconds"]
+    plot = Plot(
+        "query",
+        f"Answers with {CLIENTS} clients",
+        "lines",
+        [f"{share:.1%}".replace(".0", "") for share in shares],
+        {"this server": [percentile(seconds, share) * 1000 for share in shares]},
+        "share of answers",
+        "milliseconds, at most",
+    )
+    return Section(text, ("what", "measured", ""), rows, targets, [plot])
+
+
+def _ms(value: float) -> str:
+    return f"{value * 1000:.1f} ms"
+
+
+MEASUREMENT = Measurement(
+    "query",
+    "Point queries",
+    SIDES,
+    {"full": Size(5_000_000, 8, 4_000, 40_000), "quick": Size(500_000, 4, 2_000, 10_000)},
+    run,
+    section,
+    minutes={"full": 1.5, "quick": 0.3},
+)
