@@ -183,6 +183,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     statistics: dict[str, Any] = {}
     versions: dict[str, str] = {}
     parameters: dict[str, str] = {}
+    shift: int = 0
+    """What is added to slots where stored entries are ordered by them: state that came from a job with higher slots
+    stays below what is appended here."""
     final: bool = False
     """Drained: the watermark was raised to its end and every event-time timer has fired."""
     origin: str = ""

@@ -67,6 +67,7 @@ def continued_draft(kind: Kind, parent: Record | None, **changes: Any) -> Record
             "now",
             "parameters",
             "versions",
+            "shift",
             "final",
         )
     }

@@ -29,6 +29,7 @@ from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.records import Savepoint
+    from stateflow.checkpoint.savepoints import Listed
 
 app = typer.Typer(no_args_is_help=True, help="Snapshots that belong to whoever makes them.")
 
@@ -127,23 +128,33 @@ def list_(
     options = configured(root, debug=debug)
     place = root_of(options)
     store = open_store(place, options.storage_options)
-    found = [
-        (f"{store.url}/{path.strip('/')}", savepoint)
-        for path, savepoint in list_savepoints(store, job or None)
-    ]
+    listed = [(f"{store.url}/{path}", each) for path, each in list_savepoints(store, job or None)]
     if output == "json":
-        document({"root": place, "savepoints": [described(url, savepoint) for url, savepoint in found]})
+        document({"root": place, "savepoints": [_listed(url, each) for url, each in listed]})
         return
-    rows = [
-        (s.job, s.kind, s.record.slot, moment(s.at), size(_bytes(s)), s.owner.user, s.note, url)
-        for url, s in found
-    ]
-    table(
-        "",
-        ("job", "type", "checkpoint", "made", "size", "by", "note", "place"),
-        rows,
-        right=("checkpoint", "size"),
-    )
+    rows: list[tuple[object, ...]] = []
+    for url, each in listed:
+        state = (
+            "claimed by " + each.claim.name
+            if each.claim and each.claim.job
+            else "being deleted"
+            if each.claim
+            else ""
+        )
+        if (s := each.savepoint) is None:
+            rows.append(("", "DAMAGED", "", "", "", "", each.problem, url))
+        else:
+            made = (s.job, s.kind, s.record.slot, moment(s.at), size(_bytes(s)), s.owner.user)
+            rows.append((*made, state or s.note, url))
+    columns = ("job", "type", "checkpoint", "made", "size", "by", "note", "place")
+    table("", columns, rows, right=("checkpoint", "size"))
+
+
+def _listed(url: str, each: Listed) -> dict[str, Any]:
+    if each.savepoint is None:
+        return {"place": url, "problem": each.problem}
+    claim = {"job_uuid": each.claim.job, "job": each.claim.name} if each.claim else None
+    return {**described(url, each.savepoint), "claimed": claim}
 
 
 @app.command("show")

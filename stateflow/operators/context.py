@@ -23,6 +23,8 @@ class Moment:
     seed: int
     watermark: int | None
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    shift: int = 0
+    """Added to the slot where stored entries are ordered by it: see `Record.shift`."""
 
 
 class TaskCounter:

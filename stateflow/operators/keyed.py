@@ -86,7 +86,7 @@ class KeyedEngine:
     def __init__(self, spec: OperatorSpec, moment: Moment, subtask: int) -> None:
         self.spec = spec
         self.moment = moment
-        self.cursor = Cursor(moment.slot, moment.now)
+        self.cursor = Cursor(moment.slot + moment.shift, moment.now)
         self.process = spec.process()
         sides = [*spec.sides, *([DEAD_LETTERS] if spec.on_error == "dead_letter" else [])]
         self.context = OperatorContext(self.cursor, moment, subtask, dict.fromkeys(sides))

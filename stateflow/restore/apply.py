@@ -24,9 +24,9 @@ from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.records import FileRef, Prepared, Record
 from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.checkpoint.retention import references, with_references
+from stateflow.checkpoint.retention import bases, references, with_references
 from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import claim_savepoint, read_savepoint
+from stateflow.checkpoint.savepoints import claim_savepoint, dispose_claimed, read_savepoint, to_pin
 from stateflow.checkpoint.transfer import Transfer, transfer
 from stateflow.checkpoint.writer import Writer, draft
 from stateflow.config import cache_folder
@@ -51,6 +51,7 @@ class RestoreRun:
         self.flow: Flow = self.request.pipeline.build(self.request.parameters)
         self.progress = progress
         self.copied = 0
+        self._held = ExitStack()
 
     def run(self) -> Restored:
         job, request = self.job, self.request
@@ -64,13 +65,15 @@ class RestoreRun:
                 sleep=time.sleep,
             )
         with ExitStack() as stack:
+            self._held = stack
             if self.origin.owner is not None:
-                stack.enter_context(self._pinned(self.origin.owner))
+                stack.enter_context(self._pinned(self.origin.owner, self.origin.record.slot))
             self._check_sources()
             heart = stack.enter_context(
                 Heart(job.store, job.layout, request.owner, self._beat_every(), Event())
             )
             edited = self._edited(heart)
+        self._dispose_of_what_nothing_names(edited)
         return Restored(
             job=job.name,
             checkpoint=edited.slot,
@@ -79,17 +82,31 @@ class RestoreRun:
             sinks=dict(edited.outcome.sinks),
         )
 
+    def _dispose_of_what_nothing_names(self, edited: Edited) -> None:
+        """State so small that it travels in records leaves nothing of a claimed savepoint to own."""
+        request, origin = self.request, self.origin
+        claimed = origin.savepoint is not None and request.claim_mode == "claim"
+        if claimed and origin.url not in bases([edited.record]):
+            store = open_store(origin.url, self.job.storage_options)
+            claim_savepoint(
+                store, job=edited.record.job, name=self.job.name, owner=request.owner, clock=_micros
+            )
+            dispose = dispose_claimed(
+                self.job.storage_options, job=edited.record.job, owner=request.owner, clock=_micros
+            )
+            dispose(origin.url)
+
     def _beat_every(self) -> float:
         return self.request.options.heartbeat_interval.total_seconds()
 
     @contextmanager
-    def _pinned(self, owner: Job) -> Iterator[None]:
+    def _pinned(self, owner: Job, slot: int) -> Iterator[None]:
         """The snapshot stays while it is restored, whatever its job collects."""
         same = same_job(owner, self.job)
         with pinned(
             owner.store,
             owner.layout,
-            self.origin.record.slot,
+            slot,
             kind="reader" if same else "fork",
             owner=self.request.owner,
             ids=_id,
@@ -167,6 +184,7 @@ class RestoreRun:
             parameters={name: str(value) for name, value in request.parameters.items()},
             versions=brought.versions,
             origin=origin.label,
+            shift=max(0, brought.slot + brought.shift - writer.next_slot),
             statistics={"trigger_timestamp": _micros() // 1000, "restored_bytes": self.copied},
         )
 
@@ -178,6 +196,10 @@ class RestoreRun:
             claim_savepoint(
                 store, job=writer.job, name=self.job.name, owner=self.request.owner, clock=_micros
             )
+            naming = to_pin(read_log(writer.store, writer.layout), origin.url)
+            if naming is not None:
+                # Claimed by an earlier restore: until the new record names it, only this keeps it from disposal.
+                self._held.enter_context(self._pinned(self.job, naming.slot))
             return record
         if origin.savepoint is None and origin.owner is not None and same_job(origin.owner, self.job):
             return record
@@ -219,7 +241,7 @@ class RestoreRun:
         return with_references(record, moved)
 
     def _loaded(self, record: Record, writer: Writer) -> Record:
-        from stateflow.spark.restore_canonical import loaded
+        from stateflow.spark.state_tables.restore import loaded
 
         assert self.origin.savepoint is not None
         operators = loaded(

@@ -200,6 +200,7 @@ class BatchLoop:
             seed=random.SystemRandom().getrandbits(63),
             watermark=self._watermark(parent, now),
             parameters=self.parameters,
+            shift=parent.shift if parent else 0,
         )
         batch = Batch(
             self.spark,
@@ -231,6 +232,7 @@ class BatchLoop:
             operators=batch.operators,
             sinks=prepared,
             timeline=parent.timeline if parent else 1,
+            shift=moment.shift,
             now=now,
             seed=moment.seed,
             watermark=moment.watermark,

@@ -15,6 +15,7 @@ from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.records import FileRef
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.store import Store
+from stateflow.config import Options, cache_folder
 
 _caches: dict[tuple[str, int], FileCache] = {}
 _swept: set[str] = set()
@@ -66,6 +67,23 @@ class TaskPlace:
         folder = parent / f"task-{os.getpid()}-{uuid.uuid4().hex}"
         folder.mkdir()
         return folder
+
+
+def place_of(options: Options, root: str, job: str, epoch: int, slot: int) -> TaskPlace:
+    """Where tasks work for one slot of a job, as the options say."""
+    cache = Path(options.cache_dir) if options.cache_dir else cache_folder()
+    return TaskPlace(
+        root if "://" in root else str(Path(root).absolute()),
+        job,
+        epoch,
+        slot,
+        str(cache / "state"),
+        options.cache_size,
+        str(Path(options.scratch_dir or cache / "scratch").absolute()),
+        options.upload_threads,
+        options.local_fsync,
+        dict(options.storage_options),
+    )
 
 
 def sweep(parent: Path) -> None:

@@ -44,7 +44,7 @@ from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.failures import translated
 from stateflow.spark.inputs import OpenInputs, open_inputs
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
-from stateflow.spark.place import TaskPlace, sweep
+from stateflow.spark.place import TaskPlace, place_of, sweep
 from stateflow.spark.placement import Placement
 from stateflow.spark.positions import Bound, bounded_batches, resolve_initial
 from stateflow.spark.schemas import Outline
@@ -120,7 +120,6 @@ class _Run:
         self.stop = request.stop
         self._known_epoch = 0
         cache = Path(self.options.cache_dir) if self.options.cache_dir else cache_folder()
-        self.cache = str(cache / "state")
         self.scratch = str(Path(self.options.scratch_dir or cache / "scratch").absolute())
 
     def run(self) -> RunReport:
@@ -294,20 +293,7 @@ class _Run:
         )
 
         def place(slot: int) -> TaskPlace:
-            return TaskPlace(
-                options.checkpoint_dir
-                if "://" in options.checkpoint_dir
-                else str(Path(options.checkpoint_dir).absolute()),
-                self.job,
-                writer.epoch,
-                slot,
-                self.cache,
-                options.cache_size,
-                self.scratch,
-                options.upload_threads,
-                options.local_fsync,
-                dict(options.storage_options),
-            )
+            return place_of(options, options.checkpoint_dir, self.job, writer.epoch, slot)
 
         return BatchLoop(
             spark, settings, inputs, writer, options, place, carried, self._reporting(), _micros,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -66,6 +67,14 @@ class Workbench:
         self, pipeline: sf.Pipeline, parameters: Mapping[str, Any] | None = None, **options: Any
     ) -> RunReport:
         allow = options.pop("allow_non_restored_state", False)
+        drain, stop_after = options.pop("drain", False), options.pop("stop_after", 0)
+        stop = threading.Event()
+
+        def listen(report: BatchReport) -> None:
+            self.reports.append(report)
+            if len(self.reports) == stop_after:
+                stop.set()
+
         given = {
             "checkpoint_dir": str(self.folder / "root"),
             "cache_dir": str(self.folder / "cache"),
@@ -79,7 +88,9 @@ class Workbench:
             load(code=given, env={}, folder=self.folder),
             parameters or {},
             allow_non_restored_state=allow,
-            listener=self.reports.append,
+            listener=listen,
+            stop=stop,
+            drain=drain,
         )
         return run(request)
 

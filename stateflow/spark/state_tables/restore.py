@@ -40,7 +40,8 @@ def loaded(
             operator,
             place=place,
             backend=options.backend,
-            parallelism=parallelism or min(len(operator.assignment), max_parallelism or operator.max_parallelism),
+            parallelism=parallelism
+            or min(len(operator.assignment), max_parallelism or operator.max_parallelism),
             max_parallelism=max_parallelism or operator.max_parallelism,
             open_shard=open_backend(options),
             uid=uid,

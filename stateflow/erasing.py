@@ -1,0 +1,253 @@
+"""A person's right to be forgotten: one key leaves the job's state for good.
+
+The shard that holds the key is written anew without it, since a deletion inside a database leaves the old bytes in its
+files. The record that names the new files lets nothing older be kept: retention starts again from it, and tags and
+other pins below it are let go. Savepoints are their owners' own, so they are named and left alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from threading import Event
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stateflow.checkpoint.collection import CollectionReport
+from stateflow.checkpoint.control import refuse_while_live
+from stateflow.checkpoint.edit import Edited, edit
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.pins import list_pins, release
+from stateflow.checkpoint.records import OperatorState, Pin, Record, Shard
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.savepoints import list_savepoints
+from stateflow.checkpoint.writer import Writer, continued_draft
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.heart import Heart
+from stateflow.query import key_from_text
+from stateflow.spark.place import place_of
+from stateflow.spark.shards import TaskShards
+from stateflow.state.backends import open_backend
+from stateflow.state.encoding import group_range, split, split_timer
+from stateflow.state.keycodec import KeyCodec
+from stateflow.state.keygroups import key_groups
+
+if TYPE_CHECKING:
+    from stateflow.checkpoint.records import Owner
+    from stateflow.config import Options
+    from stateflow.job import Job
+
+CHUNK = 50_000
+
+
+@dataclass(frozen=True)
+class ErasePlan:
+    """What erasing a key would do."""
+
+    job: Job
+    options: Options
+    keys: Mapping[str, object]
+    """The key per operator uid, as that operator has it."""
+    checkpoint: int
+    dropped: tuple[int, ...]
+    """Checkpoints that hold older state, and go."""
+    pins: tuple[Pin, ...]
+    """Tags and other pins that are let go."""
+    savepoints: tuple[str, ...]
+    """Savepoints of the job in its root: they may hold the key and stay."""
+    rewritten_bytes: int
+
+    def apply(self, owner: Owner, *, takeover: bool = False) -> Erased:
+        return _Erasure(self, owner, takeover).run()
+
+
+@dataclass(frozen=True)
+class Erased:
+    checkpoint: int
+    entries: int
+    """How many entries of the key there were."""
+    report: CollectionReport
+
+
+def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> ErasePlan:
+    """`key` as text; without `operator` it is erased from every operator whose key it can be."""
+    log = job.log()
+    head = log.head
+    if head is None:
+        raise NotFoundError(f"job {job.name!r} has no checkpoint yet, so there is nothing to erase")
+    if operator and operator not in head.operators:
+        known = ", ".join(sorted(head.operators)) or "none"
+        raise NotFoundError(f"job {job.name!r} has no operator {operator!r}; its operators are: {known}")
+    keys = dict(_keys(head, key, operator))
+    if not keys:
+        raise UsageError(
+            f"{key!r} cannot be a key of any operator of job {job.name!r}: name one with --operator to see why"
+        )
+    return ErasePlan(
+        job=job,
+        options=options,
+        keys=keys,
+        checkpoint=head.slot,
+        dropped=tuple(r.slot for r in log.chain if r.carries_state),
+        pins=tuple(_older(log, list_pins(job.store, job.layout))),
+        savepoints=tuple(path for path, _ in list_savepoints(job.store, job.name)),
+        rewritten_bytes=sum(
+            _shard_of(head.operators[uid], group_of(head.operators[uid], value))[2].bytes
+            for uid, value in keys.items()
+        ),
+    )
+
+
+def _keys(head: Record, text: str, operator: str) -> Iterator[tuple[str, object]]:
+    for uid, state in head.operators.items():
+        if operator and uid != operator:
+            continue
+        try:
+            yield uid, key_from_text(state, text)
+        except UsageError:
+            if operator:
+                raise
+
+
+def _older(log: Log, pins: list[Pin]) -> Iterator[Pin]:
+    members = {record.slot for record in log.chain}
+    yield from (pin for pin in pins if pin.slot in members)
+
+
+def group_of(operator: OperatorState, key: object) -> int:
+    return key_groups([key], operator.max_parallelism)[0]
+
+
+def _shard_of(operator: OperatorState, group: int) -> tuple[int, int, Shard]:
+    for subtask, shards in enumerate(operator.shards):
+        for index, shard in enumerate(shards):
+            if shard.first <= group <= shard.last:
+                return subtask, index, shard
+    raise AssertionError(f"key group {group} has no shard")
+
+
+class _Erasure:
+    def __init__(self, plan: ErasePlan, owner: Owner, takeover: bool) -> None:
+        self.plan, self.owner, self.takeover = plan, owner, takeover
+        self.job, self.options = plan.job, plan.options
+        self.entries = 0
+
+    def run(self) -> Erased:
+        job, options = self.job, self.options
+        if not self.takeover:
+            patience = options.heartbeat_timeout.total_seconds()
+            refuse_while_live(
+                job.store,
+                job.layout,
+                self.owner,
+                patience=patience,
+                monotonic=time.monotonic,
+                sleep=time.sleep,
+            )
+        beats = options.heartbeat_interval.total_seconds()
+        with Heart(job.store, job.layout, self.owner, beats, Event()) as heart:
+            edited = self._edited(heart.begin)
+        for pin in list_pins(job.store, job.layout):
+            if pin.slot < edited.slot:
+                release(job.store, job.layout, pin.id)
+        report = job.collect(retained=1)
+        return Erased(edited.slot, self.entries, report)
+
+    def _edited(self, begin: Callable[[int], object]) -> Edited:
+        from stateflow.spark.carry_out import Sinks
+        from stateflow.spark.session import build_session
+        from stateflow.spark.staging import Stager
+
+        job = self.job
+        stager = Stager(partial(open_store, job.root, job.storage_options), job.new_id)
+        sinks = Sinks(job.name, lambda: build_session(f"stateflow erase {job.name}"), stager)
+        return edit(
+            job.store,
+            job.layout,
+            self._draft,
+            owner=self.owner,
+            ids=job.new_id,
+            clock=job.clock,
+            carry_out=sinks.recover,
+            claimed_epoch=begin,
+        )
+
+    def _draft(self, writer: Writer) -> Record:
+        parent = writer.parent
+        assert parent is not None
+        operators = dict(parent.operators)
+        for uid, key in self.plan.keys.items():
+            if uid in operators:
+                operators[uid] = self._without(operators[uid], key, writer)
+        return continued_draft("erase", parent, operators=operators)
+
+    def _without(self, operator: OperatorState, key: object, writer: Writer) -> OperatorState:
+        subtask, index, old = _shard_of(operator, group_of(operator, key))
+        place = place_of(self.options, self.job.root, self.job.name, writer.epoch, writer.next_slot)
+        folder = place.folder()
+        shards = TaskShards((emptied(old),), place, open_backend(self.options))
+        try:
+            fetched = folder / "fetched"
+            fetched.mkdir()
+            fetch = place.cache().fetcher(place.store, fetched)
+            source = open_backend(self.options)(old.backend)(old, folder / "old", fetch)
+            target = shards.open(0)
+            keep = _Keep(operator, key)
+            for chunk in _chunks(source.scan(*group_range(old.first, old.last)), keep):
+                target.write(chunk)
+            source.close()
+            shards.finish(0, target, (old.next_event_timer, old.next_processing_timer))
+            (new,) = shards.handles()
+        finally:
+            shards.close()
+            shutil.rmtree(folder, ignore_errors=True)
+        self.entries += keep.dropped
+        if not keep.dropped:
+            return operator
+        tasks = [list(task) for task in operator.shards]
+        tasks[subtask][index] = new
+        return msgspec.structs.replace(operator, shards=tuple(map(tuple, tasks)))
+
+
+class _Keep:
+    """Whether an entry is of another key; counts those that are not."""
+
+    def __init__(self, operator: OperatorState, key: object) -> None:
+        self._key = KeyCodec([kind for _, kind in operator.key]).encode(key)
+        self._group = group_of(operator, key)
+        self._queues = frozenset(s.id for s in operator.states.values() if s.kind == "timer")
+        self.dropped = 0
+
+    def __call__(self, full_key: bytes) -> bool:
+        group, state_id, body = split(full_key)
+        if group != self._group:
+            return True
+        if state_id in self._queues:
+            body = split_timer(body)[1]
+        if not body.startswith(self._key):
+            return True
+        self.dropped += 1
+        return False
+
+
+def _chunks(
+    entries: Iterator[tuple[bytes, bytes]], keep: Callable[[bytes], bool]
+) -> Iterator[list[tuple[bytes, bytes | None]]]:
+    chunk: list[tuple[bytes, bytes | None]] = []
+    for key, value in entries:
+        if keep(key):
+            chunk.append((key, value))
+            if len(chunk) >= CHUNK:
+                yield chunk
+                chunk = []
+    if chunk:
+        yield chunk
+
+
+def emptied(shard: Shard) -> Shard:
+    """The same range, empty."""
+    return Shard(first=shard.first, last=shard.last, backend=shard.backend)
