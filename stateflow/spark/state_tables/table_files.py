@@ -26,7 +26,8 @@ MOST_ROWS, MOST_BYTES = 1 << 20, 256 << 20
 """A row group this large ends at once."""
 FEW_ROWS, FEW_BYTES = 64 * 1024, 8 << 20
 """What one table may hold back while others are written."""
-_FIRST_ROWS = 1_000
+_AHEAD = 4_096
+"""Entries taken from a scan before their bytes are looked at."""
 COMPRESSION = "zstd"
 LEVEL = 1
 
@@ -54,11 +55,11 @@ class TableFileWriter:
         self._batch_rows = 0
         self._batch_bytes = 0
         self._low = self._high = 0
-        self._ahead = _FIRST_ROWS
+        self._ahead = 64
 
     def write(self, group: int, entries: Entries) -> None:
         """All entries of one key group, in the order of their keys."""
-        pending = iter(entries)
+        pending, split = iter(entries), False
         while chunk := list(islice(pending, self._ahead)):
             if not self._keys and not self._batches:
                 self._low = group
@@ -69,14 +70,18 @@ class TableFileWriter:
             self._keys += keys
             self._values += values
             self._held += sum(map(len, keys)) + sum(map(len, values))
-            # As many as make a chunk of a bounded size, going by those so far.
+            # No more at once than make a chunk, going by those so far.
             average = max(1, self._held // len(self._keys))
-            self._ahead = max(1, min(CHUNK_ROWS, CHUNK_BYTES // average))
+            self._ahead = max(1, min(_AHEAD, CHUNK_BYTES // average))
             if len(self._keys) >= CHUNK_ROWS or self._held >= CHUNK_BYTES:
                 self._decode()
                 if self._batch_rows >= MOST_ROWS or self._batch_bytes >= MOST_BYTES:
                     self._end_row_group()
-        if self._batch_rows + len(self._keys) >= GROUP_ROWS or self._batch_bytes + self._held >= GROUP_BYTES:
+                    split = True
+        large = (
+            self._batch_rows + len(self._keys) >= GROUP_ROWS or self._batch_bytes + self._held >= GROUP_BYTES
+        )
+        if large or split:
             self._end_row_group()
 
     def pause(self) -> None:

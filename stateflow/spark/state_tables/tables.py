@@ -39,7 +39,7 @@ from stateflow.state.keycodec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 4 << 20
-_FIRST_ROWS = 1_000
+_FIRST_ROWS = 64
 _ROW_GROUPS = 4
 """Row groups of one file that are read as one part."""
 _ELEMENT_KEY = (("subtask", "int"), ("position", "int"))
