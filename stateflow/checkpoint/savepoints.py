@@ -200,7 +200,7 @@ def claim_savepoint(
             raise CorruptError(errors[0])
     except (NotFoundError, CorruptError):
         if stands == body:
-            store.delete([SAVEPOINT_CLAIM])
+            _withdraw(store, body)
         raise
     return before
 
@@ -242,8 +242,7 @@ def dispose_savepoint(store: Store, *, owner: Owner, clock: Callable[[], int], b
     if _stands(store, mine):
         store.delete([SAVEPOINT_METADATA])
         store.delete([entry.path for entry in entries])
-    if _stands(store, mine):
-        store.delete([SAVEPOINT_CLAIM])
+    _withdraw(store, mine)
     if store.local_root is not None:
         with suppress(OSError):  # something else is in it
             store.local_root.rmdir()
@@ -272,7 +271,7 @@ def _claimed_for_disposal(store: Store, claim: SavepointClaim) -> bytes:
     body = encode(claim)
     stands = create_once(store, SAVEPOINT_CLAIM, body)
     if stands == body and _id_of(store) not in (before, None):
-        store.delete([SAVEPOINT_CLAIM])
+        _withdraw(store, body)
         raise UsageError(
             f"another savepoint was made in {store.url} meanwhile: dispose of it again if that one is to go too"
         )
@@ -284,6 +283,12 @@ def _stands(store: Store, claim: bytes) -> bool:
         return store.read(SAVEPOINT_CLAIM) == claim
     except NotFoundError:
         return False
+
+
+def _withdraw(store: Store, claim: bytes) -> None:
+    # Looked at first: by now it may be the claim of another, on another savepoint in this folder.
+    if _stands(store, claim):
+        store.delete([SAVEPOINT_CLAIM])
 
 
 def _taken(store: Store, claim: SavepointClaim) -> StateflowError:

@@ -15,7 +15,7 @@ from stateflow.checkpoint.layout import is_savepoint_file
 from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.memory_store import Call, MemoryStore
 from stateflow.checkpoint.native import distinct, grouped
-from stateflow.checkpoint.records import FileRef, Record
+from stateflow.checkpoint.records import FileRef, Record, SavepointClaim, encode
 from stateflow.checkpoint.retention import references
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import (
@@ -421,6 +421,27 @@ class TestRivals:
             target.before = None
             # It may have been disposed of between its create and the last look of whoever made it.
             assert objects(target) == {} or (sound(target) and not isinstance(outcome, StateflowError)), at
+
+    @pytest.mark.parametrize("others", ["take its files", "die while disposing of another"])
+    def test_what_became_of_its_folder_is_looked_at_before_it_is_made_visible(
+        self, others: str, root: MemoryStore, tmp_path: Path
+    ) -> None:
+        target = MemoryStore("target")
+
+        def meanwhile(call: Call) -> None:
+            if call.verb == "list" and call.path.startswith("state/"):
+                target.after = None
+                if others == "take its files":
+                    target.delete([path for path in objects(target) if path.endswith(".sst")])
+                else:
+                    claim = SavepointClaim(job="", owner=SOMEBODY)
+                    target.put("_claimed", encode(claim))
+
+        target.after = meanwhile
+        with pytest.raises(StateflowError, match=r"were deleted|being disposed of"):
+            native(root, checkpoint(root), target, tmp_path)
+        assert "create" not in [c.verb for c in target.calls]
+        assert list(objects(target)) == ([] if others == "take its files" else ["_claimed"])
 
     def test_made_and_disposed_of_by_others_at_any_moment_it_is_whole_or_not_there(
         self, root: MemoryStore, tmp_path: Path
