@@ -109,22 +109,16 @@ class _Reading:
                     raise marked(error) from error
 
 
-_classes: dict[int, Any] = {}
-
-
 def _table(spark: SparkSession, made: Any) -> Any:
     """Spark's table of a Python source, with a source of its own for every scan."""
     jvm: Any = spark._jvm
-    if id(jvm) not in _classes:
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
-        compiler.cook(_SOURCE)
-        _classes.clear()
-        _classes[id(jvm)] = compiler.getClassLoader().loadClass("StateflowTable").getConstructors()[0]
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(_SOURCE)
     gateway: Any = spark.sparkContext._gateway
     arguments = gateway.new_array(jvm.java.lang.Object, 1)
     arguments[0] = made
-    return _classes[id(jvm)].newInstance(arguments)
+    return compiler.getClassLoader().loadClass("StateflowTable").getConstructors()[0].newInstance(arguments)
 
 
 def told(error: Exception) -> Exception:

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -115,6 +116,8 @@ def fitting(frame: DataFrame, table: StateTable | TimerTable, uid: str) -> DataF
         table.check(arrow_of(frame.schema))
     except StateflowError as error:
         raise type(error)(f"operator {uid!r}, {error}") from None
+    except (ValueError, PySparkTypeError) as error:
+        raise UsageError(f"operator {uid!r}, {table.where}: the frame cannot be read: {error}") from None
     return frame
 
 
@@ -275,7 +278,7 @@ class SortedEntries:
         if timer and schema is not None and state_id == schema.id:
             body = split_timer(body)[1]
         key = KeyCodec([kind for _, kind in operator.key]).decode(body, 0)[0]
-        table = f"{TIMERS} (timer {name!r})" if timer else repr(name)
+        table = f"{TIMERS!r} (timer {name!r})" if timer else repr(name)
         return UsageError(
             f"operator {self._uid!r}, state {table}: key {key!r} has two rows that would be one entry: leave one of them out"
         )
