@@ -101,6 +101,11 @@ class Options:
         "Where an operator's state lives; memory (Flink's hashmap) writes all of it at every checkpoint.",
         "state.backend.type",
     )
+    shard_join_limit: int = _size(
+        "64 MB",
+        "After a rescale, two neighbouring shards of a subtask are written as one when they have at most so many bytes; "
+        "one pair per batch, 0 for never.",
+    )
     inline_threshold: int = _size(
         "20 KiB",
         "State of a shard, or a file of it, up to this size travels inside the checkpoint's record.",
@@ -141,6 +146,10 @@ class Options:
         "Pause before a failed batch is tried again; doubles each time, up to 1 minute.",
         "restart-strategy.exponential-delay.initial-backoff",
         "restart-strategy.fixed-delay.delay",
+    )
+    retained_age: timedelta = _duration(
+        "0",
+        "Checkpoints younger than this are kept, too, however many there are; 0: only retained_checkpoints counts.",
     )
     rocksdb_preset: Literal["small", "large", "write-heavy"] = _choice(
         ("small", "large", "write-heavy"),

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,6 +34,7 @@ from stateflow.checkpoint.log import Log, list_jobs, read_epochs, read_identity,
 from stateflow.checkpoint.pins import list_pins, pin, release, tags
 from stateflow.checkpoint.records import Owner, Pin, Record
 from stateflow.checkpoint.rescale import rescaled_operators
+from stateflow.checkpoint.retention import retained_by_age
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import dispose_claimed
 from stateflow.checkpoint.statistics import HistoryLine, Summary, history, summary
@@ -400,16 +402,16 @@ class Job:
             self.store, self.layout, deep=deep, open_base=lambda url: open_store(url, self.storage_options)
         )
 
-    def garbage(self, retained: int = COLLECTED_RETAINED) -> Plan:
+    def garbage(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> Plan:
         """What `collect` would delete now, and what it keeps and why."""
-        if not self.exists:
-            raise self._unknown()
-        return inspect(self.store, self.layout, retained)
+        return inspect(self.store, self.layout, self._kept(retained, age))
 
-    def collect(self, retained: int = COLLECTED_RETAINED) -> CollectionReport:
-        """Deletes what no checkpoint in need of keeping reaches; a running job need not be stopped for it."""
-        if not self.exists:
-            raise self._unknown()
+    def collect(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> CollectionReport:
+        """Deletes what no checkpoint in need of keeping reaches; a running job need not be stopped for it.
+
+        Kept are the newest `retained` checkpoints, all younger than `age`, and what tags and other pins name.
+        """
+        retained = self._kept(retained, age)
         return collect(
             self.store,
             self.layout,
@@ -418,6 +420,9 @@ class Job:
             orphans=True,
             dispose=self._disposal(),
         )
+
+    def _kept(self, retained: int, age: timedelta) -> int:
+        return retained_by_age(self.log(), retained, age // timedelta(microseconds=1), self.clock())
 
     def _disposal(self) -> DisposeSavepoint:
         identity = read_identity(self.store, self.layout)

@@ -6,7 +6,8 @@ opened meanwhile has deleted what its sibling owns. Pieces are joined by reading
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 
@@ -56,6 +57,21 @@ def clipped(shard: Shard, first: int, last: int) -> Shard | None:
         physical_last=shard.last if shard.physical_last is None else shard.physical_last,
         entries=shard.entries * (high - low + 1) // groups,
     )
+
+
+def joined(shards: Sequence[Shard], limit: int) -> tuple[tuple[Shard, ...], ...]:
+    """The shards of a subtask, the two neighbours that are smallest together in one group if they have at most `limit`
+    bytes. One pair at a time: a batch after a rescale is to be hardly longer than others."""
+    neighbours = [
+        (one.bytes + other.bytes, at)
+        for at, (one, other) in enumerate(pairwise(shards))
+        if one.last + 1 == other.first and one.backend == other.backend
+    ]
+    size, chosen = min(neighbours, default=(limit + 1, -1))
+    if size > limit:
+        return tuple((shard,) for shard in shards)
+    pair = tuple(shards[chosen : chosen + 2])
+    return (*((s,) for s in shards[:chosen]), pair, *((s,) for s in shards[chosen + 2 :]))
 
 
 def redistributed(state: OperatorListState, parallelism: int) -> OperatorListState:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 import msgspec
 
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.records import FileRef, Pin, Record, Shard
+from stateflow.checkpoint.records import FileRef, Micros, Pin, Record, Shard
 from stateflow.errors import UsageError
 
 
@@ -33,6 +33,13 @@ def roots(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
     for record in log.pending:
         kept[record.slot] = "pending"
     return kept
+
+
+def retained_by_age(log: Log, retained: int, age: Micros, now: Micros) -> int:
+    """How many checkpoints to keep so that those younger than `age` are among them. By the clocks of those who took
+    them: what depends on it is how much history there is, never what is safe."""
+    young = sum(record.at > now - age for record in restorable(log)) if age > 0 else 0
+    return max(checked_retained(retained), young)
 
 
 def restorable(log: Log) -> list[Record]:

@@ -14,7 +14,7 @@ from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs
 from stateflow.checkpoint.records import Kind, Outcome, Owner, Record, decode, encode
 from stateflow.checkpoint.recovery import commits_after, continued, late_after, link_to
-from stateflow.checkpoint.retention import floor_after
+from stateflow.checkpoint.retention import floor_after, retained_by_age
 from stateflow.checkpoint.store import Store, create_once
 from stateflow.errors import CorruptError, FencedError, StateflowError, UsageError
 
@@ -132,6 +132,10 @@ class Writer:
     def late(self) -> Mapping[str, tuple[int, ...]]:
         """Per sink uid the abandoned slots that may have arrived after all."""
         return self._log.late
+
+    def retained(self, least: int, age: int, now: int) -> int:
+        """How many checkpoints are kept when those younger than `age` are, too."""
+        return retained_by_age(self._log, least, age, now)
 
     def still_owner(self) -> None:
         """Raises FencedError when a newer run owns the job."""

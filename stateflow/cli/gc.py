@@ -22,15 +22,24 @@ def gc(
             "--retained", min=1, help="Checkpoints to keep; else retained_checkpoints.", show_default=False
         ),
     ] = None,
+    age: Annotated[
+        str | None,
+        typer.Option(
+            "--age",
+            metavar="DURATION",
+            help="Keep all younger ones, too; else retained_age.",
+            show_default=False,
+        ),
+    ] = None,
     root: Root = None,
     output: Output = "text",
     debug: Debug = False,
 ) -> None:
     """Collects subsumed records and their files, and what crashed runs left. Safe beside a running job."""
-    options = configured(root, debug=debug, retained_checkpoints=retained)
+    options = configured(root, debug=debug, retained_checkpoints=retained, retained_age=age)
     found = job_of(options, job)
-    plan = found.garbage(options.retained_checkpoints)
-    done = found.collect(options.retained_checkpoints) if yes else None
+    plan = found.garbage(options.retained_checkpoints, options.retained_age)
+    done = found.collect(options.retained_checkpoints, options.retained_age) if yes else None
     if output == "json":
         document(
             {

@@ -12,7 +12,22 @@ import typer
 from rich.markup import escape
 from typer.core import TyperGroup
 
-from stateflow.cli import abandon, change, check, doctor, gc, jobs, restore, run, savepoint, stop, verify
+from stateflow.cli import (
+    abandon,
+    change,
+    check,
+    doctor,
+    gc,
+    jobs,
+    query,
+    restore,
+    run,
+    savepoint,
+    serve,
+    state,
+    stop,
+    verify,
+)
 from stateflow.cli.options import DEBUG, OUTPUT
 from stateflow.cli.output import err
 from stateflow.errors import StateflowError
@@ -97,6 +112,9 @@ app.add_typer(savepoint.app, name="savepoint")
 app.command("tag")(change.tag)
 app.command("restore")(restore.restore)
 app.command("rescale")(change.rescale)
+app.add_typer(state.app, name="state")
+app.command("query")(query.query)
+app.command("serve")(serve.serve)
 app.command("abandon")(abandon.abandon)
 app.command("verify")(verify.verify)
 app.command("gc")(gc.gc)

@@ -6,20 +6,31 @@ from typing import Annotated
 
 import typer
 
-from stateflow.cli.options import Debug, JobName, Output, Root, configured, job_of
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.savepoints import verify_savepoint
+from stateflow.cli.options import Debug, Output, Root, configured, job_of
 from stateflow.cli.output import document, out, table
 from stateflow.errors import CorruptError
 
 
 def verify(
-    job: JobName,
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB|URL", help="A job, or the folder or URL of a savepoint.", show_default=False
+        ),
+    ],
     deep: Annotated[bool, typer.Option("--deep", help="Read every file and compare its checksum.")] = False,
     root: Root = None,
     output: Output = "text",
     debug: Debug = False,
 ) -> None:
-    """Checks a job's log and files. Exit code 6 when something that is needed is missing or damaged."""
-    findings = job_of(configured(root, debug=debug), job).verify(deep=deep)
+    """Checks a job, or a savepoint: log, files, sizes. Exit code 6 when something is missing or damaged."""
+    options = configured(root, debug=debug)
+    if "/" in job:
+        findings = verify_savepoint(open_store(job, options.storage_options), deep=deep)
+    else:
+        findings = job_of(options, job).verify(deep=deep)
     errors = [finding for finding in findings if finding.severity == "error"]
     if output == "json":
         body = [
@@ -29,7 +40,10 @@ def verify(
     elif findings:
         table("", ("", "finding"), [(f.severity, f.text) for f in findings])
     else:
-        out().print(f"job {job} is sound{'' if deep else '; --deep reads every file, too'}", markup=False)
+        out().print(
+            f"{'savepoint' if '/' in job else 'job'} {job} is sound{'' if deep else '; --deep reads every file, too'}",
+            markup=False,
+        )
     if errors:
         rest = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
         raise CorruptError(f"{errors[0].text}{rest}")

@@ -71,8 +71,7 @@ def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
     spark_task = TaskContext.get()
     assert spark_task is not None
     index = spark_task.partitionId()
-    given = task.shards[index]
-    shards = TaskShards(given, task.place, task.open_shard)
+    shards = TaskShards(task.shards[index], task.place, task.open_shard, task.place.join_limit)
     codec = KeyCodec(task.key_types, task.key_columns if len(task.key_columns) > 1 else ())
     state = ColumnState(task.state, codec, task.state_id, task.max_parallelism, f"operator {task.uid!r}")
     context = OperatorContext(Cursor(task.moment.slot, task.moment.now), task.moment, index, {})
@@ -81,7 +80,7 @@ def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
     feed = _Gathered(batches, task)
     try:
         current: tuple[int, Backend] | None = None
-        for shard, table in feed.tables(given, len(task.key_columns)):
+        for shard, table in feed.tables(shards.given, len(task.key_columns)):
             if current is None or current[0] != shard:
                 _finish(shards, state, current)
                 current = (shard, shards.open(shard))
@@ -118,7 +117,7 @@ def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
 def _finish(shards: TaskShards, state: ColumnState, current: tuple[int, Backend] | None) -> None:
     if current is None:
         return
-    if state.changed:
+    if state.changed or shards.changes(current[0]):
         shards.finish(*current, (None, None))
     else:
         shards.keep(*current)

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -303,7 +304,9 @@ class BatchLoop:
                 dispose = dispose_claimed(
                     self.options.storage_options, job=writer.job, owner=writer.owner, clock=self.clock
                 )
-                writer.collect(self.options.retained_checkpoints, orphans=orphans, dispose=dispose)
+                age = self.options.retained_age // timedelta(microseconds=1)
+                retained = writer.retained(self.options.retained_checkpoints, age, self.clock())
+                writer.collect(retained, orphans=orphans, dispose=dispose)
             except Exception as error:
                 # Old checkpoints that stay do no harm; the next collection tries again.
                 _log.warning("checkpoints were not tidied up: %s", error)

@@ -35,6 +35,8 @@ class TaskPlace:
     upload_threads: int = 4
     fsync: bool = True
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    join_limit: int = 0
+    """Neighbouring shards of a subtask become one when they have at most so many bytes together."""
 
     @property
     def layout(self) -> JobLayout:
@@ -83,6 +85,7 @@ def place_of(options: Options, root: str, job: str, epoch: int, slot: int) -> Ta
         options.upload_threads,
         options.local_fsync,
         dict(options.storage_options),
+        options.shard_join_limit,
     )
 
 

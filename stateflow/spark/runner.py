@@ -217,7 +217,8 @@ class _Run:
                 ids=lambda: uuid.uuid4().hex,
                 clock=_micros,
                 carry_out=carried.recover,
-                retained=self.options.retained_checkpoints,
+                # By age: how many that are is known once the log is read.
+                retained=None if self.options.retained_age else self.options.retained_checkpoints,
                 claimed_epoch=heart.begin,
             )
             check_flow(

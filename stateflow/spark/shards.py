@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,29 +13,39 @@ import msgspec
 
 from stateflow.checkpoint.files import inline, upload_file
 from stateflow.checkpoint.records import FileRef, Shard
+from stateflow.checkpoint.rescale import joined
 from stateflow.spark.place import TaskPlace
-from stateflow.state.backend import Backend, NewFile, OpenShard, Snapshot
+from stateflow.state.backend import Backend, Fetch, NewFile, OpenShard, Snapshot
+from stateflow.state.encoding import group_range
 
 Timers = tuple[int | None, int | None]
 
 
 class TaskShards:
-    """Hands out backends in order; `handles` waits for uploads and gives the new handles."""
+    """Hands out backends in order; `handles` waits for uploads and gives the new handles.
+
+    Neighbours that are to become one shard are handed out as one, read together when they are opened.
+    """
 
     def __init__(
-        self, shards: tuple[Shard, ...], place: TaskPlace, open_shard: Callable[[str], OpenShard]
+        self,
+        shards: tuple[Shard, ...],
+        place: TaskPlace,
+        open_shard: Callable[[str], OpenShard],
+        join_limit: int = 0,
     ) -> None:
+        self._parts = joined(shards, join_limit)
+        self.given = tuple(map(_together, self._parts))
         self._began = time.perf_counter()
         self._place = place
         self._open_shard = open_shard
-        self._handles: list[Shard | Future[Shard]] = list(shards)
-        self._given = shards
+        self._handles: list[tuple[Shard, ...] | Future[Shard]] = list(self._parts)
         self._folder: Path | None = None
         self._open: list[Backend] = []
         self._pool: ThreadPoolExecutor | None = None
         self.metrics: dict[str, float] = dict.fromkeys(
             ("opened", "open_s", "snapshot_s", "upload_s", "uploaded_bytes", "uploaded_files", "compacted_bytes",
-             "inlined_bytes"), 0,
+             "inlined_bytes", "joined_shards"), 0,
         )  # fmt: skip
         cache = place.cache()
         self._cache_before = (cache.hits, cache.misses, cache.bytes_fetched)
@@ -43,7 +53,7 @@ class TaskShards:
     def open(self, index: int) -> Backend:
         """The state of one shard, materialised into a private folder."""
         began = time.perf_counter()
-        shard = self._given[index]
+        shard = self.given[index]
         if self._folder is None:
             self._folder = self._place.folder()
         directory = self._folder / str(index)
@@ -53,9 +63,28 @@ class TaskShards:
         fetch = self._place.cache().fetcher(self._place.store, fetched)
         backend = self._open_shard(shard.backend)(shard, directory, fetch)
         self._open.append(backend)
+        if len(self._parts[index]) > 1:
+            self._fill(backend, index, fetch)
         self.metrics["opened"] += 1
         self.metrics["open_s"] += time.perf_counter() - began
         return backend
+
+    def _fill(self, backend: Backend, index: int, fetch: Fetch) -> None:
+        """Reads the parts into the new shard. Their files are never mixed: numbers and sequence numbers would clash."""
+        assert self._folder is not None
+        for number, part in enumerate(self._parts[index]):
+            source = self._open_shard(part.backend)(part, self._folder / f"{index}-part-{number}", fetch)
+            try:
+                backend.write(source.scan(*group_range(part.first, part.last)))
+            finally:
+                source.close()
+        self.metrics["joined_shards"] += len(self._parts[index])
+
+    def changes(self, index: int) -> bool:
+        """Whether the shard is written anew once it was opened, even if no entry changes."""
+        shard = self.given[index]
+        clipped = (shard.physical_first, shard.physical_last) != (None, None)
+        return clipped or len(self._parts[index]) > 1
 
     def keep(self, index: int, backend: Backend) -> None:
         """The shard was read only: its handle stands."""
@@ -80,7 +109,7 @@ class TaskShards:
         self.metrics["upload_s"] += time.perf_counter() - began
         backend.close()
         self._open.remove(backend)
-        given = self._given[index]
+        given = self.given[index]
         return msgspec.structs.replace(
             given,
             files=files,
@@ -107,7 +136,9 @@ class TaskShards:
 
     def handles(self) -> tuple[Shard, ...]:
         """Waits until everything is stored; the first failed upload raises."""
-        return tuple(h.result() if isinstance(h, Future) else h for h in self._handles)
+        return tuple(
+            shard for h in self._handles for shard in ((h.result(),) if isinstance(h, Future) else h)
+        )
 
     def measured(self) -> dict[str, float]:
         """The task's own figures, for its ack."""
@@ -130,3 +161,20 @@ class TaskShards:
             backend.close()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _together(parts: tuple[Shard, ...]) -> Shard:
+    """The shard that the parts become: empty as yet, and due when the first of them is."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def earliest(times: Iterable[int | None]) -> int | None:
+        return min((at for at in times if at is not None), default=None)
+
+    return Shard(
+        first=parts[0].first,
+        last=parts[-1].last,
+        backend=parts[0].backend,
+        next_event_timer=earliest(p.next_event_timer for p in parts),
+        next_processing_timer=earliest(p.next_processing_timer for p in parts),
+    )

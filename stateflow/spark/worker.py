@@ -133,8 +133,8 @@ class _Subtask:
         self.task = task
         self.index = context.partitionId() if context is not None else 0
         self.attempt = context.taskAttemptId() if context is not None else 0
-        self.given = task.shards[self.index]
-        self.shards = TaskShards(self.given, task.place, task.open_shard)
+        self.shards = TaskShards(task.shards[self.index], task.place, task.open_shard, task.place.join_limit)
+        self.given = self.shards.given
 
     def run(self, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
         task = self.task
@@ -219,8 +219,7 @@ class _Subtask:
         if engine.binding.timers:
             for _ in engine.fire(groups):
                 yield from outputs.take(engine)
-        clipped = (shard.physical_first, shard.physical_last) != (None, None)
-        if engine.changed or clipped:
+        if engine.changed or self.shards.changes(index):
             self.shards.finish(index, backend, engine.next_timers(groups))
         else:
             self.shards.keep(index, backend)

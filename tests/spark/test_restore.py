@@ -57,7 +57,7 @@ def visits(batch: int, bulk: int = 1) -> list[Visit]:
     return [
         Visit(
             user,
-            chance.choice(["home", "cart", "pay", "clear"]) * bulk,
+            chance.choice(["home", "cart", "pay", "clear"]) if bulk == 1 else chance.randbytes(bulk).hex(),
             float(batch * 10 + user),
             at(batch * 4 + user / 10),
         )

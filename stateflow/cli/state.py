@@ -1,0 +1,145 @@
+"""`stateflow state export|erase`: state as data, and a key that is to be forgotten."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import Annotated, Any, cast
+
+import typer
+
+from stateflow.cli.options import (
+    Conf,
+    Debug,
+    JobName,
+    Output,
+    Root,
+    Settings,
+    Yes,
+    configured,
+    job_of,
+    pairs,
+)
+from stateflow.cli.output import document, err, facts, number, out, size
+from stateflow.cli.savepoint import named
+
+app = typer.Typer(no_args_is_help=True, help="State as tables, and keys that are to be forgotten.")
+
+
+@app.command("export")
+def export(
+    job: Annotated[
+        str,
+        typer.Argument(
+            metavar="JOB|URL", help="A job, or the folder or URL of a savepoint.", show_default=False
+        ),
+    ],
+    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="Its uid.", show_default=False)],
+    state: Annotated[
+        str, typer.Argument(metavar="STATE", help="Its name; _timers for timers.", show_default=False)
+    ],
+    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A new folder.", show_default=False)],
+    form: Annotated[
+        str, typer.Option("--format", metavar="parquet|json|csv", help="What to write.")
+    ] = "parquet",
+    checkpoint: Annotated[
+        str, typer.Option("--checkpoint", metavar="N|tag:NAME|latest", help="Of which checkpoint.")
+    ] = "latest",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="The folder may exist.")] = False,
+    conf: Conf = None,
+    option: Settings = None,
+    root: Root = None,
+    output: Output = "text",
+    debug: Debug = False,
+) -> None:
+    """Writes one state of a checkpoint or a savepoint as a table."""
+    from stateflow.job import whoever
+    from stateflow.spark.session import build_session
+    from stateflow.spark.state_tables.export import export_state
+    from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
+
+    options = configured(root, option, debug=debug)
+    if "/" in job:
+        snapshot = savepoint_at(job, options)
+    else:
+        snapshot = checkpoint_of(job, named(checkpoint), options)
+    rows = export_state(
+        build_session(f"stateflow export {operator}.{state}", conf=pairs(conf, "--conf")),
+        snapshot,
+        operator,
+        state,
+        to,
+        cast(Any, form),
+        owner=whoever(lambda: uuid.uuid4().hex),
+        ids=lambda: uuid.uuid4().hex,
+        clock=lambda: time.time_ns() // 1000,
+        overwrite=overwrite,
+    )
+    if output == "json":
+        document({"of": job, "operator": operator, "state": state, "to": to, "format": form, "rows": rows})
+        return
+    out().print(f"{number(rows)} rows of {operator}.{state} are in {to}", markup=False, soft_wrap=True)
+
+
+@app.command("erase")
+def erase(
+    job: JobName,
+    key: Annotated[
+        str,
+        typer.Argument(
+            metavar="KEY", help="The key; a JSON list for one of several columns.", show_default=False
+        ),
+    ],
+    operator: Annotated[
+        str, typer.Option("--operator", metavar="UID", help="Only from this operator.", show_default=False)
+    ] = "",
+    takeover: Annotated[
+        bool, typer.Option("--takeover", help="Fence a live run instead of refusing.")
+    ] = False,
+    note: Annotated[str, typer.Option("--note", help="Why: kept in the record.", show_default=False)] = "",
+    yes: Yes = False,
+    option: Settings = None,
+    root: Root = None,
+    output: Output = "text",
+    debug: Debug = False,
+) -> None:
+    """Takes a key out of the job's state for good: a person's right to be forgotten.
+
+    Older checkpoints and tags hold the key and go with it; savepoints that may hold it are listed, for their owners.
+    """
+    from stateflow.erasing import plan_erase
+    from stateflow.job import whoever
+
+    options = configured(root, option, debug=debug)
+    plan = plan_erase(job_of(options, job), key, options, operator=operator)
+    body: dict[str, Any] = {
+        "job": job,
+        "key": key,
+        "operators": sorted(plan.keys),
+        "dropped_checkpoints": list(plan.dropped),
+        "released": [p.name or p.kind for p in plan.pins],
+        "savepoints": list(plan.savepoints),
+        "rewritten_bytes": plan.rewritten_bytes,
+        "erased": False,
+    }
+    if output == "text":
+        facts(
+            [
+                ("operators", ", ".join(sorted(plan.keys))),
+                ("written anew", size(plan.rewritten_bytes)),
+                ("checkpoints that go", ", ".join(map(str, plan.dropped))),
+                ("tags and pins let go", ", ".join(p.name or p.kind for p in plan.pins) or "none"),
+                ("savepoints that may hold it", ", ".join(plan.savepoints) or "none in this root"),
+            ]
+        )
+    if yes:
+        done = plan.apply(whoever(lambda: uuid.uuid4().hex, note=note), takeover=takeover)
+        body |= {"erased": True, "record": done.checkpoint, "entries": done.entries}
+    if output == "json":
+        document(body)
+    elif yes:
+        out().print(
+            f"record {done.checkpoint}: {number(done.entries)} entries of the key are gone", markup=False
+        )
+    else:
+        err().print("Nothing was done: --yes erases it.", markup=False)
