@@ -22,7 +22,7 @@ relation of its own, where that cannot happen, and `where` on the key opens only
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -157,7 +157,8 @@ def selected(filters: Iterable[Filter], table: Table) -> Selection:
     for each in filters:
         if isinstance(each, Not) and isinstance(each.child, EqualTo) and isinstance(each.child.value, bool):
             each = EqualTo(each.child.attribute, not each.child.value)  # how Spark writes `flag = false`
-        if len(path := getattr(each, "attribute", ())) != 1:
+        path: tuple[str, ...] = getattr(each, "attribute", ())
+        if len(path) != 1:
             continue
         name = path[0]
         if name == table.codec.names["key_group"]:
@@ -179,7 +180,7 @@ def _values(condition: Filter) -> list[Any] | None:
     return None
 
 
-_COMPARED = {
+_COMPARED: Mapping[type[Filter], Callable[[int, Any], bool]] = {
     LessThan: lambda group, value: group < value,
     LessThanOrEqual: lambda group, value: group <= value,
     GreaterThan: lambda group, value: group > value,
@@ -191,10 +192,11 @@ def _groups(condition: Filter, max_parallelism: int) -> Selection:
     values = _values(condition)
     if values is not None:
         return of_groups(group for group in range(max_parallelism) if group in values)
-    holds = _COMPARED.get(type(condition))  # type: ignore[call-overload]
+    holds = _COMPARED.get(type(condition))
     if holds is None:
         return EVERYTHING
-    return of_groups(group for group in range(max_parallelism) if holds(group, condition.value))  # type: ignore[attr-defined]
+    bound = getattr(condition, "value", None)
+    return of_groups(group for group in range(max_parallelism) if holds(group, bound))
 
 
 def _named_keys(given: Mapping[str, str], table: Table) -> Selection:
