@@ -190,18 +190,26 @@ class StateReader:
         map_key: Any = None,
         *,
         limit: int | None = LIMIT,
+        most: int | None = None,
     ) -> list[Found]:
-        """In the order of `keys`; every shard is visited once."""
+        """In the order of `keys`; every shard is visited once. More than `most` entries of lists or maps together are
+        refused."""
         target = self.target(operator, state)
         suffix = None if map_key is None else target.entry(map_key)
         answers = [target.nothing(suffix)] * len(keys)
+        entries = 0
         placed = sorted((*target.place(key), i) for i, key in enumerate(keys))
         for at, group in itertools.groupby(placed, key=lambda place: place[0]):
             if not target.shards[at].files:
                 continue
             with self._reading(operator, at, target.shards[at]) as opening:
                 for _, full, i in group:
-                    answers[i] = self._found(target, opening, full, suffix, limit)
+                    answers[i] = found = self._found(target, opening, full, suffix, limit)
+                    entries += len(found.value) if found.what in ("list", "map") else 0
+                    if most is not None and entries > most:
+                        raise UsageError(
+                            f"the answer would hold more than {most} entries: ask for fewer keys at once, or lower the limit"
+                        )
         return answers
 
     def target(self, operator: str, state: str) -> Target:

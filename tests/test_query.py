@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import stateflow as sf
@@ -319,6 +320,10 @@ def test_a_key_of_the_wrong_type_is_refused_and_never_hashed_as_something_else(r
     for wrong in (True, "1", 1.0, None, (1,)):
         with pytest.raises(UsageError, match="operator 'balance'"):
             reader.get("balance", "total", wrong)
+
+
+def test_a_key_of_another_width_is_hashed_as_what_was_declared(reader: StateReader) -> None:
+    assert reader.get("balance", "total", np.int32(7)) == 1.0
 
 
 def test_what_does_not_exist_is_named_with_what_does(reader: StateReader) -> None:

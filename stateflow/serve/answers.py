@@ -18,6 +18,8 @@ MOST_ENTRIES = 10_000
 """Of a list or map in one answer."""
 MOST_KEYS = 1_000
 """Of one batch."""
+MOST_TOGETHER = 100_000
+"""Entries of all lists or maps of one batch."""
 _DECLARED = {
     "value": "ValueState",
     "list": "ListState",
@@ -61,6 +63,7 @@ def answer_many(job: FollowedJob, question: Question, keys: list[Any]) -> bytes:
             [target.key_of_plain(key) for key in keys],
             map_key,
             limit=question.limit,
+            most=MOST_TOGETHER,
         )
         results = [{"key": key, **_body(one, None)} for key, one in zip(keys, found, strict=True)]
         return msgspec.json.encode(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal, InvalidOperation
 from functools import partial
+from math import inf, isfinite
 from struct import Struct
 from struct import error as StructError
 from typing import Any, NotRequired, TypedDict, Union
@@ -76,6 +77,7 @@ _HINTS: dict[str, Any] = {
     "uuid": str,
     "null": None,
 }
+_NO_NUMBERS = {inf: "Infinity", -inf: "-Infinity"}
 _DAMAGE = (StructError, ValueError, IndexError, OverflowError, InvalidOperation)
 
 
@@ -92,9 +94,12 @@ def plain_reader(schema: StateSchema) -> Plain:
 
 
 def jsonable(value: Any) -> Any:
-    """As JSON has it: instants and decimals are texts, bytes Base64, keys of dicts texts."""
-    if value is None or value.__class__ in (int, float, str, bool):
+    """As JSON has it: instants and decimals are texts, bytes Base64, keys of dicts texts, and so are floats that JSON
+    does not know."""
+    if value is None or value.__class__ in (int, str, bool):
         return value
+    if value.__class__ is float:
+        return value if isfinite(value) else _NO_NUMBERS.get(value, "NaN")
     if isinstance(value, dict):
         return {text_of_key(key): jsonable(one) for key, one in value.items()}
     if isinstance(value, list | tuple):

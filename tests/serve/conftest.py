@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from stateflow.serve.access import Access, single
 from stateflow.serve.client import StateClient
 from stateflow.serve.follow import FollowedJobs
 from stateflow.serve.server import StateServer
-from tests.serve.made import Counted, QueriedJob
+from tests.serve.made import Counted, QueriedJob, entries_of, filled
 
 TOKEN = "a-token-that-opens-everything"
 Serve = Callable[..., "Served"]
@@ -28,6 +28,7 @@ class Served:
     server: StateServer
     jobs: FollowedJobs
     counted: Counted
+    job: QueriedJob
 
     @property
     def url(self) -> str:
@@ -61,28 +62,33 @@ def job(tmp_path: Path) -> QueriedJob:
     return QueriedJob(tmp_path / "root", retained=1)
 
 
+@contextmanager
+def served_over(
+    job: QueriedJob, folder: Path, access: Access | None = None, *, open_with: Any = None, **options: Any
+) -> Iterator[Served]:
+    """A server over the root of a job. `interval` is long, so that nothing is polled by chance."""
+    counted = Counted()
+    owner = Owner(run="server", host="here", pid=1)
+    jobs = FollowedJobs(job.place(folder, open_with or counted), owner=owner, ids=job.ids)
+    server = StateServer(jobs, access or single(TOKEN), **{"interval": 3600.0, **options})
+    with running(server):
+        yield Served(server, jobs, counted, job)
+
+
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """serve(job): a server over the root of a job. `interval` is long, so that nothing is polled by chance."""
-    ended = []
+    """serve(job): as `served_over`, until the test ends."""
+    with ExitStack() as stack:
+        yield lambda job, *arguments, **options: stack.enter_context(
+            served_over(job, tmp_path / "host", *arguments, **options)
+        )
 
-    def start(
-        job: QueriedJob,
-        access: Access | None = None,
-        *,
-        open_with: Any = None,
-        **options: Any,
-    ) -> Served:
-        counted = Counted()
-        place = job.place(tmp_path / "host", open_with or counted)
-        owner = Owner(run="server", host="here", pid=1)
-        jobs = FollowedJobs(place, owner=owner, ids=job.ids)
-        server = StateServer(jobs, access or single(TOKEN), **{"interval": 3600.0, **options})
-        context = running(server)
-        context.__enter__()
-        ended.append(context)
-        return Served(server, jobs, counted)
 
-    yield start
-    for context in ended:
-        context.__exit__(None, None, None)
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One server for all tests of a file that only ask: users 0 to 39 of job `orders`, two rows each."""
+    folder = tmp_path_factory.mktemp("served")
+    job = QueriedJob(folder / "root", retained=1)
+    job.checkpoint(entries_of(filled(*range(40))))
+    with served_over(job, folder / "host") as made:
+        yield made

@@ -53,14 +53,8 @@ def ask(
         connection.close()
 
 
-@pytest.fixture
-def served(job: QueriedJob, serve: Serve) -> Served:
-    job.checkpoint(entries_of(filled(*range(40))))
-    return serve(job)
-
-
-def test_one_key(served: Served, job: QueriedJob) -> None:
-    head = job.head()
+def test_one_key(served: Served) -> None:
+    head = served.job.head()
     assert ask(served, f"{ORDERS}/total?key=7").json == {
         "job": "orders",
         "checkpoint": head.slot,
@@ -107,7 +101,9 @@ def test_many_keys(served: Served) -> None:
     assert entries["map_key"] == "sku1"
 
 
-def test_what_there_is(served: Served, job: QueriedJob) -> None:
+def test_what_there_is(job: QueriedJob, serve: Serve) -> None:
+    job.checkpoint(entries_of(filled(1)))
+    served = serve(job)
     assert ask(served, "/jobs").json == {"jobs": [{"job": "orders", "checkpoint": None, "at": None}]}
     told = ask(served, "/jobs/orders").json
     assert told["checkpoint"] == job.head().slot
@@ -147,6 +143,7 @@ def test_without_a_token_nothing_is_answered(served: Served, path: str) -> None:
         answer = ask(served, path, token=None, headers=headers)
         assert answer.status == 401
         assert answer.headers["WWW-Authenticate"] == "Bearer"
+    # What takes no body says so without looking at who asks.
     assert ask(served, path, token=None, body={"keys": []}).status in (401, 405)
 
 
@@ -221,6 +218,18 @@ def test_what_cannot_be_answered_says_why(served: Served, path: str, status: int
 def test_a_batch_that_cannot_be_answered_says_why(served: Served, body: Any, status: int, says: str) -> None:
     answer = ask(served, f"{ORDERS}/total", body=body)
     assert (answer.status, says.lower() in answer.error.lower()) == (status, True), answer.body
+
+
+def test_a_batch_of_large_maps_is_refused_and_not_cut(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateflow.serve.answers.MOST_TOGETHER", 5)
+    fits = ask(served, f"{ORDERS}/items", body={"keys": [1, 2, 999]})
+    assert [len(one["value"]) for one in fits.json["results"]] == [2, 2, 0]
+    refused = ask(served, f"{ORDERS}/items", body={"keys": [1, 2, 3]})
+    assert refused.status == 400
+    assert "more than 5 entries" in refused.error
+    assert ask(served, f"{ORDERS}/total", body={"keys": list(range(10))}).status == 200
 
 
 def test_health_needs_no_token(served: Served) -> None:
@@ -352,7 +361,9 @@ def test_nothing_secret_is_logged(served: Served, caplog: pytest.LogCaptureFixtu
     assert "4711" not in caplog.text
 
 
-def test_the_end_releases_what_was_pinned(job: QueriedJob, served: Served) -> None:
+def test_the_end_releases_what_was_pinned(job: QueriedJob, serve: Serve) -> None:
+    job.checkpoint(entries_of(filled(1)))
+    served = serve(job)
     ask(served, f"{ORDERS}/total?key=1")
     assert len(list_pins(job.store, job.layout)) == 1
     served.server.stop()

@@ -29,12 +29,6 @@ from tests.serve.made import QueriedJob, Row, entries_of, filled
 from tests.test_query import Composite
 
 
-@pytest.fixture
-def served(job: QueriedJob, serve: Serve) -> Served:
-    job.checkpoint(entries_of(filled(*range(40))))
-    return serve(job)
-
-
 def test_values_come_back(served: Served) -> None:
     with served.client() as client:
         assert client.get("orders", "balance", "total", 7) == 1.0
@@ -76,7 +70,7 @@ def test_a_map_that_does_not_fit_into_an_answer_is_an_error_and_never_cut_short(
         assert (len(whole["value"]), whole["more"]) == (1001, False)
 
 
-def test_errors_are_those_of_the_library(job: QueriedJob, served: Served) -> None:
+def test_errors_are_those_of_the_library(served: Served) -> None:
     with served.client() as client:
         with pytest.raises(NotFoundError, match="no job 'clicks'"):
             client.get("clicks", "balance", "total", 1)

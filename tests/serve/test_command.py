@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from stateflow.checkpoint.native import create_native
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.records import Owner
+from stateflow.checkpoint.records import Owner, Savepoint, encode
 from stateflow.checkpoint.roots import open_store
 from stateflow.serve.client import StateClient
 from tests.serve.command import app
@@ -132,6 +133,17 @@ def test_query_of_a_native_savepoint(job: QueriedJob, command: Any, tmp_path: Pa
     assert command("query", "orders", "balance", "total", 7, "--from", url).exit_code == 3
     both = command("query", "orders", "balance", "total", 7, "--from", moved, "--checkpoint", "3")
     assert both.exit_code == 2
+
+
+def test_a_canonical_savepoint_is_a_table_and_not_looked_into(
+    job: QueriedJob, command: Any, tmp_path: Path
+) -> None:
+    record = msgspec.structs.replace(job.head(), operators={})
+    body = Savepoint(id="s", kind="canonical", job="orders", record=record, owner=Owner(run="me"))
+    open_store(str(tmp_path / "tables")).create("_metadata", encode(body))
+    said = command("query", "orders", "balance", "total", 7, "--from", tmp_path / "tables")
+    assert said.exit_code == 2
+    assert "read it as a table" in said.stderr
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,11 @@ def test_digits_of_decimals_and_large_integers_are_kept() -> None:
     assert plain_reader(schema_for("list<int>"))(large) == [2**64 - 1]
 
 
+def test_floats_that_json_does_not_know_are_texts() -> None:
+    given = [float("nan"), float("inf"), {"low": float("-inf"), 0.5: 0.5}]
+    assert jsonable(given) == ["NaN", "Infinity", {"low": "-Infinity", "0.5": 0.5}]
+
+
 def test_what_has_no_arrow_type_is_read_as_messagepack_has_it() -> None:
     hint = dict[str, int | str | list[datetime]]
     value = {"a": 1, "b": "x", "c": [AT]}
