@@ -68,16 +68,10 @@ class Map(Shape):
 
     def build(self, values: Sequence[Any], doubts: Doubts) -> Any:
         filled, mask = _filled(values, {})
+        # Arrow refuses null keys, which are what does not fit its type; such a value is null as a whole.
         keys = self._key.shape.build(list(chain.from_iterable(filled)), doubts)
-        if keys.null_count:
-            # A key that does not fit its Arrow type: such a map cannot be shown.
-            doubts.any = True
-            return self.build([value if self._fits(value) else None for value in values], doubts)
         items = self._value.shape.build(list(chain.from_iterable(map(dict.values, filled))), doubts)
         return pa.MapArray.from_arrays(_offsets(filled), keys, items, type=self.arrow, mask=mask)
-
-    def _fits(self, value: Any) -> bool:
-        return value is not None and not self._key.shape.build(list(value), Doubts()).null_count
 
     def values(self, column: Any, writing: Writing, path: str) -> Sequence[Any]:
         offsets = column.offsets.to_numpy()

@@ -70,7 +70,7 @@ class _Table:
         names: dict[str, str] = {}
         for column in ("key_group", *columns):
             names[column] = column
-            while names[column].lower() in taken:
+            while names[column] in taken:
                 names[column] += "_"
         self.names = names
         fields = [pa.field(names["key_group"], pa.int32())]

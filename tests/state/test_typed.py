@@ -25,6 +25,7 @@ from stateflow.state.encoding import EMPTY_NAMESPACE, prefix
 from stateflow.state.keycodec import KeyCodec
 from stateflow.state.keygroups import xxhash64
 from stateflow.state.memory import memory_backend
+from stateflow.state.schema import type_name
 from stateflow.state.serializers import RAW, CustomSerializer, Serializer, serializer_for
 from stateflow.state.tabular import StateTable
 
@@ -76,6 +77,11 @@ class Listed(msgspec.Struct, array_like=True, frozen=True):
     day: date
     price: Decimal
     n: int = 5
+
+
+class Mixed(msgspec.Struct, array_like=True, kw_only=True):
+    a: int = 1
+    b: int
 
 
 class Event(msgspec.Struct):
@@ -134,6 +140,7 @@ STRUCTURED: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (Event, EVENTS),
     (Place, PLACES),
     (Listed, LISTED),
+    (Mixed, st.builds(Mixed, a=INTS, b=INTS)),
     (Sparse, st.builds(Sparse, a=st.none() | BIG, b=TEXT | st.just("b"), c=INTS)),
     (list[Loose], st.lists(LOOSE, max_size=2)),
     (Colour, st.sampled_from(Colour)),
@@ -162,6 +169,10 @@ STRUCTURED: list[tuple[Any, st.SearchStrategy[Any]]] = [
     (dict[str, Order | None], st.dictionaries(TEXT, st.none() | ORDERS, max_size=2)),
     (dict[Decimal, int], st.dictionaries(DECIMALS, INTS, max_size=2)),
     (dict[date, dict[int, str]], st.dictionaries(st.dates(), st.dictionaries(INTS, TEXT, max_size=2), max_size=2)),
+    (dict[timedelta, int], st.dictionaries(st.timedeltas(), INTS, max_size=2)),
+    (dict[Colour, list[Level]], st.dictionaries(st.sampled_from(Colour), st.lists(st.sampled_from(Level), max_size=2))),
+    (dict[tuple[int, ...], bool], st.dictionaries(st.lists(INTS, max_size=2).map(tuple), st.booleans(), max_size=2)),
+    (dict[uuid.UUID, dict[bool, str]], st.dictionaries(st.uuids(), st.dictionaries(st.booleans(), TEXT), max_size=2)),
     (list[Order | None], st.lists(st.none() | ORDERS, max_size=2)),
     (list[int | str], st.lists(INTS | TEXT, max_size=3)),
 ]  # fmt: skip
@@ -211,7 +222,8 @@ def drawn(
     return serializer, stored_values(serializer, drawn_values, expiries), ttl != "none"
 
 
-@pytest.mark.parametrize(("hint", "values", "arrow"), SCALARS, ids=str)
+@pytest.mark.parametrize(("hint", "values", "arrow"), SCALARS, ids=[str(case[2]) for case in SCALARS])
+@settings(max_examples=50)
 @given(data=st.data())
 def test_plain_values_come_back_byte_by_byte(
     hint: Any, values: st.SearchStrategy[Any], arrow: pa.DataType, data: st.DataObject
@@ -231,8 +243,8 @@ def test_plain_values_come_back_byte_by_byte(
             assert value == expected or (math.isnan(value) and math.isnan(expected))
 
 
-@pytest.mark.parametrize(("hint", "values"), STRUCTURED, ids=str)
-@settings(max_examples=40)
+@pytest.mark.parametrize(("hint", "values"), STRUCTURED, ids=[type_name(case[0]) for case in STRUCTURED])
+@settings(max_examples=25)
 @given(data=st.data())
 def test_structured_values_load_as_what_they_were(
     hint: Any, values: st.SearchStrategy[Any], data: st.DataObject
@@ -246,12 +258,14 @@ def test_structured_values_load_as_what_they_were(
         assert serializer.loads(after) == serializer.loads(before)
         assert type(serializer.loads(after)) is type(serializer.loads(before))
         assert serializer.expiry(after) == serializer.expiry(before)
+    assert table.encode(batch.slice(1)) == (keys[1:], again[1:])
     # One by one they are what they are together.
     for index, raw in enumerate(stored):
         alone = table.decode(keys_for(1), [raw]).column("value")
         assert alone.to_pylist() == batch.column("value").slice(index, 1).to_pylist()
 
 
+@settings(max_examples=30)
 @given(st.lists(ORDERS, min_size=1, max_size=4))
 def test_a_changed_column_is_what_is_stored(orders: list[Order]) -> None:
     serializer = serializer_for(Order)
@@ -280,7 +294,7 @@ TYPES: list[tuple[Any, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("hint", "arrow"), TYPES, ids=str)
+@pytest.mark.parametrize(("hint", "arrow"), TYPES, ids=[type_name(case[0]) for case in TYPES])
 def test_types_in_a_table(hint: Any, arrow: str) -> None:
     assert str(table_of(serializer_for(hint).schema).schema.field("value").type) == arrow
 
@@ -400,6 +414,32 @@ def test_what_does_not_fit_its_type_is_kept() -> None:
     assert table.encode(batch)[1] == stored
 
 
+@pytest.mark.parametrize(
+    "schema", ["optional<date>", "optional<timedelta>", "optional<bool>", "struct Old{a:int}"]
+)
+def test_a_number_where_there_is_none_is_kept(schema: str) -> None:
+    table = table_of(schema)
+    batch = decoded(table, [b"\x09\x01", b"\x09\x01"])
+    assert batch.column("value").null_count == 2
+    assert table.encode(batch)[1] == [b"\x09\x01", b"\x09\x01"]
+
+
+def test_what_cannot_be_kept_beside_a_typed_value_is_reported() -> None:
+    with pytest.raises(CorruptError, match="key 0: a stored value is damaged"):
+        table_of("columns{a:str}", kind="columns").decode(keys_for(1), [b"\x0b\x91\x05"])
+    with pytest.raises(IncompatibleError, match=r"another way \(code 10\)"):
+        table_of("union<int,str>").decode(keys_for(1), [b"\x0a\x05"])
+
+
+def test_a_map_with_a_key_that_does_not_fit_is_kept() -> None:
+    serializer = serializer_for(dict[int, str])
+    table = table_of(serializer.schema)
+    stored = [serializer.dumps(value) for value in ({2**63: "a", 1: "b"}, {2: "c"})]
+    batch = decoded(table, stored)
+    assert batch.column("value").to_pylist() == [None, [(2, "c")]]
+    assert table.encode(batch)[1] == stored
+
+
 WIDER: list[tuple[Any, Any, Any]] = [
     (int, 3, float),
     (int, 3, int | None),
@@ -496,6 +536,8 @@ WRONG: list[tuple[Any, list[Any], str]] = [
     (int, [1, None], "value holds 1 nulls: drop such rows"),
     (Old, [{"a": None}], r"value\.a holds 1 nulls, but its type is not optional"),
     (Old, [{"a": 1}, None], "value holds 1 nulls, but its type is not optional"),
+    (Place, [{"x": None, "y": "y", "z": None}], r"value\.x holds 1 nulls"),
+    (Mixed, [{"a": None, "b": 1}], r"value\.a holds 1 nulls"),
     (list[Old], [[{"a": 1}, {"a": None}]], r"value\[\]\.a holds 1 nulls"),
     (dict[str, int], [[("a", None)]], r"value\.value holds 1 nulls"),
     (Colour, ["r", "green"], "value holds 'green', which is no enum Colour"),
@@ -547,6 +589,7 @@ CELLS: dict[Any, st.SearchStrategy[Any]] = {
 
 
 @pytest.mark.parametrize("columns", COLUMNS, ids=["fixed", "other"])
+@settings(max_examples=40)
 @given(data=st.data())
 def test_columnar_state_comes_back_byte_by_byte(
     columns: dict[str, Any], data: st.DataObject, tmp_path_factory: Any
