@@ -46,6 +46,9 @@ def _is_list(kind: Any) -> bool:
 
 
 def _plain(column: Any, wanted: Any, where: str) -> Any:
+    if pa.types.is_duration(wanted) and pa.types.is_int64(column.type):
+        # What readers of Parquet that know no spans of time make of them.
+        return column.cast(wanted)
     if not any(kind(wanted) and kind(column.type) for kind in _KINDS):
         raise UsageError(f"{where} holds {column.type} where {wanted} belongs: cast it")
     if pa.types.is_timestamp(column.type) and column.type.tz is None:
