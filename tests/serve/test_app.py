@@ -290,11 +290,11 @@ def test_who_waits_for_a_checkpoint_is_answered_when_it_comes(job: QueriedJob, s
     served = serve(job, interval=0.02)
     ask(served, f"{ORDERS}/total?key=1")
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(ask, served, f"{ORDERS}/total?key=1&min_checkpoint={first + 1}&wait=30")
+        waiting = pool.submit(ask, served, f"{ORDERS}/total?key=1&min_checkpoint={first + 1}&wait=60")
         assert ask(served, f"{ORDERS}/total?key=1").json["checkpoint"] == first
         assert not waiting.done()
         job.checkpoint(entries_of(filled(1, rows=3)))
-        assert waiting.result().json["value"] == 3.0
+        assert waiting.result(timeout=30).json["value"] == 3.0
 
 
 def test_too_many_at_once_are_turned_away_and_the_loop_stays_free(job: QueriedJob, serve: Serve) -> None:
@@ -375,5 +375,6 @@ def test_the_last_of_a_job_is_not_the_last_of_the_server(job: QueriedJob, serve:
     served = serve(job, interval=0.02)
     assert ask(served, f"{ORDERS}/total?key=1").status == 200
     job.store.delete([entry.path for entry in job.store.list("orders/") if "/pins/" not in entry.path])
-    until(lambda: ask(served, f"{ORDERS}/total?key=1").status == 404)
+    until(lambda: served.jobs.get("orders") is None)
+    assert ask(served, f"{ORDERS}/total?key=1").status == 404
     assert ask(served, "/healthz").status == 200
