@@ -124,6 +124,7 @@ def create_savepoint(
                 max_tasks=max(o.max_parallelism for o in record.operators.values())
                 if record.operators
                 else 1,
+                options=request.options,
                 **facts,
             )
     return MadeSavepoint(target.url, made)

@@ -21,15 +21,21 @@ from stateflow.checkpoint.records import OperatorListState, Record, Shard
 from stateflow.checkpoint.rescale import rescaled
 from stateflow.checkpoint.roots import open_store
 from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.spark.place import place_of
 from stateflow.spark.state_tables.export import export_state
 from stateflow.spark.state_tables.frames import read_state, table_frame, told
+from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at, snapshot_of
 from stateflow.spark.state_tables.source import register
+from stateflow.state.backends import Backends
+from stateflow.state.encoding import group_range
 from stateflow.state.keygroups import xxhash64
+from stateflow.state.options import RocksOptions
 from stateflow.state.serializers import serializer_for
 from tests.spark.holding import T0, Held, Holding, plain
 
 USER = (("user", "int"),)
+OPEN = Backends(RocksOptions())
 WEEK = 7 * 86_400 * 1_000_000
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -203,6 +209,15 @@ def test_a_halved_shard_shows_only_what_it_owns(spark: SparkSession, holding: Ho
     assert {row["user"] for row in found} == {
         user for user in range(100) if shard.first <= xxhash64(user) % 16 <= shard.last
     }
+
+
+def test_an_opened_shard_gives_nothing_of_its_siblings_whatever_is_asked(holding: Holding) -> None:
+    operator = holding.operator(USER, count(range(100)), parallelism=1)
+    half = rescaled(operator, 2, "x").shards[1][0]
+    assert (half.first, half.physical_first) == (8, 0)
+    with OpenedShard(place_of(holding.options, holding.root, "orders", 0, 1), half, OPEN) as opened:
+        groups = {int.from_bytes(key[:2], "big") for key, _ in opened.scan([group_range(0, 15)])}
+    assert groups == set(range(8, 16))
 
 
 def test_a_key_opens_only_its_shard(spark: SparkSession, holding: Holding) -> None:

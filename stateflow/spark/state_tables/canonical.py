@@ -44,9 +44,8 @@ from stateflow.checkpoint.transfer import Transfer, transfer
 from stateflow.config import Options
 from stateflow.errors import StateflowError
 from stateflow.spark.failures import translated
-from stateflow.spark.place import TaskPlace
+from stateflow.spark.place import TaskPlace, place_of
 from stateflow.spark.state_tables.shards import OpenedShard
-from stateflow.spark.state_tables.snapshots import reading_place
 from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
 from stateflow.spark.worker import marked, spare_the_collector
 from stateflow.state.backend import OpenShard
@@ -93,7 +92,7 @@ def create_canonical(
     chosen = replace(options or Options(), storage_options=dict(storage_options))
     target = open_store(target_url, storage_options, fsync=chosen.local_fsync)
     require_vacant(target)
-    place = reading_place(chosen, open_store(root_url, storage_options).url, job, record.slot)
+    place = place_of(chosen, open_store(root_url, storage_options).url, job, 0, record.slot)
     attempt = ids()
     parts = tuple(_parts(record, split_bytes, max_tasks))
     facts = {"job": job, "checkpoint": str(record.slot), "savepoint": name}

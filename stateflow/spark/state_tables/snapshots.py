@@ -14,11 +14,11 @@ from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.records import Owner, Record, Savepoint
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import read_savepoint, resolved
-from stateflow.config import Options, cache_folder, load
+from stateflow.config import Options, load
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UsageError
 from stateflow.job import Job
 from stateflow.restore.origin import find_origin
-from stateflow.spark.place import TaskPlace
+from stateflow.spark.place import TaskPlace, place_of
 from stateflow.spark.state_tables.tables import Part, Table, table_of
 from stateflow.state.backends import open_backend
 
@@ -80,7 +80,7 @@ class Snapshot:
     """The job, when it is one of its checkpoints."""
 
     def place(self) -> TaskPlace:
-        return reading_place(self.options, self.standing.url, self.standing.job, self.record.slot)
+        return place_of(self.options, self.standing.url, self.standing.job, 0, self.record.slot)
 
     def table(self, operator: str, state: str) -> tuple[Table, list[Part]]:
         """The table of one state and all its parts. NotFoundError names what there is."""
@@ -144,23 +144,6 @@ def savepoint_snapshot(savepoint: Savepoint, url: str, options: Options) -> Snap
     """A savepoint that has been read already."""
     standing = Standing(f"the savepoint {url}", url, "", savepoint.record.slot, savepoint.id)
     return Snapshot(standing, resolved(savepoint, url), savepoint, options)
-
-
-def reading_place(options: Options, root: str, job: str, slot: int) -> TaskPlace:
-    """Where tasks find the files of a snapshot, and where they work; they write nothing there."""
-    cache = Path(options.cache_dir) if options.cache_dir else cache_folder()
-    return TaskPlace(
-        root=root,
-        job=job,
-        epoch=0,
-        slot=slot,
-        cache_dir=str(cache.absolute() / "state"),
-        cache_bytes=options.cache_size,
-        scratch_dir=str(Path(options.scratch_dir or cache / "scratch").absolute()),
-        upload_threads=options.upload_threads,
-        fsync=options.local_fsync,
-        storage_options=dict(options.storage_options),
-    )
 
 
 STORAGE = "storage."
