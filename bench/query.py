@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import random
 import subprocess
 import sys
@@ -163,10 +164,9 @@ def serving(root: Path, folder: Path) -> Iterator[tuple[str, str]]:
         "--job",
         "bench",
     ]
-    # By a word on stdout it says that it is there.
-    with subprocess.Popen(
-        [*command, "--port", "0", "-o", "json"], cwd=folder, stdout=subprocess.PIPE, text=True
-    ) as process:
+    command += ["--port", "0", "-o", "json"]
+    environment = {**os.environ, "STATEFLOW_CACHE_DIR": str(folder / "cache")}
+    with subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             said = json.loads(process.stdout.readline())
