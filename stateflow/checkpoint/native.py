@@ -144,7 +144,7 @@ def grouped(
         groups: list[list[FileRef]] = [[]]
         filled = 0
         for taken, ref in enumerate(by_size, 1):
-            if groups[-1] and filled + ref.size > container_bytes:
+            if filled + ref.size > container_bytes:
                 groups.append([])
                 filled = 0
             groups[-1].append(ref)

@@ -199,8 +199,7 @@ def claim_savepoint(
         if errors:
             raise CorruptError(errors[0])
     except (NotFoundError, CorruptError):
-        if stands == body:
-            _withdraw(store, body)
+        _withdraw(store, body)
         raise
     return before
 
@@ -270,7 +269,7 @@ def _claimed_for_disposal(store: Store, claim: SavepointClaim) -> bytes:
         raise _missing(store)
     body = encode(claim)
     stands = create_once(store, SAVEPOINT_CLAIM, body)
-    if stands == body and _id_of(store) not in (before, None):
+    if _id_of(store) not in (before, None):
         _withdraw(store, body)
         raise UsageError(
             f"another savepoint was made in {store.url} meanwhile: dispose of it again if that one is to go too"
