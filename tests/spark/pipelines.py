@@ -68,6 +68,7 @@ class Workbench:
     ) -> RunReport:
         allow = options.pop("allow_non_restored_state", False)
         drain, stop_after = options.pop("drain", False), options.pop("stop_after", 0)
+        takeover = options.pop("takeover", False)
         stop = threading.Event()
 
         def listen(report: BatchReport) -> None:
@@ -91,6 +92,7 @@ class Workbench:
             listener=listen,
             stop=stop,
             drain=drain,
+            takeover=takeover,
         )
         return run(request)
 

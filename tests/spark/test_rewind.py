@@ -1,0 +1,191 @@
+"""Outputs that go back with the state: to the very rows that the table had, in one commit, or not at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.config import load
+from stateflow.errors import DisagreementError
+from stateflow.job import Job
+from stateflow.spark.shipping import by_value
+from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
+from stateflow.spark.sinks.delta_rewind import found_rewind
+from tests.spark import pipelines
+from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
+from tests.spark.sink_places import contents, versions
+
+APP = "stateflow/uuid/totals"
+
+
+def commit(
+    version: int, slot: int | None = None, *, changes: bool = True, reshapes: bool = False
+) -> LoggedCommit:
+    return LoggedCommit(version, {APP: slot} if slot is not None else {}, changes, reshapes, "WRITE")
+
+
+LOG = [commit(5, 9), commit(4, 8), commit(3, 6), commit(2, 5), commit(1), commit(0, reshapes=True)]
+
+
+@pytest.mark.parametrize(("wanted", "to"), [(9, (5, 0)), (8, (4, 1)), (5, (2, 3)), (None, (1, 4))], ids=str)
+def test_the_version_to_go_back_to_is_the_one_with_the_slot(wanted: int | None, to: tuple[int, int]) -> None:
+    assert found_rewind(LOG, APP, wanted, "t") == to
+
+
+def test_what_others_wrote_since_is_never_undone_but_what_they_wrote_before_stays() -> None:
+    assert found_rewind([commit(4, 8), commit(3, 6), commit(2), commit(1, 5)], APP, 6, "t") == (3, 1)
+    with pytest.raises(DisagreementError, match=r"version 2 .*wrote to it since"):
+        found_rewind([commit(3, 6), commit(2), commit(1, 5)], APP, 5, "t")
+    with pytest.raises(DisagreementError, match="changed its schema"):
+        found_rewind([commit(3, 6), commit(2, changes=False, reshapes=True), commit(1, 5)], APP, 5, "t")
+    with pytest.raises(DisagreementError, match="version 3"):
+        found_rewind([commit(3), commit(2, 6), commit(1)], APP, None, "t")
+
+
+def test_maintenance_that_changes_no_rows_is_no_obstacle() -> None:
+    assert found_rewind([commit(3, 6), commit(2, changes=False), commit(1, 5)], APP, 5, "t") == (1, 1)
+
+
+def test_a_slot_that_the_log_has_forgotten_is_refused() -> None:
+    with pytest.raises(DisagreementError, match="no commit of slot 4"):
+        found_rewind(LOG, APP, 4, "t")
+    with pytest.raises(DisagreementError, match="no commit of slot 5"):
+        found_rewind(LOG[:2], APP, 5, "t")
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
+    by_value([pipelines])
+    return Workbench(spark, tmp_path)
+
+
+def pipeline(bench: Workbench) -> sf.Pipeline:
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("orders", ORDER), Order)
+        totals = rows.key_by("user", order_by="ts").process("sum", Sum)
+        totals.append("log", sf.delta(str(bench.folder / "log")))
+        totals.upsert("latest", sf.delta(str(bench.folder / "latest")), keys=["user"])
+
+    return orders
+
+
+def feed(bench: Workbench, batches: range) -> None:
+    for batch in batches:
+        bench.rows("orders", [Order(user, "a", 1.0 + user, at(batch)) for user in range(3)])
+
+
+def options(bench: Workbench) -> Any:
+    given = {
+        "checkpoint_dir": str(bench.folder / "root"),
+        "cache_dir": str(bench.folder / "cache"),
+        "scratch_dir": str(bench.folder / "scratch"),
+        "local_fsync": False,
+        "retained_checkpoints": 20,
+    }
+    return load(code=given, env={}, folder=bench.folder)
+
+
+def tables(spark: SparkSession, bench: Workbench) -> tuple[list[Any], list[Any]]:
+    return contents(spark, bench.folder / "log"), contents(spark, bench.folder / "latest")
+
+
+def test_state_and_outputs_go_back_together_and_come_forward_to_the_same(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    orders, job = pipeline(bench), Job(str(bench.folder / "root"), "orders")
+    feed(bench, range(2))
+    bench.run(orders, retained_checkpoints=20)
+    early, at_two = job.checkpoints()[-1].slot, tables(spark, bench)
+    feed(bench, range(2, 4))
+    bench.run(orders, retained_checkpoints=20)
+    late, at_four = job.checkpoints()[-1].slot, tables(spark, bench)
+    assert at_two != at_four
+    before = versions(bench.folder / "log")
+    plan = job.restore(f"checkpoint:{early}", orders, options=options(bench), rewind_sinks=True)
+    assert {sink.action for sink in plan.sinks} == {"rewinds"}
+    done = plan.apply()
+    assert done.sinks == {"log": "committed", "latest": "committed"}
+    assert tables(spark, bench) == at_two
+    assert versions(bench.folder / "log") == before + 1
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{bench.folder / 'log'}`").first()
+    assert history is not None
+    assert history["operation"] == "RESTORE"
+    bench.run(orders, retained_checkpoints=20)
+    assert tables(spark, bench) == at_four
+    # And to the other timeline, whose rows are still in the table's log.
+    job.restore(f"checkpoint:{late}", orders, options=options(bench), rewind_sinks=True).apply()
+    assert tables(spark, bench) == at_four
+    feed(bench, range(4, 5))
+    bench.run(orders)
+    assert len(tables(spark, bench)[0]) == 15
+
+
+def test_without_rewinding_the_plan_says_that_output_will_come_twice(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    orders, job = pipeline(bench), Job(str(bench.folder / "root"), "orders")
+    feed(bench, range(2))
+    bench.run(orders, retained_checkpoints=20)
+    first = job.checkpoints()[-2].slot
+    plan = job.restore(f"checkpoint:{first}", orders, options=options(bench))
+    assert any("delivered again" in sink.note for sink in plan.sinks)
+    assert "delivered again" in str(plan)
+    plan.apply()
+    bench.run(orders)
+    assert len(contents(spark, bench.folder / "log")) == 9
+
+
+def test_a_table_that_others_have_written_to_stops_the_restore_before_it_is_decided(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    orders, job = pipeline(bench), Job(str(bench.folder / "root"), "orders")
+    feed(bench, range(2))
+    bench.run(orders, retained_checkpoints=20)
+    first = job.checkpoints()[-2].slot
+    spark.createDataFrame([(99, 1.0)], "user long, total double").write.format("delta").mode("append").save(
+        str(bench.folder / "log")
+    )
+    rows = tables(spark, bench)
+    with pytest.raises(DisagreementError, match="not of this job"):
+        job.restore(f"checkpoint:{first}", orders, options=options(bench), rewind_sinks=True).apply()
+    assert tables(spark, bench) == rows
+    head = job.log().head
+    assert head is not None
+    assert head.kind == "checkpoint"
+    assert job.log().pending == ()
+
+
+def test_a_restore_that_dies_between_two_tables_is_carried_out_by_the_next_run(
+    spark: SparkSession, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stateflow.spark.sinks import delta_rewind
+    from stateflow.spark.sinks.kinds import COMMITS
+
+    orders, job = pipeline(bench), Job(str(bench.folder / "root"), "orders")
+    feed(bench, range(2))
+    bench.run(orders, retained_checkpoints=20)
+    early, at_two = job.checkpoints()[-1].slot, tables(spark, bench)
+    feed(bench, range(2, 3))
+    bench.run(orders, retained_checkpoints=20)
+    at_three = tables(spark, bench)
+    calls: list[str] = []
+
+    def dies(*arguments: Any, **named: Any) -> Any:
+        if calls:
+            raise KeyboardInterrupt
+        calls.append("first")
+        return delta_rewind.carry_out(*arguments, **named)
+
+    monkeypatch.setitem(COMMITS, delta_rewind.KIND, dies)
+    with pytest.raises(KeyboardInterrupt):
+        job.restore(f"checkpoint:{early}", orders, options=options(bench), rewind_sinks=True).apply()
+    monkeypatch.setitem(COMMITS, delta_rewind.KIND, delta_rewind.carry_out)
+    assert tables(spark, bench) not in (at_two, at_three)
+    bench.run(orders, retained_checkpoints=20, takeover=True)
+    assert tables(spark, bench) == at_three
+    assert DeltaLog(spark, str(bench.folder / "log")).begin().slot_of("nobody") is None
