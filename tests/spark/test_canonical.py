@@ -337,7 +337,7 @@ def test_a_key_group_too_large_for_a_row_group_is_in_several(
     monkeypatch.setattr(table_files, "CHUNK_ROWS", 50)
     monkeypatch.setattr(table_files, "GROUP_ROWS", 80)
     monkeypatch.setattr(table_files, "MOST_ROWS", 100)
-    writer._ahead = 50
+    monkeypatch.setattr(table_files, "_AHEAD", 50)
     writer.write(3, entries(3, 20))
     writer.write(5, entries(5, 270))
     writer.write(6, entries(6, 10))
@@ -441,7 +441,11 @@ def test_duckdb_opens_every_table(tables: str) -> None:
              "raw": "BLOB", "weights": "MAP(VARCHAR, DOUBLE)"}  # fmt: skip
     for state, type_ in types.items():
         assert set(rows(state, "typeof(value)")) == {(type_,)}
-    assert rows("profile", "value.name, value.tags, epoch_us(value.last)")[0] == ("é", ["a", "b"], MICROS)
+    assert rows("profile", "value['name'], value['tags'], epoch_us(value['last'])")[0] == (
+        "é",
+        ["a", "b"],
+        MICROS,
+    )
 
     for state in tables_of_kinds():
         rows(state, "*")
