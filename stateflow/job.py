@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import inspect as signatures
-import os
-import socket
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -32,7 +28,7 @@ from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import Log, list_jobs, read_epochs, read_identity, read_log
 from stateflow.checkpoint.pins import list_pins, pin, release, tags
-from stateflow.checkpoint.records import Owner, Pin, Record
+from stateflow.checkpoint.records import Pin, Record
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import retained_by_age
 from stateflow.checkpoint.roots import open_store
@@ -43,6 +39,7 @@ from stateflow.checkpoint.verification import Finding
 from stateflow.checkpoint.verification import verify as verify_job
 from stateflow.checkpoint.writer import Writer, continued_draft
 from stateflow.errors import BusyError, NotFoundError, UsageError
+from stateflow.identity import this_process
 from stateflow.restore.origin import slot_named
 from stateflow.status import JobStatus, status_of
 
@@ -193,7 +190,7 @@ class Job:
             return self._stopped(epoch, "not running")
         request = StopRequest(
             epoch=epoch,
-            by=whoever(self.new_id),
+            by=this_process(run=self.new_id()),
             reason=reason,
             drain=drain,
             at=self.clock(),
@@ -227,7 +224,7 @@ class Job:
         log = self.log()
         if any(record.carries_state for record in log.pending):
             claim(
-                self.store, self.layout, owner=whoever(self.new_id), ids=self.new_id, clock=self.clock,
+                self.store, self.layout, owner=this_process(run=self.new_id()), ids=self.new_id, clock=self.clock,
                 carry_out=self._recovery(),
             )  # fmt: skip
             log = self.log()
@@ -238,7 +235,7 @@ class Job:
         kind, _, rest = checkpoint.partition(":")
         slot = slot_named(kind, rest, self, self.log())
         return pin(
-            self.store, self.layout, slot, kind="tag", owner=whoever(self.new_id), ids=self.new_id,
+            self.store, self.layout, slot, kind="tag", owner=this_process(run=self.new_id()), ids=self.new_id,
             clock=self.clock, name=name, reason=note,
         )  # fmt: skip
 
@@ -265,7 +262,7 @@ class Job:
         """
         from stateflow.savepointing import SavepointRequest, create_savepoint
 
-        owner = request.pop("owner", None) or whoever(self.new_id)
+        owner = request.pop("owner", None) or this_process(run=self.new_id())
         wanted = SavepointRequest(self, options or self._options(), owner, kind, **request)
         return create_savepoint(wanted, progress)
 
@@ -295,7 +292,7 @@ class Job:
                 origin=find_origin(origin, whose, self.storage_options),
                 options=options or self._options(),
                 parameters=parameters or {},
-                owner=request.pop("owner", None) or whoever(self.new_id),
+                owner=request.pop("owner", None) or this_process(run=self.new_id()),
                 **request,
             )
         )
@@ -319,7 +316,7 @@ class Job:
             self.store,
             self.layout,
             draft,
-            owner=whoever(self.new_id, note=note),
+            owner=this_process(run=self.new_id(), note=note),
             ids=self.new_id,
             clock=self.clock,
             carry_out=self._recovery(),
@@ -333,7 +330,7 @@ class Job:
         return delete_job(
             self.store,
             self.layout,
-            owner=whoever(self.new_id, note=note),
+            owner=this_process(run=self.new_id(), note=note),
             ids=self.new_id,
             clock=self.clock,
             dispose=self._disposal(),
@@ -387,7 +384,7 @@ class Job:
             self.store,
             self.layout,
             slot,
-            owner=whoever(self.new_id),
+            owner=this_process(run=self.new_id()),
             ids=self.new_id,
             clock=self.clock,
             probe=probe or self._asked(conf or {}),
@@ -429,13 +426,13 @@ class Job:
         if identity is None:
             raise self._unknown()
         return dispose_claimed(
-            self.storage_options, job=identity.uuid, owner=whoever(self.new_id), clock=self.clock
+            self.storage_options, job=identity.uuid, owner=this_process(run=self.new_id()), clock=self.clock
         )
 
     def _refuse_while_live(self, takeover: bool) -> None:
         if not takeover:
             refuse_while_live(
-                self.store, self.layout, whoever(self.new_id), patience=self._patience,
+                self.store, self.layout, this_process(run=self.new_id()), patience=self._patience,
                 monotonic=self._monotonic, sleep=self._sleep,
             )  # fmt: skip
 
@@ -491,11 +488,3 @@ def known_parameters(pipeline: Pipeline, record: Record | None) -> dict[str, str
     accepted = list(signatures.signature(pipeline.function).parameters.values())[1:]
     names = {p.name for p in accepted if p.kind is not p.VAR_KEYWORD}
     return {name: value for name, value in record.parameters.items() if name in names}
-
-
-def whoever(ids: Callable[[], str], note: str = "") -> Owner:
-    """This process, as the owner of what it writes."""
-    user = ""
-    with suppress(Exception):  # a container may have no name for its user
-        user = getpass.getuser()
-    return Owner(run=ids(), host=socket.gethostname(), pid=os.getpid(), user=user, note=note)

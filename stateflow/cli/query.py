@@ -44,7 +44,7 @@ def query(
     import time
     import uuid
 
-    from stateflow.job import whoever
+    from stateflow.identity import this_process
     from stateflow.reading import checkpoint_reader, place_of, savepoint_reader
 
     if savepoint is not None and checkpoint != "latest":
@@ -58,7 +58,7 @@ def query(
     opened = (
         savepoint_reader(place, savepoint, job)
         if savepoint is not None
-        else checkpoint_reader(place, job, checkpoint, owner=whoever(ids), ids=ids)
+        else checkpoint_reader(place, job, checkpoint, owner=this_process(run=ids()), ids=ids)
     )
     with opened as reader:
         target = reader.target(operator, state)

@@ -78,9 +78,9 @@ def restore(
 
     Into a job that does not exist yet it is a fork. What follows the snapshot stays as another timeline.
     """
-    import uuid
 
-    from stateflow.job import Job, whoever
+    from stateflow.identity import this_process
+    from stateflow.job import Job
     from stateflow.pipelines import load_pipeline
 
     options = configured(root, option, debug=debug)
@@ -113,7 +113,7 @@ def restore(
         parallelism=parallelism or 0,
         max_parallelism=max_parallelism or 0,
         takeover=takeover,
-        owner=whoever(lambda: uuid.uuid4().hex, note=note),
+        owner=this_process(note=note),
         conf=pairs(conf, "--conf"),
     )
     if not yes:

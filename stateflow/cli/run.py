@@ -120,8 +120,8 @@ def run(
         if options.progress:
             show.print(batch_line(body), markup=False, soft_wrap=True)
 
+    from stateflow.identity import this_process
     from stateflow.job import Job
-    from stateflow.spark.runner import own_identity
     from stateflow.spark.shipping import by_value
 
     cluster = master is not None and not master.startswith("local")
@@ -138,7 +138,7 @@ def run(
         conf=spark_conf,
         until=bound,
         allow_non_restored_state=allow_non_restored_state,
-        owner=own_identity(note=note),
+        owner=this_process(note=note),
         takeover=takeover,
         drain=final,
         user_paths=[str(loaded.folder)],

@@ -178,11 +178,10 @@ def dispose(
 ) -> None:
     """Deletes a savepoint. One that a job has claimed is the job's own, and refused."""
     import time
-    import uuid
 
     from stateflow.checkpoint.roots import open_store
     from stateflow.checkpoint.savepoints import dispose_savepoint, read_savepoint
-    from stateflow.job import whoever
+    from stateflow.identity import this_process
 
     options = configured(root, debug=debug)
     store = open_store(place, options.storage_options)
@@ -194,9 +193,7 @@ def dispose(
         _show(store.url, savepoint)
         err().print("Nothing was done: --yes deletes it.", markup=False)
         return
-    freed = dispose_savepoint(
-        store, owner=whoever(lambda: uuid.uuid4().hex), clock=lambda: time.time_ns() // 1000
-    )
+    freed = dispose_savepoint(store, owner=this_process(), clock=lambda: time.time_ns() // 1000)
     if output == "json":
         document({"place": store.url, "disposed": True, "bytes": freed})
         return

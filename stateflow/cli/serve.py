@@ -62,7 +62,7 @@ def serve(
         )
     import msgspec
 
-    from stateflow.job import whoever
+    from stateflow.identity import this_process
     from stateflow.reading import place_of
     from stateflow.serve.access import from_file, single
     from stateflow.serve.follow import FollowedJobs
@@ -78,7 +78,7 @@ def serve(
     def ids() -> str:
         return uuid.uuid4().hex
 
-    owner = whoever(ids)
+    owner = this_process(run=ids())
     owner = msgspec.structs.replace(owner, note=note_of_process(process_start(owner.pid) or ""))
     jobs = FollowedJobs(place, owner=owner, ids=ids, only=job or (), open_shards=open_shards)
     server = StateServer(jobs, access, host=host, port=port, max_queries=max_queries, interval=interval)

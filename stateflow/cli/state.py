@@ -53,7 +53,7 @@ def export(
     debug: Debug = False,
 ) -> None:
     """Writes one state of a checkpoint or a savepoint as a table."""
-    from stateflow.job import whoever
+    from stateflow.identity import this_process
     from stateflow.spark.session import build_session
     from stateflow.spark.state_tables.export import export_state
     from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
@@ -70,7 +70,7 @@ def export(
         state,
         to,
         cast(Any, form),
-        owner=whoever(lambda: uuid.uuid4().hex),
+        owner=this_process(),
         ids=lambda: uuid.uuid4().hex,
         clock=lambda: time.time_ns() // 1000,
         overwrite=overwrite,
@@ -108,7 +108,7 @@ def erase(
     Older checkpoints and tags hold the key and go with it; savepoints that may hold it are listed, for their owners.
     """
     from stateflow.erasing import plan_erase
-    from stateflow.job import whoever
+    from stateflow.identity import this_process
 
     options = configured(root, option, debug=debug)
     plan = plan_erase(job_of(options, job), key, options, operator=operator)
@@ -133,7 +133,7 @@ def erase(
             ]
         )
     if yes:
-        done = plan.apply(whoever(lambda: uuid.uuid4().hex, note=note), takeover=takeover)
+        done = plan.apply(this_process(note=note), takeover=takeover)
         body |= {"erased": True, "record": done.checkpoint, "entries": done.entries}
     if output == "json":
         document(body)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import getpass
 import logging
 import os
 import shutil
 import signal
-import socket
 import tempfile
 import threading
 import time
@@ -36,6 +34,7 @@ from stateflow.config import Options, cache_folder
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.flow import Flow, Pipeline
 from stateflow.heart import Heart
+from stateflow.identity import this_process
 from stateflow.metrics import numbers, reporter
 from stateflow.operators.compatibility import check_flow
 from stateflow.spark.availability import check_available
@@ -116,7 +115,7 @@ class _Run:
         self.store: Store = open_store(
             self.options.checkpoint_dir, self.options.storage_options, fsync=self.options.local_fsync
         )
-        self.owner = request.owner or own_identity()
+        self.owner = request.owner or this_process()
         self.stop = request.stop
         self._known_epoch = 0
         cache = Path(self.options.cache_dir) if self.options.cache_dir else cache_folder()
@@ -416,23 +415,6 @@ def _sigterm_sets(stop: threading.Event) -> Any:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def own_identity(*, dag_run: str = "", task: str = "", note: str = "") -> Owner:
-    """Who this process is."""
-    with suppress(Exception):
-        return Owner(
-            run=uuid.uuid4().hex, host=socket.gethostname(), pid=os.getpid(), user=getpass.getuser(),
-            dag_run=dag_run, task=task, note=note,
-        )  # fmt: skip
-    return Owner(
-        run=uuid.uuid4().hex,
-        host=socket.gethostname(),
-        pid=os.getpid(),
-        dag_run=dag_run,
-        task=task,
-        note=note,
-    )
 
 
 def _micros() -> int:

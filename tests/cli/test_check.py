@@ -93,11 +93,15 @@ def test_states_that_come_and_go_are_told(command: Command, root: Path, file: Pa
     assert operators[0]["states"] == {"total": "kept", "seen": "new", "count": "renamed from orders"}
 
 
-def test_another_parallelism_does_not_fit(command: Command, root: Path, file: Path) -> None:
+def test_another_parallelism_fits_up_to_the_number_of_key_groups(
+    command: Command, root: Path, file: Path
+) -> None:
     made_job(root)
-    said = command("check", f"{file}:orders", "--checkpoint-dir", root, "--parallelism", "4")
+    fits = command("check", f"{file}:orders", "--checkpoint-dir", root, "--parallelism", "4")
+    assert fits.code == 0
+    said = command("check", f"{file}:orders", "--checkpoint-dir", root, "--parallelism", "200")
     assert said.code == 4
-    assert "parallelism 1, not 4" in said.err
+    assert "use 1 to 128, its max_parallelism" in said.err
 
 
 def test_a_job_that_is_not_there_yet_is_new(command: Command, root: Path, file: Path) -> None:

@@ -1,0 +1,27 @@
+"""Who this process is, when it writes records, claims and pins."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import uuid
+from contextlib import suppress
+
+from stateflow.checkpoint.records import Owner
+
+
+def this_process(*, run: str = "", dag_run: str = "", task: str = "", note: str = "") -> Owner:
+    """`run` tells apart what one process does; it is made up when it is not given."""
+    user = ""
+    with suppress(Exception):  # a container may have no name for its user
+        user = getpass.getuser()
+    return Owner(
+        run=run or uuid.uuid4().hex,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        user=user,
+        dag_run=dag_run,
+        task=task,
+        note=note,
+    )
