@@ -99,6 +99,12 @@ class LocalStore:
                 with source.open("rb") as reader, target.open("xb") as writer:
                     shutil.copyfileobj(reader, writer, 1 << 20)
 
+    def write(self, path: str, pieces: Callable[[], Iterable[bytes | memoryview]]) -> None:
+        """A file under a unique name, from pieces; nothing is stored when they end with an error."""
+        target = self._at(path)
+        with self._errors(target, path):
+            self._publish(target, pieces, os.replace)
+
     def copy(self, source: str, target: str) -> None:
         from_, to = self._at(source), self._at(target)
         with self._errors(to, target):
@@ -153,7 +159,12 @@ class LocalStore:
     def _at(self, path: str) -> Path:
         return self._root / checked_path(path)
 
-    def _publish(self, target: Path, content: bytes | Path, place: Callable[[Path, Path], object]) -> None:
+    def _publish(
+        self,
+        target: Path,
+        content: bytes | Path | Callable[[], Iterable[bytes | memoryview]],
+        place: Callable[[Path, Path], object],
+    ) -> None:
         for _ in range(_TRIES):
             temp = target.parent / f"{TEMP}{self._unique()}"
             try:
@@ -167,6 +178,8 @@ class LocalStore:
                 with os.fdopen(descriptor, "wb", closefd=False) as file:
                     if isinstance(content, bytes):
                         file.write(content)
+                    elif callable(content):
+                        file.writelines(content())
                     else:
                         with content.open("rb") as source:
                             shutil.copyfileobj(source, file, 1 << 20)

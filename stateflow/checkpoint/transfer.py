@@ -18,11 +18,12 @@ from typing import Any, TypeVar
 import xxhash
 
 from stateflow.checkpoint.files import checksum
+from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.store import Store, checked_path
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError
 
 THREADS = 8
-CHUNK = 16 << 20
+CHUNK, LOCAL_CHUNK = 16 << 20, 1 << 20
 
 Copy = Callable[[str, str], None]
 
@@ -133,19 +134,42 @@ def inside(source: Store, target: Store) -> Copy | None:
 
 def read_through(
     source: Store, path: str, start: int, size: int, xxh3: str, chunk: int = CHUNK
-) -> Iterator[bytes]:
-    """The bytes of a file, or of one inside a container, in pieces. CorruptError at the end when they are others."""
+) -> Iterator[bytes | memoryview]:
+    """The bytes of a file, or of one inside a container, in pieces, each good until the next is asked for.
+
+    CorruptError at the end when they are others than `xxh3` says (empty: not compared).
+    """
     digest = xxhash.xxh3_64()
     at = 0
-    while at < size:
-        piece = source.read_range(path, start + at, min(chunk, size - at))
-        if not piece:
-            raise CorruptError(f"{source.url}/{path} ends after {start + at} bytes instead of {start + size}")
+    for piece in _pieces(source, path, start, size, chunk):
         at += len(piece)
-        digest.update(piece)
+        if xxh3:
+            digest.update(piece)
         yield piece
+    if at < size:
+        raise CorruptError(f"{source.url}/{path} ends after {start + at} bytes instead of {start + size}")
     if xxh3 and digest.hexdigest() != xxh3:
         raise _damaged(source, path)
+
+
+def _pieces(source: Store, path: str, start: int, size: int, chunk: int) -> Iterator[bytes | memoryview]:
+    if source.local_root is None:
+        at = 0
+        while at < size and (piece := source.read_range(path, start + at, min(chunk, size - at))):
+            at += len(piece)
+            yield piece
+        return
+    # One buffer, small enough for the processor's cache: twice as fast as objects of many megabytes.
+    buffer = memoryview(bytearray(min(max(size, 1), LOCAL_CHUNK)))
+    try:
+        file = (source.local_root / checked_path(path)).open("rb", buffering=0)
+    except FileNotFoundError:
+        raise _missing(source, path) from None
+    with file:
+        file.seek(start)
+        while size > 0 and (got := file.readinto(buffer[: min(size, len(buffer))])):
+            size -= got
+            yield buffer[:got]
 
 
 @contextmanager
@@ -162,33 +186,51 @@ def scratch_folder(scratch: Path) -> Iterator[Path]:
 
 
 def _carry(item: Transfer, target: Store, local: Path, verify: bool) -> None:
-    if item.offset is None and item.source.local_root is not None:
-        there = item.source.local_root / item.source_path
-        if verify and item.xxh3:
-            _verify(item, there)
+    source, path, xxh3 = item.source, item.source_path, item.xxh3 if verify else ""
+    if isinstance(target, LocalStore) and (item.offset is not None or source.local_root is not None):
+        start, size = item.offset or 0, item.size
+        if item.offset is None and source.local_root is not None:
+            # All that is there, so that a file of another size is noticed.
+            size = _size(source, path, source.local_root)
+        target.write(item.target_path, lambda: read_through(source, path, start, size, xxh3))
+        return
+    if item.offset is None and source.local_root is not None:
+        there = source.local_root / path
+        _compare(item, there, verify)
         target.upload(there, item.target_path)
         return
     try:
         if item.offset is None:
-            item.source.download(item.source_path, local)
-            if verify and item.xxh3:
-                _verify(item, local)
+            source.download(path, local)
+            _compare(item, local, verify)
         else:
-            start, xxh3 = item.offset, item.xxh3 if verify else ""
             with local.open("xb") as file:
-                file.writelines(read_through(item.source, item.source_path, start, item.size, xxh3))
+                file.writelines(read_through(source, path, item.offset, item.size, xxh3))
         target.upload(local, item.target_path)
     finally:
         local.unlink(missing_ok=True)
 
 
-def _verify(item: Transfer, local: Path) -> None:
+def _compare(item: Transfer, local: Path, verify: bool) -> None:
+    if not (verify and item.xxh3):
+        return
     try:
         found = checksum(local)
     except FileNotFoundError:
-        raise NotFoundError(f"{item.source_path} does not exist in {item.source.url}") from None
+        raise _missing(item.source, item.source_path) from None
     if found != (item.size, item.xxh3):
         raise _damaged(item.source, item.source_path)
+
+
+def _size(source: Store, path: str, root: Path) -> int:
+    try:
+        return (root / path).stat().st_size
+    except FileNotFoundError:
+        raise _missing(source, path) from None
+
+
+def _missing(source: Store, path: str) -> NotFoundError:
+    return NotFoundError(f"{path} does not exist in {source.url}")
 
 
 def _damaged(source: Store, path: str) -> CorruptError:
