@@ -59,15 +59,35 @@ def _watch(owner: Any, name: str, before: str = "", after: str = "") -> None:
     setattr(owner, name, watched)
 
 
+def _watch_sinks(carry_out: Any) -> None:
+    """Each sink of a record: of an earlier run's between `carrying` and `carried`, of the run's own otherwise."""
+    recovering: list[bool] = []
+    recover, commit = carry_out.Sinks.recover, carry_out.commit
+
+    def recovered(*args: Any, **kwargs: Any) -> Any:
+        recovering.append(True)
+        try:
+            return recover(*args, **kwargs)
+        finally:
+            recovering.pop()
+
+    def committed(*args: Any, **kwargs: Any) -> Any:
+        passed("carrying" if recovering else "committing")
+        result = commit(*args, **kwargs)
+        passed("carried" if recovering else "committed")
+        return result
+
+    carry_out.Sinks.recover, carry_out.commit = recovered, committed
+
+
 def _watch_everything() -> None:
     from stateflow.checkpoint import claim, writer
-    from stateflow.spark import batch, loop, runner
+    from stateflow.spark import batch, carry_out
 
     _watch(claim, "claim_epoch", after="claimed")
     _watch(claim, "place_fence", after="fenced")
-    _watch(runner, "commit", before="carrying", after="carried")
+    _watch_sinks(carry_out)
     _watch(batch.Batch, "_collect", before="ran", after="acked")
     _watch(writer.Writer, "decide", before="prepared", after="decided")
-    _watch(loop, "commit", before="committing", after="committed")
     _watch(writer.Writer, "complete", before="delivered", after="completed")
     _watch(writer, "collect", before="collecting", after="collected")
