@@ -85,8 +85,11 @@ class RestoreRun:
     def _dispose_of_what_nothing_names(self, edited: Edited) -> None:
         """State so small that it travels in records leaves nothing of a claimed savepoint to own."""
         request, origin = self.request, self.origin
-        claimed = origin.savepoint is not None and request.claim_mode == "claim"
-        if claimed and origin.url not in bases([edited.record]):
+        if origin.savepoint is None or request.claim_mode != "claim":
+            return
+        # Of any record: an earlier restore from it may still be wanted.
+        slots = read_log(self.job.store, self.job.layout).slots.values()
+        if origin.url not in bases(slot.record for slot in slots if slot.record is not None):
             store = open_store(origin.url, self.job.storage_options)
             claim_savepoint(
                 store, job=edited.record.job, name=self.job.name, owner=request.owner, clock=_micros
@@ -192,14 +195,15 @@ class RestoreRun:
         """The snapshot's record with every file where this job keeps its own, or may read it for good."""
         origin = self.origin
         if origin.savepoint is not None and self.request.claim_mode == "claim" and not origin.canonical:
-            store = open_store(origin.url, self.job.storage_options)
-            claim_savepoint(
-                store, job=writer.job, name=self.job.name, owner=self.request.owner, clock=_micros
-            )
             naming = to_pin(read_log(writer.store, writer.layout), origin.url)
             if naming is not None:
                 # Claimed by an earlier restore: until the new record names it, only this keeps it from disposal.
                 self._held.enter_context(self._pinned(self.job, naming.slot))
+            # After the log was read: when no record named it there, a disposal that has ended is found by the claim.
+            store = open_store(origin.url, self.job.storage_options)
+            claim_savepoint(
+                store, job=writer.job, name=self.job.name, owner=self.request.owner, clock=_micros
+            )
             return record
         if origin.savepoint is None and origin.owner is not None and same_job(origin.owner, self.job):
             return record
