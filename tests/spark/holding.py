@@ -97,12 +97,15 @@ class Holding:
     folder: Path
     name: str = "orders"
     retained: int | None = None
+    root: str = ""
+    """Another place than `folder/root`."""
+    storage_options: Mapping[str, str] = field(default_factory=dict)
     writer: Writer = field(init=False)
     ticks: Any = field(default_factory=lambda: itertools.count(1))
 
     def __post_init__(self) -> None:
-        self.root = str(self.folder / "root")
-        self.store = open_store(self.root, fsync=False)
+        self.root = self.root or str(self.folder / "root")
+        self.store = open_store(self.root, self.storage_options, fsync=False)
         self.layout = JobLayout(self.name)
         self.writer = claim(
             self.store, self.layout, owner=self.owner, ids=self.ids, clock=self.clock,
@@ -124,6 +127,7 @@ class Holding:
             "cache_dir": str(self.folder / "cache"),
             "scratch_dir": str(self.folder / "scratch"),
             "local_fsync": False,
+            "storage_options": dict(self.storage_options),
         }
         return load(code=given, env={}, folder=self.folder)
 
@@ -131,7 +135,8 @@ class Holding:
     def given(self) -> dict[str, str]:
         """The same as options of a data source."""
         names = ("checkpoint_dir", "cache_dir", "scratch_dir")
-        return {name: str(getattr(self.options, name)) for name in names}
+        plain = {name: str(getattr(self.options, name)) for name in names}
+        return {**plain, **{f"storage.{name}": value for name, value in self.storage_options.items()}}
 
     def operator(
         self,

@@ -67,7 +67,8 @@ def holding(tmp_path: Path) -> Holding:
 def canonical(spark: SparkSession, holding: Holding, record: Record, **changes: Any) -> tuple[str, Savepoint]:
     url = changes.pop("target_url", str(holding.folder / "savepoint"))
     made = create_canonical(
-        spark, root_url=holding.root, job=holding.name, record=record, target_url=url, storage_options={}, name="s",
+        spark, root_url=holding.root, job=holding.name, record=record, target_url=url,
+        storage_options=holding.storage_options, name="s",
         owner=holding.owner, note="a note", ids=holding.ids, clock=holding.clock, options=holding.options, **changes,
     )  # fmt: skip
     return url, made

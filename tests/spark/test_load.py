@@ -43,7 +43,7 @@ def place(holding: Holding) -> TaskPlace:
     options, writer = holding.options, holding.writer
     return TaskPlace(
         holding.root, holding.name, writer.epoch, writer.next_slot, f"{options.cache_dir}/state", 1 << 30,
-        options.scratch_dir, fsync=False,
+        options.scratch_dir, fsync=False, storage_options=holding.storage_options,
     )  # fmt: skip
 
 

@@ -334,6 +334,22 @@ def test_what_does_not_exist_is_named_with_what_does(spark: SparkSession, holdin
     assert "read it without a schema of your own" in str(error)
 
 
+def test_what_is_not_given_comes_from_the_configuration(
+    holding: Holding, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    holding.checkpoint(totals=holding.operator(USER, count([1])))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="no checkpoint root: give the option checkpoint_dir"):
+        snapshot_of({"job": "orders"})
+    (tmp_path / "stateflow.toml").write_text('checkpoint_dir = "elsewhere"\nscratch_dir = "here"\n')
+    monkeypatch.setenv("STATEFLOW_CHECKPOINT_DIR", holding.root)
+    found = snapshot_of({"job": "orders", "storage.region": "x"})
+    assert found.record.operators.keys() == {"totals"}
+    assert found.options.scratch_dir == "here"
+    assert found.place().storage_options == {"region": "x"}
+    assert snapshot_of({"job": "orders", "root": holding.root}).record == found.record
+
+
 def test_a_checkpoint_that_is_collected_while_it_is_read_fails_the_read(
     spark: SparkSession, tmp_path: Path
 ) -> None:
