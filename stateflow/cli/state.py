@@ -1,9 +1,10 @@
-"""`stateflow state export|erase`: state as data, and a key that is to be forgotten."""
+"""`stateflow state export|import|erase`: state as data, and a key that is to be forgotten."""
 
 from __future__ import annotations
 
 import time
 import uuid
+from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
@@ -11,8 +12,10 @@ import typer
 from stateflow.cli.options import (
     Conf,
     Debug,
+    File,
     JobName,
     Output,
+    Parameters,
     Root,
     Settings,
     Yes,
@@ -21,7 +24,8 @@ from stateflow.cli.options import (
     pairs,
 )
 from stateflow.cli.output import document, err, facts, number, out, size
-from stateflow.cli.savepoint import named
+from stateflow.cli.savepoint import Kind, described, named
+from stateflow.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="State as tables, and keys that are to be forgotten.")
 
@@ -79,6 +83,104 @@ def export(
         document({"of": job, "operator": operator, "state": state, "to": to, "format": form, "rows": rows})
         return
     out().print(f"{number(rows)} rows of {operator}.{state} are in {to}", markup=False, soft_wrap=True)
+
+
+@app.command("import")
+def import_(
+    file: File,
+    to: Annotated[
+        str, typer.Option("--to", metavar="URL", help="A new folder: the savepoint.", show_default=False)
+    ],
+    tables: Annotated[
+        list[str],
+        typer.Option(
+            "--table",
+            metavar="OPERATOR.STATE=PATH",
+            help="Parquet of one state, with the columns that export gives; again for others.",
+            show_default=False,
+        ),
+    ],
+    like: Annotated[
+        str,
+        typer.Option(
+            "--like", metavar="JOB|URL", help="Whose other states and offsets are kept.", show_default=False
+        ),
+    ] = "",
+    checkpoint: Annotated[
+        str, typer.Option("--checkpoint", metavar="N|tag:NAME|latest", help="Of the job in --like.")
+    ] = "latest",
+    offset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--offset",
+            metavar="SOURCE=JSON",
+            help="Where a source begins, as Spark writes it.",
+            show_default=False,
+        ),
+    ] = None,
+    kind: Kind = "canonical",
+    parameter: Parameters = None,
+    note: Annotated[str, typer.Option("--note", help="Why: kept with it.", show_default=False)] = "",
+    conf: Conf = None,
+    option: Settings = None,
+    root: Root = None,
+    output: Output = "text",
+    debug: Debug = False,
+) -> None:
+    """Makes a savepoint of tables: state from elsewhere, or a snapshot's state with some of it edited.
+
+    `stateflow restore` then takes it like any other savepoint.
+    """
+    from stateflow.identity import this_process
+    from stateflow.job import known_parameters
+    from stateflow.pipelines import load_pipeline
+    from stateflow.spark.session import build_session
+    from stateflow.spark.shipping import by_value
+    from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
+    from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
+
+    options = configured(root, option, debug=debug)
+    loaded = load_pipeline(file, Path.cwd())
+    by_value([loaded.module])
+    snapshot = None
+    if like:
+        snapshot = (
+            savepoint_at(like, options) if "/" in like else checkpoint_of(like, named(checkpoint), options)
+        )
+    given = {
+        **known_parameters(loaded.pipeline, snapshot.record if snapshot else None),
+        **pairs(parameter, "-p"),
+    }
+    spark = build_session(f"stateflow import {to}", conf=pairs(conf, "--conf"))
+    frames: dict[str, dict[str, Any]] = {}
+    for what, path in pairs(tables, "--table").items():
+        uid, dot, state = what.partition(".")
+        if not dot:
+            raise UsageError(f"--table {what}={path} is not usable: write OPERATOR.STATE=PATH")
+        frames.setdefault(uid, {})[state] = spark.read.parquet(path)
+    made = build_savepoint(
+        spark,
+        BuildRequest(
+            pipeline=loaded.pipeline,
+            tables=frames,
+            to=to,
+            options=options,
+            owner=this_process(note=note),
+            parameters=given,
+            like=snapshot,
+            offsets=pairs(offset, "--offset"),
+            kind=cast(Any, kind),
+            note=note,
+        ),
+    )
+    if output == "json":
+        document(described(to, made))
+        return
+    out().print(
+        f"{to} is a {made.kind} savepoint; `stateflow restore JOB {file} --from {to}` starts from it",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 @app.command("erase")

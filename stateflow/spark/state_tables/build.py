@@ -1,0 +1,201 @@
+"""Savepoints of one's own making: state from any tables (bootstrap), or from those of a snapshot with some replaced (edit).
+
+Nothing of a job is touched: what comes out is a savepoint, which `stateflow restore` takes like any other.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from pyspark.sql import DataFrame, SparkSession
+
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.native import create_native
+from stateflow.checkpoint.records import FileRef, OperatorState, Owner, Record, Savepoint, SourceState
+from stateflow.checkpoint.retention import with_references
+from stateflow.checkpoint.roots import open_store
+from stateflow.config import Options, cache_folder
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.flow import Flow, KeyedNode, Pipeline
+from stateflow.operators.compatibility import resolve_states
+from stateflow.rows import key_type
+from stateflow.spark.offsets import kinds_of
+from stateflow.spark.place import TaskPlace, place_of
+from stateflow.spark.state_tables.canonical import create_canonical
+from stateflow.spark.state_tables.frames import table_frame
+from stateflow.spark.state_tables.load import load_state
+from stateflow.spark.state_tables.snapshots import Snapshot
+from stateflow.state.backends import open_backend
+from stateflow.state.keygroups import default_assignment
+from stateflow.state.tabular import tables_of
+from stateflow.status import decoded_offsets
+
+Tables = Mapping[str, Mapping[str, DataFrame]]
+"""By operator uid and state name; timers are `_timers`."""
+
+
+@dataclass(frozen=True)
+class BuildRequest:
+    """What the savepoint is to hold, and where it goes."""
+
+    pipeline: Pipeline
+    tables: Tables
+    to: str
+    options: Options
+    owner: Owner
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    like: Snapshot | None = None
+    """Everything that `tables` does not give is taken from it: other states, sources' offsets, watermark."""
+    offsets: Mapping[str, str] = field(default_factory=dict)
+    """Per source uid the offset as Spark writes it (JSON); sources that have none begin at their beginning."""
+    kind: Literal["native", "canonical"] = "canonical"
+    note: str = ""
+    job: str = ""
+    """Defaults to that of `like`, else the pipeline's name."""
+
+
+def build_savepoint(
+    spark: SparkSession,
+    request: BuildRequest,
+    *,
+    ids: Callable[[], str] = lambda: uuid.uuid4().hex,
+    clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+) -> Savepoint:
+    """Encodes the tables, brings them together by key, and leaves them as a savepoint in the folder `to`."""
+    flow, options, like = request.pipeline.build(request.parameters), request.options, request.like
+    nodes = {node.uid: node for node in flow.operators}
+    if unknown := sorted(set(request.tables) - set(nodes)):
+        raise NotFoundError(
+            f"pipeline {flow.name!r} has no operator {unknown[0]!r} to make state for; its operators are: "
+            f"{', '.join(sorted(nodes)) or 'none'}"
+        )
+    job = request.job or _job_of(like) or request.pipeline.name
+    slot = like.record.slot if like else 1
+    building = f"{request.to.rstrip('/')}.building-{ids()}"
+    place = place_of(options, building, "built", 1, slot)
+    store = open_store(building, options.storage_options, fsync=options.local_fsync)
+    try:
+        operators = {
+            uid: _operator(spark, nodes[uid], request, place)
+            for uid in nodes
+            if uid in request.tables or (like is not None and uid in like.record.operators)
+        }
+        record = _record(request, flow, operators, slot, ids(), clock())
+        facts: dict[str, Any] = {
+            "name": Path(request.to.rstrip("/")).name,
+            "owner": request.owner,
+            "note": request.note,
+            "ids": ids,
+            "clock": clock,
+            "offsets": {uid: decoded_offsets(state) for uid, state in record.sources.items()},
+            "targets": dict(like.savepoint.targets) if like is not None and like.savepoint else {},
+        }
+        if request.kind == "canonical":
+            return create_canonical(
+                spark, root_url=building, job=job, record=record, target_url=request.to,
+                storage_options=options.storage_options, options=options, **facts,
+            )  # fmt: skip
+        scratch = Path(options.scratch_dir or cache_folder() / "scratch")
+        scratch.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="build-", dir=scratch) as folder:
+            return create_native(
+                store, JobLayout(job), record, open_store(request.to, options.storage_options),
+                open_base=lambda base: open_store(base, options.storage_options), scratch=Path(folder), **facts,
+            )  # fmt: skip
+    finally:
+        store.delete([entry.path for entry in store.list("")])
+
+
+def _job_of(like: Snapshot | None) -> str:
+    if like is None:
+        return ""
+    return like.savepoint.job if like.savepoint is not None else like.standing.job
+
+
+def _operator(spark: SparkSession, node: KeyedNode, request: BuildRequest, place: TaskPlace) -> OperatorState:
+    given, like, options = request.tables.get(node.uid, {}), request.like, request.options
+    before = like.record.operators.get(node.uid) if like is not None else None
+    states, next_id = resolve_states(node, before)
+    if before is None:
+        before = OperatorState(
+            key=_key(node, given),
+            max_parallelism=options.max_parallelism,
+            assignment=default_assignment(
+                min(options.parallelism or spark.sparkContext.defaultParallelism, options.max_parallelism),
+                options.max_parallelism,
+            ),
+            shards=(),
+        )
+    operator = msgspec.structs.replace(before, states=states, next_state_id=next_id)
+    known = tables_of(before) if like is not None and before.states else {}
+    frames = {
+        name: table_frame(spark, like, node.uid, name)
+        for name in known
+        if like is not None and name not in given
+    }
+    return load_state(
+        spark,
+        {**frames, **given},
+        operator,
+        place=place,
+        backend=options.backend,
+        parallelism=len(operator.assignment),
+        max_parallelism=operator.max_parallelism,
+        open_shard=open_backend(options),
+        uid=node.uid,
+    )
+
+
+def _key(node: KeyedNode, given: Mapping[str, DataFrame]) -> tuple[tuple[str, str], ...]:
+    """The key's columns with their types: by the rows' declaration, else by the columns of the first table."""
+    rows = node.rows[0]
+    columns = dict(next(iter(given.values())).dtypes) if given else {}
+    key = []
+    for name in node.keyed[0].columns:
+        declared = rows.field(name) if rows is not None else None
+        spark_type = declared.type if declared is not None else columns.get(name)
+        found = key_type(spark_type) if spark_type is not None else None
+        if found is None:
+            raise UsageError(
+                f"operator {node.uid!r}: the type of key column {name!r} is not known: give its tables that column, or its "
+                "rows a type"
+            )
+        key.append((name, found))
+    return tuple(key)
+
+
+def _record(
+    request: BuildRequest,
+    flow: Flow,
+    operators: Mapping[str, OperatorState],
+    slot: int,
+    writer: str,
+    now: int,
+) -> Record:
+    like = request.like
+    known = {node.uid for node in flow.sources}
+    if unknown := sorted(set(request.offsets) - known):
+        raise NotFoundError(
+            f"pipeline {flow.name!r} has no source {unknown[0]!r}; its sources are: {', '.join(sorted(known))}"
+        )
+    given = {uid: SourceState(lines=(line,), kind=kinds_of((line,))) for uid, line in request.offsets.items()}
+    if like is None:
+        return Record(
+            kind="checkpoint", job=uuid.uuid4().hex, slot=slot, epoch=1, writer=writer, owner=request.owner,
+            at=now, now=now, operators=dict(operators), sources=given,
+        )  # fmt: skip
+
+    def elsewhere(ref: FileRef) -> FileRef:
+        return ref if ref.base or not ref.path else msgspec.structs.replace(ref, base=like.standing.url)
+
+    kept = with_references(msgspec.structs.replace(like.record, operators={}), elsewhere)
+    return msgspec.structs.replace(
+        kept, operators=dict(operators), sources={**kept.sources, **given}, owner=request.owner, at=now
+    )

@@ -1,0 +1,124 @@
+"""Savepoints of one's own making: state that a pipeline begins with, and state that was edited."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.checkpoint.records import Owner
+from stateflow.config import Options, load
+from stateflow.errors import NotFoundError, StateflowError
+from stateflow.job import Job
+from stateflow.spark.shipping import by_value
+from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
+from stateflow.spark.state_tables.frames import table_frame
+from stateflow.spark.state_tables.snapshots import checkpoint_of
+from tests.spark import pipelines
+from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
+
+ME = Owner(run="me")
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
+    by_value([pipelines])
+    return Workbench(spark, tmp_path)
+
+
+def options(bench: Workbench) -> Options:
+    given = {
+        "checkpoint_dir": str(bench.folder / "root"),
+        "cache_dir": str(bench.folder / "cache"),
+        "scratch_dir": str(bench.folder / "scratch"),
+        "local_fsync": False,
+    }
+    return load(code=given, env={}, folder=bench.folder)
+
+
+def pipeline(bench: Workbench, name: str) -> sf.Pipeline:
+    table = sf.memory(f"{bench.folder.name}-{name}")
+    table.clear()
+
+    @sf.pipeline(name)
+    def sums(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("orders", ORDER), Order)
+        rows.key_by("user", order_by="ts").process("sum", Sum).collect("totals", table)
+
+    return sums
+
+
+def totals(bench: Workbench, name: str) -> dict[int, float]:
+    return {row["user"]: row["total"] for row in sf.memory(f"{bench.folder.name}-{name}").rows}
+
+
+def job(bench: Workbench, name: str) -> Job:
+    return Job(str(bench.folder / "root"), name)
+
+
+def feed(bench: Workbench) -> None:
+    bench.rows("orders", [Order(user, "a", 1.0, at(user)) for user in range(4)])
+
+
+@pytest.mark.parametrize("kind", ["canonical", "native"])
+def test_a_pipeline_begins_with_state_that_came_from_somewhere_else(
+    spark: SparkSession, bench: Workbench, kind: Any
+) -> None:
+    begins = pipeline(bench, f"begins-{kind}")
+    history = spark.createDataFrame([(user, user * 100.0) for user in range(3)], "user long, value double")
+    made = build_savepoint(
+        spark,
+        BuildRequest(
+            begins, {"sum": {"total": history}}, str(bench.folder / "made"), options(bench), ME, kind=kind
+        ),
+    )
+    assert made.kind == kind
+    assert sorted(p.name for p in bench.folder.glob("made*")) == ["made"], "what it was built in is gone"
+    feed(bench)
+    plan = job(bench, begins.name).restore(str(bench.folder / "made"), begins, options=options(bench))
+    assert [source.verdict for source in plan.sources] == ["new"]
+    plan.apply()
+    bench.run(begins)
+    assert totals(bench, begins.name) == {0: 1.0, 1: 101.0, 2: 201.0, 3: 1.0}
+
+
+def test_edited_state_goes_on_from_the_offsets_of_the_snapshot(spark: SparkSession, bench: Workbench) -> None:
+    first = pipeline(bench, "first")
+    feed(bench)
+    bench.run(first)
+    snapshot = checkpoint_of("first", "latest", options(bench))
+    edited = (
+        table_frame(spark, snapshot, "sum", "total")
+        .where("user <> 3")
+        .selectExpr("user", "case when user = 1 then 1000d else value end as value")
+    )
+    build_savepoint(
+        spark,
+        BuildRequest(
+            first, {"sum": {"total": edited}}, str(bench.folder / "edited"), options(bench), ME, like=snapshot
+        ),
+    )
+    second = pipeline(bench, "second")
+    plan = job(bench, "second").restore(str(bench.folder / "edited"), second, options=options(bench))
+    assert [source.verdict for source in plan.sources] == ["resumes"]
+    plan.apply()
+    feed(bench)
+    bench.run(second)
+    assert totals(bench, "second") == {0: 2.0, 1: 1001.0, 2: 2.0, 3: 1.0}
+
+
+def test_tables_that_do_not_fit_leave_nothing_behind(spark: SparkSession, bench: Workbench) -> None:
+    begins = pipeline(bench, "begins")
+    keys = spark.createDataFrame([(1, 1.0)], "user long, value double")
+    place = str(bench.folder / "made")
+    for tables, error, words in (
+        ({"sums": {"total": keys}}, NotFoundError, "its operators are: sum"),
+        ({"sum": {"total": keys.withColumnRenamed("value", "sum")}}, StateflowError, "'sum'"),
+        ({"sum": {"total": keys.selectExpr("user", "'x' as value")}}, StateflowError, "total"),
+    ):
+        with pytest.raises(error, match=words):
+            build_savepoint(spark, BuildRequest(begins, tables, place, options(bench), ME))
+    assert list(bench.folder.glob("made*")) == []
