@@ -23,7 +23,8 @@ from stateflow.checkpoint.roots import open_store
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.spark.place import place_of
 from stateflow.spark.state_tables.export import export_state
-from stateflow.spark.state_tables.frames import read_state, table_frame, told
+from stateflow.spark.state_tables.failures import failed, told
+from stateflow.spark.state_tables.frames import read_state, table_frame
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at, snapshot_of
 from stateflow.spark.state_tables.source import register
@@ -419,6 +420,14 @@ def test_a_pin_is_held_for_the_length_of_an_export(holding: Holding) -> None:
         (held,) = list_pins(holding.store, holding.layout)
     assert (held.kind, held.slot, held.reason) == ("reader", snapshot.record.slot, "export")
     assert not list_pins(holding.store, holding.layout)
+
+
+def test_a_failure_says_what_could_not_be_done() -> None:
+    assert str(failed("the export failed", ValueError("no luck"))) == "the export failed: no luck"
+    told_by = RuntimeError('STATEFLOW-ERROR {"type": "UsageError", "message": "a key has two rows"}')
+    error = failed("the export failed", told_by)
+    assert (type(error), str(error)) == (UsageError, "a key has two rows")
+    assert told(ValueError("of no concern")).args == ("of no concern",)
 
 
 def test_damage_inside_of_a_driver_made_frame_is_a_stateflow_error(

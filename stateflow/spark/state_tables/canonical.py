@@ -43,8 +43,8 @@ from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.transfer import Transfer, transfer
 from stateflow.config import Options
 from stateflow.errors import StateflowError
-from stateflow.spark.failures import translated
 from stateflow.spark.place import TaskPlace, place_of
+from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
 from stateflow.spark.worker import marked, spare_the_collector
@@ -281,8 +281,7 @@ def _written(spark: SparkSession, writing: _Writing, progress: Progress) -> Tabl
         # Collected rows come from exactly one attempt of each partition.
         rows = frame.mapInArrow(replace(writing, done=tally), "written binary").collect()
     except Exception as error:
-        problem = translated(error)
-        raise problem from error
+        raise failed("the state could not be written as tables", error) from error
     for row in rows:
         written = msgspec.msgpack.decode(row["written"], type=_Written)
         tables[written.operator][written.state] += (written.file,)

@@ -12,7 +12,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, StructTy
 
 from stateflow.checkpoint.records import Owner
 from stateflow.errors import UsageError
-from stateflow.spark.failures import translated
+from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import Snapshot
 
@@ -46,13 +46,10 @@ def export_state(
     with snapshot.kept(owner, ids, clock, f"export of {operator}.{state}"):
         try:
             writer.format(format).options(**({"header": "true"} if format == "csv" else {})).save(path)
-        except AnalysisException as error:
-            if "PATH_ALREADY_EXISTS" in str(error):
-                raise UsageError(f"{path} exists already: choose another folder, or overwrite it") from None
-            raise translated(error) from error
         except Exception as error:
-            problem = translated(error)
-            raise problem from error
+            if isinstance(error, AnalysisException) and "PATH_ALREADY_EXISTS" in str(error):
+                raise UsageError(f"{path} exists already: choose another folder, or overwrite it") from None
+            raise failed(f"the export to {path} failed", error) from error
     return int(seen.get["rows"])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,14 +10,13 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from stateflow import errors
 from stateflow.errors import StateflowError
+from stateflow.spark.state_tables.failures import told
 from stateflow.spark.state_tables.snapshots import Snapshot, Standing
 from stateflow.spark.state_tables.source import FORMAT, StateDataSource, arrow_of, rows_of, spark_schema
 from stateflow.spark.state_tables.tables import Part, Table
 from stateflow.spark.worker import marked
 
-_TOLD = re.compile(r"stateflow\.errors\.(\w+): (.+)")
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _SOURCE = """
 import java.lang.reflect.Field;
@@ -119,9 +117,3 @@ def _table(spark: SparkSession, made: Any) -> Any:
     arguments = gateway.new_array(jvm.java.lang.Object, 1)
     arguments[0] = made
     return compiler.getClassLoader().loadClass("StateflowTable").getConstructors()[0].newInstance(arguments)
-
-
-def told(error: Exception) -> Exception:
-    """The library's own error, when that is what Spark's planning process has died of."""
-    found = _TOLD.search(str(error))
-    return getattr(errors, found[1])(found[2]) if found and hasattr(errors, found[1]) else error

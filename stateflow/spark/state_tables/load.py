@@ -25,9 +25,9 @@ from stateflow.checkpoint.rescale import redistributed
 from stateflow.config import Options
 from stateflow.errors import StateflowError, UsageError
 from stateflow.spark.exchange import GROUP, subtask_of
-from stateflow.spark.failures import translated
 from stateflow.spark.place import TaskPlace
 from stateflow.spark.shards import TaskShards
+from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import savepoint_snapshot
 from stateflow.spark.state_tables.source import arrow_of
@@ -130,8 +130,7 @@ def _exchanged(encoded: list[DataFrame], loading: _Loading) -> Iterator[tuple[in
         # Collected rows come from exactly one attempt of each partition.
         rows = frame.sortWithinPartitions("key").mapInArrow(loading, "loaded binary").collect()
     except Exception as error:
-        problem = translated(error)
-        raise problem from error
+        raise failed(f"the tables of operator {loading.uid!r} could not be loaded", error) from error
     for row in rows:
         loaded = msgspec.msgpack.decode(row["loaded"], type=_Loaded)
         yield loaded.subtask, loaded.shards

@@ -6,6 +6,7 @@
     operator, state       which table; `_timers` has the timers, operator state has its own columns
     key, keys             one key as text, or a JSON array of keys: only their shards are opened
     storage.<name>        settings of the object store's client, on top of the configuration's
+    pushdown              true: `where` narrows what is read; for a DataFrame of one query alone, see below
 
 The snapshot is chosen by `load()`: a DataFrame shows the same rows however often it is used.
 

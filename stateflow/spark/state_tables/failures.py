@@ -1,0 +1,25 @@
+"""What Spark has failed with, in the library's words."""
+
+from __future__ import annotations
+
+import re
+
+from stateflow import errors
+from stateflow.errors import StateflowError
+from stateflow.spark.failures import translated
+
+_TOLD = re.compile(r"stateflow\.errors\.(\w+): (.+)")
+_BATCH = "the batch failed: "
+
+
+def told(error: Exception) -> Exception:
+    """The library's own error, when that is what Spark's planning process has died of."""
+    found = _TOLD.search(str(error))
+    return getattr(errors, found[1])(found[2]) if found and hasattr(errors, found[1]) else error
+
+
+def failed(what: str, error: Exception) -> StateflowError:
+    """The error of a task, or Spark's own words on what could not be done."""
+    problem = translated(error)
+    text = str(problem)
+    return StateflowError(f"{what}: {text.removeprefix(_BATCH)}") if text.startswith(_BATCH) else problem
