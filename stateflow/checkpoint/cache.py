@@ -101,6 +101,10 @@ class FileCache:
             if not local.exists():
                 raise NotFoundError(f"{local} does not exist: it cannot be added to the cache {self.folder}")
 
+    def distrust(self, ref: FileRef) -> None:
+        """Forgets an entry whose content turned out to be damaged: whoever wants it next fetches and checks it anew."""
+        self._entry(ref).unlink(missing_ok=True)
+
     def _entry(self, ref: FileRef) -> Path:
         return self.folder / f"{ref.xxh3}-{ref.size}"
 

@@ -252,12 +252,7 @@ def read_claim(store: Store, layout: JobLayout, epoch: int) -> Claim:
 
 def list_jobs(store: Store) -> list[str]:
     """The names of the jobs of a root."""
-    root = store.local_root
-    if root is not None:
-        names = sorted(folder.name for folder in root.iterdir() if folder.is_dir()) if root.is_dir() else []
-        return [name for name in names if _is_job(store, name)]
-    names = sorted({name for entry in store.list("") if (name := entry.path.partition("/")[0])})
-    return [name for name in names if _is_job(store, name)]
+    return [name for name in sorted(store.folders("")) if _is_job(store, name)]
 
 
 def _is_job(store: Store, name: str) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.checkpoint.records import FileRef, Shard
-from stateflow.errors import StateflowError, UsageError
+from stateflow.errors import CorruptError, StateflowError, UsageError
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.keyed import UserCodeError, told
 from stateflow.spark.acks import Ack
@@ -95,6 +95,9 @@ def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
         staged: dict[str, FileRef | None] = {"": writer.close()} if writer is not None else {}
         handles = shards.handles()
         rows_in = feed.rows
+    except CorruptError:
+        shards.distrust()
+        raise
     finally:
         feed.close()
         shards.close()

@@ -162,16 +162,21 @@ class BatchLoop:
         input_free: bool,
     ) -> None:
         failed = 0
+        distrusted = False
         pause = self.options.failure_backoff.total_seconds()
         while True:
             slot = self.writer.next_slot
             try:
                 self._one(frames(), sources, input_free=input_free)
                 return
-            except _NEVER_RETRIED:
-                raise
             except Exception as error:
                 problem = translated(error)
+                undecided = self.writer.running and self.writer.next_slot == slot
+                if isinstance(problem, CorruptError) and not distrusted and undecided:
+                    # Its tasks have thrown this host's copies away. If the store is sound, so is what they fetch now.
+                    distrusted = True
+                    _log.warning("state was damaged on a host and is fetched anew: %s", problem)
+                    continue
                 failed += 1
                 # Also a record that is complete by now, when a listener failed after it: its rows are in the state.
                 decided = self.writer.running is not True or self.writer.next_slot != slot

@@ -153,6 +153,13 @@ class TaskShards:
             "max_peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
         }
 
+    def distrust(self) -> None:
+        """After a CorruptError: this host's copies may be what is damaged, so they are fetched and checked anew."""
+        cache = self._place.cache()
+        for part in (shard for parts in self._parts for shard in parts):
+            for ref in part.files:
+                cache.distrust(ref)
+
     def close(self) -> None:
         """Frees what is still open; safe after a failure in the middle."""
         if self._pool is not None:

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 
 from stateflow.checkpoint.records import FileRef, Shard
-from stateflow.errors import StateflowError
+from stateflow.errors import CorruptError, StateflowError
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine, StreamError
 from stateflow.operators.spec import OperatorSpec
@@ -156,7 +156,9 @@ class _Subtask:
             elements = _elements(engine)
             staged = outputs.close()
             handles = self.shards.handles()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, CorruptError):
+                self.shards.distrust()
             # What failed first is what the user must hear of, not what `close` says of it afterwards.
             with suppress(Exception):
                 engine.close()

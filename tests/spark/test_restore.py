@@ -338,3 +338,26 @@ def test_a_claimed_savepoint_goes_when_nothing_needs_it_and_an_unclaimed_one_is_
 def _bases(job: Job) -> set[str]:
     """Savepoints whose files the job still needs."""
     return bases(read_log(job.store, job.layout).chain)
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "memory"])
+def test_a_copy_that_was_damaged_on_a_host_is_fetched_anew_and_the_run_goes_on(
+    story: Story, backend: str
+) -> None:
+    story.feed(range(3), bulk=500)
+    pipeline = story.pipeline("first")
+    story.run(pipeline, stop_after=3, backend=backend)
+    damaged = 0
+    for copy in (story.bench.folder / "cache" / "state").iterdir():
+        if copy.is_file() and copy.stat().st_size > 4096:
+            body = bytearray(copy.read_bytes())
+            body[len(body) // 4 : len(body) // 2] = bytes(len(body) // 2 - len(body) // 4)
+            copy.unlink()  # the store may be linked to it
+            copy.write_bytes(body)
+            damaged += 1
+    assert damaged
+    story.feed(range(3, BATCHES), bulk=500)
+    story.run(pipeline, backend=backend)
+    twin = Story(story.bench, f"{story.name}-twin")
+    twin.run(twin.pipeline("twin"))
+    assert story.output("first") == twin.output("twin")
