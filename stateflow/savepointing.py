@@ -14,8 +14,10 @@ from stateflow.checkpoint.native import create_native
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.records import Owner, Savepoint
 from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.savepoints import dispose_savepoint, expired, list_savepoints
 from stateflow.config import cache_folder
 from stateflow.errors import NotFoundError
+from stateflow.identity import this_process
 from stateflow.restore.origin import newest_sinks, slot_named
 from stateflow.status import decoded_offsets
 
@@ -128,6 +130,26 @@ def create_savepoint(
                 **facts,
             )
     return MadeSavepoint(target.url, made)
+
+
+def expired_savepoints(job: Job) -> list[str]:
+    """URLs of the job's savepoints in its root whose time is over and that nobody has claimed."""
+    now = job.clock()
+    return [
+        f"{job.store.url}/{path}"
+        for path, listed in list_savepoints(job.store, job.name)
+        if listed.savepoint is not None and listed.claim is None and expired(listed.savepoint, now)
+    ]
+
+
+def dispose_expired(job: Job) -> dict[str, int]:
+    """Deletes them; gives the bytes of each."""
+    return {
+        url: dispose_savepoint(
+            open_store(url, job.storage_options), owner=this_process(run=job.new_id()), clock=job.clock
+        )
+        for url in expired_savepoints(job)
+    }
 
 
 def _scratch(options: Options) -> str:

@@ -8,6 +8,7 @@ import typer
 
 from stateflow.cli.options import Debug, JobName, Output, Root, Yes, configured, job_of
 from stateflow.cli.output import document, err, number, out, size, table
+from stateflow.savepointing import dispose_expired, expired_savepoints
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.collection import Plan
@@ -40,6 +41,7 @@ def gc(
     found = job_of(options, job)
     plan = found.garbage(options.retained_checkpoints, options.retained_age)
     done = found.collect(options.retained_checkpoints, options.retained_age) if yes else None
+    over = list(dispose_expired(found)) if yes else expired_savepoints(found)
     if output == "json":
         document(
             {
@@ -53,6 +55,7 @@ def gc(
                 "files": done.files if done else len(plan.files),
                 "bytes_by_reason": dict(done.bytes_by_reason if done else plan.bytes_by_reason),
                 "savepoints": list(done.savepoints if done else plan.savepoints),
+                "expired_savepoints": over,
                 "leftovers": list(plan.leftovers),
                 "kept": dict(plan.kept),
                 "withdrawn": list(done.withdrawn) if done else [],
@@ -66,12 +69,12 @@ def gc(
             markup=False,
         )
         return
-    _show(plan)
-    if not plan.empty:
+    _show(plan, over)
+    if not plan.empty or over:
         err().print(f"Nothing was deleted. `stateflow gc {job} --yes` does it.", markup=False)
 
 
-def _show(plan: Plan) -> None:
+def _show(plan: Plan, expired: list[str]) -> None:
     rows: list[tuple[object, ...]] = [
         (f"record {slot}", "keep", reason) for slot, reason in sorted(plan.kept.items())
     ]
@@ -80,10 +83,11 @@ def _show(plan: Plan) -> None:
         files = sum(file.reason == reason for file in plan.files)
         rows.append((f"{number(files)} files, {size(count)}", "delete", reason))
     rows += [(url, "delete", "claimed savepoint that nothing names") for url in plan.savepoints]
+    rows += [(url, "delete", "savepoint whose time is over") for url in expired]
     if plan.leftovers:
         rows.append(
             (f"{len(plan.leftovers)} claims, control files and pins", "delete", "of epochs that are over")
         )
     table("", ("what", "", "why"), rows)
-    if plan.empty:
+    if plan.empty and not expired:
         out().print("nothing to collect")

@@ -30,7 +30,7 @@ from stateflow.checkpoint.savepoints import claim_savepoint, dispose_claimed, re
 from stateflow.checkpoint.transfer import Transfer, transfer
 from stateflow.checkpoint.writer import Writer, draft
 from stateflow.config import cache_folder
-from stateflow.errors import NotFoundError
+from stateflow.errors import CorruptError, NotFoundError
 from stateflow.heart import Heart
 from stateflow.restore.origin import newest_sinks
 from stateflow.restore.plan import Progress, Restored, RestorePlan, distinct, kept_by, same_job
@@ -227,13 +227,22 @@ class RestoreRun:
             done += size
             self.progress("copying state", done, total)
 
+        missing: NotFoundError | None = None
         with tempfile.TemporaryDirectory(prefix="stateflow-", dir=self._scratch()) as scratch:
-            transfer(items, writer.store, scratch=Path(scratch), progress=count, verify=False)
+            try:
+                transfer(items, writer.store, scratch=Path(scratch), progress=count, verify=False)
+            except NotFoundError as error:
+                missing = error
         if self.origin.savepoint is not None:
             # It may have been disposed of while it was copied: then something copied may be missing.
             again = read_savepoint(open_store(self.origin.url, self.job.storage_options))
             if again.id != self.origin.savepoint.id:
                 raise NotFoundError(f"{self.origin.url} was replaced while it was copied: restore again")
+        if missing is not None:
+            raise CorruptError(
+                f"{self.origin.label} is not whole: {missing}; restore another snapshot (`stateflow verify` tells which are "
+                "sound)"
+            )
         self.copied = total
 
         def moved(ref: FileRef) -> FileRef:

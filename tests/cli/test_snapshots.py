@@ -1,0 +1,237 @@
+"""Savepoints, tags, restores, rescales and deletion as they are typed; none of this starts Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.local import LocalStore
+from stateflow.checkpoint.log import read_log
+from tests.cli.conftest import Command
+from tests.cli.made import ORDERS, MadeJob, made_job
+
+PIPELINE = f"{ORDERS}:orders"
+
+
+@pytest.fixture
+def job(root: Path) -> MadeJob:
+    return made_job(root)
+
+
+def files_of(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def created(command: Command, root: Path, *more: str) -> Any:
+    said = command("savepoint", "create", "orders", "--checkpoint-dir", root, "-o", "json", *more)
+    assert said.code == 0, said.err
+    return said.json
+
+
+def test_a_savepoint_is_made_listed_shown_and_disposed_of(command: Command, root: Path, job: MadeJob) -> None:
+    made = created(command, root, "--note", "before the upgrade")
+    assert (made["job"], made["checkpoint"], made["type"]) == ("orders", 4, "native")
+    listed = command("savepoint", "list", "--checkpoint-dir", root, "-o", "json").json["savepoints"]
+    assert [each["place"] for each in listed] == [made["place"]]
+    shown = command("savepoint", "show", made["place"])
+    assert shown.code == 0
+    assert "before the upgrade" in shown.out
+    verified = command("verify", made["place"], "--deep")
+    assert verified.code == 0
+    assert "is sound" in verified.out
+    assert "Nothing was done" in command("savepoint", "dispose", made["place"]).err
+    assert command("savepoint", "dispose", made["place"], "--yes").code == 0
+    assert (
+        command("savepoint", "list", "orders", "--checkpoint-dir", root, "-o", "json").json["savepoints"]
+        == []
+    )
+
+
+def test_a_savepoint_whose_file_is_gone_is_named_and_not_restored(
+    command: Command, root: Path, job: MadeJob, tmp_path: Path
+) -> None:
+    place = tmp_path / "elsewhere"
+    created(command, root, "--to", str(place))
+    lost = next(path for path in (place / "state").iterdir())
+    lost.unlink()
+    said = command("verify", place)
+    assert said.code == 6
+    assert lost.name in said.err
+    said = command(
+        "restore", "copy", PIPELINE, "--from", place, "--checkpoint-dir", root, "--yes", "-p", "output=x"
+    )
+    assert said.code == 6
+    assert lost.name in said.err
+    assert not (root / "copy" / "shared").exists()
+
+
+def test_a_savepoint_of_a_newer_format_says_what_to_upgrade(
+    command: Command, root: Path, job: MadeJob, tmp_path: Path
+) -> None:
+    place = tmp_path / "elsewhere"
+    created(command, root, "--to", str(place))
+    body = (place / "_metadata").read_bytes()
+    (place / "_metadata").write_bytes(body.replace(b"stateflow 1 ", b"stateflow 9 ", 1))
+    said = command("restore", "copy", PIPELINE, "--from", place, "--checkpoint-dir", root)
+    assert said.code == 4
+    assert "newer stateflow" in said.err
+
+
+def test_expired_savepoints_go_with_gc_and_others_stay(command: Command, root: Path, job: MadeJob) -> None:
+    kept = created(command, root, "--expires", "1 week")["place"]
+    over = created(command, root, "--expires", "1 ms")["place"]
+    plan = command("gc", "orders", "--checkpoint-dir", root, "-o", "json").json
+    assert plan["expired_savepoints"] == [over]
+    assert command("gc", "orders", "--checkpoint-dir", root, "--yes").code == 0
+    listed = command("savepoint", "list", "--checkpoint-dir", root, "-o", "json").json["savepoints"]
+    assert [each["place"] for each in listed] == [kept]
+
+
+def test_tags_keep_a_checkpoint_and_are_let_go(command: Command, root: Path, job: MadeJob) -> None:
+    assert command("tag", "orders", "v1", "--checkpoint", "3", "--checkpoint-dir", root).code == 0
+    again = command("tag", "orders", "v1", "--checkpoint-dir", root)
+    assert again.code == 2
+    assert "has a tag 'v1' already" in again.err
+    assert "v1 -> 3" in command("show", "orders", "--checkpoint-dir", root).out
+    assert command("tag", "orders", "v1", "--remove", "--checkpoint-dir", root).code == 0
+    assert command("tag", "orders", "v1", "--remove", "--checkpoint-dir", root).code == 3
+
+
+def test_a_restore_prints_its_plan_and_writes_nothing_until_told_to(
+    command: Command, root: Path, job: MadeJob
+) -> None:
+    before = files_of(root)
+    planned = command("restore", "orders", PIPELINE, "--from", "checkpoint:3", "--checkpoint-dir", root)
+    assert planned.code == 0, planned.err
+    assert "Restore job orders from checkpoint:3" in planned.out
+    assert "delivered again" in planned.out
+    assert files_of(root) == before
+    done = command(
+        "restore", "orders", PIPELINE, "--from", "checkpoint:3", "--checkpoint-dir", root, "--yes", "--note", "oops",
+        "-o", "json",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    assert done.json["restored"] is True
+    shown = command("show", "orders", "--checkpoint-dir", root)
+    assert "restore from checkpoint:3" in shown.out
+    assert "oops" in shown.out
+    acts = json.loads(command("show", "orders", "--checkpoint-dir", root, "-o", "json").out)["audit"]
+    assert [(act["kind"], act["origin"], act["note"]) for act in acts] == [
+        ("restore", "checkpoint:3", "oops")
+    ]
+
+
+def test_a_fork_onto_the_same_table_is_refused(command: Command, root: Path, job: MadeJob) -> None:
+    arguments = (
+        "restore",
+        "copy",
+        PIPELINE,
+        "--from",
+        "latest",
+        "--from-job",
+        "orders",
+        "--checkpoint-dir",
+        root,
+    )
+    same = command(*arguments)
+    assert same.code == 2
+    assert "an output of its own" in same.err
+    other = command(*arguments, "-p", "output=/elsewhere", "--yes")
+    assert other.code == 0, other.err
+    assert command("verify", "copy", "--checkpoint-dir", root).code == 0
+
+
+def test_a_live_run_is_not_fenced_by_a_slip(command: Command, root: Path, tmp_path: Path) -> None:
+    import threading
+
+    made = made_job(root, ended=False)
+    quick = 'heartbeat_timeout = "900 ms"\nheartbeat_interval = "100 ms"\n'
+    (tmp_path / "here" / "stateflow.toml").write_text(quick)
+    done = threading.Event()
+
+    def beat() -> None:
+        count = 2
+        while not done.wait(0.05):
+            made.beat(count)
+            count += 1
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        for command_line in (
+            ("restore", "orders", PIPELINE, "--from", "checkpoint:3", "--yes"),
+            ("rescale", "orders", "--parallelism", "2"),
+            ("delete", "orders", "--yes"),
+        ):
+            said = command(*command_line, "--checkpoint-dir", root)
+            assert said.code == 8, (command_line, said.out, said.err)
+            assert "alive" in said.err
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_rescale_copies_nothing_and_says_where_the_state_went(
+    command: Command, root: Path, job: MadeJob
+) -> None:
+    shared = files_of(root / "orders" / "shared")
+    said = command("rescale", "orders", "--parallelism", "4", "--checkpoint-dir", root, "-o", "json")
+    assert said.code == 0, said.err
+    assert set(said.json["shards"].values()) == {4}
+    assert files_of(root / "orders" / "shared") == shared
+    head = read_log(LocalStore(root), JobLayout("orders")).head
+    assert head is not None
+    assert head.kind == "rescale"
+    too_many = command("rescale", "orders", "--parallelism", "4000", "--checkpoint-dir", root)
+    assert too_many.code == 2
+    assert "use 1 to 128" in too_many.err
+
+
+def test_a_deleted_job_leaves_only_its_tombstone_and_savepoints_of_others(
+    command: Command, root: Path, job: MadeJob
+) -> None:
+    place = created(command, root)["place"]
+    said = command("delete", "orders", "--checkpoint-dir", root)
+    assert "Nothing was done" in said.err
+    assert (root / "orders" / "job").exists()
+    assert command("delete", "orders", "--yes", "--checkpoint-dir", root).code == 0
+    assert files_of(root / "orders") == {"epochs/99999999"}
+    assert command("show", "orders", "--checkpoint-dir", root).code == 3
+    assert command("verify", place).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("savepoint", "create", "nobody"), 3, "no job 'nobody'"),
+        (("savepoint", "create", "orders", "--checkpoint", "77"), 3, "no checkpoint 77"),
+        (("savepoint", "create", "orders", "--type", "tar"), 2, "neither native nor canonical"),
+        (("savepoint", "create", "orders", "--expires", "soon"), 2, "'soon' is not a duration"),
+        (("savepoint", "create", "orders", "--name", "../up"), 2, "not usable"),
+        (("savepoint", "show", "/nowhere/at/all"), 3, "no savepoint"),
+        (("tag", "orders", "v2", "--checkpoint", "77"), 3, "77"),
+        (("restore", "orders", PIPELINE, "--from", "tag:v9"), 3, "no tag 'v9'"),
+        (("restore", "orders", PIPELINE, "--from", "checkpoint:x"), 2, "checkpoint:42"),
+        (
+            ("restore", "orders", PIPELINE, "--from", "latest", "--claim-mode", "steal"),
+            2,
+            "neither claim nor no-claim",
+        ),
+        (("restore", "orders", PIPELINE, "--from", "latest", "--max-parallelism", "8"), 2, "canonical"),
+        (("restore", "orders", PIPELINE, "--from", "latest", "--parallelism", "999"), 2, "1 to 128"),
+    ],
+    ids=lambda value: " ".join(value[:3]) if isinstance(value, tuple) else None,
+)
+def test_bad_input_is_one_sentence_with_the_right_code_and_changes_nothing(
+    command: Command, root: Path, job: MadeJob, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    before = files_of(root)
+    said = command(*arguments, *(() if arguments[1] == "show" else ("--checkpoint-dir", root)))
+    assert (said.code, said.out) == (code, "")
+    assert words in said.err
+    assert "Traceback" not in said.err
+    assert files_of(root) == before
