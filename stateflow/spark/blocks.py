@@ -265,6 +265,7 @@ class _Spanning:
         self._rows = self._all()
         self._sides = tuple(self._side(side) for side in range(self._inputs))
         self._held: tuple[int, Any] | None = None
+        self._held_late = False
         self._seen: list[Any] | None = [] if remember else None
         self._limit = remember
         self._count = 0
@@ -308,12 +309,18 @@ class _Spanning:
 
     def _side(self, side: int) -> Iterator[Any]:
         while True:
-            entry = self._held if self._held is not None else next(self._rows, None)
+            if self._held is not None:
+                entry, self._context.late = self._held, self._held_late
+            else:
+                found = next(self._rows, None)
+                if found is None:
+                    return
+                entry = found
             self._held = None
-            if entry is None:
-                return
             if entry[0] > side:
-                self._held = entry
+                # Read only to see that this side has ended; whether it is late shows when it is handed out.
+                self._held, self._held_late = entry, self._context.late
+                self._context.late = False
                 return
             if entry[0] == side:
                 self._count += 1

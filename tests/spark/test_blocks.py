@@ -286,3 +286,15 @@ def test_both_inputs_of_a_spanning_key_are_remembered() -> None:
     assert [row.n for row in left] == [10, 11]
     assert [row.n for row in right] == [12]
     assert sorted(row.n for side in chunk.rows(0) for row in side) == [10, 11, 12]
+
+
+def test_between_the_inputs_of_a_key_nothing_is_late_and_the_next_row_says_so_itself() -> None:
+    """The first right row of a spanning key is read to see that the left ones have ended."""
+    given, late = [(7, 0, 1), (7, 1, 2), (7, 1, 3)], [False, True, False]
+    ctx = context()
+    blocks = Blocks(iter([sides(given[:1], late[:1]), sides(given[1:], late[1:])]), shape(inputs=2))
+    for _, chunk in blocks.chunks(ctx, (0,)):
+        left, right = chunk.rows(0)
+        assert [(row.n, ctx.late) for row in left] == [(1, False)]
+        assert ctx.late is False
+        assert [(row.n, ctx.late) for row in right] == [(2, True), (3, False)]
