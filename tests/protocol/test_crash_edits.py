@@ -24,7 +24,9 @@ from tests.protocol.test_crash_everywhere import FAULTS, Moment, survive
 Life = Callable[[World], None]
 
 
-def edited(world: World, make: Callable[[Writer], Record], *, rewind: bool = False) -> Edited:
+def taught(world: World) -> Callable[[CommitPermit, StillOwner], dict[str, str]]:
+    """Whoever carries out a record of this world knows what a rewind is."""
+
     def commit(permit: CommitPermit, still_owner: StillOwner) -> dict[str, str]:
         outcomes = {}
         for uid in permit.record.sinks:
@@ -41,9 +43,14 @@ def edited(world: World, make: Callable[[Writer], Record], *, rewind: bool = Fal
         return commit(CommitPermit.to_carry_out(record), still_owner)
 
     world.carry_out = carry_out  # type: ignore[method-assign]
+    return commit
+
+
+def edited(world: World, make: Callable[[Writer], Record]) -> Edited:
+    commit = taught(world)
     return edit(
         world.store, world.layout, make, owner=world.owner("edit"), ids=world.ids, clock=world.clock,
-        carry_out=carry_out, commit=commit,
+        carry_out=world.carry_out, commit=commit,
     )  # fmt: skip
 
 
