@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from stateflow.checkpoint.pins import list_pins, release
 from stateflow.cli.options import Debug, JobName, Output, Root, Yes, configured, job_of
 from stateflow.cli.output import document, err, number, out, size, table
+from stateflow.errors import NotFoundError
 from stateflow.savepointing import dispose_expired, expired_savepoints
+from stateflow.stale import release_stale
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.collection import Plan
@@ -32,6 +35,15 @@ def gc(
             show_default=False,
         ),
     ] = None,
+    release_pin: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--release",
+            metavar="PIN",
+            help="Let a pin go whose process, on another host, is gone for good.",
+            show_default=False,
+        ),
+    ] = None,
     root: Root = None,
     output: Output = "text",
     debug: Debug = False,
@@ -39,6 +51,13 @@ def gc(
     """Collects subsumed records and their files, and what crashed runs left. Safe beside a running job."""
     options = configured(root, debug=debug, retained_checkpoints=retained, retained_age=age)
     found = job_of(options, job)
+    for pin in release_stale(found.store, found.layout) if yes else ():
+        err().print(f"let go of checkpoint {pin.slot}: {pin.kind} of a process that is gone", markup=False)
+    for pin_id in release_pin or ():
+        if pin_id not in {pin.id for pin in list_pins(found.store, found.layout)}:
+            raise NotFoundError(f"job {job!r} has no pin {pin_id}: `stateflow show {job} -o json` lists them")
+        if yes:
+            release(found.store, found.layout, pin_id)
     plan = found.garbage(options.retained_checkpoints, options.retained_age)
     done = found.collect(options.retained_checkpoints, options.retained_age) if yes else None
     over = list(dispose_expired(found)) if yes else expired_savepoints(found)

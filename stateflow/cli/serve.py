@@ -67,7 +67,7 @@ def serve(
     from stateflow.serve.access import from_file, single
     from stateflow.serve.follow import FollowedJobs
     from stateflow.serve.server import StateServer
-    from stateflow.serve.stale import note_of_process, process_start
+    from stateflow.stale import note_of_process, process_start
 
     options = configured(root, debug=debug)
     logging.getLogger("uvicorn").setLevel(logging.DEBUG if debug else logging.WARNING)

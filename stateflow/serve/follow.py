@@ -15,7 +15,7 @@ from stateflow.checkpoint.records import Owner, Record
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError
 from stateflow.query import OPEN_SHARDS, StateReader
 from stateflow.reading import ReadingPlace, head_of
-from stateflow.serve.stale import stale
+from stateflow.stale import stale
 from stateflow.state.openings import OpenShards
 
 _log = logging.getLogger(__name__)

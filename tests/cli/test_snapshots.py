@@ -235,3 +235,41 @@ def test_bad_input_is_one_sentence_with_the_right_code_and_changes_nothing(
     assert words in said.err
     assert "Traceback" not in said.err
     assert files_of(root) == before
+
+
+def test_gc_lets_go_of_what_dead_processes_were_reading_and_of_nothing_else(
+    command: Command, root: Path, job: MadeJob
+) -> None:
+    import os
+    import socket
+    import subprocess
+    import sys
+
+    from stateflow.checkpoint.pins import list_pins, pin
+    from stateflow.checkpoint.records import Owner
+
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    pids = {
+        "dead": (socket.gethostname(), ended.pid),
+        "alive": (socket.gethostname(), os.getpid()),
+        "far": ("far", 1),
+    }
+    made = {}
+    for run, (host, pid) in pids.items():
+        owner = Owner(run=run, host=host, pid=pid)
+        made[run] = pin(
+            job.store, job.layout, 3, kind="savepoint", owner=owner, ids=job.ids, clock=job.clock
+        ).id
+    gc = ("gc", "orders", "--checkpoint-dir", root)
+
+    def left() -> set[str]:
+        return {each.owner.run for each in list_pins(job.store, job.layout)}
+
+    assert command(*gc).code == 0
+    assert left() == {"dead", "alive", "far"}
+    assert command(*gc, "--yes").code == 0
+    assert left() == {"alive", "far"}
+    assert command(*gc, "--release", "nothing", "--yes").code == 3
+    assert command(*gc, "--release", made["far"], "--yes").code == 0
+    assert left() == {"alive"}

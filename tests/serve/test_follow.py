@@ -13,7 +13,7 @@ from stateflow.checkpoint.pins import list_pins, pin
 from stateflow.checkpoint.records import Owner
 from stateflow.errors import NotFoundError, UnavailableError
 from stateflow.serve.follow import FollowedJob, FollowedJobs
-from stateflow.serve.stale import note_of_process
+from stateflow.stale import note_of_process
 from tests.serve.made import Counted, QueriedJob, entries_of, filled
 
 OWNER = Owner(run="server", host="here", pid=1)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from stateflow.checkpoint.records import Owner, Pin
-from stateflow.serve.stale import note_of_process, process_start, stale
+from stateflow.stale import note_of_process, process_start, stale
 
 
 def pin(pid: int, *, host: str = "here", kind: str = "reader", start: str = "") -> Pin:
@@ -15,7 +15,7 @@ def pin(pid: int, *, host: str = "here", kind: str = "reader", start: str = "") 
     return Pin(id=f"{host}-{pid}-{kind}-{start}", slot=1, kind=kind, owner=owner)  # type: ignore[arg-type]
 
 
-def test_only_readers_of_this_host_whose_process_is_gone_are_stale() -> None:
+def test_only_what_gone_processes_of_this_host_held_for_a_while_is_stale() -> None:
     living = {7: "100", 8: "200", 9: ""}
     pins = [
         pin(7, start="100"),
@@ -33,6 +33,7 @@ def test_only_readers_of_this_host_whose_process_is_gone_are_stale() -> None:
         "here-8-reader-100",
         "here-5-reader-100",
         "here-5-reader-",
+        "here-5-savepoint-",
     ]
 
 

@@ -1,12 +1,16 @@
-"""Pins of readers that died: a killed process releases nothing, and what it pinned would be kept for ever."""
+"""Pins of processes that died: a killed process releases nothing, and what it pinned would be kept for ever."""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.pins import list_pins, release
 from stateflow.checkpoint.records import Pin
+from stateflow.checkpoint.store import Store
 
 _STARTED = "process started "
 
@@ -28,8 +32,18 @@ def process_start(pid: int) -> str | None:
 
 
 def stale(pins: Iterable[Pin], host: str, started: Callable[[int], str | None] = process_start) -> list[Pin]:
-    """Pins of readers on this host whose process is gone; those of other hosts cannot be judged from here."""
-    return [pin for pin in pins if pin.kind == "reader" and pin.owner.host == host and _gone(pin, started)]
+    """Pins that processes of this host made for as long as they ran, and that are gone; those of other hosts cannot be
+    judged from here. Tags and abandoned outputs are kept until somebody lets them go."""
+    passing = ("reader", "fork", "savepoint")
+    return [pin for pin in pins if pin.kind in passing and pin.owner.host == host and _gone(pin, started)]
+
+
+def release_stale(store: Store, layout: JobLayout) -> list[Pin]:
+    """Lets them go; gives those that were."""
+    found = stale(list_pins(store, layout), socket.gethostname())
+    for pin in found:
+        release(store, layout, pin.id)
+    return found
 
 
 def _gone(pin: Pin, started: Callable[[int], str | None]) -> bool:
