@@ -4,7 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bench import big_state, endurance, locality, memory, one_row, small_batches, throughput, uploads
+from bench import (
+    beside,
+    big_state,
+    collection,
+    endurance,
+    export,
+    locality,
+    memory,
+    one_row,
+    query,
+    rescale,
+    small_batches,
+    snapshots,
+    throughput,
+    uploads,
+)
 from bench.measurement import Measurement
 
 MEASUREMENTS: Mapping[str, Measurement] = {
@@ -18,5 +33,11 @@ MEASUREMENTS: Mapping[str, Measurement] = {
         memory.MEASUREMENT,
         locality.MEASUREMENT,
         endurance.MEASUREMENT,
+        query.MEASUREMENT,
+        rescale.MEASUREMENT,
+        snapshots.MEASUREMENT,
+        export.MEASUREMENT,
+        collection.MEASUREMENT,
+        beside.MEASUREMENT,
     )
 }

@@ -46,6 +46,13 @@ class Nothing(sf.KeyedProcess[int, Event, Total]):
         return None
 
 
+class Kept(sf.KeyedProcess[int, Event, Total]):
+    total = sf.ValueState(bytes)
+
+    def process(self, key: int, rows: Iterator[Event], ctx: sf.Context) -> None:
+        return None
+
+
 def running_total(table: Any, state: Any, ctx: Any) -> Any:
     """The same for whole Arrow tables."""
     found = table.group_by("user").aggregate([("amount", "count"), ("amount", "sum")])
@@ -81,3 +88,9 @@ def columnar(flow: sf.Flow, *, input: str, output: str = "") -> None:
 @sf.pipeline("nothing")
 def nothing(flow: sf.Flow, *, input: str) -> None:
     flow.source("events", sf.delta(input, options=ONE_FILE), Event).key_by("user").process("nothing", Nothing)
+
+
+@sf.pipeline("bench")
+def blobs(flow: sf.Flow, *, input: str) -> None:
+    """Takes over state that `made_state` has made of bytes."""
+    flow.source("events", sf.delta(input, options=ONE_FILE), Event).key_by("user").process("totals", Kept)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import random
@@ -18,12 +17,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from bench.made_state import JOB, OPERATOR, STATE, make, now
 from bench.measurement import Measurement, Plot, Results, Section, Workplace, at_most, median, percentile
 from bench.measurement import size as bytes_
 
 SIDES = ("cold", "warm")
-SHARDS, GROUPS, CLIENTS = 8, 128, 16
-OPERATOR, STATE = "totals", "total"
+SHARDS, CLIENTS = 8, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,75 +38,8 @@ class Size:
 def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
     place.say(f"making {size.keys:,} keys")
     root = place.folder / "root"
-    make(root, size.keys)
+    make(root, size.keys, shards=SHARDS)
     return cold(root, size, place) if side == "cold" else warm(root, size, place)
-
-
-def make(root: Path, keys: int) -> None:
-    """A job with one value per key, without the run that would make it."""
-    import numpy as np
-
-    from stateflow.checkpoint.claim import claim
-    from stateflow.checkpoint.files import inline, upload_file
-    from stateflow.checkpoint.layout import JobLayout
-    from stateflow.checkpoint.records import OperatorState, Owner, Shard, StateSchema
-    from stateflow.checkpoint.roots import open_store
-    from stateflow.checkpoint.writer import draft
-    from stateflow.state.columnstate import hash_longs
-    from stateflow.state.keycodec import KeyCodec
-    from stateflow.state.keygroups import default_assignment
-    from stateflow.state.options import RocksOptions
-    from stateflow.state.rocksdb import rocksdb_backend
-    from stateflow.state.serializers import serializer_for
-
-    store, layout = open_store(str(root)), JobLayout("bench")
-    numbers = itertools.count()
-    writer = claim(
-        store,
-        layout,
-        owner=Owner(run="bench"),
-        ids=lambda: f"id{next(numbers)}",
-        clock=now,
-        carry_out=lambda *_: {},
-    )
-    values = np.arange(keys, dtype=np.int64)
-    groups = hash_longs(values) % GROUPS
-    dumps = serializer_for(float).dumps
-    shards = []
-    for first, last in default_assignment(SHARDS, GROUPS):
-        own = values[(groups >= first) & (groups <= last)]
-        full = KeyCodec(("int",)).encode_many([own], groups[own], 1)
-        backend = rocksdb_backend(RocksOptions())(
-            Shard(first, last, "rocksdb"), root.parent / f"made-{first}", lambda ref: Path(ref.path)
-        )
-        backend.write((key, dumps(float(value))) for key, value in zip(full, own.tolist(), strict=True))
-        files = tuple(
-            inline(new.name, new.data)
-            if new.data is not None
-            else upload_file(
-                store,
-                layout.shared_file(writer.epoch, writer.next_slot, uuid.uuid4().hex, ".sst"),
-                new.path,
-                new.name,
-            )
-            for new in backend.snapshot().new
-            if new.data is not None or new.path is not None
-        )
-        backend.close()
-        shards.append((Shard(first, last, "rocksdb", files, entries=len(own)),))
-    operator = OperatorState(
-        key=(("user", "int"),),
-        max_parallelism=GROUPS,
-        assignment=default_assignment(SHARDS, GROUPS),
-        shards=tuple(shards),
-        states={STATE: StateSchema(id=1, kind="value", value="float", queryable=True)},
-        next_state_id=2,
-    )
-    writer.complete(writer.decide(draft("checkpoint", now=now(), operators={OPERATOR: operator})), {})
-
-
-def now() -> int:
-    return time.time_ns() // 1000
 
 
 def cold(root: Path, size: Size, place: Workplace) -> dict[str, Any]:
@@ -126,9 +58,7 @@ def cold(root: Path, size: Size, place: Workplace) -> dict[str, Any]:
         )
         key = size.keys // size.cold * number
         began = time.perf_counter()
-        with checkpoint_reader(
-            here, "bench", owner=Owner(run="bench"), ids=lambda: uuid.uuid4().hex
-        ) as reader:
+        with checkpoint_reader(here, JOB, owner=Owner(run=JOB), ids=lambda: uuid.uuid4().hex) as reader:
             if reader.get(OPERATOR, STATE, key) != float(key):
                 raise AssertionError(f"key {key} does not have its value")
             found["seconds"].append(time.perf_counter() - began)
@@ -162,7 +92,7 @@ def serving(root: Path, folder: Path) -> Iterator[tuple[str, str]]:
         "--checkpoint-dir",
         str(root),
         "--job",
-        "bench",
+        JOB,
     ]
     command += ["--port", "0", "-o", "json"]
     environment = {**os.environ, "STATEFLOW_CACHE_DIR": str(folder / "cache")}
@@ -190,7 +120,7 @@ class _Asked:
     async def _one(self, chance: random.Random, times: int) -> list[float]:
         loop = asyncio.get_running_loop()
         _, client = await loop.create_connection(_Client, self._host, self._port)
-        path = f"GET /jobs/bench/operators/{OPERATOR}/states/{STATE}?key="
+        path = f"GET /jobs/{JOB}/operators/{OPERATOR}/states/{STATE}?key="
         seconds = []
         for _ in range(times):
             key = chance.randrange(self._keys)

@@ -107,7 +107,8 @@ def _lines(page: Page, docs: Path, images: str) -> Iterator[str]:
 METHOD = (
     "- Data is generated from a seed: Delta tables with one Parquet file per micro-batch, read by every side in the same",
     "  order. Outputs are appended to Delta: by this library in two phases, by the others with `txnAppId` and `txnVersion`.",
-    "- Each trial is a fresh process with a JVM of its own: `local[2]`, 4 GB, two shuffle partitions, the same settings for",
+    "- Each trial is a fresh process, with a JVM of its own where Spark takes part. Unless a section says otherwise it is",
+    "  `local[2]` on the local disk, 4 GB, two shuffle partitions, the same settings for",
     "  every side. Spark's state store is RocksDB with changelog checkpointing. This library runs with its defaults: it",
     "  fsyncs its records, which Spark does not.",
     "- The sides are interleaved: A B C A B C A B C. A figure is the median of the repeats, each the median of the batches",

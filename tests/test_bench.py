@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
 
-from bench import locality, one_row, uploads
+from bench import beside, collection, export, locality, one_row, rescale, snapshots, uploads
 from bench.generate import BatchSpec, Dataset, dataset
-from bench.measurement import Measurement, Results, Section, Target, Trial, at_least, at_most, percentile
+from bench.made_state import GROUPS, JOB, OPERATOR, STATE, make, now
+from bench.measurement import (
+    Measurement,
+    Results,
+    Section,
+    Target,
+    Trial,
+    Workplace,
+    at_least,
+    at_most,
+    percentile,
+)
 from bench.measurements import MEASUREMENTS
 from bench.report import gathered, write_page
 from bench.store import ResultStore
@@ -195,6 +208,121 @@ def test_one_row_is_compared_with_the_stateless_batch() -> None:
 
     assert found(0.34).met
     assert not found(0.36).met
+
+
+def test_made_state_has_every_key_with_its_value(tmp_path: Path) -> None:
+    from stateflow.checkpoint.cache import FileCache
+    from stateflow.checkpoint.records import Owner
+    from stateflow.reading import ReadingPlace, checkpoint_reader
+    from stateflow.state.backends import Readers
+    from stateflow.state.options import RocksOptions
+
+    make(tmp_path / "root", 500, shards=3, serializer=export.Reading, values=export.readings)
+    cache = FileCache(tmp_path / "cache", 1 << 30)
+    place = ReadingPlace(str(tmp_path / "root"), cache, tmp_path / "scratch", Readers(RocksOptions()), now)
+    with checkpoint_reader(place, JOB, owner=Owner(run="test"), ids=lambda: "reader") as reader:
+        shards = reader.target(OPERATOR, STATE).shards
+        found = [reader.get(OPERATOR, STATE, key)["count"] for key in range(500)]
+    assert [(shard.first, shard.last) for shard in shards] == [(0, 42), (43, 85), (86, GROUPS - 1)]
+    assert sum(shard.entries for shard in shards) == 500
+    assert found == list(range(500))
+
+
+def test_a_rescale_is_timed_step_by_step_and_leaves_the_files(tmp_path: Path) -> None:
+    found = rescale.run("rescale", rescale.Size((3_000,)), Workplace(tmp_path))
+    (job,) = found["jobs"]
+    assert len(job["seconds"]) == len(rescale.STEPS)
+    assert job["untouched"]
+    assert job["files"][0] == job["files"][1] > 1
+
+
+@pytest.mark.parametrize(
+    ("slowest", "untouched", "met"),
+    [(0.29, True, [True, True]), (0.31, True, [False, True]), (0.1, False, [True, False])],
+)
+def test_a_rescale_must_be_fast_at_each_step_and_copy_nothing(
+    slowest: float, untouched: bool, met: list[bool]
+) -> None:
+    job = {"seconds": [0.1, slowest, 0.1], "files": [2, 2], "bytes": [9, 9], "untouched": untouched}
+    found = Results({"rescale": [{"first": 0.9, "jobs": [job]}]})
+    assert [target.met for target in rescale.section(found, rescale.Size((5,))).targets] == met
+
+
+def test_a_collection_is_measured_that_deletes_what_was_subsumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sync", lambda: None)
+    found = collection.run("gc", collection.Size(4, 3, 10), Workplace(tmp_path))
+    assert (found["files"], found["bytes"]) == (12, 120)
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_savepoints_link_on_one_disk_and_copy_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: bool
+) -> None:
+    from stateflow.checkpoint import transfer
+
+    monkeypatch.setattr(os, "sync", lambda: None)
+    monkeypatch.setattr(snapshots, "TURNS", 1)
+    if not memory:
+        monkeypatch.setattr(snapshots, "MEMORY", tmp_path / "not there")
+    linking = transfer.inside
+    found = snapshots.run("native", snapshots.Size((128,), 4096), Workplace(tmp_path))
+    (linked,) = found["linked"]
+    assert linked["shared"]
+    assert linked["restored_shared"]
+    assert linked["new"] < 16 << 10 < linked["state"]
+    assert {len(found[name]) for name in ("made", "copied", "restored", "copied_back")} == {1}
+    assert transfer.inside is linking
+    if not memory:
+        assert "links switched off" in found["how"]
+
+
+def test_where_links_are_switched_off_savepoints_are_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from stateflow.job import Job
+
+    monkeypatch.setattr(snapshots, "MEMORY", tmp_path / "not there")
+    root, place = tmp_path / "root", Workplace(tmp_path)
+    make(root, 64, serializer=bytes, values=snapshots.incompressible(4096))
+    with snapshots.elsewhere(tmp_path, 1) as (other, _):
+        Job(str(root), JOB).savepoint(options=snapshots.options(root, place), to=str(other / "savepoint"))
+        made = snapshots.inodes((other / "savepoint").rglob("*"))
+    assert not made & snapshots.inodes(root.rglob("*"))
+
+
+def test_two_export_workers_are_compared_with_one() -> None:
+    def found(two: float) -> list[bool]:
+        trial = {"entries": 1_000_000, "state": 10, "written": 5}
+        by_side = {
+            side: [{**trial, "seconds": [0.9 if side.endswith("1") else two]}] for side in export.SIDES
+        }
+        section = export.section(Results(by_side), export.Size(1, 1, 1))
+        return [target.met for target in section.targets]
+
+    assert found(0.5) == [True] * 4
+    assert found(0.6) == [True, True, False, False]
+
+
+def test_batches_beside_savepoints_take_turns_with_those_without() -> None:
+    kinds = beside.plan(beside.Size(10, 10, warm_up=2, block=3, blocks=4))
+    assert kinds.count(beside.ALONE) == kinds.count(beside.BESIDE) == 12
+    changes = [{one, other} for one, other in pairwise(kinds) if one != other]
+    assert all(beside.APART in change for change in changes), "no measured batch waits for a change"
+    assert kinds[:3] == [beside.APART] * 3
+    middle = [
+        sum(at for at, kind in enumerate(kinds) if kind == wanted) for wanted in (beside.ALONE, beside.BESIDE)
+    ]
+    assert middle[0] == middle[1], "what changes steadily falls on both"
+
+
+@pytest.mark.parametrize(("beside_it", "met"), [(1.09, True), (1.11, False)])
+def test_savepoints_beside_must_not_slow_batches_down(beside_it: float, met: bool) -> None:
+    trial = {"alone": [1.0], "beside": [beside_it], "savepoints": [0.1]}
+    found = Results({side: [trial] for side in beside.SIDES})
+    targets = beside.section(found, beside.Size(1, 1, 1, 1, 1)).targets
+    assert [target.met for target in targets] == [met] * 2
 
 
 def test_a_percentile_is_one_of_the_values() -> None:

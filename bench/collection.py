@@ -1,0 +1,117 @@
+"""Collecting a long history from outside: many checkpoints, each with files that only it names."""
+
+from __future__ import annotations
+
+import os
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.made_state import GROUPS, JOB, OPERATOR, now
+from bench.measurement import Measurement, Results, Section, Workplace, at_most, seconds
+from bench.measurement import size as bytes_
+
+SIDES = ("gc",)
+RETAINED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    checkpoints: int
+    """That go; those that stay come on top."""
+    files: int
+    """Of each checkpoint."""
+    bytes: int
+    """Of each file."""
+
+
+def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+    from stateflow.job import Job
+
+    place.say(f"making {size.checkpoints:,} checkpoints")
+    root = place.folder / "root"
+    records(root, size)
+    # Else the collection would wait for the disk to take what was made without waiting.
+    os.sync()
+    job = Job(str(root), JOB)
+    place.say("collecting")
+    began = time.perf_counter()
+    report = job.collect(RETAINED)
+    elapsed = time.perf_counter() - began
+    left = sum(1 for _ in (root / JOB / "shared").iterdir())
+    kept = len(job.checkpoints())
+    # A fence, with which each claim begins, is removed too, but is no checkpoint.
+    if (left, kept, report.files) != (RETAINED * size.files, RETAINED, size.checkpoints * size.files):
+        raise AssertionError(
+            f"{report.files} files were deleted; {left} files and {kept} checkpoints are left"
+        )
+    return {"seconds": elapsed, "files": report.files, "bytes": sum(report.bytes_by_reason.values())}
+
+
+def records(root: Path, size: Size) -> None:
+    """By the protocol, as a run decides and completes them, but without fsync."""
+    from stateflow.checkpoint.claim import claim
+    from stateflow.checkpoint.layout import JobLayout
+    from stateflow.checkpoint.records import FileRef, OperatorState, Owner, Shard
+    from stateflow.checkpoint.roots import open_store
+    from stateflow.checkpoint.writer import draft
+
+    store, layout = open_store(str(root), fsync=False), JobLayout(JOB)
+    writer = claim(
+        store,
+        layout,
+        owner=Owner(run=JOB),
+        ids=lambda: uuid.uuid4().hex,
+        clock=now,
+        carry_out=lambda *_: {},
+        retained=RETAINED,
+    )
+    body = os.urandom(size.bytes)
+    for _ in range(size.checkpoints + RETAINED):
+        files = []
+        for number in range(size.files):
+            path = layout.shared_file(writer.epoch, writer.next_slot, uuid.uuid4().hex, ".sst")
+            store.put(path, body)
+            files.append(FileRef(f"{number:06d}.sst", len(body), "", path))
+        operator = OperatorState(
+            key=(("user", "int"),),
+            max_parallelism=GROUPS,
+            assignment=((0, GROUPS - 1),),
+            shards=((Shard(0, GROUPS - 1, "rocksdb", tuple(files)),),),
+        )
+        writer.complete(writer.decide(draft("checkpoint", now=now(), operators={OPERATOR: operator})), {})
+
+
+def section(results: Results, size: Size) -> Section:
+    found = results.first("gc")
+    elapsed = results.median("gc", lambda trial: trial["seconds"])
+    rows = [
+        ["checkpoints deleted", f"{size.checkpoints:,}"],
+        ["state files deleted", f"{found['files']:,}"],
+        ["bytes freed", bytes_(found["bytes"])],
+        ["time", seconds(elapsed)],
+        ["state files a second", f"{found['files'] / elapsed:,.0f}"],
+    ]
+    text = (
+        f"`stateflow gc` of a job on the local disk, without starting Python: of {size.checkpoints + RETAINED:,} checkpoints the "
+        f"newest {RETAINED} stay. Each has {size.files} files of {bytes_(size.bytes)} of its own, so that all of them go. Records "
+        "were made by the protocol with fsync off, and are on disk before the clock starts; the collection runs with fsync on: "
+        "it reads the log twice, marks each record, keeps its line of the history, lists all files to find orphans, and deletes. "
+        "Records and files are still in the memory of the operating system, as those of a job that runs on this host are."
+    )
+    wanted = f"{size.checkpoints:,} checkpoints with {found['files']:,} files"
+    targets = [at_most(f"{wanted} are collected in less than 10 s", elapsed, 10.0, seconds)]
+    return Section(text, ("what", "measured"), rows, targets)
+
+
+MEASUREMENT = Measurement(
+    "collection",
+    "Collecting a long history",
+    SIDES,
+    {"full": Size(1_000, 10, 16 << 10), "quick": Size(60, 10, 4 << 10)},
+    run,
+    section,
+    minutes={"full": 0.6, "quick": 0.1},
+)

@@ -1,0 +1,278 @@
+"""Native savepoints, made and restored, against `cp` and fsync of the same files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.made_state import JOB, make
+from bench.measurement import Measurement, Plot, Results, Section, Target, Workplace, at_most, median, seconds
+from bench.measurement import size as bytes_
+
+SIDES = ("native",)
+TURNS = 3
+"""Of ours and cp, within a trial."""
+MEMORY = Path("/dev/shm")
+_NOISE = 64 << 20
+_ROOM = 2.5
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    keys: tuple[int, ...]
+    """Of the states, the largest last."""
+    value: int
+    """Bytes of each value."""
+
+
+def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+    linked = [one_disk(place, keys, size.value) for keys in size.keys]
+    root = place.folder / f"state-{size.keys[-1]}" / "root"
+    files = [path for path in (root / JOB / "shared").iterdir() if path.is_file()]
+    with elsewhere(place.folder, sum(path.stat().st_size for path in files)) as (other, how):
+        between = two_disks(place, root, files, other)
+    return {"linked": linked, "how": how, **between, "spark": spark_runs()}
+
+
+def one_disk(place: Workplace, keys: int, value: int) -> dict[str, Any]:
+    """A savepoint where the job is, and a restore from it."""
+    place.say(f"making {bytes_(keys * value)}")
+    root = place.folder / f"state-{keys}" / "root"
+    make(root, keys, serializer=bytes, values=incompressible(value))
+    from stateflow.job import Job
+
+    job = Job(str(root), JOB)
+    place.say("a savepoint on the same disk")
+    took, made = timed(lambda: job.savepoint(options=options(root, place)))
+    folder = root / made.url.removeprefix(job.store.url + "/")
+    state = [path.stat() for path in (root / JOB / "shared").iterdir()]
+    kept = [path.stat() for path in folder.rglob("*") if path.is_file()]
+    back, copies = restored(place, root, str(folder), "linked")
+    return {
+        "state": sum(facts.st_size for facts in state),
+        "files": len(state),
+        "seconds": took,
+        "shared": {facts.st_ino for facts in state} <= {facts.st_ino for facts in kept},
+        "new": sum(facts.st_size for facts in kept if facts.st_nlink == 1),
+        "restored": back,
+        "restored_shared": bool(copies) and inodes(copies) <= inodes(folder.rglob("*")),
+    }
+
+
+def two_disks(place: Workplace, root: Path, files: Sequence[Path], other: Path) -> dict[str, Any]:
+    """Ours and cp in turn, first the one and then the other, there and back again."""
+    from stateflow.job import Job
+
+    found: dict[str, list[float]] = {name: [] for name in ("made", "copied", "restored", "copied_back")}
+    made_at = other / "savepoint"
+
+    def ours() -> None:
+        Job(str(root), JOB).savepoint(options=options(root, place), to=str(made_at))
+
+    def ours_back() -> None:
+        found["restored"].append(restored(place, root, str(made_at), "moved")[0])
+        shutil.rmtree(root / "moved")
+
+    def cp() -> None:
+        found["copied"].append(copied(files, other / "cp"))
+        shutil.rmtree(other / "cp")
+
+    def cp_back() -> None:
+        there = [path for path in (made_at / "state").iterdir() if path.is_file()]
+        found["copied_back"].append(copied(there, place.folder / "cp"))
+        shutil.rmtree(place.folder / "cp")
+
+    for turn in range(TURNS):
+        place.say(f"to another file system and back, {turn + 1} of {TURNS}")
+        if turn % 2:
+            cp()
+        found["made"].append(timed(ours)[0])
+        if not turn % 2:
+            cp()
+        for back in (cp_back, ours_back) if turn % 2 else (ours_back, cp_back):
+            back()
+        shutil.rmtree(made_at)
+    return dict(found)
+
+
+def restored(place: Workplace, root: Path, origin: str, name: str) -> tuple[float, list[Path]]:
+    """Into a job that does not exist yet, from planning to the record; with the files that it has then."""
+    from bench import operators
+    from stateflow.job import Job
+
+    job = Job(str(root), name)
+
+    def work() -> None:
+        given = {"input": str(place.folder / "no input yet")}
+        job.restore(origin, operators.blobs, given, options=options(root, place)).apply()
+
+    took, _ = timed(work)
+    return took, [path for path in (root / name / "shared").iterdir() if path.is_file()]
+
+
+def copied(files: Iterable[Path], target: Path) -> float:
+    """Seconds of one cp of all files, and an fsync of each and of their folder."""
+
+    def work() -> None:
+        target.mkdir()
+        subprocess.run(["cp", "-t", target, *files], check=True)
+        for path in (*target.iterdir(), target):
+            descriptor = os.open(path, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.close(descriptor)
+
+    return timed(work)[0]
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    """With nothing left to write from what came before."""
+    os.sync()
+    began = time.perf_counter()
+    found = work()
+    return time.perf_counter() - began, found
+
+
+@contextmanager
+def elsewhere(folder: Path, needed: int) -> Iterator[tuple[Path, str]]:
+    """A folder to which no file can be linked, and how that comes."""
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > _ROOM * needed and other_device(MEMORY, folder):
+        with tempfile.TemporaryDirectory(prefix="stateflow-bench-", dir=MEMORY) as made:
+            yield Path(made), f"another file system (in memory, {MEMORY})"
+        return
+    from stateflow.checkpoint import transfer
+
+    linking = transfer.inside
+    transfer.inside = lambda source, target: None
+    try:
+        (folder / "elsewhere").mkdir()
+        yield (
+            folder / "elsewhere",
+            f"a folder of the same disk with links switched off, for {MEMORY} has no room",
+        )
+    finally:
+        transfer.inside = linking
+
+
+def other_device(one: Path, other: Path) -> bool:
+    return one.stat().st_dev != other.stat().st_dev
+
+
+def options(root: Path, place: Workplace) -> Any:
+    from stateflow.config import load
+
+    code = {"checkpoint_dir": str(root), "scratch_dir": str(place.folder / "scratch")}
+    return load(code=code, env={}, folder=place.folder)
+
+
+def incompressible(length: int) -> Callable[[Sequence[int]], Iterable[bytes]]:
+    """Values cut from a stretch of noise at places that never repeat nearby: no block of a file has the same twice."""
+    import numpy as np
+
+    noise = np.random.default_rng(1).bytes(_NOISE)
+
+    def values(keys: Sequence[int]) -> Iterable[bytes]:
+        for key in keys:
+            at = key * (length + 7) % (_NOISE - length)
+            yield noise[at : at + length]
+
+    return values
+
+
+def inodes(paths: Iterable[Path]) -> set[int]:
+    return {path.stat().st_ino for path in paths}
+
+
+def spark_runs() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None or SparkContext._active_spark_context is not None
+
+
+def section(results: Results, size: Size) -> Section:
+    trials = results.of("native")
+    first = results.first("native")
+
+    def middle(name: str) -> float:
+        return results.median("native", lambda trial: median(trial[name]))
+
+    def linked(at: int, name: str) -> float:
+        return results.median("native", lambda trial: trial["linked"][at][name])
+
+    rows = []
+    for at, found in enumerate(first["linked"]):
+        state = f"{bytes_(found['state'])} in {found['files']} files"
+        rows += [
+            [
+                f"savepoint on the same disk, {state}",
+                seconds(linked(at, "seconds")),
+                f"{bytes_(found['new'])} new on disk",
+            ],
+            [f"restore from it, {state}", seconds(linked(at, "restored")), "hard links"],
+        ]
+    there = middle("made") / middle("copied")
+    back = middle("restored") / middle("copied_back")
+    rows += [
+        ["savepoint elsewhere", seconds(middle("made")), f"{there:.2f} times cp"],
+        ["cp of its files and fsync", seconds(middle("copied")), ""],
+        ["restore from there", seconds(middle("restored")), f"{back:.2f} times cp"],
+        ["cp of its files and fsync, back", seconds(middle("copied_back")), ""],
+    ]
+    text = (
+        f"Values are bytes that nothing compresses; {bytes_(first['linked'][-1]['state'])} of state files at most. New bytes are "
+        "those of files with a single link. Elsewhere is "
+        f"{first['how']}. Ours and one `cp` of all files with an fsync of each take turns, {TURNS} times in each trial, in both "
+        "orders; source files are in the page cache for both, and nothing waits to be written when the clock starts. A savepoint "
+        "is timed from `Job.savepoint` to its return, a restore (`no_claim`, into a new job) from its plan to its record, "
+        "checksums, pins and records included, imports too where they come first. Ours copies several files at once, cp one."
+    )
+    most = max(found["new"] for trial in trials for found in trial["linked"])
+    shared = all(found["shared"] for trial in trials for found in trial["linked"])
+    no_bytes = all(found["restored_shared"] for trial in trials for found in trial["linked"])
+    no_spark = not any(trial["spark"] for trial in trials)
+    targets = [
+        Target(
+            "a savepoint on the same disk links every file; what it adds does not grow with the state (below 256 KiB)",
+            f"{bytes_(most)} at most" if shared else "files were copied",
+            shared and most < 256 << 10,
+        ),
+        at_most("a savepoint elsewhere takes at most 1.2 times cp and fsync", there, 1.2),
+        at_most("a restore from elsewhere takes at most 1.2 times cp and fsync", back, 1.2),
+        Target(
+            "a restore within one store reads no byte: its files are the savepoint's inodes",
+            "the same" if no_bytes else "others",
+            no_bytes,
+        ),
+        Target("neither starts Spark", "none" if no_spark else "it runs", no_spark),
+    ]
+    plot = Plot(
+        "snapshots",
+        "Native savepoints and cp",
+        "bars",
+        ["savepoint elsewhere", "restore from there"],
+        {
+            "this library": [middle("made"), middle("restored")],
+            "cp and fsync": [middle("copied"), middle("copied_back")],
+        },
+        "",
+        "seconds",
+    )
+    return Section(text, ("what", "median", ""), rows, targets, [plot])
+
+
+MEASUREMENT = Measurement(
+    "snapshots",
+    "Native savepoints",
+    SIDES,
+    {"full": Size((65_536, 278_528), 4096), "quick": Size((512, 4096), 4096)},
+    run,
+    section,
+    minutes={"full": 0.8, "quick": 0.1},
+)
