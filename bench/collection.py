@@ -98,7 +98,7 @@ def section(results: Results, size: Size) -> Section:
         f"`stateflow gc` of a job on the local disk, without starting Python: of {size.checkpoints + RETAINED:,} checkpoints the "
         f"newest {RETAINED} stay. Each has {size.files} files of {bytes_(size.bytes)} of its own, so that all of them go. Records "
         "were made by the protocol with fsync off, and are on disk before the clock starts; the collection runs with fsync on: "
-        "it reads the log twice, marks each record, keeps its line of the history, lists all files to find orphans, and deletes. "
+        "it reads the log, marks each record, keeps its line of the history, lists all files to find orphans, and deletes. "
         "Records and files are still in the memory of the operating system, as those of a job that runs on this host are."
     )
     wanted = f"{size.checkpoints:,} checkpoints with {found['files']:,} files"

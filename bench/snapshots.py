@@ -231,7 +231,8 @@ def section(results: Results, size: Size) -> Section:
         f"{first['how']}. Ours and one `cp` of all files with an fsync of each take turns, {TURNS} times in each trial, in both "
         "orders; source files are in the page cache for both, and nothing waits to be written when the clock starts. A savepoint "
         "is timed from `Job.savepoint` to its return, a restore (`no_claim`, into a new job) from its plan to its record, "
-        "checksums, pins and records included, imports too where they come first. Ours copies several files at once, cp one."
+        "pins and records included, and a savepoint's checksums; imports too in the first rows. Ours copies several files at once, "
+        "cp one."
     )
     most = max(found["new"] for trial in trials for found in trial["linked"])
     shared = all(found["shared"] for trial in trials for found in trial["linked"])
