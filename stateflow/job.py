@@ -26,7 +26,7 @@ from stateflow.checkpoint.control import (
 from stateflow.checkpoint.deletion import Deleted, delete_job
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.log import Log, list_jobs, read_epochs, read_identity, read_log
+from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_epochs, read_identity, read_log
 from stateflow.checkpoint.pins import list_pins, pin, release, tags
 from stateflow.checkpoint.records import Pin, Record
 from stateflow.checkpoint.rescale import rescaled_operators
@@ -401,25 +401,30 @@ class Job:
 
     def garbage(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> Plan:
         """What `collect` would delete now, and what it keeps and why."""
-        return inspect(self.store, self.layout, self._kept(retained, age))
+        cache: BodyCache = {}
+        return inspect(self.store, self.layout, self._kept(retained, age, cache), cache=cache)
 
     def collect(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> CollectionReport:
         """Deletes what no checkpoint in need of keeping reaches; a running job need not be stopped for it.
 
         Kept are the newest `retained` checkpoints, all younger than `age`, and what tags and other pins name.
         """
-        retained = self._kept(retained, age)
+        cache: BodyCache = {}
         return collect(
             self.store,
             self.layout,
             collector=f"gc-{self.new_id()}",
-            retained=retained,
+            retained=self._kept(retained, age, cache),
             orphans=True,
+            cache=cache,
             dispose=self._disposal(),
         )
 
-    def _kept(self, retained: int, age: timedelta) -> int:
-        return retained_by_age(self.log(), retained, age // timedelta(microseconds=1), self.clock())
+    def _kept(self, retained: int, age: timedelta, cache: BodyCache) -> int:
+        if not self.exists:
+            raise self._unknown()
+        log = read_log(self.store, self.layout, cache=cache)
+        return retained_by_age(log, retained, age // timedelta(microseconds=1), self.clock())
 
     def _disposal(self) -> DisposeSavepoint:
         identity = read_identity(self.store, self.layout)

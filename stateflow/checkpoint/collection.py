@@ -7,6 +7,7 @@ deletes, so that it needs no lock: neither a run, nor a pinner, nor another coll
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,7 @@ from stateflow.checkpoint.statistics import keep_history
 from stateflow.checkpoint.store import Entry, Store, create_once
 
 Reason = Literal["subsumed", "orphan"]
+_FEW, _MARKERS = 8, 16
 DisposeSavepoint = Callable[[str], None]
 """Deletes a savepoint, by URL, that the job has claimed and no longer names."""
 
@@ -164,9 +166,7 @@ def collect(
     log = read_log(store, layout, cache=cache)
     log.require_sound()
     chosen = tuple(candidates(log, pins, retained))
-    for slot in chosen:
-        path = layout.dead(slot, collector)
-        create_once(store, path, encode(DeadMark(slot=slot, collector=collector)))
+    _mark(store, {layout.dead(slot, collector): slot for slot in chosen}, collector)
     if chosen:
         # Marked first, read after: a pinner does it the other way round, so one of the two sees the other.
         # And the log is read after the pins, for a restore decides its record and then lets go of its pin:
@@ -182,13 +182,10 @@ def collect(
     # deleting.
     store.delete([layout.dead(slot, collector) for slot in withdrawn])
     keep_history(store, layout, log, todo.records, epoch=epoch)
-    for slot in todo.records:
-        # Said before it is done: should this collector die halfway, the next one finds a record that has lost
-        # files and, perhaps, a pin whose maker died too. Without a word it would have to take that for a tag
-        # to keep.
-        if not log.slots[slot].doomed:
-            mark = encode(DeadMark(slot=slot, collector=collector))
-            create_once(store, layout.doomed(slot, collector), mark)
+    # Said before it is done: should this collector die halfway, the next one finds a record that has lost files and,
+    # perhaps, a pin whose maker died too. Without a word it would have to take that for a tag to keep.
+    doomed = [slot for slot in todo.records if not log.slots[slot].doomed]
+    _mark(store, {layout.doomed(slot, collector): slot for slot in doomed}, collector)
     store.delete([file.path for file in todo.files])
     if dispose is not None:
         for url in todo.savepoints:
@@ -208,6 +205,21 @@ def collect(
         withdrawn=withdrawn,
         savepoints=todo.savepoints,
     )
+
+
+def _mark(store: Store, marks: Mapping[str, int], collector: str) -> None:
+    """Creates marks, in no order that matters. Each waits for the disk, so many are made at once."""
+
+    def create(path: str) -> None:
+        create_once(store, path, encode(DeadMark(slot=marks[path], collector=collector)))
+
+    if len(marks) <= _FEW:
+        for path in marks:
+            create(path)
+        return
+    with ThreadPoolExecutor(_MARKERS, "stateflow-marks") as pool:
+        for _ in pool.map(create, marks):
+            pass
 
 
 def _is_file_of(job: str, path: str) -> bool:

@@ -27,7 +27,7 @@ from stateflow.spark.state_tables.failures import failed, told
 from stateflow.spark.state_tables.frames import read_state, table_frame
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at, snapshot_of
-from stateflow.spark.state_tables.source import register
+from stateflow.spark.state_tables.source import StateDataSource, register
 from stateflow.state.backends import Backends
 from stateflow.state.encoding import group_range
 from stateflow.state.keygroups import xxhash64
@@ -446,3 +446,13 @@ def test_damage_inside_of_a_driver_made_frame_is_a_stateflow_error(
     error = translated(caught.value)
     assert isinstance(error, StateflowError)
     assert "is missing" in str(error)
+
+
+def test_every_session_knows_the_format_without_being_told(spark: SparkSession) -> None:
+    """By the package whose name PySpark looks for."""
+    import pyspark_stateflow
+
+    assert pyspark_stateflow.DefaultSource is StateDataSource
+    fresh = spark.newSession()
+    with pytest.raises(Exception, match="operator"):
+        fresh.read.format("stateflow").option("job", "nobody").load()

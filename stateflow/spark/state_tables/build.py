@@ -9,6 +9,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -81,7 +82,10 @@ def build_savepoint(
     building = f"{request.to.rstrip('/')}.building-{ids()}"
     place = place_of(options, building, "built", 1, slot)
     store = open_store(building, options.storage_options, fsync=options.local_fsync)
-    try:
+    with ExitStack() as held:
+        held.callback(lambda: store.delete([entry.path for entry in store.list("")]))
+        if like is not None:
+            held.enter_context(like.kept(request.owner, ids, clock, f"read to build {request.to}"))
         operators = {
             uid: _operator(spark, nodes[uid], request, place)
             for uid in nodes
@@ -109,8 +113,6 @@ def build_savepoint(
                 store, JobLayout(job), record, open_store(request.to, options.storage_options),
                 open_base=lambda base: open_store(base, options.storage_options), scratch=Path(folder), **facts,
             )  # fmt: skip
-    finally:
-        store.delete([entry.path for entry in store.list("")])
 
 
 def _job_of(like: Snapshot | None) -> str:
