@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-from stateflow.checkpoint.records import END_OF_TIME
-
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*\Z")
 
 _BYTES = {
@@ -71,6 +69,8 @@ def size_text(count: float) -> str:
 
 def time_text(micros: int | None) -> str:
     """A time in UTC; records keep microseconds."""
+    from stateflow.checkpoint.records import END_OF_TIME
+
     if micros is None:
         return "-"
     if micros >= END_OF_TIME:

@@ -6,12 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stateflow.checkpoint.pins import list_pins, release
 from stateflow.cli.options import Debug, JobName, Output, Root, Yes, configured, job_of
 from stateflow.cli.output import document, err, number, out, size, table
 from stateflow.errors import NotFoundError
-from stateflow.savepointing import dispose_expired, expired_savepoints
-from stateflow.stale import release_stale
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.collection import Plan
@@ -49,6 +46,10 @@ def gc(
     debug: Debug = False,
 ) -> None:
     """Collects subsumed records and their files, and what crashed runs left. Safe beside a running job."""
+    from stateflow.checkpoint.pins import list_pins, release
+    from stateflow.savepointing import dispose_expired, expired_savepoints
+    from stateflow.stale import release_stale
+
     options = configured(root, debug=debug, retained_checkpoints=retained, retained_age=age)
     found = job_of(options, job)
     for pin in release_stale(found.store, found.layout) if yes else ():

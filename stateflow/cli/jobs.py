@@ -11,8 +11,6 @@ import typer
 from stateflow.cli.options import Debug, JobName, Output, Root, configured, job_of, root_of
 from stateflow.cli.output import document, facts, moment, number, out, seconds, size, table
 from stateflow.errors import StateflowError
-from stateflow.status import line_document
-from stateflow.timelines import audit, graph
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.statistics import HistoryLine
@@ -59,6 +57,9 @@ def jobs(root: Root = None, output: Output = "text", debug: Debug = False) -> No
 
 def show(job: JobName, root: Root = None, output: Output = "text", debug: Debug = False) -> None:
     """One job: its newest checkpoint, operators, sources, sinks, and its history as a graph of timelines."""
+    from stateflow.status import line_document
+    from stateflow.timelines import audit
+
     found = job_of(configured(root, debug=debug), job)
     status, lines = found.status(), found.history()
     if output == "json":
@@ -75,6 +76,8 @@ def _branch(line: HistoryLine) -> dict[str, Any]:
 
 
 def _history(status: JobStatus, lines: list[HistoryLine]) -> None:
+    from stateflow.timelines import audit, graph
+
     rows = graph(lines, status.tags, status.head)
     if not rows:
         return
@@ -162,7 +165,7 @@ def checkpoints(
 ) -> None:
     """History of a job's records, collected ones too, newest first."""
     from stateflow.checkpoint.statistics import summary
-    from stateflow.status import summary_document
+    from stateflow.status import line_document, summary_document
 
     found = job_of(configured(root, debug=debug), job)
     log = found.log()

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import verify_savepoint
 from stateflow.cli.options import Debug, Output, Root, configured, job_of
 from stateflow.cli.output import document, out, table
 from stateflow.errors import CorruptError
@@ -26,6 +24,9 @@ def verify(
     debug: Debug = False,
 ) -> None:
     """Checks a job, or a savepoint: log, files, sizes. Exit code 6 when something is missing or damaged."""
+    from stateflow.checkpoint.roots import open_store
+    from stateflow.checkpoint.savepoints import verify_savepoint
+
     options = configured(root, debug=debug)
     if "/" in job:
         findings = verify_savepoint(open_store(job, options.storage_options), deep=deep)
