@@ -18,8 +18,10 @@ from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.records import FileRef, Owner, Prepared, Record
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import references
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.savepoints import verify_savepoint
 from stateflow.checks import Check, compare
-from stateflow.errors import IncompatibleError, UsageError
+from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.flow import Flow, Pipeline
 from stateflow.restore.origin import Origin, newest_sinks
 from stateflow.status import position_of
@@ -157,6 +159,7 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
             f"--max-parallelism needs a canonical savepoint, and {origin.label} is not one: make one with `stateflow "
             f"savepoint create {origin.job} --type canonical`"
         )
+    _refuse_damaged(origin, job)
     from stateflow.job import known_parameters
 
     given = {**known_parameters(request.pipeline, record), **request.parameters}
@@ -189,6 +192,16 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
         bytes=sum(ref.size for ref in refs) + sum(part.size for part in parts),
         warnings=tuple(_warnings(request, log)),
     )
+
+
+def _refuse_damaged(origin: Origin, job: Job) -> None:
+    """A savepoint that has lost a file is found before a job is claimed for it."""
+    if origin.savepoint is None:
+        return
+    store = open_store(origin.url, job.storage_options)
+    errors = [f for f in verify_savepoint(store, deep=False) if f.severity == "error"]
+    if errors:
+        raise CorruptError(f"savepoint {origin.url} is not whole: {errors[0].text}; restore another snapshot")
 
 
 def same_job(one: Job, other: Job) -> bool:

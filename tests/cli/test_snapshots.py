@@ -66,7 +66,7 @@ def test_a_savepoint_whose_file_is_gone_is_named_and_not_restored(
     )
     assert said.code == 6
     assert lost.name in said.err
-    assert not (root / "copy" / "shared").exists()
+    assert not (root / "copy").exists()
 
 
 def test_a_savepoint_of_a_newer_format_says_what_to_upgrade(
