@@ -434,3 +434,14 @@ def test_the_stage_that_computes_the_rows_writes_them_even_where_tables_ask_for_
     sink = opened(spark, path, options={"delta.autoOptimize.optimizeWrite": "true"})
     frame = spark.range(4, numPartitions=4).selectExpr("id as n")
     assert len(log.prepare(sink, frame).payload["actions"]) == 4
+
+
+def test_a_table_that_a_run_creates_writes_its_own_checkpoints_seldom_unless_told_otherwise(
+    spark: SparkSession, path: Path
+) -> None:
+    opened(spark, path)
+    interval = DeltaLog(spark, str(path)).begin().shape().configuration["delta.checkpointInterval"]
+    assert interval == "100"
+    other = path.with_name("other")
+    opened(spark, other, options={"delta.checkpointInterval": "7"})
+    assert DeltaLog(spark, str(other)).begin().shape().configuration["delta.checkpointInterval"] == "7"

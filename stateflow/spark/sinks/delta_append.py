@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 KIND = "delta_append"
 ATTEMPTS = 10
 FRESH_KEPT = 64
+CREATED_WITH = {"delta.checkpointInterval": "100"}
+"""Of tables that a run creates. Delta's own checkpoint is written inside a commit, by default inside every tenth: of
+micro-batches of half a second each tenth would take two. What the caller says of the table wins."""
 _fresh: OrderedDict[str, None] = OrderedDict()
 """First data file of what this process prepared and has not committed: VACUUM cannot have reached it yet."""
 
@@ -189,7 +192,7 @@ def create_table(spark: SparkSession, table: DeltaTable, schema: StructType) -> 
         builder = builder.addColumn(field.name, field.dataType, nullable=True)
     if table.partition_by:
         builder = builder.partitionedBy(*table.partition_by)
-    for name, value in table.properties.items():
+    for name, value in {**CREATED_WITH, **table.properties}.items():
         builder = builder.property(name, value)
     try:
         builder.execute()
