@@ -19,7 +19,7 @@ from stateflow.config import cache_folder
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.query import StateReader
 from stateflow.state.backend import OpenShard
-from stateflow.state.backends import Readers, open_backend
+from stateflow.state.backends import open_reader
 from stateflow.state.openings import OpenShards
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def place_of(options: Options, root: str, clock: Callable[[], int]) -> ReadingPl
         root=root,
         cache=FileCache(folder / "state", options.cache_size),
         scratch=Path(options.scratch_dir or folder / "scratch").absolute(),
-        open_shard=Readers(open_backend(options).rocks),
+        open_shard=open_reader(options),
         clock=clock,
         storage_options=options.storage_options,
     )

@@ -53,3 +53,7 @@ def open_backend(options: Options) -> Backends:
             inline_threshold=options.inline_threshold,
         )
     )
+
+
+def open_reader(options: Options) -> Readers:
+    return Readers(open_backend(options).rocks)

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from operator import le
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +27,7 @@ from rocksdict import (
 )
 
 from stateflow.checkpoint.records import Shard
+from stateflow.errors import CorruptError
 from stateflow.state.backend import Fetch, NewFile, OpenShard, Snapshot
 from stateflow.state.corruption import translated
 from stateflow.state.encoding import group_range
@@ -38,6 +39,7 @@ NAME: Final = "rocksdb"
 
 _SMALL_FILE = 4 << 10
 _SMALL_MANIFEST = 64 << 10
+_SWEEP = 10_000
 _ENTRY_OVERHEAD = 200
 """Bytes that a buffered entry costs beside its value: two objects and a slot of the dict."""
 _POINT_DELETES = 256
@@ -385,6 +387,17 @@ class RocksReader(RocksBackend):
     def _clip(self, shard: Shard) -> None:
         pass
 
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if begin >= end or self._bare:
+            return iter(())
+        return chain.from_iterable(self._guarded_chunks(begin, end))
+
+    def _guarded_chunks(self, begin: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+        try:
+            yield from _swept(self._opened, begin, end)
+        except Exception as error:
+            raise translated(error, self._directory) from error
+
 
 def rocksdb_reader(options: RocksOptions | None = None) -> OpenShard:
     """Opens shards for reading only."""
@@ -416,6 +429,25 @@ def _stepped(at: RdictIter, reading: ReadOptions) -> Iterator[tuple[bytes, bytes
     # `Rdict.items` lacks this: over a damaged block it ends as if that were all.
     at.status()
     del reading
+
+
+def _swept(opened: Rdict, begin: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+    """All entries in lists: a third less time than step by step, since no step is Python's."""
+    reading = ReadOptions()
+    reading.set_iterate_upper_bound(end)
+    entries = opened.items(from_key=begin, read_opt=reading)
+    last: bytes | None = None
+    while chunk := list(islice(entries, _SWEEP)):
+        last = chunk[-1][0]
+        yield chunk
+    # `items` ends at a damaged block as if that were all: whoever takes the next step there hears of it.
+    at = opened.iter(reading)
+    at.seek(begin if last is None else last)
+    if last is not None and at.valid():
+        at.next()
+    at.status()
+    if at.valid():
+        raise CorruptError("a scan ended before its end; run `stateflow verify`")
 
 
 def _link(source: Path, target: Path) -> None:

@@ -49,7 +49,7 @@ from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
 from stateflow.spark.worker import marked, spare_the_collector
 from stateflow.state.backend import OpenShard
-from stateflow.state.backends import open_backend
+from stateflow.state.backends import open_reader
 from stateflow.state.keygroups import default_assignment
 from stateflow.state.tabular import StateTable, TimerTable, tables_of
 
@@ -96,7 +96,7 @@ def create_canonical(
     attempt = ids()
     parts = tuple(_parts(record, split_bytes, max_tasks))
     facts = {"job": job, "checkpoint": str(record.slot), "savepoint": name}
-    writing = _Writing(place, target.url, attempt, parts, _bare(record), open_backend(chosen), facts)
+    writing = _Writing(place, target.url, attempt, parts, _bare(record), open_reader(chosen), facts)
     try:
         tables = _written(spark, writing, progress)
         _fill_empty(tables, writing, target)

@@ -20,7 +20,7 @@ from stateflow.job import Job
 from stateflow.restore.origin import find_origin
 from stateflow.spark.place import TaskPlace, place_of
 from stateflow.spark.state_tables.tables import Part, Table, table_of
-from stateflow.state.backends import open_backend
+from stateflow.state.backends import open_reader
 
 LATEST = "latest"
 
@@ -89,7 +89,7 @@ class Snapshot:
             operator,
             state,
             self.place(),
-            open_backend(self.options),
+            open_reader(self.options),
             of=self.standing.of,
             savepoint=self.savepoint,
         )
