@@ -435,7 +435,7 @@ def _swept(opened: Rdict, begin: bytes, end: bytes) -> Iterator[list[tuple[bytes
     """All entries in lists: a third less time than step by step, since no step is Python's."""
     reading = ReadOptions()
     reading.set_iterate_upper_bound(end)
-    entries = opened.items(from_key=begin, read_opt=reading)
+    entries: Any = opened.items(from_key=begin, read_opt=reading)
     last: bytes | None = None
     while chunk := list(islice(entries, _SWEEP)):
         last = chunk[-1][0]
