@@ -117,9 +117,7 @@ def test_what_a_dead_run_had_decided_is_carried_out_by_the_next_with_what_the_si
     record = dead.decide(world.prepare(dead)).record
     seen: list[tuple[Record, dict[str, int]]] = []
 
-    def carry_out(
-        record: Record, last_commits: Mapping[str, int], still_owner: object
-    ) -> Mapping[str, str]:
+    def carry_out(record: Record, last_commits: Mapping[str, int], still_owner: object) -> Mapping[str, str]:
         seen.append((record, dict(last_commits)))
         return world.commit(record)
 
