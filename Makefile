@@ -18,7 +18,7 @@ demo: setup ## a pipeline that runs, carries on, is killed and recovers before y
 	@$(RUN) -m stateflow.demo
 
 test: setup ## the whole test suite; TESTS=tests/state for a part of it
-	@$(RUN) -m pytest -q --durations=15 -n 2 --dist loadfile $(TESTS)
+	@$(RUN) -m pytest -q --durations=15 -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 lint: setup ## ruff: rules and formatting
 	@$(RUN) -m ruff check .

@@ -11,6 +11,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+LONGEST = (
+    "test_kill.py",
+    "test_cluster.py",
+    "test_restore.py",
+    "test_demo.py",
+    "test_api_failures.py",
+    "test_rewind.py",
+)
+"""Files that take minutes. They begin first, so that no worker is left alone with one of them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from stateflow.spark.session import build_session
