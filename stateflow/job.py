@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect as signatures
 import time
 import uuid
 from collections.abc import Callable, Mapping
@@ -40,6 +39,7 @@ from stateflow.checkpoint.verification import verify as verify_job
 from stateflow.checkpoint.writer import Writer, continued_draft
 from stateflow.errors import BusyError, NotFoundError, UsageError
 from stateflow.identity import this_process
+from stateflow.parameters import known_parameters
 from stateflow.restore.origin import slot_named
 from stateflow.status import JobStatus, status_of
 
@@ -484,12 +484,3 @@ class Job:
 def jobs(root: str, *, storage_options: Mapping[str, str] | None = None) -> list[str]:
     """The jobs of a checkpoint root."""
     return list_jobs(open_store(root, dict(storage_options or {})))
-
-
-def known_parameters(pipeline: Pipeline, record: Record | None) -> dict[str, str]:
-    """The parameters of a record that the pipeline still takes."""
-    if record is None:
-        return {}
-    accepted = list(signatures.signature(pipeline.function).parameters.values())[1:]
-    names = {p.name for p in accepted if p.kind is not p.VAR_KEYWORD}
-    return {name: value for name, value in record.parameters.items() if name in names}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from stateflow.checkpoint.statistics import HistoryLine
@@ -25,13 +25,23 @@ class Span:
     text: str
 
 
-def graph(lines: Sequence[HistoryLine], tags: Mapping[str, int], head: int | None) -> list[str]:
-    """The rows of the drawing."""
-    return list(_drawn(list(spans(lines, tags, head))))
+def graph(
+    lines: Sequence[HistoryLine],
+    tags: Mapping[str, int],
+    head: int | None,
+    kept: Collection[int] | None = None,
+) -> list[str]:
+    """The rows of the drawing. With `kept`, the slots that stand, those that were collected say so."""
+    return list(_drawn(list(spans(lines, tags, head, kept))))
 
 
-def spans(lines: Sequence[HistoryLine], tags: Mapping[str, int], head: int | None) -> Iterator[Span]:
-    """Newest first; plain checkpoints that follow each other are one."""
+def spans(
+    lines: Sequence[HistoryLine],
+    tags: Mapping[str, int],
+    head: int | None,
+    kept: Collection[int] | None = None,
+) -> Iterator[Span]:
+    """Newest first; plain checkpoints that follow each other, and are kept or collected alike, are one."""
     by_slot = {line.id: line for line in lines if line.kind != "fence"}
     parents = {slot: line.based_on for slot, line in by_slot.items()}
     children: dict[int, int] = {}
@@ -56,6 +66,8 @@ def spans(lines: Sequence[HistoryLine], tags: Mapping[str, int], head: int | Non
             below = parents[run[-1]]
             if below is None or below not in by_slot or not plain(below) or below in done:
                 break
+            if kept is not None and (below in kept) != (slot in kept):
+                break
             run.append(below)
         done.update(run)
         line = by_slot[slot]
@@ -66,7 +78,8 @@ def spans(lines: Sequence[HistoryLine], tags: Mapping[str, int], head: int | Non
             kind=line.kind,
             timeline=line.timeline,
             parent=parents[run[-1]],
-            text=_text(line, len(run), run[-1], named.get(slot, []), slot == head),
+            text=_text(line, len(run), run[-1], named.get(slot, []), slot == head)
+            + ("" if kept is None or slot in kept else ", collected"),
         )
 
 

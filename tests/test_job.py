@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import stateflow as sf
-from stateflow.job import known_parameters
+from stateflow.parameters import known_parameters, required_parameters
 from stateflow.pipelines import load_pipeline
 from tests.cli.made import ORDERS, PARAMETERS, REPOSITORY, T0, made_job
 
@@ -111,3 +111,16 @@ def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
     for ask in (job.log, job.checkpoints, job.status, job.verify, job.garbage, job.collect, job.stop):
         with pytest.raises(sf.NotFoundError, match="its jobs are: none"):
             ask()
+
+
+def test_a_run_is_given_again_what_the_pipeline_cannot_do_without_but_never_what_has_a_default(
+    tmp_path: Path,
+) -> None:
+    made_job(tmp_path)
+    head = sf.Job(str(tmp_path), "orders").log().head
+
+    @sf.pipeline("orders")
+    def pipeline(flow: sf.Flow, *, input: str, output: str = "elsewhere") -> None: ...
+
+    assert required_parameters(pipeline, head) == {"input": PARAMETERS["input"]}
+    assert required_parameters(pipeline, None) == {}

@@ -153,7 +153,9 @@ class Log:
             if record.slot == slot:
                 return record
         raise NotFoundError(
-            f"job {self.job!r} has no checkpoint {slot}: `stateflow checkpoints {self.job}` lists them"
+            f"job {self.job!r} has no checkpoint {slot} (any more): kept are "
+            f"{', '.join(str(r.slot) for r in self.chain if r.carries_state) or 'none'}; "
+            f"`stateflow checkpoints {self.job}` lists them"
         )
 
     def require_sound(self) -> None:

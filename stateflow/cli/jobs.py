@@ -67,7 +67,7 @@ def show(job: JobName, root: Root = None, output: Output = "text", debug: Debug 
         document({**asdict(status), "audit": acts, "history": list(map(_branch, lines))})
         return
     _show(status)
-    _history(status, lines)
+    _history(status, lines, {record.slot for record in found.log().chain})
 
 
 def _branch(line: HistoryLine) -> dict[str, Any]:
@@ -75,10 +75,10 @@ def _branch(line: HistoryLine) -> dict[str, Any]:
     return {name: getattr(line, name) for name in names}
 
 
-def _history(status: JobStatus, lines: list[HistoryLine]) -> None:
+def _history(status: JobStatus, lines: list[HistoryLine], kept: set[int]) -> None:
     from stateflow.timelines import audit, graph
 
-    rows = graph(lines, status.tags, status.head)
+    rows = graph(lines, status.tags, status.head, kept)
     if not rows:
         return
     out().print("\n[bold]history[/]")

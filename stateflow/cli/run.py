@@ -103,12 +103,18 @@ def run(
     loaded = load_pipeline(file, Path.cwd())
     name = job or loaded.pipeline.name
     given, spark_conf, bound = pairs(parameter, "-p"), pairs(conf, "--conf"), bounds(until)
-    loaded.pipeline.arguments(given)  # says what is wrong with them before Spark is loaded
     if not options.checkpoint_dir:
         raise UsageError(
             "no checkpoint root: give --checkpoint-dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir into "
             "stateflow.toml"
         )
+    from stateflow.job import Job
+    from stateflow.parameters import required_parameters
+
+    found = Job(options.checkpoint_dir, name, storage_options=options.storage_options)
+    if found.exists:
+        given = {**required_parameters(loaded.pipeline, found.log().head), **given}
+    loaded.pipeline.arguments(given)  # says what is wrong with them before Spark is loaded
     logs.about(job=name)
     show = err()
 
@@ -121,7 +127,6 @@ def run(
             show.print(batch_line(body), markup=False, soft_wrap=True)
 
     from stateflow.identity import this_process
-    from stateflow.job import Job
     from stateflow.spark.shipping import by_value
 
     cluster = master is not None and not master.startswith("local")
@@ -129,7 +134,6 @@ def run(
     spark_conf.setdefault("spark.executorEnv.PYTHONPATH", str(loaded.folder))
     if options.progress:
         show.print(f"{name}: starting Spark", markup=False)
-    found = Job(options.checkpoint_dir, name, storage_options=options.storage_options)
     report = found.run(
         loaded.pipeline,
         given,

@@ -245,7 +245,8 @@ def described(url: str, savepoint: Savepoint) -> dict[str, Any]:
 def _bytes(savepoint: Savepoint) -> int:
     from stateflow.checkpoint.retention import references
 
-    files = {(r.path, r.offset): r.size for r in references(savepoint.record) if r.path}
+    # What is small travels inside the record.
+    files = {(r.path or f"inline {n}", r.offset): r.size for n, r in enumerate(references(savepoint.record))}
     tables = [f.size for states in savepoint.tables.values() for files in states.values() for f in files]
     return sum(files.values()) + sum(tables)
 

@@ -132,7 +132,7 @@ def import_(
     `stateflow restore` then takes it like any other savepoint.
     """
     from stateflow.identity import this_process
-    from stateflow.job import known_parameters
+    from stateflow.parameters import known_parameters
     from stateflow.pipelines import load_pipeline
     from stateflow.spark.session import build_session
     from stateflow.spark.shipping import by_value

@@ -160,7 +160,7 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
             f"savepoint create {origin.job} --type canonical`"
         )
     _refuse_damaged(origin, job)
-    from stateflow.job import known_parameters
+    from stateflow.parameters import known_parameters
 
     given = {**known_parameters(request.pipeline, record), **request.parameters}
     flow = request.pipeline.build(given)
