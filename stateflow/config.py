@@ -274,6 +274,16 @@ DECLARATIONS: Mapping[str, Declaration] = {
 }
 
 
+def checkpoint_root(options: Options) -> str:
+    """The root, which has to be given somewhere."""
+    if not options.checkpoint_dir:
+        raise UsageError(
+            "no checkpoint root: give --checkpoint-dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir into "
+            "stateflow.toml"
+        )
+    return options.checkpoint_dir
+
+
 def load(
     *,
     cli: Mapping[str, str | None] = {},

@@ -8,22 +8,18 @@ other pins below it are let go. Savepoints are their owners' own, so they are na
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from threading import Event
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from stateflow.checkpoint.collection import CollectionReport
-from stateflow.checkpoint.control import refuse_while_live
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.checkpoint.records import OperatorState, Pin, Record, Shard
-from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import list_savepoints
 from stateflow.checkpoint.writer import Writer, continued_draft
 from stateflow.errors import NotFoundError, UsageError
@@ -138,16 +134,8 @@ class _Erasure:
 
     def run(self) -> Erased:
         job, options = self.job, self.options
-        if not self.takeover:
-            patience = options.heartbeat_timeout.total_seconds()
-            refuse_while_live(
-                job.store,
-                job.layout,
-                self.owner,
-                patience=patience,
-                monotonic=time.monotonic,
-                sleep=time.sleep,
-            )
+        patience = options.heartbeat_timeout.total_seconds()
+        job.refuse_while_live(self.owner, takeover=self.takeover, patience=patience)
         beats = options.heartbeat_interval.total_seconds()
         with Heart(job.store, job.layout, self.owner, beats, Event()) as heart:
             edited = self._edited(heart.begin)
@@ -160,11 +148,9 @@ class _Erasure:
     def _edited(self, begin: Callable[[int], object]) -> Edited:
         from stateflow.spark.carry_out import Sinks
         from stateflow.spark.session import build_session
-        from stateflow.spark.staging import Stager
 
         job = self.job
-        stager = Stager(partial(open_store, job.root, job.storage_options), job.new_id)
-        sinks = Sinks(job.name, lambda: build_session(f"stateflow erase {job.name}"), stager)
+        sinks = Sinks.of(job, lambda: build_session(f"stateflow erase {job.name}"))
         return edit(
             job.store,
             job.layout,

@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +26,7 @@ from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_epochs, read_identity, read_log
 from stateflow.checkpoint.pins import list_pins, pin, release, tags
-from stateflow.checkpoint.records import Pin, Record
+from stateflow.checkpoint.records import Owner, Pin, Record
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import retained_by_age
 from stateflow.checkpoint.roots import open_store
@@ -299,7 +298,7 @@ class Job:
 
     def rescale(self, parallelism: int, *, note: str = "", takeover: bool = False) -> Edited:
         """Hands the state to another number of subtasks: an edit of the record, which takes effect at the next run."""
-        self._refuse_while_live(takeover)
+        self.refuse_while_live(this_process(run=self.new_id()), takeover=takeover)
 
         def draft(writer: Writer) -> Record:
             if writer.parent is None:
@@ -326,7 +325,7 @@ class Job:
         """Deletes the job: its state, checkpoints and claimed savepoints. A tombstone keeps zombies out."""
         if not self.exists:
             raise self._unknown()
-        self._refuse_while_live(takeover)
+        self.refuse_while_live(this_process(run=self.new_id()), takeover=takeover)
         return delete_job(
             self.store,
             self.layout,
@@ -434,10 +433,11 @@ class Job:
             self.storage_options, job=identity.uuid, owner=this_process(run=self.new_id()), clock=self.clock
         )
 
-    def _refuse_while_live(self, takeover: bool) -> None:
+    def refuse_while_live(self, owner: Owner, *, takeover: bool, patience: float | None = None) -> None:
+        """Raises BusyError while somebody else's run lives, unless it is to be fenced."""
         if not takeover:
             refuse_while_live(
-                self.store, self.layout, this_process(run=self.new_id()), patience=self._patience,
+                self.store, self.layout, owner, patience=self._patience if patience is None else patience,
                 monotonic=self._monotonic, sleep=self._sleep,
             )  # fmt: skip
 
@@ -445,10 +445,8 @@ class Job:
         """Carries out what a run left pending; Spark is started only if there is such a thing."""
         from stateflow.spark.carry_out import Sinks
         from stateflow.spark.session import build_session
-        from stateflow.spark.staging import Stager
 
-        stager = Stager(partial(open_store, self.root, self.storage_options), self.new_id)
-        return Sinks(self.name, lambda: build_session(f"stateflow {self.name}"), stager).recover
+        return Sinks.of(self, lambda: build_session(f"stateflow {self.name}")).recover
 
     def _options(self) -> Options:
         from stateflow.config import load

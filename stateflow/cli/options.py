@@ -115,13 +115,9 @@ def configured(
 def root_of(options: Options) -> str:
     """The root that a reading command looks into; it must be there."""
     from stateflow.checkpoint.roots import open_store
+    from stateflow.config import checkpoint_root
 
-    if not options.checkpoint_dir:
-        raise UsageError(
-            "no checkpoint root: give --checkpoint-dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir into "
-            "stateflow.toml"
-        )
-    folder = open_store(options.checkpoint_dir, options.storage_options).local_root
+    folder = open_store(checkpoint_root(options), options.storage_options).local_root
     if folder is not None and not folder.is_dir():
         raise NotFoundError(
             f"the checkpoint root {folder} does not exist: check --checkpoint-dir ({options.origin('checkpoint_dir')}); "
@@ -131,10 +127,17 @@ def root_of(options: Options) -> str:
 
 
 def job_of(options: Options, name: str) -> Job:
+    root_of(options)
+    return new_job_of(options, name)
+
+
+def new_job_of(options: Options, name: str) -> Job:
+    """The same for commands that may be the first to write there."""
+    from stateflow.config import checkpoint_root
     from stateflow.job import Job
 
     return Job(
-        root_of(options),
+        checkpoint_root(options),
         name,
         storage_options=options.storage_options,
         heartbeat_timeout=options.heartbeat_timeout.total_seconds(),

@@ -19,6 +19,7 @@ from stateflow.cli.options import (
     Settings,
     Yes,
     configured,
+    new_job_of,
     pairs,
 )
 from stateflow.cli.output import document, err, out, size
@@ -80,7 +81,6 @@ def restore(
     """
 
     from stateflow.identity import this_process
-    from stateflow.job import Job
     from stateflow.pipelines import load_pipeline
 
     options = configured(root, option, debug=debug)
@@ -89,17 +89,7 @@ def restore(
         raise UsageError(f"--claim-mode {claim_mode!r} is neither claim nor no-claim")
     loaded = load_pipeline(file, Path.cwd())
     given = pairs(parameter, "-p")
-    if not options.checkpoint_dir:
-        raise UsageError(
-            "no checkpoint root: give --checkpoint-dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir into "
-            "stateflow.toml"
-        )
-    found = Job(
-        options.checkpoint_dir,
-        job,
-        storage_options=options.storage_options,
-        heartbeat_timeout=options.heartbeat_timeout.total_seconds(),
-    )
+    found = new_job_of(options, job)
     plan = found.restore(
         origin,
         loaded.pipeline,

@@ -19,6 +19,7 @@ from stateflow.cli.options import (
     Root,
     Settings,
     configured,
+    new_job_of,
     pairs,
 )
 from stateflow.cli.output import err, line, out
@@ -103,15 +104,9 @@ def run(
     loaded = load_pipeline(file, Path.cwd())
     name = job or loaded.pipeline.name
     given, spark_conf, bound = pairs(parameter, "-p"), pairs(conf, "--conf"), bounds(until)
-    if not options.checkpoint_dir:
-        raise UsageError(
-            "no checkpoint root: give --checkpoint-dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir into "
-            "stateflow.toml"
-        )
-    from stateflow.job import Job
     from stateflow.parameters import required_parameters
 
-    found = Job(options.checkpoint_dir, name, storage_options=options.storage_options)
+    found = new_job_of(options, name)
     if found.exists:
         given = {**required_parameters(loaded.pipeline, found.log().head), **given}
     loaded.pipeline.arguments(given)  # says what is wrong with them before Spark is loaded

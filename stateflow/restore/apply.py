@@ -11,14 +11,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stateflow.checkpoint.control import refuse_while_live
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import pinned
@@ -55,15 +54,9 @@ class RestoreRun:
 
     def run(self) -> Restored:
         job, request = self.job, self.request
-        if job.exists and not request.takeover:
-            refuse_while_live(
-                job.store,
-                job.layout,
-                request.owner,
-                patience=request.options.heartbeat_timeout.total_seconds(),
-                monotonic=time.monotonic,
-                sleep=time.sleep,
-            )
+        if job.exists:
+            patience = request.options.heartbeat_timeout.total_seconds()
+            job.refuse_while_live(request.owner, takeover=request.takeover, patience=patience)
         with ExitStack() as stack:
             self._held = stack
             if self.origin.owner is not None:
@@ -139,15 +132,9 @@ class RestoreRun:
 
     def _edited(self, heart: Heart) -> Edited:
         from stateflow.spark.carry_out import Sinks, functions_of
-        from stateflow.spark.staging import Stager
 
         job, request = self.job, self.request
-        sinks = Sinks(
-            job.name,
-            lambda: self.spark,
-            Stager(partial(open_store, job.root, job.storage_options), _id),
-            functions_of(self.flow),
-        )
+        sinks = Sinks.of(job, lambda: self.spark, functions_of(self.flow))
         return edit(
             job.store,
             job.layout,

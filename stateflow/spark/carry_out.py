@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from stateflow.checkpoint.claim import StillOwner
 from stateflow.checkpoint.records import Record
+from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.flow import Flow
 from stateflow.spark.sinks.base import BatchFunction, Place, commit
@@ -16,6 +18,8 @@ from stateflow.spark.staging import Stager
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from stateflow.job import Job
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +38,14 @@ class Sinks:
     stager: Stager
     functions: Mapping[str, BatchFunction] = field(default_factory=dict)
     """The user's own sinks by uid; empty when the pipeline is not known."""
+
+    @classmethod
+    def of(
+        cls, job: Job, spark: Callable[[], SparkSession], functions: Mapping[str, BatchFunction] | None = None
+    ) -> Sinks:
+        """For whoever changes a job from outside a run."""
+        stager = Stager(partial(open_store, job.root, job.storage_options), job.new_id)
+        return cls(job.name, spark, stager, functions or {})
 
     def recover(
         self, record: Record, last_commits: Mapping[str, int], still_owner: StillOwner

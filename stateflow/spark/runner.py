@@ -30,7 +30,7 @@ from stateflow.checkpoint.rescale import needs_rescale, rescaled_operators
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.writer import Writer, continued_draft
-from stateflow.config import Options, cache_folder
+from stateflow.config import Options, cache_folder, checkpoint_root
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.flow import Flow, Pipeline
 from stateflow.heart import Heart
@@ -107,13 +107,8 @@ class _Run:
         self.layout = JobLayout(self.job)
         self.flow: Flow = request.pipeline.build(request.parameters)
         self.parameters = request.pipeline.arguments(request.parameters)
-        if not self.options.checkpoint_dir:
-            raise UsageError(
-                "no checkpoint root: give --checkpoint-dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir into "
-                "stateflow.toml"
-            )
         self.store: Store = open_store(
-            self.options.checkpoint_dir, self.options.storage_options, fsync=self.options.local_fsync
+            checkpoint_root(self.options), self.options.storage_options, fsync=self.options.local_fsync
         )
         self.owner = request.owner or this_process()
         self.stop = request.stop

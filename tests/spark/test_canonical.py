@@ -8,7 +8,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import msgspec
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -429,7 +431,6 @@ def test_pandas_opens_every_table(tables: str) -> None:
 
 
 def test_duckdb_opens_every_table(tables: str) -> None:
-    duckdb = pytest.importorskip("duckdb")
     connection = duckdb.connect()
 
     def rows(state: str, what: str) -> Any:
@@ -453,7 +454,6 @@ def test_duckdb_opens_every_table(tables: str) -> None:
 
 
 def test_polars_opens_every_table(tables: str) -> None:
-    polars = pytest.importorskip("polars")
     count = polars.read_parquet(f"{tables}/count/*.parquet")
     assert count.schema["value"] == polars.Int64
     assert dict(count.select("user", "value").iter_rows()) == KINDS["count"].content
