@@ -67,6 +67,15 @@ def size_text(count: float) -> str:
     return f"{count:.1f} TB"
 
 
+def age_text(micros: float) -> str:
+    """How long ago, as people say it: in one unit, rounded down, at least two of it where that is possible."""
+    for unit in ("day", "hour", "minute"):
+        if micros >= 2 * _MICROSECONDS[unit]:
+            return f"{int(micros // _MICROSECONDS[unit])} {unit}s"
+    count = max(0, int(micros // _MICROSECONDS["second"]))
+    return f"{count} second{'' if count == 1 else 's'}"
+
+
 def time_text(micros: int | None) -> str:
     """A time in UTC; records keep microseconds."""
     from stateflow.checkpoint.records import END_OF_TIME

@@ -68,6 +68,12 @@ class JobStatus:
     heartbeat_at: int | None
     head: int | None
     """The newest complete checkpoint that carries state."""
+    last_checkpoint_at: int | None
+    """When the newest checkpoint of the head's own history was taken: after a restore, the one that was restored."""
+    looked_at: int | None
+    """When a run last found nothing left to read; None if none said so since the newest one began."""
+    over: bool
+    """Drained for good: no run is expected."""
     pending: list[int]
     """Decided and not carried out: the next run does it, or `stateflow abandon`."""
     timeline: int
@@ -102,7 +108,7 @@ def status_of(
     """All of it, from facts that were read. `now` and `patience` are microseconds."""
     assert log.identity is not None
     head, top = log.head, log.decided
-    pins = list(pins)
+    pins, lines = list(pins), list(lines)
     owner = heartbeat.owner if heartbeat else top.owner if top else None
     files = {(f.base, f.path): f.size for f in references(head) if f.path} if head else {}
     inline = sum(f.size for f in references(head) if not f.path) if head else 0
@@ -116,6 +122,9 @@ def status_of(
         owner=owner_document(owner) if owner else {},
         heartbeat_at=heartbeat.at if heartbeat else None,
         head=head.slot if head else None,
+        last_checkpoint_at=_last_checkpoint_at(head, lines),
+        looked_at=None,
+        over=head is not None and head.final,
         pending=[r.slot for r in log.pending if r.carries_state],
         timeline=top.timeline if top else 1,
         floor=log.floor,
@@ -151,6 +160,17 @@ def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int) -> S
     if heartbeat is not None and not heartbeat.ended:
         return "RUNNING" if now - heartbeat.at < patience else "LOST"
     return "IDLE" if log.chain else "CREATED"
+
+
+def _last_checkpoint_at(head: Record | None, lines: Iterable[HistoryLine]) -> int | None:
+    """Edits and restores make no data fresher: what counts is the checkpoint whose state they go on from."""
+    if head is None or head.kind == "checkpoint":
+        return head.at if head else None
+    by_slot = {line.id: line for line in lines}
+    line = by_slot.get(head.slot)
+    while line is not None and line.kind != "checkpoint":
+        line = by_slot.get(line.based_on or 0)
+    return line.latest_ack_timestamp * 1000 if line else None
 
 
 def _operator(uid: str, state: OperatorState) -> OperatorStatus:

@@ -1,0 +1,180 @@
+"""What is said of a job: the word, and the sentence with the next step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+import stateflow as sf
+from stateflow.health import Health, health_of
+from stateflow.quantities import age_text
+from stateflow.status import JobStatus
+from tests.cli.made import T0, made_job
+
+HOUR = 3_600_000_000
+NOW = T0 + 24 * HOUR
+AN_HOUR = timedelta(hours=1)
+
+WELL = JobStatus(
+    name="orders",
+    root="file:///data",
+    uuid="u",
+    created_at=T0,
+    status="IDLE",
+    epoch=7,
+    owner={"dag_run": "stateflow_orders/scheduled__1", "host": "worker-2"},
+    heartbeat_at=NOW - HOUR // 2,
+    head=42,
+    last_checkpoint_at=NOW - HOUR // 2,
+    looked_at=None,
+    over=False,
+    pending=[],
+    timeline=1,
+    floor=1,
+    watermark=None,
+    state_size=0,
+    num_files=0,
+    operators=[],
+    sources=[],
+    sinks=[],
+    tags={},
+    pins=[],
+    parameters={},
+    versions={},
+)
+
+
+def judged(stale_after: timedelta | None = AN_HOUR, **changes: object) -> Health:
+    return health_of(replace(WELL, **changes), NOW, stale_after)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "ok"),
+        ({"last_checkpoint_at": NOW - HOUR}, "ok"),
+        ({"last_checkpoint_at": NOW - HOUR - 1}, "stale"),
+        ({"last_checkpoint_at": NOW - 9 * HOUR, "looked_at": NOW - 60_000_000}, "ok"),
+        ({"last_checkpoint_at": NOW - 9 * HOUR, "looked_at": NOW - 2 * HOUR}, "stale"),
+        ({"last_checkpoint_at": NOW - 9 * HOUR, "status": "RUNNING"}, "stale"),
+        ({"last_checkpoint_at": NOW - 9 * HOUR, "over": True}, "ok"),
+        ({"status": "LOST"}, "lost"),
+        ({"status": "LOST", "pending": [43]}, "lost"),
+        ({"status": "LOST", "over": True}, "lost"),
+        ({"pending": [43]}, "blocked"),
+        ({"pending": [43], "over": True}, "blocked"),
+        # A run that lives carries it out right now, unless it has been at it for too long.
+        ({"pending": [43], "status": "RUNNING"}, "ok"),
+        ({"pending": [43], "status": "RUNNING", "last_checkpoint_at": NOW - 2 * HOUR}, "blocked"),
+        ({"head": None, "last_checkpoint_at": None, "status": "CREATED", "created_at": NOW - 60}, "new"),
+        ({"head": None, "last_checkpoint_at": None, "status": "RUNNING", "created_at": NOW - 60}, "new"),
+        ({"head": None, "last_checkpoint_at": None, "status": "CREATED"}, "stale"),
+        ({"head": None, "last_checkpoint_at": None, "looked_at": NOW - 60}, "ok"),
+        # The clock of the run was ahead of ours.
+        ({"last_checkpoint_at": NOW + HOUR}, "ok"),
+    ],
+)
+def test_the_word(changes: dict[str, object], state: str) -> None:
+    assert judged(**changes).state == state  # type: ignore[arg-type]
+
+
+def test_without_a_bound_nothing_is_stale() -> None:
+    assert judged(None, last_checkpoint_at=NOW - 900 * HOUR).state == "ok"
+    assert judged(None, head=None, last_checkpoint_at=None).state == "new"
+    assert judged(None, status="LOST").state == "lost"
+
+
+def test_age_counts_from_the_last_time_the_job_had_everything() -> None:
+    health = judged(last_checkpoint_at=NOW - 9 * HOUR, looked_at=NOW - 60_000_000)
+    assert (health.fresh_at, health.age) == (NOW - 60_000_000, 60_000_000)
+    assert judged(last_checkpoint_at=NOW + HOUR).age == 0
+    never = judged(head=None, last_checkpoint_at=None)
+    assert (never.fresh_at, never.age) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"status": "LOST", "heartbeat_at": NOW - 5 * 60_000_000},
+            (
+                "job 'orders' has lost its run (epoch 7, DAG run stateflow_orders/scheduled__1 on worker-2), which has given no "
+                "sign of life for 5 minutes: start the next run, it carries on from checkpoint 42"
+            ),
+        ),
+        (
+            {"status": "LOST", "heartbeat_at": NOW - 5 * 60_000_000, "pending": [43]},
+            "carries on from record 43, which is decided and which it delivers first",
+        ),
+        (
+            {"pending": [43, 44]},
+            (
+                "job 'orders' has decided record 43 and not delivered it: start the next run, which does it, or if that fails "
+                "see `stateflow abandon orders 43`"
+            ),
+        ),
+        (
+            {"last_checkpoint_at": NOW - 5 * HOUR},
+            "job 'orders' is stale: its newest checkpoint is 5 hours old: start its next run, or see why the schedule does not",
+        ),
+        (
+            {"last_checkpoint_at": NOW - 9 * HOUR, "looked_at": NOW - 5 * HOUR},
+            "it was last seen with nothing left to read 5 hours ago",
+        ),
+        ({"last_checkpoint_at": NOW - 5 * HOUR, "status": "RUNNING"}, "`stateflow stop orders`"),
+        (
+            {"head": None, "last_checkpoint_at": None},
+            "job 'orders' has no checkpoint 24 hours after it was made: start its next run",
+        ),
+    ],
+)
+def test_the_sentence_names_the_job_and_the_next_step(changes: dict[str, object], words: str) -> None:
+    assert words in judged(**changes).reason  # type: ignore[arg-type]
+
+
+def test_only_ok_and_new_are_well() -> None:
+    assert judged().well
+    assert judged(head=None, last_checkpoint_at=None, created_at=NOW).well
+    assert not judged(last_checkpoint_at=NOW - 9 * HOUR).well
+    assert not judged(status="LOST").well
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-5, "0 seconds"),
+        (0, "0 seconds"),
+        (1, "1 second"),
+        (119.9, "119 seconds"),
+        (120, "2 minutes"),
+        (7199, "119 minutes"),
+        (7200, "2 hours"),
+        (47.9 * 3600, "47 hours"),
+        (50 * 3600, "2 days"),
+    ],
+)
+def test_an_age_is_told_in_one_unit(seconds: float, text: str) -> None:
+    assert age_text(seconds * 1e6) == text
+
+
+def test_the_age_of_a_job_is_that_of_its_newest_complete_checkpoint(tmp_path: Path) -> None:
+    made = made_job(tmp_path, batches=2)
+    before = sf.Job(str(tmp_path), "orders").status()
+    made.batch(carried_out=False)
+    job = sf.Job(str(tmp_path), "orders")
+    assert before.last_checkpoint_at == job.log().record(3).at
+    assert job.status().last_checkpoint_at == before.last_checkpoint_at
+
+
+def test_an_edit_makes_no_job_fresher(tmp_path: Path) -> None:
+    made_job(tmp_path, batches=2)
+    job = sf.Job(str(tmp_path), "orders", clock=lambda: NOW)
+    before = job.status().last_checkpoint_at
+    job.rescale(4)
+    after = job.status()
+    assert after.head != 3
+    assert after.last_checkpoint_at == before // 1000 * 1000  # type: ignore[operator]
+    assert health_of(after, NOW, AN_HOUR).state == "stale"
