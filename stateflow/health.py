@@ -54,7 +54,7 @@ def health_of(status: JobStatus, now: int, stale_after: timedelta | None) -> Hea
     """
     fresh, age = fresh_at(status), age_of(status, now)
     bound = None if stale_after is None else stale_after // timedelta(microseconds=1)
-    old = bound is not None and (now - status.created_at if age is None else age) > bound
+    old = bound is not None and (now - _began(status) if age is None else age) > bound
     state, reason = _judged(status, now, age, old)
     return Health(state, f"job {status.name!r} {reason}", fresh, age)
 
@@ -77,15 +77,21 @@ def _judged(status: JobStatus, now: int, age: int | None, old: bool) -> tuple[He
     if old:
         return "stale", f"{_staleness(status, now, age)}: {_advice(status)}"
     if age is None:
-        return "new", f"has no checkpoint yet{' and is running' if status.status == 'RUNNING' else ''}"
+        since = "yet" if status.head is None else "since it was restored"
+        return "new", f"has no checkpoint {since}{' and is running' if status.status == 'RUNNING' else ''}"
     if status.looked_at is not None and status.looked_at == fresh_at(status):
         return "ok", f"had nothing left to read {age_text(age)} ago"
     return "ok", f"has a checkpoint of {age_text(age)} ago"
 
 
+def _began(status: JobStatus) -> int:
+    return status.created_at if status.head_at is None else status.head_at
+
+
 def _staleness(status: JobStatus, now: int, age: int | None) -> str:
     if age is None:
-        return f"has no checkpoint {age_text(now - status.created_at)} after it was made"
+        what = "made" if status.head is None else "restored"
+        return f"has no checkpoint {age_text(now - _began(status))} after it was {what}"
     if status.last_checkpoint_at == fresh_at(status):
         return f"is stale: its newest checkpoint is {age_text(age)} old"
     return f"is stale: it was last seen with nothing left to read {age_text(age)} ago"

@@ -10,6 +10,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from stateflow.checkpoint.abandon import Abandoned, Probe
 from stateflow.checkpoint.abandon import abandon as abandon_record
 from stateflow.checkpoint.claim import CarryOut, claim
@@ -40,7 +42,7 @@ from stateflow.errors import BusyError, NotFoundError, UsageError
 from stateflow.identity import this_process
 from stateflow.parameters import known_parameters
 from stateflow.restore.origin import slot_named
-from stateflow.status import JobStatus, status_of
+from stateflow.status import JobStatus, standing_lines, status_of
 
 if TYPE_CHECKING:
     from stateflow.checks import Check
@@ -91,7 +93,12 @@ class Job:
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
         ids: Callable[[], str] = lambda: uuid.uuid4().hex,
+        acts_as: Owner | None = None,
+        conf: Mapping[str, str] | None = None,
     ) -> None:
+        """`acts_as` stands in everything that is written here, in place of this process: its `run` names one deed, and a
+        restore or rescale that a deed has made is not made again. `conf`: Spark's, should something have to be carried out.
+        """
         self.root = root
         self.name = name
         self.layout = JobLayout(name)
@@ -100,10 +107,17 @@ class Job:
         self._patience = heartbeat_timeout
         self.clock, self.new_id = clock, ids
         self._monotonic, self._sleep = monotonic, sleep
+        self._acts_as, self._conf = acts_as, dict(conf or {})
 
     @property
     def exists(self) -> bool:
         return read_identity(self.store, self.layout) is not None
+
+    def owner(self, note: str = "") -> Owner:
+        """Who does what is asked of this object."""
+        if self._acts_as is None:
+            return this_process(run=self.new_id(), note=note)
+        return msgspec.structs.replace(self._acts_as, note=note or self._acts_as.note)
 
     def log(self) -> Log:
         """Everything that is known of the job's records."""
@@ -126,6 +140,14 @@ class Job:
     def status(self) -> JobStatus:
         """The job at one glance; by clocks where it says RUNNING or LOST, so decide nothing by it."""
         log = self.log()
+        return self._status(log, history(self.store, self.layout, log=log))
+
+    def glance(self) -> JobStatus:
+        """The same for who asks every minute: the gauges count only records that stand, not all that ever did."""
+        log = self.log()
+        return self._status(log, standing_lines(log))
+
+    def _status(self, log: Log, lines: list[HistoryLine]) -> JobStatus:
         epoch = log.newest_epoch
         return status_of(
             log,
@@ -133,7 +155,7 @@ class Job:
             heartbeat=read_heartbeat(self.store, self.layout, epoch),
             progress=read_progress(self.store, self.layout, epoch),
             pins=list_pins(self.store, self.layout),
-            lines=history(self.store, self.layout, log=log),
+            lines=lines,
             now=self.clock(),
             patience=round(self._patience * 1e6),
         )
@@ -189,7 +211,7 @@ class Job:
             return self._stopped(epoch, "not running")
         request = StopRequest(
             epoch=epoch,
-            by=this_process(run=self.new_id()),
+            by=self.owner(),
             reason=reason,
             drain=drain,
             at=self.clock(),
@@ -223,7 +245,7 @@ class Job:
         log = self.log()
         if any(record.carries_state for record in log.pending):
             claim(
-                self.store, self.layout, owner=this_process(run=self.new_id()), ids=self.new_id, clock=self.clock,
+                self.store, self.layout, owner=self.owner(), ids=self.new_id, clock=self.clock,
                 carry_out=self._recovery(),
             )  # fmt: skip
             log = self.log()
@@ -234,7 +256,7 @@ class Job:
         kind, _, rest = checkpoint.partition(":")
         slot = slot_named(kind, rest, self, self.log())
         return pin(
-            self.store, self.layout, slot, kind="tag", owner=this_process(run=self.new_id()), ids=self.new_id,
+            self.store, self.layout, slot, kind="tag", owner=self.owner(), ids=self.new_id,
             clock=self.clock, name=name, reason=note,
         )  # fmt: skip
 
@@ -261,7 +283,7 @@ class Job:
         """
         from stateflow.savepointing import SavepointRequest, create_savepoint
 
-        owner = request.pop("owner", None) or this_process(run=self.new_id())
+        owner = request.pop("owner", None) or self.owner()
         wanted = SavepointRequest(self, options or self._options(), owner, kind, **request)
         return create_savepoint(wanted, progress)
 
@@ -291,14 +313,14 @@ class Job:
                 origin=find_origin(origin, whose, self.storage_options),
                 options=options or self._options(),
                 parameters=parameters or {},
-                owner=request.pop("owner", None) or this_process(run=self.new_id()),
+                owner=request.pop("owner", None) or self.owner(),
                 **request,
             )
         )
 
     def rescale(self, parallelism: int, *, note: str = "", takeover: bool = False) -> Edited:
         """Hands the state to another number of subtasks: an edit of the record, which takes effect at the next run."""
-        self.refuse_while_live(this_process(run=self.new_id()), takeover=takeover)
+        self.refuse_while_live(self.owner(), takeover=takeover)
 
         def draft(writer: Writer) -> Record:
             if writer.parent is None:
@@ -315,7 +337,7 @@ class Job:
             self.store,
             self.layout,
             draft,
-            owner=this_process(run=self.new_id(), note=note),
+            owner=self.owner(note),
             ids=self.new_id,
             clock=self.clock,
             carry_out=self._recovery(),
@@ -325,11 +347,11 @@ class Job:
         """Deletes the job: its state, checkpoints and claimed savepoints. A tombstone keeps zombies out."""
         if not self.exists:
             raise self._unknown()
-        self.refuse_while_live(this_process(run=self.new_id()), takeover=takeover)
+        self.refuse_while_live(self.owner(), takeover=takeover)
         return delete_job(
             self.store,
             self.layout,
-            owner=this_process(run=self.new_id(), note=note),
+            owner=self.owner(note),
             ids=self.new_id,
             clock=self.clock,
             dispose=self._disposal(),
@@ -340,6 +362,7 @@ class Job:
         return Job(
             self.root, name, storage_options=self.storage_options, heartbeat_timeout=self._patience,
             clock=self.clock, monotonic=self._monotonic, sleep=self._sleep, ids=self.new_id,
+            acts_as=self._acts_as, conf=self._conf,
         )  # fmt: skip
 
     def plan_abandon(self, slot: int) -> AbandonPlan:
@@ -383,7 +406,7 @@ class Job:
             self.store,
             self.layout,
             slot,
-            owner=this_process(run=self.new_id()),
+            owner=self.owner(),
             ids=self.new_id,
             clock=self.clock,
             probe=probe or self._asked(conf or {}),
@@ -429,9 +452,7 @@ class Job:
         identity = read_identity(self.store, self.layout)
         if identity is None:
             raise self._unknown()
-        return dispose_claimed(
-            self.storage_options, job=identity.uuid, owner=this_process(run=self.new_id()), clock=self.clock
-        )
+        return dispose_claimed(self.storage_options, job=identity.uuid, owner=self.owner(), clock=self.clock)
 
     def refuse_while_live(self, owner: Owner, *, takeover: bool, patience: float | None = None) -> None:
         """Raises BusyError while somebody else's run lives, unless it is to be fenced."""
@@ -446,7 +467,7 @@ class Job:
         from stateflow.spark.carry_out import Sinks
         from stateflow.spark.session import build_session
 
-        return Sinks.of(self, lambda: build_session(f"stateflow {self.name}")).recover
+        return Sinks.of(self, lambda: build_session(f"stateflow {self.name}", conf=self._conf)).recover
 
     def _options(self) -> Options:
         from stateflow.config import load

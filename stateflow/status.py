@@ -13,7 +13,7 @@ from stateflow.checkpoint.control import Heartbeat, Progress
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.records import OperatorState, Owner, Pin, Record, SourceState
 from stateflow.checkpoint.retention import references
-from stateflow.checkpoint.statistics import HistoryLine, Summary, summary
+from stateflow.checkpoint.statistics import HistoryLine, Summary, history_line, summary
 
 Status = Literal["CREATED", "RUNNING", "IDLE", "LOST"]
 
@@ -68,8 +68,11 @@ class JobStatus:
     heartbeat_at: int | None
     head: int | None
     """The newest complete checkpoint that carries state."""
+    head_at: int | None
+    """When it was decided."""
     last_checkpoint_at: int | None
-    """When the newest checkpoint of the head's own history was taken: after a restore, the one that was restored."""
+    """When the newest checkpoint of the head's own history was taken: after a restore, the one that was restored. None
+    if there is none, as after a restore from a savepoint."""
     looked_at: int | None
     """When a run last found nothing left to read; None if none said so since the newest one began."""
     over: bool
@@ -122,6 +125,7 @@ def status_of(
         owner=owner_document(owner) if owner else {},
         heartbeat_at=heartbeat.at if heartbeat else None,
         head=head.slot if head else None,
+        head_at=head.at if head else None,
         last_checkpoint_at=_last_checkpoint_at(head, lines),
         looked_at=None,
         over=head is not None and head.final,
@@ -141,6 +145,12 @@ def status_of(
         checkpoints=summary_document(summary(lines)),
         progress={"checkpoint": progress.slot, "at": progress.at, **progress.statistics} if progress else {},
     )
+
+
+def standing_lines(log: Log) -> list[HistoryLine]:
+    """The lines of the records that have not been collected, without reading those that were."""
+    slots = [log.slots[record.slot] for record in log.chain]
+    return [history_line(s.record, s.outcome if s.complete else None) for s in slots if s.record is not None]
 
 
 def summary_document(gauges: Summary) -> dict[str, Any]:

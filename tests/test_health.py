@@ -12,7 +12,7 @@ import stateflow as sf
 from stateflow.health import Health, health_of
 from stateflow.quantities import age_text
 from stateflow.status import JobStatus
-from tests.cli.made import T0, made_job
+from tests.cli.made import T0, MadeJob, made_job
 
 HOUR = 3_600_000_000
 NOW = T0 + 24 * HOUR
@@ -28,6 +28,7 @@ WELL = JobStatus(
     owner={"dag_run": "stateflow_orders/scheduled__1", "host": "worker-2"},
     heartbeat_at=NOW - HOUR // 2,
     head=42,
+    head_at=NOW - HOUR // 2,
     last_checkpoint_at=NOW - HOUR // 2,
     looked_at=None,
     over=False,
@@ -69,10 +70,31 @@ def judged(stale_after: timedelta | None = AN_HOUR, **changes: object) -> Health
         # A run that lives carries it out right now, unless it has been at it for too long.
         ({"pending": [43], "status": "RUNNING"}, "ok"),
         ({"pending": [43], "status": "RUNNING", "last_checkpoint_at": NOW - 2 * HOUR}, "blocked"),
-        ({"head": None, "last_checkpoint_at": None, "status": "CREATED", "created_at": NOW - 60}, "new"),
-        ({"head": None, "last_checkpoint_at": None, "status": "RUNNING", "created_at": NOW - 60}, "new"),
-        ({"head": None, "last_checkpoint_at": None, "status": "CREATED"}, "stale"),
-        ({"head": None, "last_checkpoint_at": None, "looked_at": NOW - 60}, "ok"),
+        (
+            {
+                "head": None,
+                "head_at": None,
+                "last_checkpoint_at": None,
+                "status": "CREATED",
+                "created_at": NOW - 60,
+            },
+            "new",
+        ),
+        (
+            {
+                "head": None,
+                "head_at": None,
+                "last_checkpoint_at": None,
+                "status": "RUNNING",
+                "created_at": NOW - 60,
+            },
+            "new",
+        ),
+        ({"head": None, "head_at": None, "last_checkpoint_at": None, "status": "CREATED"}, "stale"),
+        ({"head": None, "head_at": None, "last_checkpoint_at": None, "looked_at": NOW - 60}, "ok"),
+        # Restored from a savepoint.
+        ({"last_checkpoint_at": None}, "new"),
+        ({"last_checkpoint_at": None, "head_at": NOW - 2 * HOUR}, "stale"),
         # The clock of the run was ahead of ours.
         ({"last_checkpoint_at": NOW + HOUR}, "ok"),
     ],
@@ -83,7 +105,7 @@ def test_the_word(changes: dict[str, object], state: str) -> None:
 
 def test_without_a_bound_nothing_is_stale() -> None:
     assert judged(None, last_checkpoint_at=NOW - 900 * HOUR).state == "ok"
-    assert judged(None, head=None, last_checkpoint_at=None).state == "new"
+    assert judged(None, head=None, head_at=None, last_checkpoint_at=None).state == "new"
     assert judged(None, status="LOST").state == "lost"
 
 
@@ -91,7 +113,7 @@ def test_age_counts_from_the_last_time_the_job_had_everything() -> None:
     health = judged(last_checkpoint_at=NOW - 9 * HOUR, looked_at=NOW - 60_000_000)
     assert (health.fresh_at, health.age) == (NOW - 60_000_000, 60_000_000)
     assert judged(last_checkpoint_at=NOW + HOUR).age == 0
-    never = judged(head=None, last_checkpoint_at=None)
+    never = judged(head=None, head_at=None, last_checkpoint_at=None)
     assert (never.fresh_at, never.age) == (None, None)
 
 
@@ -126,8 +148,12 @@ def test_age_counts_from_the_last_time_the_job_had_everything() -> None:
         ),
         ({"last_checkpoint_at": NOW - 5 * HOUR, "status": "RUNNING"}, "`stateflow stop orders`"),
         (
-            {"head": None, "last_checkpoint_at": None},
+            {"head": None, "head_at": None, "last_checkpoint_at": None},
             "job 'orders' has no checkpoint 24 hours after it was made: start its next run",
+        ),
+        (
+            {"last_checkpoint_at": None, "head_at": NOW - 2 * HOUR},
+            "job 'orders' has no checkpoint 2 hours after it was restored: start its next run",
         ),
     ],
 )
@@ -137,7 +163,7 @@ def test_the_sentence_names_the_job_and_the_next_step(changes: dict[str, object]
 
 def test_only_ok_and_new_are_well() -> None:
     assert judged().well
-    assert judged(head=None, last_checkpoint_at=None, created_at=NOW).well
+    assert judged(head=None, head_at=None, last_checkpoint_at=None, created_at=NOW).well
     assert not judged(last_checkpoint_at=NOW - 9 * HOUR).well
     assert not judged(status="LOST").well
 
@@ -178,3 +204,16 @@ def test_an_edit_makes_no_job_fresher(tmp_path: Path) -> None:
     assert after.head != 3
     assert after.last_checkpoint_at == before // 1000 * 1000  # type: ignore[operator]
     assert health_of(after, NOW, AN_HOUR).state == "stale"
+
+
+def test_a_glance_says_the_same_without_reading_what_was_collected(tmp_path: Path) -> None:
+    made = MadeJob(str(tmp_path), retained=2)
+    for _ in range(5):
+        made.batch()
+        made.writer.collect(2, orphans=False)
+    made.beat(ended=True)
+    job = sf.Job(str(tmp_path), "orders", clock=lambda: NOW)
+    whole, glance = job.status(), job.glance()
+    assert whole.checkpoints["numberOfCompletedCheckpoints"] == 5
+    assert glance.checkpoints["numberOfCompletedCheckpoints"] == 2
+    assert replace(glance, checkpoints=whole.checkpoints) == whole
