@@ -62,3 +62,11 @@ class UnavailableError(StateflowError):
 
 class StateTypeError(UsageError):
     """A value does not have the type that its state declares; the caller says which state, operator and key."""
+
+
+def error_of(exit_code: int, message: str) -> StateflowError:
+    """The error that another process ended with, by its exit code; what is not known may be worth a retry."""
+    for kind in StateflowError.__subclasses__():
+        if kind.exit_code == exit_code:
+            return kind(message)
+    return StateflowError(message)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 
-from stateflow.checkpoint.control import Heartbeat, beat, stop_requested
+from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat, stop_requested
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.records import Owner
 from stateflow.checkpoint.store import Store
+from stateflow.errors import StateflowError
 
 _log = logging.getLogger(__name__)
 
@@ -18,11 +20,18 @@ class Heart(threading.Thread):
     """Beats from `begin`, when an epoch is claimed, to the end of the block; sets `stop` on a stop request."""
 
     def __init__(
-        self, store: Store, layout: JobLayout, owner: Owner, interval: float, stop: threading.Event
+        self,
+        store: Store,
+        layout: JobLayout,
+        owner: Owner,
+        interval: float,
+        stop: threading.Event,
+        explain: Callable[[BaseException], BaseException] = lambda error: error,
     ) -> None:
         super().__init__(name="stateflow-heartbeat", daemon=True)
         self._store, self._layout, self._owner = store, layout, owner
         self._interval = interval
+        self._explain = explain
         self._stop_run = stop
         self._ended = threading.Event()
         self._epoch = 0
@@ -30,6 +39,8 @@ class Heart(threading.Thread):
         self.reason = ""
         self.drain = False
         """Whether the stop request asks for all timers to fire first."""
+        self.outcome: RunOutcome | None = None
+        """Told with the last beat; of a block that raises, the error is."""
 
     def begin(self, epoch: int) -> None:
         self._epoch = epoch
@@ -43,7 +54,10 @@ class Heart(threading.Thread):
     def beat_once(self, *, ended: bool = False) -> None:
         self._counter += 1
         now = time.time_ns() // 1000
-        sign = Heartbeat(epoch=self._epoch, counter=self._counter, owner=self._owner, at=now, ended=ended)
+        sign = Heartbeat(
+            epoch=self._epoch, counter=self._counter, owner=self._owner, at=now, ended=ended,
+            outcome=self.outcome if ended else None,
+        )  # fmt: skip
         try:
             beat(self._store, self._layout, sign)
             request = stop_requested(self._store, self._layout, self._epoch)
@@ -59,8 +73,15 @@ class Heart(threading.Thread):
     def __enter__(self) -> Heart:
         return self
 
-    def __exit__(self, *failure: object) -> None:
+    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
         if self._epoch:
+            if failure is not None:
+                self.outcome = _failed(self._explain(failure))
             self._ended.set()
             self.join(timeout=10)
             self.beat_once(ended=True)
+
+
+def _failed(error: BaseException) -> RunOutcome:
+    code = error.exit_code if isinstance(error, StateflowError) else 1
+    return RunOutcome(exit_code=code, error=str(error) or type(error).__name__)

@@ -30,6 +30,7 @@ FORBIDDEN = {
         "stateflow.cli",
         "stateflow.airflow",
     ),
+    "driver": ("pyspark", "py4j", "delta", "airflow", "stateflow.spark", "stateflow.cli", "stateflow.airflow"),
     "spark": ("airflow", "stateflow.cli", "stateflow.airflow"),
     "cli": ("airflow", "stateflow.airflow"),
     "airflow": ("stateflow.cli",),

@@ -29,6 +29,20 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     at: Micros = 0
 
 
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How a run ended, for whoever started it and cannot ask its process any more."""
+
+    exit_code: int = 0
+    error: str = ""
+    """One sentence; empty when it ended well."""
+    batches: int = 0
+    rows: int = 0
+    checkpoint: int | None = None
+    """The newest complete checkpoint."""
+    stopped: str = ""
+    """Why it ended: drained, bound reached, or who asked."""
+
+
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of `control/heartbeat-<epoch>`: only a counter that changes says that the run lives."""
 
@@ -40,6 +54,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """For people: the clock of another machine may be wrong."""
     ended: bool = False
     """The run's last beat: nobody need wait for another."""
+    outcome: RunOutcome | None = None
+    """With the last beat of a pipeline's run."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 
@@ -108,6 +109,11 @@ class JobLayout:
 
     def progress(self, epoch: int) -> str:
         return f"{self.job}/control/progress-{epoch:0{SLOT_DIGITS}d}"
+
+    def scheduled(self, dag_run: str, task: str) -> str:
+        """What is known of one task of one DAG run; both may hold any characters, so they are hashed."""
+        unique = hashlib.sha256(f"{dag_run}\n{task}".encode()).hexdigest()[:32]
+        return f"{self.job}/scheduled/{unique}"
 
     @property
     def statistics(self) -> str:

@@ -38,6 +38,7 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     writer: str = ""
     run: str = ""
     dag_run: str = ""
+    task: str = ""
     user: str = ""
     host: str = ""
     note: str = ""
@@ -101,6 +102,7 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
         writer=record.writer,
         run=record.owner.run,
         dag_run=record.owner.dag_run,
+        task=record.owner.task,
         user=record.owner.user,
         host=record.owner.host,
         note=record.owner.note,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,7 +22,6 @@ from stateflow.cli.options import (
 )
 from stateflow.cli.output import err, line, out
 from stateflow.cli.progress import batch_document, batch_line, run_document, run_line
-from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
     from stateflow.spark.loop import BatchReport
@@ -89,6 +86,18 @@ def run(
     note: Annotated[
         str, typer.Option("--note", help="Kept with every record of the run.", show_default=False)
     ] = "",
+    dag_run: Annotated[
+        str,
+        typer.Option(
+            "--dag-run",
+            help="The scheduler's run that this is part of: kept with every record.",
+            show_default=False,
+        ),
+    ] = "",
+    task: Annotated[
+        str,
+        typer.Option("--task", help="The task of that run; it takes over from itself.", show_default=False),
+    ] = "",
     root: Root = None,
     output: Output = "text",
     debug: Debug = False,
@@ -98,18 +107,17 @@ def run(
     Ctrl-C or SIGTERM ends the run at the end of its batch.
     """
     from stateflow import logs
+    from stateflow.bounds import parse_bounds
+    from stateflow.identity import this_process
     from stateflow.pipelines import load_pipeline
+    from stateflow.running import checked_parameters, run_loaded
 
     options = configured(root, option, debug=debug, parallelism=parallelism, trigger=trigger)
     loaded = load_pipeline(file, Path.cwd())
     name = job or loaded.pipeline.name
-    given, spark_conf, bound = pairs(parameter, "-p"), pairs(conf, "--conf"), bounds(until)
-    from stateflow.parameters import required_parameters
-
+    given, spark_conf, bound = pairs(parameter, "-p"), pairs(conf, "--conf"), parse_bounds(until)
     found = new_job_of(options, name)
-    if found.exists:
-        given = {**required_parameters(loaded.pipeline, found.log().head), **given}
-    loaded.pipeline.arguments(given)  # says what is wrong with them before Spark is loaded
+    given = checked_parameters(loaded, found, given)
     logs.about(job=name)
     show = err()
 
@@ -121,26 +129,20 @@ def run(
         if options.progress:
             show.print(batch_line(body), markup=False, soft_wrap=True)
 
-    from stateflow.identity import this_process
-    from stateflow.spark.shipping import by_value
-
-    cluster = master is not None and not master.startswith("local")
-    by_value([loaded.module, *(loaded.siblings() if cluster else ())])
-    spark_conf.setdefault("spark.executorEnv.PYTHONPATH", str(loaded.folder))
     if options.progress:
         show.print(f"{name}: starting Spark", markup=False)
-    report = found.run(
-        loaded.pipeline,
+    report = run_loaded(
+        loaded,
+        found,
         given,
         options=options,
         master=master,
         conf=spark_conf,
         until=bound,
         allow_non_restored_state=allow_non_restored_state,
-        owner=this_process(note=note),
+        owner=this_process(dag_run=dag_run, task=task, note=note),
         takeover=takeover,
         drain=final,
-        user_paths=[str(loaded.folder)],
         listener=finished,
         stop=AnnouncedStop(),
     )
@@ -148,30 +150,3 @@ def run(
         line(run_document(report))
     else:
         out().print(run_line(report), markup=False, soft_wrap=True)
-
-
-def bounds(given: Iterable[str] | None) -> Any:
-    """`--until` as the runner takes it: one bound for all sources, or one per source uid."""
-    found: dict[str, int | datetime] = {}
-    for text in given or ():
-        uid, equals, value = text.partition("=")
-        found[uid if equals else ""] = _bound(value if equals else text)
-    if not found:
-        return None
-    if "" in found:
-        if len(found) > 1 or len(list(given or ())) > 1:
-            raise UsageError("--until is given once for all sources, or as SOURCE=... for each")
-        return found[""]
-    return found
-
-
-def _bound(text: str) -> int | datetime:
-    if text.strip().isdigit():
-        return int(text)
-    try:
-        at = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise UsageError(
-            f"--until {text!r} is neither a version nor a time: write 17 or 2026-01-31T12:00:00+00:00"
-        ) from None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)

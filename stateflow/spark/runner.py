@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from stateflow.checkpoint.claim import claim
-from stateflow.checkpoint.control import refuse_while_live
+from stateflow.checkpoint.control import RunOutcome, refuse_while_live
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.records import Owner, Record
@@ -202,8 +202,9 @@ class _Run:
             # waited for it.
             self._refuse_while_live()
         with Heart(
-            self.store, self.layout, self.owner, self.options.heartbeat_interval.total_seconds(), self.stop
-        ) as heart:
+            self.store, self.layout, self.owner, self.options.heartbeat_interval.total_seconds(), self.stop,
+            explain=lambda error: translated(error) if isinstance(error, Exception) else error,
+        ) as heart:  # fmt: skip
             writer = claim(
                 self.store,
                 self.layout,
@@ -228,11 +229,14 @@ class _Run:
                 loop.drain()
                 stopped = "the job was drained"
             loop.finish()
-            parent = writer.parent
-            return RunReport(
-                self.job, writer.epoch, loop.batches, loop.rows, parent.slot if parent else None,
+            report = RunReport(
+                self.job, writer.epoch, loop.batches, loop.rows, writer.parent.slot if writer.parent else None,
                 heart.reason or stopped,
             )  # fmt: skip
+            heart.outcome = RunOutcome(
+                batches=report.batches, rows=report.rows, checkpoint=report.checkpoint, stopped=report.stopped
+            )
+            return report
 
     def _rescale(self, writer: Writer) -> None:
         """A record that hands the state to another number of subtasks, when the run was asked for one."""

@@ -14,35 +14,9 @@ from pyspark.sql import SparkSession
 from stateflow.config import cache_folder
 from stateflow.spark.jars import local_jars
 from stateflow.spark.java import require_java
+from stateflow.spark.settings import DELTA, LOOPBACK, QUIET, RUNTIME, STATIC
 
 _log = logging.getLogger(__name__)
-
-_DELTA = {
-    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-}
-# What may be changed while a session lives, and so applies to one that somebody else has built, too.
-_RUNTIME = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
-    # Delta's default of 50 makes each commit to a small table take seconds.
-    "spark.databricks.delta.snapshotPartitions": "2",
-    # It would put a shuffle between a keyed operator and its sink: acks must come from the stage that writes.
-    "spark.databricks.delta.optimizeWrite.enabled": "false",
-}
-# Only errors, from the first line on: the log level can be set no earlier than when the session is up.
-_QUIET = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
-_STATIC = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.driver.memory": "4g",
-    "spark.python.worker.reuse": "true",
-    "spark.python.worker.faulthandler.enabled": "false",
-}
-# A machine's own name may resolve to an address that goes away with its network.
-_LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
 def build_session(
@@ -60,11 +34,6 @@ def build_session(
     return _started(app, master, conf, cache or cache_folder())
 
 
-def submit_conf(cache: Path | None = None) -> dict[str, str]:
-    """What a Delta pipeline under spark-submit needs on the command line: set later, it comes too late."""
-    return {**_DELTA, "spark.jars": ",".join(map(str, local_jars(cache or cache_folder())))}
-
-
 def _started(app: str, master: str | None, conf: Mapping[str, str], cache: Path) -> SparkSession:
     os.environ["JAVA_HOME"] = str(require_java(cache))
     chosen = master or conf.get("spark.master") or os.environ.get("MASTER")
@@ -74,13 +43,13 @@ def _started(app: str, master: str | None, conf: Mapping[str, str], cache: Path)
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    settings = {**_DELTA, **_RUNTIME, **_STATIC, **(_LOOPBACK if _one_process(chosen) else {}), **conf}
+    settings = {**DELTA, **RUNTIME, **STATIC, **(LOOPBACK if _one_process(chosen) else {}), **conf}
     if "spark.log.level" not in conf:
         given = conf.get("spark.driver.extraJavaOptions", "")
-        settings["spark.driver.extraJavaOptions"] = f"{_QUIET} {given}".strip()
+        settings["spark.driver.extraJavaOptions"] = f"{QUIET} {given}".strip()
     jars = [*filter(None, [conf.get("spark.jars")]), *map(str, local_jars(cache))]
     settings["spark.jars"] = ",".join(jars)
-    extensions = [_DELTA["spark.sql.extensions"], *conf.get("spark.sql.extensions", "").split(",")]
+    extensions = [DELTA["spark.sql.extensions"], *conf.get("spark.sql.extensions", "").split(",")]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys(filter(None, extensions)))
     builder = SparkSession.builder.appName(app).master(chosen or "local[*]")
     for name, value in settings.items():
@@ -96,7 +65,7 @@ def _one_process(master: str | None) -> bool:
 def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
     """spark-submit has started the JVM: master, jars and memory are its own, the rest still can be set."""
     builder = SparkSession.builder.appName(app)
-    for name, value in {**_RUNTIME, **conf}.items():
+    for name, value in {**RUNTIME, **conf}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))
@@ -104,7 +73,7 @@ def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
 
 
 def _adapted(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
-    for name, value in {**_RUNTIME, **conf}.items():
+    for name, value in {**RUNTIME, **conf}.items():
         if session.conf.isModifiable(name) or name.startswith("spark.databricks."):
             session.conf.set(name, value)
         elif session.conf.get(name, None) != value:

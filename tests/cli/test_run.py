@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.cli.run import bounds
+from stateflow.bounds import parse_bounds
 from stateflow.errors import UsageError
 from tests.cli.conftest import Command
 from tests.cli.made import ORDERS
@@ -79,16 +79,16 @@ def test_an_unknown_parameter_a_missing_root_and_an_unknown_option(command: Comm
 
 
 def test_a_bound_is_a_version_or_a_time_for_all_sources_or_for_each() -> None:
-    assert bounds(None) is None
-    assert bounds(["17"]) == 17
-    assert bounds(["2026-01-31T12:00:00"]) == datetime(2026, 1, 31, 12, tzinfo=UTC)
-    assert bounds(["2026-01-31T12:00:00+02:00"]) == datetime(2026, 1, 31, 10, tzinfo=UTC)
-    assert bounds(["orders=3", "clicks=2026-01-31"]) == {
+    assert parse_bounds(None) is None
+    assert parse_bounds(["17"]) == 17
+    assert parse_bounds(["2026-01-31T12:00:00"]) == datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert parse_bounds(["2026-01-31T12:00:00+02:00"]) == datetime(2026, 1, 31, 10, tzinfo=UTC)
+    assert parse_bounds(["orders=3", "clicks=2026-01-31"]) == {
         "orders": 3,
         "clicks": datetime(2026, 1, 31, tzinfo=UTC),
     }
     with pytest.raises(UsageError):
-        bounds(["3", "orders=4"])
+        parse_bounds(["3", "orders=4"])
 
 
 def test_an_unknown_command_and_an_unknown_format_are_usage_errors(command: Command) -> None:

@@ -10,7 +10,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from stateflow.spark.session import build_session, submit_conf
+from stateflow.spark.session import build_session
+from stateflow.spark.settings import submit_conf
 
 
 def test_a_delta_table_is_written_by_python_workers_and_read_back(

@@ -1,0 +1,36 @@
+"""Where a run is to end, as people write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from stateflow.errors import UsageError
+
+
+def parse_bounds(given: Iterable[str] | None) -> Any:
+    """`--until` as the runner takes it: one bound for all sources, or one per source uid."""
+    found: dict[str, int | datetime] = {}
+    for text in given or ():
+        uid, equals, value = text.partition("=")
+        found[uid if equals else ""] = _bound(value if equals else text)
+    if not found:
+        return None
+    if "" in found:
+        if len(found) > 1 or len(list(given or ())) > 1:
+            raise UsageError("--until is given once for all sources, or as SOURCE=... for each")
+        return found[""]
+    return found
+
+
+def _bound(text: str) -> int | datetime:
+    if text.strip().isdigit():
+        return int(text)
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise UsageError(
+            f"--until {text!r} is neither a version nor a time: write 17 or 2026-01-31T12:00:00+00:00"
+        ) from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)

@@ -1,0 +1,63 @@
+"""What a job remembers of a scheduler's run: where it began, and whether it has ended well.
+
+Records name the DAG run that wrote them, but a run that finds no input writes none, and a try that comes after has to tell
+whether it carries on or begins anew. Nothing here decides who owns a job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from stateflow.checkpoint.control import RunOutcome
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.records import FORMAT, Micros, decode, encode
+from stateflow.checkpoint.store import Store, create_once
+from stateflow.errors import NotFoundError
+
+
+class ScheduledRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of `scheduled/<hash>`: one task of one DAG run, over all of its tries."""
+
+    format: int = FORMAT
+    dag_run: str
+    task: str
+    began_from: int | None = None
+    """The newest complete checkpoint before its first try; None when there was none."""
+    at: Micros
+    ended: RunOutcome | None = None
+    """How the try that ended well has ended; None until there is one."""
+    ended_at: Micros | None = None
+
+
+def begin(
+    store: Store, layout: JobLayout, dag_run: str, task: str, head: int | None, clock: Callable[[], int]
+) -> ScheduledRun:
+    """The mark of this task, made by its first try; `head` is the newest complete checkpoint now."""
+    fresh = ScheduledRun(dag_run=dag_run, task=task, began_from=head, at=clock())
+    path = layout.scheduled(dag_run, task)
+    return decode(create_once(store, path, encode(fresh)), ScheduledRun, path)
+
+
+def find(store: Store, layout: JobLayout, dag_run: str, task: str) -> ScheduledRun | None:
+    path = layout.scheduled(dag_run, task)
+    try:
+        return decode(store.read(path), ScheduledRun, path)
+    except NotFoundError:
+        return None
+
+
+def finish(
+    store: Store, layout: JobLayout, mark: ScheduledRun, outcome: RunOutcome, clock: Callable[[], int]
+) -> None:
+    """Notes that the task has ended well."""
+    ended = msgspec.structs.replace(mark, ended=outcome, ended_at=clock())
+    store.put(layout.scheduled(mark.dag_run, mark.task), encode(ended))
+
+
+def reopen(store: Store, layout: JobLayout, mark: ScheduledRun) -> ScheduledRun:
+    """The same beginning, not ended: the task is run again on purpose."""
+    anew = msgspec.structs.replace(mark, ended=None, ended_at=None)
+    store.put(layout.scheduled(mark.dag_run, mark.task), encode(anew))
+    return anew

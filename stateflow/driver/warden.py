@@ -1,0 +1,102 @@
+"""Keeps one driver: `python warden.py FOLDER`. A process of its own session, so that it outlives its starter.
+
+It starts the command of FOLDER/command.json with its output in FOLDER/output.log, obeys FOLDER/stop, and writes
+FOLDER/exit when nothing of the driver runs any more. Only the standard library: it has to be up in milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+PAUSE = 0.1
+
+
+def write(path: Path, body: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(body), encoding="utf-8")
+    part.rename(path)
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """None while it is not there."""
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return found
+
+
+def started(pid: int) -> str:
+    """Tells a process from a later one that was given its number; empty when there is none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return _started_without_proc(pid)
+    fields = stat.rpartition(")")[2].split()
+    return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+def _started_without_proc(pid: int) -> str:
+    if Path("/proc/self/stat").exists():
+        return ""
+    told = subprocess.run(
+        ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
+    )
+    state, _, since = told.stdout.strip().partition(" ")
+    return "" if state.startswith("Z") else since.strip()
+
+
+def keep(folder: Path) -> int:
+    """From the start of the driver to its end."""
+    command = read(folder / "command.json")
+    if command is None:
+        return 2
+    write(folder / "warden", {"pid": os.getpid(), "started": started(os.getpid())})
+    with (folder / "output.log").open("ab") as output:
+        try:
+            driver = subprocess.Popen(
+                command["argv"], cwd=command["cwd"], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )  # fmt: skip
+        except OSError as error:
+            output.write(f"stateflow: {command['argv'][0]} cannot be started: {error}\n".encode())
+            write(folder / "exit", {"code": 127, "at": time.time()})
+            return 0
+    write(folder / "driver", {"pid": driver.pid, "started": started(driver.pid)})
+    code = _watch(driver, folder)
+    _kill(driver.pid)  # whatever of its group is left
+    write(folder / "exit", {"code": code, "at": time.time()})
+    return 0
+
+
+def _watch(driver: subprocess.Popen[bytes], folder: Path) -> int:
+    since: float | None = None
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return driver.wait(PAUSE)
+        order = read(folder / "stop")
+        if order is None:
+            continue
+        since = since if since is not None else time.monotonic()
+        if time.monotonic() - since >= float(order["grace"]):
+            _kill(driver.pid)
+
+
+def _kill(group: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    sys.exit(keep(Path(sys.argv[1])))
