@@ -290,13 +290,14 @@ def load(
     code: Mapping[str, Any] = {},
     env: Mapping[str, str] = os.environ,
     folder: Path,
+    origin_of_code: str = "the pipeline's code",
 ) -> Options:
     """`folder` is where `stateflow.toml` is looked for. None in `cli`: the argument was not given."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     layers = (
         _from_file(env, folder),
-        ((name, value, "the pipeline's code") for name, value in code.items()),
+        ((name, value, origin_of_code) for name, value in code.items()),
         _from_environment(env),
         (
             (name, value, f"the command line (--{_dashed(name)})")

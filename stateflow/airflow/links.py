@@ -1,0 +1,41 @@
+"""The button of a task that leads to the checkpoints of its job."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+import attrs
+from airflow.sdk import BaseOperatorLink
+from airflow.sdk.configuration import conf
+
+if TYPE_CHECKING:
+    from airflow.sdk import BaseOperator
+    from airflow.sdk.types import TaskInstanceKey
+
+XCOM_KEY = "stateflow"
+"""Under which a task says what it is about: `{"conn_id", "job", "checkpoint"}`."""
+
+
+@attrs.define()
+class CheckpointLink(BaseOperatorLink):
+    """Reads what the task has said, never a job: a link must not wait for a store."""
+
+    name = "Checkpoints"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        from airflow.sdk.execution_time.xcom import XCom
+
+        return page_of(XCom.get_value(ti_key=ti_key, key=XCOM_KEY), conf.get("api", "base_url", fallback=""))
+
+
+def page_of(said: Any, base_url: str) -> str:
+    """The page in Airflow's UI, empty when there is none to show: a root without a connection is on no page."""
+    if not isinstance(said, dict) or not said.get("conn_id") or not said.get("job"):
+        return ""
+    path = urlsplit(base_url or "").path.rstrip("/")
+    page = (
+        f"{path}/stateflow/#/jobs/{quote(str(said['conn_id']), safe='')}/{quote(str(said['job']), safe='')}"
+    )
+    checkpoint = said.get("checkpoint")
+    return page if checkpoint is None else f"{page}/checkpoints/{checkpoint}"

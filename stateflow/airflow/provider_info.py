@@ -1,0 +1,64 @@
+"""What Airflow is told of this package: its connection type, its operators, the classes of its links."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_NAME = "Stateflow"
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Read by Airflow through the entry point `apache_airflow_provider`."""
+    return {
+        "package-name": "stateflow",
+        "name": _NAME,
+        "description": "Keyed state, checkpoints and exactly-once output for PySpark pipelines.",
+        "integrations": [{"integration-name": _NAME, "tags": ["service"]}],
+        "hooks": [{"integration-name": _NAME, "python-modules": ["stateflow.airflow.connection"]}],
+        "operators": [
+            {
+                "integration-name": _NAME,
+                "python-modules": [
+                    f"stateflow.airflow.operators.{module}"
+                    for module in ("cleanup", "rescale", "restore", "run", "savepoint", "stop", "verify")
+                ],
+            }
+        ],
+        "sensors": [{"integration-name": _NAME, "python-modules": ["stateflow.airflow.sensors"]}],
+        "triggers": [
+            {
+                "integration-name": _NAME,
+                "python-modules": ["stateflow.airflow.run_trigger", "stateflow.airflow.triggers"],
+            }
+        ],
+        "connection-types": [
+            {
+                "connection-type": "stateflow",
+                "hook-class-name": "stateflow.airflow.connection.StateflowHook",
+                "hook-name": _NAME,
+                "ui-field-behaviour": {
+                    "hidden-fields": ["login", "password", "port", "schema"],
+                    "relabeling": {"host": "Checkpoint root"},
+                    "placeholders": {"host": "s3://bucket/checkpoints or /data/checkpoints"},
+                },
+                "conn-fields": {
+                    "checkpoint_dir": {
+                        "label": "Checkpoint root",
+                        "description": "Instead of the field above: a path, or an s3://, gs:// or az:// URL",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                    "storage_options": {
+                        "label": "Storage options",
+                        "description": "Settings and credentials of the object store, as JSON",
+                        "schema": {"type": ["string", "null"], "format": "password"},
+                    },
+                    "options": {
+                        "label": "Options",
+                        "description": "Options of docs/configuration.md, as JSON",
+                        "schema": {"type": ["string", "null"]},
+                    },
+                },
+            }
+        ],
+        "extra-links": ["stateflow.airflow.links.CheckpointLink"],
+    }
