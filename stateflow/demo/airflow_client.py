@@ -1,0 +1,311 @@
+"""Airflow's REST API, as far as the demo and the tests need it: what a person does in the UI, as calls."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import httpx
+
+from stateflow.errors import StateflowError
+
+RUN_OVER = frozenset({"success", "failed"})
+TASK_OVER = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+
+
+class UnreachableError(StateflowError):
+    """Airflow's API server does not answer."""
+
+
+class RefusedError(StateflowError):
+    """Airflow answered a call with an error."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class RunOf:
+    """A DAG run: what most calls are about."""
+
+    dag_id: str
+    run_id: str
+
+    @property
+    def path(self) -> str:
+        return f"/api/v2/dags/{self.dag_id}/dagRuns/{self.run_id}"
+
+    def task(self, task_id: str) -> str:
+        return f"{self.path}/taskInstances/{task_id}"
+
+
+@dataclass
+class AirflowClient:
+    """Calls as one user; the token is fetched with the first of them. Without a user only health can be asked."""
+
+    url: str
+    user: str = ""
+    password: str = field(default="", repr=False)
+    patience: float = 180
+    """Seconds that waiting takes at the most, unless told otherwise."""
+    _token: str = field(init=False, default="", repr=False)
+
+    def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
+        """The JSON of the answer. RefusedError when it is no success, UnreachableError when there is none."""
+        answer = self.ask(method, path, body, **query)
+        if answer.status_code >= 400:
+            raise RefusedError(
+                f"Airflow refused {method} {path} ({answer.status_code}): {answer.text[:500]}",
+                answer.status_code,
+            )
+        return answer.json() if answer.content else None
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **query: Any
+    ) -> httpx.Response:
+        """The answer as it is, for whoever asks about codes and headers."""
+        if self.user and not self._token:
+            self._token = str(
+                self._send(
+                    "POST", "/auth/token", {"username": self.user, "password": self.password}, {}, {}
+                ).json()["access_token"]
+            )
+        given = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        return self._send(method, path, body, {**given, **(headers or {})}, query)
+
+    def _send(
+        self, method: str, path: str, body: Any, headers: Mapping[str, str], query: Mapping[str, Any]
+    ) -> httpx.Response:
+        try:
+            # A busy machine may take long to answer; the environment's proxies are not for loopback.
+            with httpx.Client(base_url=self.url, timeout=60, trust_env=False) as client:
+                return client.request(method, path, json=body, headers=dict(headers), params=dict(query))
+        except httpx.TransportError as error:
+            raise UnreachableError(
+                f"Airflow at {self.url} does not answer ({error or type(error).__name__})"
+            ) from None
+
+    def alive_since(self, moment: float) -> set[str]:
+        """Components that are healthy and gave a sign of life after `moment` (seconds since 1970)."""
+        return {name for name, at in self._signs().items() if at > moment}
+
+    def _signs(self) -> dict[str, float]:
+        """When each healthy component last gave a sign of life."""
+        health = self.call("GET", "/api/v2/monitor/health")
+        return {
+            name: _seconds(told.get(f"latest_{name}_heartbeat"))
+            for name, told in health.items()
+            if told.get("status") == "healthy"
+        }
+
+    # DAGs
+
+    def dags(self) -> list[str]:
+        return sorted(each["dag_id"] for each in self.call("GET", "/api/v2/dags", limit=100)["dags"])
+
+    def import_errors(self) -> list[str]:
+        found = self.call("GET", "/api/v2/importErrors")["import_errors"]
+        return [f"{each['filename']}: {each['stack_trace']}" for each in found]
+
+    def await_dags(self, *wanted: str, patience: float | None = None) -> None:
+        """Until the DAG processor has found them."""
+
+        def missing() -> bool:
+            if errors := self.import_errors():
+                raise StateflowError(f"a DAG cannot be imported: {errors[0]}")
+            return not set(wanted) <= set(self.dags())
+
+        self._until(lambda: not missing(), f"DAGs {', '.join(wanted)} to be found", patience)
+
+    def unpause(self, dag_id: str) -> None:
+        self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False}, update_mask="is_paused")
+
+    # Runs
+
+    def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, **more: Any) -> RunOf:
+        """A new run of the DAG, which is taken out of its pause."""
+        self.unpause(dag_id)
+        answer = self.call(
+            "POST",
+            f"/api/v2/dags/{dag_id}/dagRuns",
+            {"logical_date": None, "conf": dict(conf or {}), **more},
+        )
+        return RunOf(dag_id, str(answer["dag_run_id"]))
+
+    def state(self, run: RunOf) -> str:
+        return str(self.call("GET", run.path)["state"])
+
+    def await_run(
+        self,
+        run: RunOf,
+        *,
+        states: Collection[str] = RUN_OVER,
+        patience: float | None = None,
+        meanwhile: Callable[[], object] = lambda: None,
+    ) -> str:
+        """The state once it is one of `states`. An error after the patience, with what each task is doing."""
+        state = ""
+
+        def there() -> bool:
+            nonlocal state
+            meanwhile()
+            state = self.state(run)
+            return state in states
+
+        self._until(there, f"run {run.run_id} of {run.dag_id}", patience, lambda: self.told(run))
+        return state
+
+    def told(self, run: RunOf) -> str:
+        """The run in a line per task, with the last lines of those that failed."""
+        lines = []
+        for task in self.tasks(run):
+            lines.append(f"{task['task_id']}: {task['state']} (try {task['try_number']})")
+            if task["state"] in ("failed", "up_for_retry", "running"):
+                lines += [f"    {line}" for line in self.log(run, task["task_id"]).splitlines()[-12:]]
+        return "\n".join(lines)
+
+    # Tasks
+
+    def tasks(self, run: RunOf) -> list[dict[str, Any]]:
+        return list(self.call("GET", f"{run.path}/taskInstances", limit=100)["task_instances"])
+
+    def task(self, run: RunOf, task_id: str) -> dict[str, Any]:
+        return dict(self.call("GET", run.task(task_id)))
+
+    def await_task(
+        self,
+        run: RunOf,
+        task_id: str,
+        *,
+        states: Collection[str] = TASK_OVER,
+        attempt: int = 0,
+        patience: float | None = None,
+    ) -> str:
+        """The task's state once it is one of `states`, in a try not before `attempt`."""
+        state = ""
+
+        def there() -> bool:
+            nonlocal state
+            task = self.task(run, task_id)
+            state = str(task["state"])
+            return state in states and int(task["try_number"]) >= attempt
+
+        what = f"task {task_id} of {run.dag_id} to be {' or '.join(sorted(states))}"
+        self._until(there, what, patience, lambda: self.told(run))
+        return state
+
+    def log(self, run: RunOf, task_id: str, attempt: int = 0) -> str:
+        """What a try of a task logged, as text; its newest try if none is named."""
+        attempt = attempt or max(1, int(self.task(run, task_id)["try_number"]))
+        answer = self.ask(
+            "GET",
+            f"{run.task(task_id)}/logs/{attempt}",
+            headers={"Accept": "application/json"},
+            full_content="true",
+        )
+        if answer.status_code == 404:
+            return ""
+        return "\n".join(_log_line(line) for line in answer.json()["content"])
+
+    def tries(self, run: RunOf, task_id: str) -> list[str]:
+        """How each try of a task ended, the first one first."""
+        found = self.call("GET", f"{run.task(task_id)}/tries")["task_instances"]
+        return [str(each["state"]) for each in sorted(found, key=lambda each: int(each["try_number"]))]
+
+    def xcom(self, run: RunOf, task_id: str, key: str = "return_value") -> Any:
+        answer = self.ask("GET", f"{run.task(task_id)}/xcomEntries/{key}", deserialize="true")
+        if answer.status_code == 404:
+            return None
+        value = answer.json()["value"]
+        with_json = isinstance(value, str) and value[:1] in "[{"
+        return json.loads(value) if with_json else value
+
+    def links(self, run: RunOf, task_id: str) -> dict[str, str]:
+        return dict(self.call("GET", f"{run.task(task_id)}/links")["extra_links"])
+
+    def mark(self, run: RunOf, task_id: str, state: str) -> None:
+        """What "Mark as failed" and "Mark as success" do."""
+        self.call("PATCH", run.task(task_id), {"new_state": state})
+
+    def clear(self, run: RunOf, *task_ids: str) -> None:
+        """Lets tasks of a run begin anew, all of them if none is named."""
+        body: dict[str, Any] = {"dry_run": False, "dag_run_id": run.run_id, "only_failed": False}
+        if task_ids:
+            body["task_ids"] = list(task_ids)
+        self.call("POST", f"/api/v2/dags/{run.dag_id}/clearTaskInstances", body)
+
+    # A person is asked
+
+    def question(self, run: RunOf, task_id: str) -> dict[str, Any] | None:
+        """Subject, body, options of what a task asks a person; None while it does not."""
+        answer = self.ask("GET", f"{run.task(task_id)}/-1/hitlDetails")
+        return dict(answer.json()) if answer.status_code == 200 else None
+
+    def await_question(self, run: RunOf, task_id: str, patience: float | None = None) -> dict[str, Any]:
+        found: dict[str, Any] | None = None
+
+        def asked() -> bool:
+            nonlocal found
+            found = self.question(run, task_id)
+            if found is None and self.state(run) in RUN_OVER:
+                raise StateflowError(
+                    f"run {run.run_id} of {run.dag_id} ended before it asked:\n{self.told(run)}"
+                )
+            return found is not None and self.task(run, task_id)["state"] == "awaiting_input"
+
+        self._until(asked, f"task {task_id} of {run.dag_id} to ask", patience, lambda: self.told(run))
+        self._let_the_scheduler_notice()
+        assert found is not None
+        return found
+
+    def answer(self, run: RunOf, task_id: str, *options: str, **values: Any) -> None:
+        """Chooses options of the question ("Approve"), with the form's values."""
+        body = {"chosen_options": list(options), "params_input": values}
+        self.call("PATCH", f"{run.task(task_id)}/-1/hitlDetails", body)
+
+    def _let_the_scheduler_notice(self) -> None:
+        """Airflow 3.3.2 fails a task that is answered before the scheduler has heard that its worker went.
+
+        People take longer. The second sign of life from now comes after a round that began after now.
+        """
+        for _ in range(2):
+            last = self._signs().get("scheduler", 0.0)
+            self._until(
+                lambda last=last: self._signs().get("scheduler", 0.0) > last,  # type: ignore[misc]
+                "the scheduler",
+                None,
+            )
+
+    def _until(
+        self,
+        there: Callable[[], bool],
+        what: str,
+        patience: float | None,
+        told: Callable[[], str] = lambda: "",
+    ) -> None:
+        limit = self.patience if patience is None else patience
+        deadline = time.monotonic() + limit
+        while not there():
+            if time.monotonic() > deadline:
+                raise StateflowError(f"waited {limit:g} s for {what}\n{told()}".rstrip())
+            time.sleep(0.3)
+
+
+def _seconds(told: str | None) -> float:
+    return datetime.fromisoformat(told).timestamp() if told else -1.0
+
+
+def _log_line(line: Any) -> str:
+    if isinstance(line, str):
+        return line
+    text = str(line.get("event", ""))
+    if line.get("level") in ("error", "warning", "critical"):
+        text = f"{str(line['level']).upper()} {text}"
+    for detail in line.get("error_detail") or ():
+        text += f"\n{detail.get('exc_type')}: {detail.get('exc_value')}"
+    return text

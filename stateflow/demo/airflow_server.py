@@ -1,0 +1,306 @@
+"""A real Airflow on loopback: its four processes, sqlite unless told otherwise, two users, in a folder of its own.
+
+What `airflow standalone` does, with every process at hand: each can be ended and started again alone, and what they
+leave behind (drivers that outlive their tasks among it) is found by the folder's name in its environment and ended, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from stateflow.config import cache_folder
+from stateflow.demo.airflow_client import AirflowClient, UnreachableError
+from stateflow.errors import StateflowError, UnavailableError, UsageError
+from stateflow.spark.java import require_java
+
+PROJECT = Path(__file__).resolve().parents[2]
+COMMANDS = {
+    # Logs lie in the folder that the API server reads: nobody has to serve them, on all interfaces at that.
+    "scheduler": ("scheduler", "--skip-serve-logs"),
+    "dag-processor": ("dag-processor",),
+    "api-server": ("api-server",),
+    "triggerer": ("triggerer", "--skip-serve-logs"),
+}
+_REPORTED = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
+"""What the health page calls a component; the page itself is the API server's."""
+_MEMORY = 1_500_000_000
+"""What Airflow (1.1 GB) and one Spark driver need at the least."""
+
+
+class AirflowFailedError(StateflowError):
+    """A process of Airflow ended, or did not come up in time; the message ends with its last lines."""
+
+
+@dataclass
+class AirflowServer:
+    """`with AirflowServer(folder, checkpoint_dir=...) as server: server.client().trigger("stateflow_orders")`"""
+
+    home: Path
+    checkpoint_dir: str
+    dags: Sequence[Path] = (PROJECT / "dags",)
+    plugins: Path | None = PROJECT / "plugins"
+    connections: Mapping[str, str] = field(default_factory=dict)
+    """Further ones, as JSON or URIs by id."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Goes before what is set here."""
+    database: str = ""
+    """A SQLAlchemy URL; a file in the folder when empty."""
+    port: int = 0
+    """Zero takes any free one."""
+    patience: float = 180
+    """Seconds for Airflow to come up."""
+    users: tuple[str, ...] = ("admin", "viewer")
+    passwords: dict[str, str] = field(init=False)
+    _processes: dict[str, subprocess.Popen[bytes]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.home = self.home.absolute()
+        self.passwords = {user: secrets.token_urlsafe(9) for user in self.users}
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def client(self, user: str = "admin") -> AirflowClient:
+        return AirflowClient(self.url, user, self.passwords[user])
+
+    def __enter__(self) -> AirflowServer:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self.stop()
+
+    def start(self, say: Callable[[str], object] = lambda what: None) -> None:
+        """Everything up and healthy, or an error that says what is not."""
+        require_java(cache_folder())
+        if (free := psutil.virtual_memory().available) < _MEMORY:
+            raise UnavailableError(
+                f"{free / 1e9:.1f} GB of memory are free, and Airflow with a Spark driver needs {_MEMORY / 1e9:.1f} GB: "
+                "close something and try again"
+            )
+        self.port = free_port(self.port)
+        self._write_settings()
+        say("its database")
+        self._migrate()
+        for component in COMMANDS:
+            self._spawn(component)
+        say("its four processes")
+        self._await_health(COMMANDS, since=0.0)
+
+    def stop(self) -> None:
+        """Ends the processes, and then everything that still carries this server's name in its environment."""
+        asked = [p for p in self._processes.values() if p.poll() is None]
+        for process in asked:
+            process.terminate()
+        deadline = time.monotonic() + 8
+        for process in asked:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, deadline - time.monotonic()))
+        # Twice: what is being started while the first list is made is in the second.
+        for _ in range(2):
+            _end(self.belongings())
+        for process in self._processes.values():
+            process.wait()
+        self._processes.clear()
+
+    def pid(self, component: str) -> int:
+        return self._processes[component].pid
+
+    def restart(self, component: str, *, kill: bool = False) -> None:
+        """Ends one component, gently or by SIGKILL alone, and waits until its successor works."""
+        process = self._processes[component]
+        process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        began = time.time()
+        self._spawn(component)
+        self._await_health([component], since=began)
+
+    def belongings(self) -> list[psutil.Process]:
+        """Every process that was started from here, however far down and whether or not its parent still lives."""
+        sessions = {process.pid for process in self._processes.values()}
+        found = []
+        for process in psutil.process_iter():
+            if process.pid == os.getpid():
+                continue
+            with suppress(psutil.Error, OSError):
+                if os.getsid(process.pid) in sessions or self._marks(process):
+                    found.append(process)
+        return found
+
+    def log_tail(self, component: str, lines: int = 25) -> str:
+        try:
+            text = self._log(component).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    def _marks(self, process: psutil.Process) -> bool:
+        return bool(process.environ().get("AIRFLOW_HOME") == str(self.home))
+
+    def _log(self, component: str) -> Path:
+        return self.home / "components" / f"{component}.log"
+
+    def _write_settings(self) -> None:
+        self.home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (self.home / "components").mkdir(exist_ok=True)
+        (self.home / "no_plugins").mkdir(exist_ok=True)
+        passwords = self.home / "passwords.json"
+        passwords.touch(mode=0o600)
+        passwords.write_text(json.dumps(self.passwords), encoding="utf-8")
+        self._variables = {**os.environ, **self._settings(), **self.environment}
+
+    def _settings(self) -> dict[str, str]:
+        bundles = [
+            {
+                "name": "dags-folder" if number == 0 else f"dags-{number}",
+                "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+                "kwargs": {"path": str(folder)},
+            }
+            for number, folder in enumerate(self.dags)
+        ]
+        given = {
+            "core": {
+                "load_examples": "False",
+                "dags_folder": str(self.dags[0]),
+                "plugins_folder": str(self.plugins or self.home / "no_plugins"),
+                "executor": "LocalExecutor",
+                "parallelism": "6",
+                "fernet_key": base64.urlsafe_b64encode(os.urandom(32)).decode(),
+                "simple_auth_manager_users": ",".join(f"{user}:{user}" for user in self.users),
+                "simple_auth_manager_passwords_file": str(self.home / "passwords.json"),
+                "execution_api_server_url": f"{self.url}/execution/",
+            },
+            "database": {"sql_alchemy_conn": self.database or f"sqlite:///{self.home / 'airflow.db'}"},
+            "api": {
+                "host": "127.0.0.1",
+                "port": str(self.port),
+                "base_url": self.url,
+                "workers": "1",
+                "secret_key": secrets.token_hex(16),
+            },
+            "api_auth": {"jwt_secret": secrets.token_hex(32)},
+            "dag_processor": {
+                "dag_bundle_config_list": json.dumps(bundles),
+                "refresh_interval": "5",
+                "min_file_process_interval": "30",
+                "parsing_processes": "1",
+            },
+            # A demo and a test are about what happens, not about how soon a dead process is believed to be dead.
+            "scheduler": {
+                "scheduler_heartbeat_sec": "1",
+                "scheduler_health_check_threshold": "20",
+                "orphaned_tasks_check_interval": "15",
+                "task_instance_heartbeat_timeout": "30",
+                "task_instance_heartbeat_timeout_detection_interval": "5",
+            },
+            "workers": {"min_heartbeat_interval": "2"},
+            "usage_data_collection": {"enabled": "False"},
+        }
+        connections = {
+            "stateflow_default": json.dumps(
+                {"conn_type": "stateflow", "extra": {"checkpoint_dir": self.checkpoint_dir}}
+            ),
+            "spark_default": json.dumps({"conn_type": "spark", "host": "local[2]"}),
+            **self.connections,
+        }
+        return {
+            "AIRFLOW_HOME": str(self.home),
+            # Beside this interpreter lie spark-submit and airflow, also when its environment is not activated.
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+            "JAVA_HOME": str(require_java(cache_folder())),
+            "NO_COLOR": "1",
+            **{
+                f"AIRFLOW__{section.upper()}__{name.upper()}": value
+                for section, values in given.items()
+                for name, value in values.items()
+            },
+            **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in connections.items()},
+        }
+
+    def _migrate(self) -> None:
+        log = self._log("database")
+        with log.open("wb") as output:
+            try:
+                code = subprocess.run(
+                    [sys.executable, "-m", "airflow", "db", "migrate"],
+                    env=self._variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                    timeout=self.patience, check=False, cwd=self.home,
+                ).returncode  # fmt: skip
+            except subprocess.TimeoutExpired:
+                code = -1
+        if code:
+            raise AirflowFailedError(f"Airflow's database could not be made:\n{self.log_tail('database')}")
+
+    def _spawn(self, component: str) -> None:
+        with self._log(component).open("ab") as output:
+            # A session of its own, so that Ctrl-C reaches this process alone and everything below is found again.
+            self._processes[component] = subprocess.Popen(
+                [sys.executable, "-m", "airflow", *COMMANDS[component]],
+                env=self._variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=True, cwd=self.home,
+            )  # fmt: skip
+
+    def _await_health(self, components: Iterable[str], *, since: float) -> None:
+        """Until each has given a sign of life after `since` (seconds since 1970)."""
+        deadline = time.monotonic() + self.patience
+        waiting = list(components)
+        client = AirflowClient(self.url)
+        while waiting:
+            for component in waiting:
+                if (code := self._processes[component].poll()) is not None:
+                    raise AirflowFailedError(
+                        f"Airflow's {component} ended with exit code {code}:\n{self.log_tail(component)}"
+                    )
+            with suppress(UnreachableError):
+                alive = client.alive_since(since)
+                waiting = [c for c in waiting if c != "api-server" and _REPORTED[c] not in alive]
+                if not waiting:
+                    return
+            if time.monotonic() > deadline:
+                raise AirflowFailedError(
+                    f"Airflow's {waiting[0]} is not up after {self.patience:g} s:\n{self.log_tail(waiting[0])}"
+                )
+            time.sleep(0.5)
+
+
+def free_port(wanted: int = 0) -> int:
+    """The wanted port of loopback if nobody listens there, or any free one."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            raise UsageError(
+                f"port {wanted} is in use: end what listens there or choose another one"
+            ) from None
+        return int(probe.getsockname()[1])
+
+
+def _end(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, timeout=10)
