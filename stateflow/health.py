@@ -103,6 +103,8 @@ def _advice(status: JobStatus) -> str:
             f"its run (epoch {status.epoch}{_whereabouts(status)}) lives and completes no batch, see its log, or end it with "
             f"`stateflow stop {status.name}`"
         )
+    if error := status.outcome.get("error"):
+        return f"its last run failed ({error.rstrip('.')}), mend that and start it again"
     return "start its next run, or see why the schedule does not"
 
 

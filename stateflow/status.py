@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from stateflow.checkpoint.control import Heartbeat, Progress
+from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.records import OperatorState, Owner, Pin, Record, SourceState
 from stateflow.checkpoint.retention import references
@@ -74,7 +74,7 @@ class JobStatus:
     """When the newest checkpoint of the head's own history was taken: after a restore, the one that was restored. None
     if there is none, as after a restore from a savepoint."""
     looked_at: int | None
-    """When a run last found nothing left to read; None if none said so since the newest one began."""
+    """When the newest run had read all that it was to read, with or without a checkpoint; None while it has not."""
     over: bool
     """Drained for good: no run is expected."""
     pending: list[int]
@@ -95,6 +95,8 @@ class JobStatus:
     """Flink's gauges: numberOfCompletedCheckpoints, lastCheckpointSize, ..."""
     progress: dict[str, Any] = field(default_factory=dict)
     """What the newest run said of its last batch."""
+    outcome: dict[str, Any] = field(default_factory=dict)
+    """How the newest run ended: exit_code, error, stopped, ...; empty while it runs, or when it did not say."""
 
 
 def status_of(
@@ -127,7 +129,7 @@ def status_of(
         head=head.slot if head else None,
         head_at=head.at if head else None,
         last_checkpoint_at=_last_checkpoint_at(head, lines),
-        looked_at=None,
+        looked_at=_looked_at(heartbeat),
         over=head is not None and head.final,
         pending=[r.slot for r in log.pending if r.carries_state],
         timeline=top.timeline if top else 1,
@@ -144,6 +146,7 @@ def status_of(
         versions=dict(head.versions) if head else {},
         checkpoints=summary_document(summary(lines)),
         progress={"checkpoint": progress.slot, "at": progress.at, **progress.statistics} if progress else {},
+        outcome=outcome_document(heartbeat.outcome) if heartbeat and heartbeat.outcome else {},
     )
 
 
@@ -161,6 +164,10 @@ def line_document(line: HistoryLine) -> dict[str, Any]:
     return {name: getattr(line, name) for name in line.__struct_fields__}
 
 
+def outcome_document(outcome: RunOutcome) -> dict[str, Any]:
+    return {name: getattr(outcome, name) for name in outcome.__struct_fields__}
+
+
 def owner_document(owner: Owner) -> dict[str, Any]:
     return {name: value for name in owner.__struct_fields__ if (value := getattr(owner, name))}
 
@@ -170,6 +177,11 @@ def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int) -> S
     if heartbeat is not None and not heartbeat.ended:
         return "RUNNING" if now - heartbeat.at < patience else "LOST"
     return "IDLE" if log.chain else "CREATED"
+
+
+def _looked_at(heartbeat: Heartbeat | None) -> int | None:
+    said = heartbeat.outcome if heartbeat is not None else None
+    return heartbeat.at if heartbeat is not None and said is not None and said.nothing_left else None
 
 
 def _last_checkpoint_at(head: Record | None, lines: Iterable[HistoryLine]) -> int | None:

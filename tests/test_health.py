@@ -9,6 +9,14 @@ from pathlib import Path
 import pytest
 
 import stateflow as sf
+from stateflow.checkpoint.control import (
+    BOUND_REACHED,
+    INPUT_DRAINED,
+    JOB_DRAINED,
+    Heartbeat,
+    RunOutcome,
+    beat,
+)
 from stateflow.health import Health, health_of
 from stateflow.quantities import age_text
 from stateflow.status import JobStatus
@@ -148,6 +156,13 @@ def test_age_counts_from_the_last_time_the_job_had_everything() -> None:
         ),
         ({"last_checkpoint_at": NOW - 5 * HOUR, "status": "RUNNING"}, "`stateflow stop orders`"),
         (
+            {
+                "last_checkpoint_at": NOW - 5 * HOUR,
+                "outcome": {"exit_code": 7, "error": "table /out was made anew."},
+            },
+            "5 hours old: its last run failed (table /out was made anew), mend that and start it again",
+        ),
+        (
             {"head": None, "head_at": None, "last_checkpoint_at": None},
             "job 'orders' has no checkpoint 24 hours after it was made: start its next run",
         ),
@@ -217,3 +232,37 @@ def test_a_glance_says_the_same_without_reading_what_was_collected(tmp_path: Pat
     assert whole.checkpoints["numberOfCompletedCheckpoints"] == 5
     assert glance.checkpoints["numberOfCompletedCheckpoints"] == 2
     assert replace(glance, checkpoints=whole.checkpoints) == whole
+
+
+@pytest.mark.parametrize(
+    ("outcome", "looked"),
+    [
+        (RunOutcome(stopped=INPUT_DRAINED), True),
+        (RunOutcome(stopped=BOUND_REACHED), True),
+        (RunOutcome(stopped=JOB_DRAINED), True),
+        (RunOutcome(stopped="upgrade to 2.0"), False),
+        (RunOutcome(exit_code=4, error="state does not fit"), False),
+        (None, False),
+    ],
+)
+def test_a_run_that_found_nothing_new_is_a_sign_of_freshness_one_that_was_cut_off_is_not(
+    tmp_path: Path, outcome: RunOutcome | None, looked: bool
+) -> None:
+    made = made_job(tmp_path, batches=1)
+    beat(
+        made.store,
+        made.layout,
+        Heartbeat(
+            epoch=made.writer.epoch, counter=9, owner=made.writer.owner, at=NOW, ended=True, outcome=outcome
+        ),
+    )
+    status = sf.Job(str(tmp_path), "orders", clock=lambda: NOW).status()
+    assert status.looked_at == (NOW if looked else None)
+    assert status.outcome.get("stopped") == (outcome.stopped if outcome else None)
+    assert health_of(status, NOW, AN_HOUR).state == ("ok" if looked else "stale")
+
+
+def test_a_run_that_goes_on_has_not_looked_yet(tmp_path: Path) -> None:
+    made = made_job(tmp_path, batches=1, ended=False)
+    made.beat(2, at=NOW)
+    assert sf.Job(str(tmp_path), "orders", clock=lambda: NOW).status().looked_at is None

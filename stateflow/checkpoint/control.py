@@ -29,6 +29,11 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     at: Micros = 0
 
 
+INPUT_DRAINED = "the input was drained"
+BOUND_REACHED = "the bound was reached"
+JOB_DRAINED = "the job was drained"
+
+
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a run ended, for whoever started it and cannot ask its process any more."""
 
@@ -41,6 +46,11 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The newest complete checkpoint."""
     stopped: str = ""
     """Why it ended: drained, bound reached, or who asked."""
+
+    @property
+    def nothing_left(self) -> bool:
+        """Whether the run ended because it had read all that it was to read."""
+        return self.exit_code == 0 and self.stopped in (INPUT_DRAINED, BOUND_REACHED, JOB_DRAINED)
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

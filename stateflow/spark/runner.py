@@ -22,7 +22,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from stateflow.checkpoint.claim import claim
-from stateflow.checkpoint.control import RunOutcome, refuse_while_live
+from stateflow.checkpoint.control import (
+    BOUND_REACHED,
+    INPUT_DRAINED,
+    JOB_DRAINED,
+    RunOutcome,
+    refuse_while_live,
+)
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.records import Owner, Record
@@ -227,7 +233,7 @@ class _Run:
                 stopped = self._batches(spark, inputs, loop, writer, scratch)
             if heart.drain or (self.request.drain and not self.stop.is_set()):
                 loop.drain()
-                stopped = "the job was drained"
+                stopped = JOB_DRAINED
             loop.finish()
             report = RunReport(
                 self.job, writer.epoch, loop.batches, loop.rows, writer.parent.slot if writer.parent else None,
@@ -335,7 +341,7 @@ class _Run:
             loop.location, inputs.layout, sources, fetch, conf, _micros() // 1000, str(uuid.uuid4())
         )
         if self.request.until is not None:
-            stopped = "the bound was reached"
+            stopped = BOUND_REACHED
             bounds = bounded_batches(
                 spark, loop.location, inputs.layout, inputs.leaves, sources, self.request.until
             )
@@ -346,7 +352,7 @@ class _Run:
                 self._await(loop, self._query(inputs, loop, {"once": True}))
                 batch_id += 1
         else:
-            stopped = "the input was drained"
+            stopped = INPUT_DRAINED
             self._await(loop, self._query(inputs, loop, self._trigger()))
         if self.stop.is_set():
             return "a stop was requested"
