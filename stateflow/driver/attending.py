@@ -83,7 +83,7 @@ class Attendance:
         self.reattached = False
         self.epoch: int | None = None
         """The run's epoch, once it has claimed the job."""
-        self._above = 0
+        self.above = 0
         """Runs up to this epoch were there before ours."""
         self._counter: tuple[int, int] | None = None
         self._changed = 0.0
@@ -100,7 +100,7 @@ class Attendance:
         self._changed = self._monotonic()
         if found is not None and found.look().running:
             self.driver, self.reattached = found, True
-            self._above = newest - 1 if mine else newest
+            self.above = newest - 1 if mine else newest
             self.say(
                 f"{self.job.name}: the driver of an earlier try still runs ({found.name}): going on with it"
             )
@@ -115,15 +115,21 @@ class Attendance:
                 interval=0.5,
             )
             if alive.alive and alive.owner is not None and same_owner(alive.owner, self.owner):
-                self.reattached, self._above = True, alive.epoch - 1
+                self.reattached, self.above = True, alive.epoch - 1
                 host = alive.owner.host or "another host"
                 self.say(
                     f"{self.job.name}: the driver of an earlier try still runs on {host}: following its heartbeat"
                 )
                 return
-        self._above = newest
+        self.above = newest
         self.reattached = False
         self._launch()
+
+    def rejoin(self, above: int, *, reattached: bool) -> None:
+        """Takes up what `begin` of another process has begun."""
+        self.driver = self.launcher.find(self.errand)
+        self.above, self.reattached = above, reattached
+        self._changed = self._monotonic()
 
     def look(self) -> Standing:
         """Where the run stands; tells what is new."""
@@ -236,11 +242,11 @@ class Attendance:
 
     def _heartbeat(self) -> Heartbeat | None:
         """Of this run: the newest of its owner's above the epochs that were there before it."""
-        if self.epoch is not None and self.epoch > self._above:
+        if self.epoch is not None and self.epoch > self.above:
             return read_heartbeat(self.job.store, self.job.layout, self.epoch)
         epochs = sorted(read_epochs(self.job.store, self.job.layout), reverse=True)
         for epoch in epochs:
-            if epoch <= self._above:
+            if epoch <= self.above:
                 break
             beat = read_heartbeat(self.job.store, self.job.layout, epoch)
             if beat is not None and same_owner(beat.owner, self.owner):

@@ -1,0 +1,129 @@
+"""Runs inside of the task: for small jobs, and where a process beside the task is not wanted."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stateflow.airflow.spark_connection import spark_master
+from stateflow.driver.attending import Launcher
+from stateflow.driver.errand import Errand
+from stateflow.driver.keeping import Sight
+from stateflow.errors import StateflowError
+
+if TYPE_CHECKING:
+    from stateflow.spark.loop import BatchReport
+
+
+class InProcess:
+    """`InProcess()`: Spark's session is the task's own. It ends with the task, so there is nothing to go on with later."""
+
+    detached = False
+
+    def bound(self, spark_conn_id: str) -> Launcher:
+        return _Inside(*spark_master(spark_conn_id))
+
+    def __repr__(self) -> str:
+        return "InProcess()"
+
+
+class _Inside:
+    def __init__(self, master: str | None, conf: dict[str, str]) -> None:
+        self._master, self._conf = master, conf
+
+    def find(self, errand: Errand) -> _Thread | None:
+        return None
+
+    def launch(self, errand: Errand) -> _Thread:
+        driver = _Thread(errand, self._master, {**self._conf, **errand.conf})
+        driver.start()
+        return driver
+
+
+class _Thread(threading.Thread):
+    """A driver that is a thread: the task's main thread has to stay free for Airflow's signals."""
+
+    def __init__(self, errand: Errand, master: str | None, conf: dict[str, str]) -> None:
+        super().__init__(name=f"stateflow {errand.job}", daemon=True)
+        self._errand, self._master, self._conf = errand, master, conf
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._stop_run = threading.Event()
+        self._code: int | None = None
+        self._words: list[str] = []
+
+    def run(self) -> None:
+        try:
+            self._work()
+            self._code = 0
+        except StateflowError as error:
+            self._words = [f"stateflow: {error}"]
+            self._code = error.exit_code
+        except BaseException as error:
+            self._lines.put(traceback.format_exc())
+            self._words = [f"stateflow: {type(error).__name__}: {error}"]
+            self._code = 1
+
+    def look(self) -> Sight:
+        return Sight(True) if self._code is None else Sight(False, self._code)
+
+    def output(self) -> list[str]:
+        found: list[str] = []
+        with suppress(queue.Empty):
+            while True:
+                found.append(self._lines.get_nowait())
+        return found
+
+    def last_words(self) -> list[str]:
+        return self._words
+
+    def stop(self, grace: float) -> None:
+        # A thread cannot be killed; the process that it lives in will be.
+        self._stop_run.set()
+
+    def _work(self) -> Any:
+        from stateflow.bounds import parse_bounds
+        from stateflow.config import checkpoint_root, load
+        from stateflow.identity import this_process
+        from stateflow.job import Job
+        from stateflow.pipelines import load_pipeline
+        from stateflow.running import checked_parameters, run_loaded
+
+        errand = self._errand
+        settings: dict[str, str | None] = dict(errand.options)
+        settings |= {"trigger": errand.trigger or None}
+        settings |= {"parallelism": None if errand.parallelism is None else str(errand.parallelism)}
+        options = load(cli=settings, env={**os.environ, **errand.environment}, folder=Path.cwd())
+        loaded = load_pipeline(errand.pipeline, Path.cwd())
+        job = Job(
+            checkpoint_root(options),
+            errand.job,
+            storage_options=options.storage_options,
+            heartbeat_timeout=options.heartbeat_timeout.total_seconds(),
+        )
+        self._lines.put(f"{errand.job}: starting Spark in this process")
+        return run_loaded(
+            loaded,
+            job,
+            checked_parameters(loaded, job, errand.parameters),
+            options=options,
+            master=self._master,
+            conf=self._conf,
+            until=parse_bounds([errand.until] if errand.until else None),
+            allow_non_restored_state=errand.allow_non_restored_state,
+            owner=this_process(dag_run=errand.dag_run, task=errand.task, note=errand.note),
+            takeover=errand.takeover,
+            drain=errand.final,
+            listener=self._finished,
+            stop=self._stop_run,
+        )
+
+    def _finished(self, report: BatchReport) -> None:
+        self._lines.put(
+            f"checkpoint {report.slot}: {report.rows:,} rows in {report.duration:.1f} s"
+            + (" (timers)" if report.input_free else "")
+        )

@@ -1,0 +1,122 @@
+"""Drivers by spark-submit, with the Spark provider's hook and connection, in the keeping of a warden."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stateflow.airflow.spark_connection import submit_hook
+from stateflow.driver.attending import Launcher
+from stateflow.driver.errand import Errand
+from stateflow.driver.keeping import DriverFolder, KeptDriver
+from stateflow.errors import UsageError
+
+_TAKEN = ("conf", "conn_id", "application_args", "env_vars", "name", "java_class", "spark_conn_id")
+
+
+class SparkSubmit:
+    """`SparkSubmit(driver_memory="4g", num_executors=8, archives="s3://.../environment.tar.gz#environment")`
+
+    Takes what the provider's SparkSubmitHook takes: packages, jars, py_files, files, archives, properties_file, driver_memory,
+    executor_memory, executor_cores, num_executors, total_executor_cores, yarn_queue, deploy_mode, keytab, principal,
+    proxy_user, spark_binary and so on. Delta's jars come from the library's own cache unless `packages` or `jars` are given.
+    """
+
+    detached = True
+
+    def __init__(self, **submit: Any) -> None:
+        wrong = sorted(set(submit) & set(_TAKEN))
+        if wrong:
+            raise ValueError(
+                f"SparkSubmit does not take {', '.join(wrong)}: the operator's own arguments (conf, spark_conn_id, job) say it"
+            )
+        self.submit = {"driver_memory": "2g", **submit}
+
+    def bound(self, spark_conn_id: str) -> Launcher:
+        return _Submitting(spark_conn_id, self.submit)
+
+    def __repr__(self) -> str:
+        # A DAG file that is parsed again must give the same text.
+        return f"SparkSubmit({', '.join(f'{name}={value!r}' for name, value in sorted(self.submit.items()))})"
+
+
+@dataclass
+class _Submitting:
+    spark_conn_id: str
+    submit: Mapping[str, Any]
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def find(self, errand: Errand) -> KeptDriver | None:
+        return DriverFolder(errand.job, errand.dag_run, errand.task).newest()
+
+    def launch(self, errand: Errand) -> KeptDriver:
+        hook = submit_hook(
+            self.spark_conn_id,
+            **self.submit,
+            conf=self._conf(errand),
+            application_args=errand.arguments(),
+            name=f"stateflow {errand.job}",
+        )
+        argv = hook._build_spark_submit_command(_application())
+        cluster = (
+            "cluster" in argv[argv.index("--deploy-mode") + 1 :][:1] if "--deploy-mode" in argv else False
+        )
+        if cluster:
+            argv = _for_cluster(argv, errand)
+        folder = DriverFolder(errand.job, errand.dag_run, errand.task)
+        return folder.start(argv, {**self._environment(), **errand.environment}, Path.cwd())
+
+    def _conf(self, errand: Errand) -> dict[str, str]:
+        """Settings that come too late in the driver: the JVM is there before Python is."""
+        from stateflow.spark.settings import DELTA, QUIET, submit_conf
+
+        own = dict(DELTA) if self.submit.get("packages") or self.submit.get("jars") else submit_conf()
+        if self.submit.get("deploy_mode") != "cluster":
+            own["spark.driver.extraJavaOptions"] = QUIET
+        own["spark.ui.showConsoleProgress"] = "false"
+        if "spark.sql.extensions" in errand.conf:
+            named = f"{own['spark.sql.extensions']},{errand.conf['spark.sql.extensions']}"
+            return {**own, **errand.conf, "spark.sql.extensions": named}
+        return {**own, **errand.conf}
+
+    def _environment(self) -> dict[str, str]:
+        from stateflow.config import cache_folder
+        from stateflow.spark.java import require_java
+
+        # spark-submit and Python of this very installation, wherever the worker's PATH leads.
+        binaries = f"{Path(sys.executable).parent}{os.pathsep}{self.environment.get('PATH', '')}"
+        return {
+            "PATH": binaries,
+            "JAVA_HOME": str(require_java(cache_folder())),
+            "PYSPARK_PYTHON": self.environment.get("PYSPARK_PYTHON", sys.executable),
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "PYTHONUNBUFFERED": "1",
+        }
+
+
+def _application() -> str:
+    spec = importlib.util.find_spec("stateflow.application.submitted")
+    assert spec is not None
+    assert spec.origin is not None
+    return spec.origin
+
+
+def _for_cluster(argv: list[str], errand: Errand) -> list[str]:
+    """In cluster mode the driver gets no environment of ours: only what may be seen on a command line travels."""
+    if "STATEFLOW_STORAGE_OPTIONS" in errand.environment:
+        raise UsageError(
+            "the connection's storage_options cannot reach a driver in cluster mode without standing on a command line: give "
+            "the cluster credentials of its own (a role, a secret of Kubernetes) and leave them out of the connection, or "
+            "submit in client mode"
+        )
+    options = {
+        name.removeprefix("STATEFLOW_").lower(): value
+        for name, value in errand.environment.items()
+        if name.startswith("STATEFLOW_")
+    }
+    return [*argv, *(word for name, value in options.items() for word in ("--option", f"{name}={value}"))]

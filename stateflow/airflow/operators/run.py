@@ -1,0 +1,307 @@
+"""A run of a pipeline: one driver per job, whatever happens to the tasks that look after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from stateflow.airflow.arguments import Reader, flag, named, number, one_of, optional, span, table, text
+from stateflow.airflow.launchers.spark_submit import SparkSubmit
+from stateflow.airflow.operators.base import StateflowOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from stateflow.airflow.launchers.base import LaunchMethod
+    from stateflow.checkpoint.control import RunOutcome
+    from stateflow.checkpoint.scheduled import ScheduledRun
+    from stateflow.driver.attending import Attendance, OnLive
+    from stateflow.driver.errand import Errand
+    from stateflow.job import Job
+
+
+class StateflowRunOperator(StateflowOperator):
+    """Carries on from the job's newest checkpoint, to the end of the run's trigger.
+
+    :param pipeline: `FILE:PIPELINE`; a relative file is looked for beside the DAG's.
+    :param job: the job's name, if it is not the pipeline's.
+    :param parameters: of the pipeline function.
+    :param spark_conn_id: where Spark is: local[n], spark://, yarn, k8s://.
+    :param launcher: how the driver is started: `SparkSubmit(...)`, or `InProcess()` for a small job.
+    :param parallelism: subtasks of a keyed operator; another number than before rescales the job.
+    :param trigger: `drain`, `until-stopped` or a duration between batches.
+    :param until: end at this version or time, included, such as `{{ data_interval_end }}`.
+    :param options: any option of docs/configuration.md, apart from credentials: those belong into the connection.
+    :param conf: settings of Spark.
+    :param on_live: what to do about another live run of the job: `refuse` (fail, so that a retry looks again), `wait` for its
+        end, or `takeover`.
+    :param on_rerun: what a DAG run does that had ended well and was cleared: `go_on` from the newest checkpoint, `skip`, or
+        `rewind` state, offsets and outputs to where that DAG run began.
+    :param final: when the input is used up, fire every event-time timer; the job is over then.
+    :param deferrable: wait in the triggerer instead of in a worker's slot; for drivers that are processes of their own.
+    :param grace: how long the driver of a killed task may take to end its batch.
+    """
+
+    template_fields: Sequence[str] = (
+        *StateflowOperator.template_fields,
+        "pipeline",
+        "parameters",
+        "spark_conn_id",
+        "parallelism",
+        "trigger",
+        "until",
+        "options",
+        "conf",
+        "on_live",
+        "on_rerun",
+    )
+    readers: Mapping[str, Reader[Any]] = {
+        **StateflowOperator.readers,
+        "pipeline": named,
+        "parameters": table,
+        "spark_conn_id": named,
+        "parallelism": optional(number(1)),
+        "trigger": optional(text),
+        "until": optional(text),
+        "options": table,
+        "conf": table,
+        "on_live": one_of("refuse", "wait", "takeover"),
+        "on_rerun": one_of("go_on", "skip", "rewind"),
+        "allow_non_restored_state": flag,
+        "final": flag,
+        "deferrable": flag,
+        "grace": span,
+    }
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        job: str = "",
+        parameters: Mapping[str, Any] | None = None,
+        spark_conn_id: str = "spark_default",
+        launcher: LaunchMethod | None = None,
+        parallelism: int | str | None = None,
+        trigger: str | None = None,
+        until: str | None = None,
+        options: Mapping[str, Any] | None = None,
+        conf: Mapping[str, Any] | None = None,
+        on_live: str = "refuse",
+        on_rerun: str = "go_on",
+        allow_non_restored_state: bool = False,
+        final: bool = False,
+        deferrable: bool = False,
+        grace: timedelta = timedelta(minutes=2),
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(job=job or _name_of(pipeline), **kwargs)
+        self.pipeline = pipeline
+        self.parameters = dict(parameters or {})
+        self.spark_conn_id = spark_conn_id
+        self.launcher = launcher if launcher is not None else SparkSubmit()
+        self.parallelism = parallelism
+        self.trigger = trigger
+        self.until = until
+        self.options = dict(options or {})
+        self.conf = dict(conf or {})
+        self.on_live = on_live
+        self.on_rerun = on_rerun
+        self.allow_non_restored_state = allow_non_restored_state
+        self.final = final
+        self.deferrable = deferrable
+        self.grace = grace
+        self.check(*(name for name in self.readers if name not in StateflowOperator.readers))
+        if deferrable and not self.launcher.detached:
+            raise ValueError(
+                f"task {self.task_id!r}: deferrable=True needs a driver that outlives the task, and {self.launcher!r} starts "
+                "none: use SparkSubmit()"
+            )
+        self._attendance: Attendance | None = None
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        with self.at_work():
+            from stateflow.checkpoint import scheduled
+
+            owner = self.acts_as(context)
+            job = self.hook.job(self.given("job"), acts_as=owner)
+            self.linked(context)
+            head = job.log().head if job.exists else None
+            slot = head.slot if head else None
+            mark = scheduled.begin(job.store, job.layout, owner.dag_run, owner.task, slot, job.clock)
+            if mark.ended is not None:
+                choice = self.given("on_rerun")
+                if choice == "skip":
+                    self.log.info("%s has ended well before and is skipped (on_rerun='skip')", owner.dag_run)
+                    return self._told(context, job, mark.ended)
+                if choice == "rewind":
+                    self._rewind(context, job, mark)
+                mark = scheduled.reopen(job.store, job.layout, mark)
+            attendance = self._attend(context, job)
+            if self.deferrable:
+                attendance.begin()
+                self._defer(attendance)
+            return self._ended(context, job, mark, attendance.run())
+
+    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """After the triggerer has seen the end of the run."""
+        with self.at_work():
+            from stateflow.checkpoint import scheduled
+            from stateflow.driver.standing import Running
+
+            owner = self.acts_as(context)
+            job = self.hook.job(self.given("job"), acts_as=owner)
+            attendance = self._attend(context, job)
+            attendance.rejoin(int(event["above"]), reattached=bool(event["reattached"]))
+            stands = attendance.look()
+            if isinstance(stands, Running):
+                self._defer(attendance)
+            if attendance.again(stands):
+                self._defer(attendance)
+            outcome = attendance.result(stands)
+            mark = scheduled.find(job.store, job.layout, owner.dag_run, owner.task)
+            return self._ended(context, job, mark, outcome)
+
+    def on_kill(self) -> None:
+        """A durable stop request first: it reaches the driver wherever it is, even if this process has seconds to live."""
+        if self._attendance is not None:
+            try:
+                self._attendance.stop(grace=self.grace.total_seconds())
+            except Exception as error:
+                self.log.warning("the stop request could not be written: %s", error)
+        super().on_kill()
+
+    def _attend(self, context: Context, job: Job) -> Attendance:
+        from stateflow.driver.attending import Attendance
+
+        on_live: OnLive = self.given("on_live")
+        self._attendance = Attendance(
+            job,
+            self._errand(context),
+            self.launcher.bound(self.given("spark_conn_id")),
+            self.acts_as(context),
+            on_live=on_live,
+            say=lambda line: self.log.info("%s", line),
+            patience=self.hook.options().heartbeat_timeout.total_seconds(),
+        )
+        return self._attendance
+
+    def _errand(self, context: Context) -> Errand:
+        from stateflow.driver.errand import Errand
+
+        owner = self.acts_as(context)
+        return Errand(
+            pipeline=self._file(context),
+            job=self.given("job"),
+            dag_run=owner.dag_run,
+            task=owner.task,
+            parameters=_texts(self.given("parameters")),
+            options=_texts(self.given("options")),
+            conf=_texts(self.given("conf")),
+            until=self.given("until") or "",
+            parallelism=self.given("parallelism"),
+            trigger=self.given("trigger") or "",
+            allow_non_restored_state=self.given("allow_non_restored_state"),
+            final=self.given("final"),
+            note=owner.note,
+            environment=self.hook.environment(),
+        )
+
+    def _file(self, context: Context) -> str:
+        """The pipeline's file, beside the DAG's unless it says where."""
+        given: str = self.given("pipeline")
+        folder = getattr(context["dag"], "folder", "") or "."
+        return str(Path(folder).absolute() / Path(given).expanduser())
+
+    def _rewind(self, context: Context, job: Job, mark: ScheduledRun) -> None:
+        from stateflow.errors import UsageError
+        from stateflow.pipelines import load_pipeline
+
+        if mark.began_from is None:
+            raise UsageError(
+                f"job {job.name!r} had no checkpoint when {mark.dag_run} began, so there is none to rewind to: use "
+                "on_rerun='go_on', or delete the job and its output"
+            )
+        self.log.info(
+            "%s is run again: job %s goes back to checkpoint %d", mark.dag_run, job.name, mark.began_from
+        )
+        loaded = load_pipeline(self._file(context), Path.cwd())
+        plan = job.restore(
+            f"checkpoint:{mark.began_from}",
+            loaded.pipeline,
+            _texts(self.given("parameters")),
+            options=self.hook.options(**self.given("options")),
+            rewind_sinks=True,
+            conf=self.spark_conf(),
+        )
+        self.log.info("%s", plan)
+        plan.apply(self.told())
+
+    def _defer(self, attendance: Attendance) -> NoReturn:
+        from stateflow.airflow.run_trigger import StateflowRunTrigger
+
+        driver = attendance.driver
+        self.defer(
+            trigger=StateflowRunTrigger(
+                job=attendance.job.name,
+                stateflow_conn_id=self.given("stateflow_conn_id"),
+                checkpoint_dir=self.given("checkpoint_dir"),
+                dag_run=attendance.owner.dag_run,
+                task=attendance.owner.task,
+                above=attendance.above,
+                reattached=attendance.reattached,
+                folder=driver.name if driver is not None else "",
+                patience=attendance.patience,
+                grace=self.grace.total_seconds(),
+            ),
+            method_name="resume",
+        )
+
+    def _ended(
+        self, context: Context, job: Job, mark: ScheduledRun | None, outcome: RunOutcome
+    ) -> dict[str, Any]:
+        from stateflow.checkpoint import scheduled
+
+        if mark is not None:
+            scheduled.finish(job.store, job.layout, mark, outcome, lambda: time.time_ns() // 1000)
+        return self._told(context, job, outcome)
+
+    def _told(self, context: Context, job: Job, outcome: RunOutcome) -> dict[str, Any]:
+        """XCom, the link and the assets' events say the same."""
+        status = job.status()
+        checkpoint = outcome.checkpoint if outcome.checkpoint is not None else status.head
+        self.linked(context, checkpoint)
+        told = self.result(
+            checkpoint,
+            epoch=status.epoch,
+            batches=outcome.batches,
+            rows=outcome.rows,
+            watermark=status.watermark,
+            state_size=status.state_size,
+            offsets={source.uid: source.position for source in status.sources},
+            stopped=outcome.stopped,
+            dag_run=self.acts_as(context).dag_run,
+        )
+        for outlet in self.outlets or ():
+            context["outlet_events"][outlet].extra = told
+        return told
+
+
+def _name_of(pipeline: Any) -> str:
+    _, colon, name = str(pipeline).rpartition(":")
+    if not colon or "/" in name or "}" in name:
+        raise ValueError(
+            f"pipeline={pipeline!r} names no pipeline after its file: write FILE:PIPELINE, or give job="
+        )
+    return name
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """As a command line takes them."""
+    return {
+        name: str(value).lower() if isinstance(value, bool) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }

@@ -1,0 +1,105 @@
+"""Waits in the triggerer for the end of a run, by its heartbeat and, on the driver's own host, by its process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+if TYPE_CHECKING:
+    from stateflow.driver.attending import Attendance
+
+
+class StateflowRunTrigger(BaseTrigger):
+    """Fires once the run is over, well or not; the task finds out which."""
+
+    def __init__(
+        self,
+        *,
+        job: str,
+        stateflow_conn_id: str,
+        checkpoint_dir: str,
+        dag_run: str,
+        task: str,
+        above: int,
+        reattached: bool,
+        folder: str,
+        patience: float,
+        grace: float,
+        interval: float = 2.0,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.fields: dict[str, Any] = {
+            "job": job,
+            "stateflow_conn_id": stateflow_conn_id,
+            "checkpoint_dir": checkpoint_dir,
+            "dag_run": dag_run,
+            "task": task,
+            "above": above,
+            "reattached": reattached,
+            "folder": folder,
+            "patience": patience,
+            "grace": grace,
+            "interval": interval,
+        }
+        self.interval = interval
+        self._attendance: Attendance | None = None
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", dict(self.fields)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        """Stores block, so they are left to threads."""
+        attendance = await asyncio.to_thread(self._attend)
+        while await asyncio.to_thread(self._running, attendance):
+            await asyncio.sleep(self.interval)
+        told = {"above": self.fields["above"], "reattached": self.fields["reattached"]}
+        yield TriggerEvent(told)  # type: ignore[no-untyped-call]
+
+    async def on_kill(self) -> None:
+        """Somebody ended the task in Airflow's UI."""
+        attendance = self._attendance or await asyncio.to_thread(self._attend)
+        await asyncio.to_thread(attendance.stop, grace=self.fields["grace"])
+
+    def _attend(self) -> Attendance:
+        from stateflow.airflow.connection import StateflowHook
+        from stateflow.checkpoint.records import Owner
+        from stateflow.driver.attending import Attendance
+        from stateflow.driver.errand import Errand
+
+        of = self.fields
+        hook = StateflowHook(of["stateflow_conn_id"], of["checkpoint_dir"])
+        errand = Errand("", of["job"], of["dag_run"], of["task"])
+        owner = Owner(run="", dag_run=of["dag_run"], task=of["task"])
+        attendance = Attendance(
+            hook.job(of["job"]), errand, _Known(of["folder"]), owner,
+            patience=of["patience"], say=lambda line: self.log.info("%s", line),
+        )  # fmt: skip
+        attendance.rejoin(of["above"], reattached=of["reattached"])
+        self._attendance = attendance
+        return attendance
+
+    @staticmethod
+    def _running(attendance: Attendance) -> bool:
+        from stateflow.driver.standing import Running
+
+        return isinstance(attendance.look(), Running)
+
+
+class _Known:
+    """A driver that is looked for in one folder only; elsewhere than on its host there is none."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def find(self, errand: Any) -> Any:
+        from stateflow.driver.keeping import KeptDriver
+
+        there = bool(self._folder) and (Path(self._folder) / "command.json").is_file()
+        return KeptDriver(Path(self._folder)) if there else None
+
+    def launch(self, errand: Any) -> Any:
+        raise NotImplementedError("a trigger starts nothing")
