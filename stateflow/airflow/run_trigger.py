@@ -61,7 +61,7 @@ class StateflowRunTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Somebody ended the task in Airflow's UI."""
-        attendance = self._attendance or await asyncio.to_thread(self._attend)
+        attendance: Attendance = self._attendance or await asyncio.to_thread(self._attend)
         await asyncio.to_thread(attendance.stop, grace=self.fields["grace"])
 
     def _attend(self) -> Attendance:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -105,7 +106,9 @@ class Attendance:
                 f"{self.job.name}: the driver of an earlier try still runs ({found.name}): going on with it"
             )
             return
-        if mine and found is None:
+        # A process of this host that is not there any more needs no watching of its heart.
+        gone = found is not None and beat is not None and beat.owner.host == socket.gethostname()
+        if mine and not gone:
             alive = watch(
                 store,
                 layout,

@@ -1,0 +1,161 @@
+"""Drivers in the keeping of a warden, with real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from stateflow.driver import warden
+from stateflow.driver.keeping import KEPT_DAYS, DriverFolder, KeptDriver
+
+
+@pytest.fixture
+def drivers(tmp_path: Path) -> DriverFolder:
+    return DriverFolder("orders", "dag/run", "task", tmp_path / "cache")
+
+
+def python(script: str) -> list[str]:
+    return [sys.executable, "-c", script]
+
+
+def until(happened: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not happened():
+        assert time.monotonic() < end, "did not happen within 30 s"
+        time.sleep(0.02)
+
+
+def pid_of(driver: KeptDriver, who: str) -> int:
+    until((driver.folder / who).exists)
+    return int(json.loads((driver.folder / who).read_text())["pid"])
+
+
+def test_output_exit_code_and_environment(drivers: DriverFolder, tmp_path: Path) -> None:
+    script = "import os, sys; print('hello', os.environ['WHO'], os.getcwd()); sys.exit(4)"
+    driver = drivers.start(python(script), {"WHO": "me"}, tmp_path)
+    until(lambda: driver.look().exit_code is not None)
+    assert driver.look().exit_code == 4
+    assert driver.output() == [f"hello me {tmp_path}"]
+    assert driver.output() == []
+    assert "me" not in (driver.folder / "command.json").read_text().split(script)[-1]
+
+
+def test_a_driver_outlives_whoever_started_it_and_is_found_again(
+    drivers: DriverFolder, tmp_path: Path
+) -> None:
+    starter = (
+        "from pathlib import Path; from stateflow.driver.keeping import DriverFolder; import sys, time\n"
+        f"DriverFolder('orders', 'dag/run', 'task', Path({str(tmp_path / 'cache')!r}))"
+        f".start([sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(60)'], {{}}, Path({str(tmp_path)!r}))\n"
+        "print('started', flush=True); time.sleep(60)"
+    )
+    task = subprocess.Popen(python(starter), stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert task.stdout is not None
+    assert task.stdout.readline() == "started\n"
+    os.killpg(task.pid, signal.SIGKILL)
+    task.wait()
+    found = drivers.newest()
+    assert found is not None
+    assert found.look().running
+    until(found.output)
+    found.stop(0)
+    until(lambda: not found.look().running)
+    assert found.look().exit_code == -signal.SIGKILL
+
+
+def test_nothing_of_a_driver_is_left_running_when_it_has_ended(drivers: DriverFolder, tmp_path: Path) -> None:
+    script = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
+    driver = drivers.start(python(script), {}, tmp_path)
+    until(lambda: driver.look().exit_code is not None)
+    child = int(driver.output()[0])
+    until(lambda: warden.started(child) == "")
+
+
+def test_grace_is_given_before_a_driver_is_killed(drivers: DriverFolder, tmp_path: Path) -> None:
+    driver = drivers.start(python("import time; time.sleep(0.4)"), {}, tmp_path)
+    driver.stop(grace=60)
+    until(lambda: not driver.look().running)
+    assert driver.look().exit_code == 0
+
+
+def test_signals_of_a_terminal_or_a_scheduler_do_not_end_the_warden(
+    drivers: DriverFolder, tmp_path: Path
+) -> None:
+    driver = drivers.start(python("import time; time.sleep(1); print('through')"), {}, tmp_path)
+    keeper = pid_of(driver, "warden")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        os.kill(keeper, number)
+    until(lambda: not driver.look().running)
+    assert driver.look().exit_code == 0
+    assert driver.last_words() == ["through"]
+
+
+def test_a_driver_whose_warden_was_killed_is_still_seen(drivers: DriverFolder, tmp_path: Path) -> None:
+    driver = drivers.start(python("import time; time.sleep(60)"), {}, tmp_path)
+    own = pid_of(driver, "driver")
+    keeper = pid_of(driver, "warden")
+    os.kill(keeper, signal.SIGKILL)
+    try:
+        until(lambda: warden.started(keeper) == "")
+        assert driver.look().running
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(own, signal.SIGKILL)
+    until(lambda: not driver.look().running)
+    assert driver.look().exit_code is None
+
+
+def test_a_process_that_was_given_the_number_of_a_dead_one_is_not_taken_for_it(
+    drivers: DriverFolder, tmp_path: Path
+) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    warden.write(folder / "warden", {"pid": os.getpid(), "started": "1"})
+    assert not KeptDriver(folder).look().running
+    warden.write(folder / "warden", {"pid": os.getpid(), "started": warden.started(os.getpid())})
+    assert KeptDriver(folder).look().running
+
+
+def test_a_command_that_does_not_exist_says_so(drivers: DriverFolder, tmp_path: Path) -> None:
+    driver = drivers.start(["/nowhere/spark-submit"], {}, tmp_path)
+    until(lambda: not driver.look().running)
+    assert driver.look().exit_code == 127
+    assert "/nowhere/spark-submit cannot be started" in driver.last_words()[0]
+
+
+def test_each_start_has_a_folder_of_its_own_and_only_its_owner_reads_it(
+    drivers: DriverFolder, tmp_path: Path
+) -> None:
+    first = drivers.start(python("pass"), {}, tmp_path)
+    second = drivers.start(python("pass"), {}, tmp_path)
+    assert first.folder != second.folder
+    found = drivers.newest()
+    assert found is not None
+    assert found.folder == second.folder
+    assert second.folder.stat().st_mode & 0o077 == 0
+    until(lambda: first.look().exit_code is not None and second.look().exit_code is not None)
+
+
+def test_logs_of_drivers_that_ended_long_ago_go(drivers: DriverFolder, tmp_path: Path) -> None:
+    old = drivers.start(python("pass"), {}, tmp_path)
+    until(lambda: old.look().exit_code is not None)
+    warden.write(old.folder / "exit", {"code": 0, "at": time.time() - (KEPT_DAYS + 1) * 86_400})
+    new = drivers.start(python("pass"), {}, tmp_path)
+    assert not old.folder.exists()
+    until(lambda: new.look().exit_code is not None)
+
+
+def test_two_tasks_do_not_see_each_others_drivers(drivers: DriverFolder, tmp_path: Path) -> None:
+    driver = drivers.start(python("pass"), {}, tmp_path)
+    assert DriverFolder("orders", "dag/run", "other", tmp_path / "cache").newest() is None
+    assert DriverFolder("orders", "dag/other", "task", tmp_path / "cache").newest() is None
+    until(lambda: driver.look().exit_code is not None)
