@@ -1,0 +1,34 @@
+"""Airflow as its tasks see it, without any of its processes: a home that is thrown away, connections in the environment."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+if "AIRFLOW_HOME" not in os.environ:
+    # Before anything imports Airflow, which reads it then, and would make a folder in the user's home.
+    os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="stateflow-airflow-")
+    os.environ.setdefault("AIRFLOW__CORE__LOAD_EXAMPLES", "False")
+    atexit.register(shutil.rmtree, os.environ["AIRFLOW_HOME"], ignore_errors=True)
+
+Connect = Callable[..., str]
+
+
+@pytest.fixture
+def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
+    """Makes a connection of type stateflow, and gives its id."""
+
+    def made(root: Path | str, conn_id: str = "stateflow_default", **extra: Any) -> str:
+        document = {"conn_type": "stateflow", "extra": {"checkpoint_dir": str(root), **extra}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(document))
+        return conn_id
+
+    return made

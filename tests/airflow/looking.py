@@ -1,0 +1,63 @@
+"""Jobs of a given age, and what stands in for a task's context."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from stateflow.checkpoint.control import INPUT_DRAINED, Heartbeat, RunOutcome, beat
+from tests.cli.made import MadeJob
+
+HOUR = timedelta(hours=1)
+
+
+@dataclass
+class AgedJob(MadeJob):
+    """Made `ago`, by the clock of this machine."""
+
+    ago: timedelta = timedelta(0)
+
+    def clock(self) -> int:
+        return time.time_ns() // 1000 - self.ago // timedelta(microseconds=1)
+
+    def drained(self, *, ago: timedelta = timedelta(0)) -> None:
+        """Its run has ended with nothing left to read."""
+        at = time.time_ns() // 1000 - ago // timedelta(microseconds=1)
+        outcome = RunOutcome(stopped=INPUT_DRAINED)
+        beat(
+            self.store, self.layout,
+            Heartbeat(
+                epoch=self.writer.epoch, counter=99, owner=self.writer.owner, at=at, ended=True, outcome=outcome
+            ),
+        )  # fmt: skip
+
+
+def aged_job(
+    root: Path, name: str = "orders", *, ago: timedelta = timedelta(0), batches: int = 2, ended: bool = True
+) -> AgedJob:
+    job = AgedJob(str(root), name, ago=ago)
+    for _ in range(batches):
+        job.batch()
+    job.beat(ended=ended)
+    return job
+
+
+@dataclass
+class FakeTask:
+    """The part of a task instance that sensors use."""
+
+    pushed: dict[str, Any] = field(default_factory=dict)
+    dag_id: str = "watch"
+    run_id: str = "manual__1"
+    task_id: str = "wait"
+    map_index: int = -1
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.pushed[key] = value
+
+
+def context(task: FakeTask | None = None, **more: Any) -> Any:
+    return {"ti": task or FakeTask(), **more}

@@ -1,0 +1,313 @@
+"""Triggers wait without holding up their neighbours, bear a store that is away, and end with one small event."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow._shared.module_loading import import_string
+from airflow.models.trigger import Trigger
+from airflow.triggers.base import TriggerEvent
+
+from stateflow.airflow import triggers
+from stateflow.airflow.freshness import Answer
+from stateflow.airflow.triggers import (
+    CheckpointFreshnessTrigger,
+    JobTrigger,
+    WatermarkTrigger,
+    followed,
+    in_thread,
+)
+from stateflow.errors import BusyError, CorruptError, NotFoundError, StateflowError, UnavailableError
+from stateflow.job import Job
+from tests.airflow.conftest import Connect
+from tests.airflow.looking import HOUR, aged_job
+from tests.cli.made import T0, made_job
+
+AWAY = UnavailableError("the store is away")
+
+
+def fresh(**given: Any) -> CheckpointFreshnessTrigger:
+    return CheckpointFreshnessTrigger(**{"job": "orders", "max_age": 3600.0, **given})
+
+
+def events(trigger: JobTrigger) -> list[Any]:
+    async def gathered() -> list[TriggerEvent]:
+        return [event async for event in trigger.run()]
+
+    return [event.payload for event in asyncio.run(gathered())]
+
+
+def no_pause(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object]) -> None:
+    """Between two looks something happens, and no time passes."""
+
+    async def sleep(seconds: float) -> None:
+        meanwhile()
+
+    monkeypatch.setattr(followed, "__kwdefaults__", {**(followed.__kwdefaults__ or {}), "sleep": sleep})
+
+
+class Clock:
+    """Time passes only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+def follow(
+    found: Iterable[Answer | Exception], *, interval: float = 60, patience: float = 600
+) -> tuple[dict[str, Any], Clock, list[str]]:
+    """What comes of so many looks."""
+    looks, clock, said = iter(found), Clock(), []
+
+    async def look() -> Answer:
+        one = next(looks)
+        if isinstance(one, Exception):
+            raise one
+        return one
+
+    event = asyncio.run(
+        followed(
+            look,
+            interval=interval,
+            patience=patience,
+            say=said.append,
+            monotonic=clock.monotonic,
+            sleep=clock.sleep,
+        )
+    )
+    return event, clock, said
+
+
+NOT_YET = Answer(False, "not yet")
+DONE = Answer(True, "there it is", checkpoint=42, watermark=T0, age=1.5)
+
+
+# The loop
+
+
+def test_it_looks_at_once_and_then_at_every_interval() -> None:
+    event, clock, said = follow([NOT_YET, NOT_YET, DONE])
+    assert event == {"done": "there it is", "checkpoint": 42, "watermark": T0, "age": 1.5}
+    assert clock.pauses == [60, 60]
+    assert said == ["not yet", "not yet", "there it is"]
+    assert follow([DONE])[1].pauses == []
+
+
+def test_a_store_that_is_away_is_asked_ever_more_rarely() -> None:
+    event, clock, said = follow([AWAY, AWAY, AWAY, AWAY, NOT_YET, DONE], patience=10_000)
+    assert "done" in event
+    assert clock.pauses == [120, 240, 300, 300, 60]
+    assert said[0] == "the store is out of reach, trying again in 120 s: the store is away"
+
+
+def test_after_a_limit_the_task_is_told_and_may_be_retried() -> None:
+    event, clock, _ = follow([AWAY] * 20, patience=600)
+    assert event == {"failed": "the store is away", "retry": True}
+    assert sum(clock.pauses) == 660
+
+
+def test_the_limit_counts_anew_after_the_store_was_there() -> None:
+    event, clock, _ = follow([AWAY, AWAY, NOT_YET, AWAY, AWAY, DONE], patience=300)
+    assert "done" in event
+    assert clock.pauses == [120, 240, 60, 120, 240]
+
+
+@pytest.mark.parametrize(
+    ("error", "retry"),
+    [
+        (CorruptError("damaged"), False),
+        (NotFoundError("no such job"), False),
+        (BusyError("busy"), True),
+        (StateflowError("it failed"), True),
+    ],
+)
+def test_other_errors_end_it_at_once(error: StateflowError, retry: bool) -> None:
+    assert follow([error])[0] == {"failed": str(error), "retry": retry}
+
+
+# Triggers on jobs
+
+
+def test_a_fresh_job_fires_one_event(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    aged_job(tmp_path)
+    (event,) = events(fresh())
+    assert event["checkpoint"] == 3
+    assert event["done"].startswith("job 'orders' has a checkpoint of ")
+    assert len(json.dumps(event)) < 500
+
+
+def test_a_stale_one_fires_when_it_has_become_fresh(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(tmp_path)
+    job = aged_job(tmp_path, ago=3 * HOUR)
+    looks: list[int] = []
+
+    def later() -> None:
+        looks.append(1)
+        if len(looks) == 2:
+            job.ago = timedelta(0)
+            job.batch()
+
+    no_pause(monkeypatch, later)
+    (event,) = events(fresh())
+    assert (event["checkpoint"], len(looks)) == (4, 2)
+
+
+def test_a_watermark_fires_when_it_is_there(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    seen = iter((None, T0 - 1, T0))
+    glance = Job.glance
+
+    def with_watermark(job: Job) -> Any:
+        from dataclasses import replace
+
+        return replace(glance(job), watermark=next(seen))
+
+    monkeypatch.setattr(Job, "glance", with_watermark)
+    no_pause(monkeypatch, lambda: None)
+    (event,) = events(WatermarkTrigger(job="orders", watermark=T0))
+    assert event["watermark"] == T0
+    assert next(seen, "all seen") == "all seen"
+
+
+def test_a_job_that_is_missing_is_waited_for_or_not(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(tmp_path)
+    (event,) = events(fresh(missing="fail"))
+    assert event["failed"].startswith("there is no job 'orders'")
+    assert event["retry"] is False
+    no_pause(monkeypatch, lambda: aged_job(tmp_path))
+    (event,) = events(fresh())
+    assert event["checkpoint"] == 3
+
+
+def test_a_connection_that_was_deleted_meanwhile_is_said(tmp_path: Path) -> None:
+    (event,) = events(fresh(stateflow_conn_id="elsewhere"))
+    assert event["failed"].startswith("there is no connection 'elsewhere': add it with")
+    assert event["retry"] is False
+
+
+def test_a_store_that_came_back_is_asked_with_the_connection_as_it_is_then(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(tmp_path / "old")
+    aged_job(tmp_path / "new")
+    with pytest.MonkeyPatch.context() as away:
+
+        def glance(job: Job) -> Any:
+            raise AWAY
+
+        away.setattr(Job, "glance", glance)
+        (tmp_path / "old").mkdir()
+
+        def mended() -> None:
+            away.undo()
+            connect(tmp_path / "new")
+
+        no_pause(monkeypatch, mended)
+        (event,) = events(fresh())
+    assert event["checkpoint"] == 3
+
+
+def test_no_other_trigger_waits_for_a_slow_store(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(tmp_path)
+    aged_job(tmp_path)
+    asked, answered = threading.Event(), threading.Event()
+    glance = Job.glance
+
+    def slow(job: Job) -> Any:
+        asked.set()
+        assert answered.wait(60), "the event loop stood still"
+        return glance(job)
+
+    monkeypatch.setattr(Job, "glance", slow)
+
+    async def both() -> Any:
+        waiting = asyncio.ensure_future(anext(fresh().run()))
+        while not asked.is_set():
+            await asyncio.sleep(0)
+        answered.set()  # only a loop that goes on gets here
+        return await waiting
+
+    assert asyncio.run(both()).payload["checkpoint"] == 3
+
+
+def test_slow_stores_do_not_take_the_threads_of_others() -> None:
+    held = threading.Event()
+
+    async def crowd() -> str:
+        stuck = [asyncio.ensure_future(in_thread(lambda: held.wait(60))) for _ in range(50)]
+        try:
+            return await asyncio.to_thread(lambda: "free")
+        finally:
+            held.set()
+            await asyncio.gather(*stuck)
+
+    assert asyncio.run(crowd()) == "free"
+
+
+def test_a_trigger_that_is_called_off_ends(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    aged_job(tmp_path, ago=3 * HOUR)
+
+    async def called_off() -> None:
+        task = asyncio.ensure_future(anext(fresh().run()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(called_off())
+
+
+# Through Airflow's database
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        fresh(stateflow_conn_id="lake", checkpoint_dir="/data", missing="fail", poke_interval=5.0, store_patience=7.0),
+        WatermarkTrigger(job="orders", watermark=T0),
+    ],
+)  # fmt: skip
+def test_they_come_back_as_they_went(trigger: JobTrigger) -> None:
+    stored = Trigger.from_object(trigger)
+    found = import_string(stored.classpath)(**stored.kwargs)
+    assert type(found) is type(trigger)
+    assert found.serialize() == trigger.serialize()
+
+
+def test_what_is_stored_holds_no_credentials(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path, storage_options={"secret_access_key": "hush"})
+    aged_job(tmp_path)
+    trigger = fresh()
+    (event,) = events(trigger)
+    assert "hush" not in json.dumps([trigger.serialize(), event])
+
+
+def test_the_names_are_those_that_the_triggerer_imports() -> None:
+    for name in ("CheckpointFreshnessTrigger", "WatermarkTrigger"):
+        assert import_string(f"stateflow.airflow.triggers.{name}") is getattr(triggers, name)
