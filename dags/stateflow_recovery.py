@@ -1,0 +1,163 @@
+"""### Recovery: take a job back to a restore point
+
+For bad data, a bad deployment, a damaged checkpoint. `docs/runbooks.md` goes through it step by step. **Nothing is touched before
+a person has approved the plan.**
+
+| step | what it does |
+|---|---|
+| `known_job` | looks up which file the job runs and which DAG runs it |
+| `plan` | compares restore point, pipeline and job; refuses what cannot be |
+| `hold` | tags the restore point, so that retention leaves it while people think (`release` removes the tag) |
+| `approve` | shows the plan under *Required actions* and waits; no answer in time: it fails, and nothing has changed |
+| `stop` | ends the running driver after its batch |
+| `plan_again`, `still_holds` | after the stop: is it still the plan that was approved? Tags where the job stood, for a way back |
+| `restore` | state, timers, watermark and offsets come back as one record; outputs too, if that was asked for |
+| `verify` | checks every record and file of the job |
+| `start` | triggers the pipeline's own DAG (when that is paused, its run begins once it is not) |
+
+**The pipeline's DAG meanwhile.** It need not be paused. A run that it starts between `stop` and `restore` is fenced by the restore:
+its task fails without a retry and says so, and what it had delivered is treated like everything after the restore point. One
+that begins while the restore is at work is refused and tries again later.
+
+**Without *rewind outputs*** the tables keep what they have, and what followed the restore point is delivered again. Say no to that
+only for outputs that can bear it.
+
+**When a step fails** its log says what to do; clear it then, and the DAG run goes on from there. When `stop` fails because the driver
+hangs, mark that task as success: the restore fences the driver, whatever it does. **The way back:** recover once more, to
+`tag:before-recovery-...`, which `still_holds` has left; `stateflow tag JOB NAME --remove` when nobody wants it any more.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from airflow.providers.standard.operators.hitl import ApprovalOperator
+from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
+from airflow.sdk import DAG, Param, task
+from airflow.sdk.exceptions import AirflowFailException
+from stateflow_settings import NAME, SETTINGS, conn_field, flag_field, job_field, note_field, text_field
+from stateflow_steps import keep, known_job, let_go, tag_name
+
+from stateflow.airflow import StateflowRestoreOperator, StateflowStopOperator, StateflowVerifyOperator
+
+RESTORE_POINT = rf"^(latest|checkpoint:[0-9]+|tag:{NAME}|[A-Za-z][A-Za-z0-9+.-]*://.+|/.+)$"
+
+
+class Approval(ApprovalOperator):
+    """One whose time can run out with a sentence."""
+
+    def process_trigger_event_error(self, event: dict[str, Any]) -> None:
+        if event.get("error_type") == "timeout":
+            raise AirflowFailException(
+                f"nobody approved within {self.response_timeout}, so nothing was changed: trigger this DAG again when "
+                "somebody is there to approve"
+            )
+        super().process_trigger_event_error(event)
+
+
+@task
+def hold(plan: dict[str, Any], conn_id: str, job: str, run_id: str) -> None:
+    """A savepoint stays by itself; a checkpoint might be collected before it is restored."""
+    if plan["checkpoint"] is not None:
+        keep(conn_id, job, f"checkpoint:{plan['checkpoint']}", tag_name("recovery", run_id), "to be restored")
+
+
+def what_changed(approved: dict[str, Any], now: dict[str, Any], *, latest: bool) -> str:
+    """In which way a plan is no longer the one that was approved; empty if it is. Positions may have moved on."""
+    compared = {"timeline": "timeline", "operators": "operators and states"}
+    if not latest:
+        compared["from"] = "restore point"
+    for key, name in compared.items():
+        if approved[key] != now[key]:
+            return f"its {name} was {approved[key]} and is {now[key]}"
+    return ""
+
+
+@task
+def still_holds(
+    approved: dict[str, Any], now: dict[str, Any], conn_id: str, job: str, params: dict[str, Any], run_id: str
+) -> str:
+    """The plan was made while the driver ran, and approved some time later."""
+    if changed := what_changed(approved["document"], now["document"], latest=params["origin"] == "latest"):
+        raise AirflowFailException(
+            f"the plan that was approved does not hold any more: {changed}; nothing was restored, and job {job!r} is stopped: "
+            "trigger this DAG again for a new plan, or the pipeline's DAG to go on as before"
+        )
+    return keep(conn_id, job, "latest", tag_name("before-recovery", run_id), "where a recovery set out")
+
+
+with DAG(
+    dag_id="stateflow_recovery",
+    description="Takes a job back to a checkpoint, tag or savepoint, once a person has approved the plan",
+    doc_md=__doc__,
+    schedule=None,
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=15)},
+    params={
+        "job": job_field("The job to take back."),
+        "origin": Param(
+            "latest",
+            title="Restore point",
+            description="latest, checkpoint:42, tag:NAME, or where a savepoint lies.",
+            type="string",
+            pattern=RESTORE_POINT,
+            examples=["latest", "checkpoint:42", "tag:before-prices", "s3://bucket/savepoints/orders"],
+        ),
+        "rewind_sinks": flag_field(
+            "Rewind outputs", "Take the output tables back to the restore point, too."
+        ),
+        "note": note_field(),
+        "conn_id": conn_field(),
+        "pipeline": text_field("", "Pipeline", "FILE:PIPELINE; empty: the one that the job runs now."),
+        "allow_non_restored_state": flag_field(
+            "Drop state", "State whose operator the pipeline no longer has may go."
+        ),
+        "reset_watermark": flag_field("Reset watermark", "Begin event time anew, as after a drained run."),
+    },
+    tags=["stateflow", "manual"],
+):
+    job, conn_id = "{{ params.job }}", "{{ params.conn_id }}"
+    of_job: dict[str, Any] = {"job": job, "stateflow_conn_id": conn_id, "note": "{{ params.note or '' }}"}
+
+    known = known_job(job, "{{ params.pipeline or '' }}")
+    wanted: dict[str, Any] = {
+        **of_job,
+        "pipeline": known["pipeline"],
+        "rewind_sinks": "{{ params.rewind_sinks }}",
+        "allow_non_restored_state": "{{ params.allow_non_restored_state }}",
+        "reset_watermark": "{{ params.reset_watermark }}",
+        "spark_conn_id": SETTINGS.spark_conn_id,
+    }
+    plan = StateflowRestoreOperator(task_id="plan", origin="{{ params.origin }}", dry_run=True, **wanted)
+    held = hold(plan.output, conn_id, job).as_setup()
+    approve = Approval(
+        task_id="approve",
+        subject="Restore job {{ params.job }} from {{ params.origin }}?",
+        body="""{{ ti.xcom_pull('plan')['plan'] }}
+
+**Note:** {{ params.note or 'none' }}
+
+*Approve* stops the driver of {{ params.job }}, restores as said above and starts the pipeline again. Until then the driver goes on; what
+it still does is treated like everything else that followed the restore point. *Reject* changes nothing.""",
+        response_timeout=SETTINGS.approval_time,
+        retries=0,
+        # Add assigned_users=[{"id": "...", "name": "..."}] to say who may approve.
+    )
+    stop = StateflowStopOperator(task_id="stop", wait=timedelta(minutes=5), retries=1, **of_job)
+    again = StateflowRestoreOperator(
+        task_id="plan_again", origin="{{ params.origin }}", dry_run=True, **wanted
+    )
+    holds = still_holds(plan.output, again.output, conn_id, job)
+    restore = StateflowRestoreOperator(
+        task_id="restore", origin="{{ params.origin }}", takeover=True, **wanted
+    )
+    verify = StateflowVerifyOperator(task_id="verify", deep=True, retries=0, **of_job)
+    start = TriggerDagRunOperator(
+        task_id="start",
+        trigger_dag_id=known["dag_id"],
+        note="after the recovery {{ run_id }}",
+    )
+    release = let_go(conn_id, job, "recovery").as_teardown(setups=held)
+
+    held >> approve >> stop >> again >> holds >> restore >> verify >> [start, release]

@@ -1,0 +1,130 @@
+"""What the DAGs of this folder have in common: which jobs there are, how they are run, and the fields of their forms.
+
+Change the defaults here, or leave the file alone and set the Airflow Variable `stateflow` (Admin, Variables; or
+`AIRFLOW_VAR_STATEFLOW` in the environment) to a JSON object with any of the fields of `Settings`:
+
+    {"conn_id": "stateflow_default", "schedule": "@hourly",
+     "jobs": {"orders": {"pipeline": "/opt/pipelines/orders.py:orders", "dag_id": "stateflow_orders",
+                         "parameters": {"input": "s3a://lake/orders", "output": "s3a://lake/totals"}}}}
+
+Airflow reads the DAGs every few seconds, so nothing here asks a checkpoint root for anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from airflow.sdk import Param, Variable
+
+VARIABLE = "stateflow"
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+"""What names a job, a tag or a connection."""
+
+
+class Pipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a job is run."""
+
+    pipeline: str
+    """FILE:PIPELINE, as the workers see it."""
+    dag_id: str = ""
+    """The DAG that runs it, which the recovery runbook triggers when it is done."""
+    parameters: Mapping[str, str] = {}
+    """What the form of that DAG shows to begin with."""
+
+
+ORDERS = Pipeline(
+    pipeline=f"{EXAMPLES / 'orders.py'}:orders",
+    dag_id="stateflow_orders",
+    parameters={"input": "/data/orders", "output": "/data/totals"},
+)
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Everything that differs between one team and the next."""
+
+    conn_id: str = "stateflow_default"
+    """The connection that holds the checkpoint root and its credentials."""
+    spark_conn_id: str = "spark_default"
+    """Where Spark runs: pipelines, canonical savepoints and restores that rewind tables need it."""
+    schedule: str | None = "*/15 * * * *"
+    """When the pipeline runs; null for a DAG that is only triggered."""
+    approval_minutes: int = 60
+    """How long a recovery waits for a person."""
+    jobs: Mapping[str, Pipeline] = msgspec.field(default_factory=lambda: {"orders": ORDERS})
+
+    @property
+    def approval_time(self) -> timedelta:
+        return timedelta(minutes=self.approval_minutes)
+
+
+def read_settings(text: str) -> Settings:
+    """Of the Variable's text."""
+    try:
+        return msgspec.json.decode(text, type=Settings)
+    except msgspec.DecodeError as error:
+        raise ValueError(
+            f"the Airflow Variable {VARIABLE!r} is not usable ({error}): dags/stateflow_settings.py shows what it may hold"
+        ) from None
+
+
+SETTINGS = read_settings(Variable.get(VARIABLE, default="{}"))
+
+
+def pipeline_variable(job: str) -> str:
+    """The Variable that an upgrade sets, so that from then on every DAG runs the new file."""
+    return f"stateflow_pipeline_{job}"
+
+
+def pipeline_template(job: str, otherwise: Pipeline) -> str:
+    """FILE:PIPELINE that the job runs when the task does, as a template: no DAG file reads a Variable for it."""
+    return f"{{{{ var.value.get({pipeline_variable(job)!r}, {otherwise.pipeline!r}) }}}}"
+
+
+def running_pipeline(job: str) -> str:
+    """The same for the code of a task; empty for a job that is not known."""
+    known = SETTINGS.jobs.get(job)
+    return str(Variable.get(pipeline_variable(job), default=known.pipeline if known else ""))
+
+
+def text_field(default: str, title: str, description: str, **schema: Any) -> Param:
+    """A text that may stay empty, which Airflow's form sends as null."""
+    return Param(default, title=title, description=description, type=["null", "string"], **schema)
+
+
+def job_field(description: str, *, optional: bool = False) -> Param:
+    """A drop-down of the known jobs that takes any other name, too."""
+    names = list(SETTINGS.jobs)
+    if optional:
+        return text_field("", "Job", description, pattern=f"^({NAME})?$", examples=names)
+    return Param(
+        names[0] if names else "job",
+        title="Job",
+        description=description,
+        type="string",
+        pattern=f"^{NAME}$",
+        examples=names,
+    )
+
+
+def conn_field() -> Param:
+    """For teams that have several checkpoint roots."""
+    return Param(
+        SETTINGS.conn_id,
+        title="Connection",
+        description="The Airflow connection that holds the checkpoint root.",
+        type="string",
+        pattern=f"^{NAME}$",
+    )
+
+
+def note_field() -> Param:
+    return text_field("", "Note", "Why: kept in the job's history.", maxLength=500)
+
+
+def flag_field(title: str, description: str, *, default: bool = False) -> Param:
+    return Param(default, title=title, description=description, type="boolean")

@@ -1,0 +1,58 @@
+"""Steps that several of the DAGs take. Each calls the library and does nothing of its own."""
+
+from __future__ import annotations
+
+import re
+
+from airflow.sdk import task
+from airflow.sdk.exceptions import AirflowFailException
+from stateflow_settings import SETTINGS, running_pipeline
+
+from stateflow.airflow import StateflowHook
+from stateflow.airflow.failures import spoken
+
+
+@task
+def living_jobs(conn_id: str) -> list[str]:
+    """Every job of the root that has a checkpoint. A team that cares for some of them only returns their names here."""
+    hook = StateflowHook(conn_id)
+    with spoken():
+        return [name for name in hook.jobs() if hook.job(name).log().head is not None]
+
+
+@task
+def known_job(job: str, pipeline: str = "") -> dict[str, str]:
+    """What the form leaves open: the file that the job runs, and the DAG that runs it."""
+    settings = SETTINGS.jobs.get(job)
+    running = pipeline or running_pipeline(job)
+    if not running or settings is None or not settings.dag_id:
+        raise AirflowFailException(
+            f"which {'DAG' if running else 'pipeline'} runs job {job!r} is not known: say so in the Airflow Variable "
+            f"'stateflow' (dags/stateflow_settings.py shows how); its jobs are: {', '.join(SETTINGS.jobs) or 'none'}"
+        )
+    return {"pipeline": running, "dag_id": settings.dag_id}
+
+
+def tag_name(purpose: str, run_id: str) -> str:
+    """The same each time that a DAG run asks for it."""
+    return f"{purpose}-{re.sub('[^A-Za-z0-9._-]+', '-', run_id)}"[:128]
+
+
+def keep(conn_id: str, job: str, checkpoint: str, tag: str, note: str) -> str:
+    """Tags a checkpoint, so that retention leaves it alone. A second time, or before there is any, it does nothing."""
+    with spoken():
+        found = StateflowHook(conn_id).job(job)
+        status = found.status()
+        if tag not in status.tags and status.head is not None:
+            found.tag(tag, checkpoint, note=note)
+    return tag
+
+
+@task
+def let_go(conn_id: str, job: str, purpose: str, run_id: str) -> None:
+    """Removes the tag that this DAG run has set."""
+    tag = tag_name(purpose, run_id)
+    with spoken():
+        found = StateflowHook(conn_id).job(job)
+        if tag in found.status().tags:
+            found.untag(tag)

@@ -1,0 +1,206 @@
+"""### Upgrade: a new version of a pipeline, taken back by itself when it is wrong
+
+**Before:** put the new version into a file of its own beside the old one (`orders_2.py`: going back needs the old one), and pause
+the pipeline's DAG, so that it starts no run of the old version in between; this DAG refuses to begin otherwise.
+
+| step | what it does |
+|---|---|
+| `versions`, `paused` | looks up the old version; is the pipeline's DAG paused? |
+| `stop` | ends the running driver and makes a **savepoint** of where it ended |
+| `keep_before` | tags the checkpoint there: what going back goes back to |
+| `deploy` | *yours*: whatever brings the new file to where the workers find it |
+| `check` | does the new version fit the state? |
+| `restore` | the new version takes the savepoint's state over |
+| `trial` | one run of the new version, on all input there is |
+| `verify` | every record and file of the job is checked; *add checks of your own after it* |
+| `switch` | from now on every DAG runs the new version |
+| `wrong`, `roll_back`, `verify_rolled_back` | if anything since the stop has failed: state, offsets and outputs go back, with the old version |
+| `verdict` | green: upgraded. Red: its sentence says how things stand |
+
+**Afterwards** unpause the pipeline's DAG: after a success it goes on with the new version, after a roll-back with the old one. The
+savepoint stays (`stop` has its place in its XCom) until somebody deletes it.
+
+**When `roll_back` fails** the job stands where the new version left it. Its log says why; most often somebody else has written to an
+output table since. Use `stateflow_recovery` with the savepoint, or `tag:before-upgrade-...`, as restore point.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Param, Variable, task
+from airflow.sdk.exceptions import AirflowFailException
+from stateflow_settings import (
+    SETTINGS,
+    conn_field,
+    flag_field,
+    job_field,
+    note_field,
+    pipeline_variable,
+)
+from stateflow_steps import keep, known_job, let_go, tag_name
+
+from stateflow.airflow import (
+    StateflowHook,
+    StateflowRestoreOperator,
+    StateflowRunOperator,
+    StateflowStopOperator,
+    StateflowVerifyOperator,
+)
+from stateflow.airflow.failures import spoken
+
+
+@task
+def paused(old: str, new: str, dag_id: str, ti: Any) -> None:
+    """Nothing may run the old version between the stop and the restore: the table would get its output twice."""
+    if new == old:
+        raise AirflowFailException(
+            f"{new} is what runs already: give the new version a file of its own, since going back needs the old one"
+        )
+    if not ti.get_dag(dag_id).is_paused:
+        raise AirflowFailException(
+            f"DAG {dag_id!r} is not paused: pause it on its page, so that it starts no run of the old version in between, and "
+            "clear this task; nothing has been changed"
+        )
+
+
+@task
+def keep_before(stopped: dict[str, Any], conn_id: str, job: str, run_id: str) -> str:
+    return keep(
+        conn_id, job, f"checkpoint:{stopped['checkpoint']}", tag_name("before-upgrade", run_id), "upgrade"
+    )
+
+
+@task
+def deploy(new: str) -> str:
+    """Replace this by what puts the new version into place, and return its FILE:PIPELINE. Here it lies there already."""
+    return new
+
+
+@task
+def check(new: str, conn_id: str, job: str) -> dict[str, str]:
+    """Whether the new version fits the state, as `stateflow check` says it: without Spark, nothing is written."""
+    from stateflow.pipelines import load_pipeline
+
+    with spoken():
+        found = StateflowHook(conn_id).job(job).check(load_pipeline(new, Path.cwd()).pipeline)
+    if not found.compatible:
+        raise AirflowFailException("; ".join(found.problems))
+    return {operator.uid: operator.verdict for operator in found.operators}
+
+
+@task
+def switch(new: str, job: str) -> None:
+    Variable.set(pipeline_variable(job), new, description="Set by DAG stateflow_upgrade")
+
+
+@task.short_circuit(trigger_rule="one_failed", ignore_downstream_trigger_rules=False)
+def wrong(stopped: dict[str, Any] | None) -> bool:
+    """Something has failed. Unless it was the stop, or what came before it, there is something to take back."""
+    return stopped is not None
+
+
+def verdict_on(states: dict[str, str], old: str, new: str, stopped: dict[str, Any]) -> tuple[bool, str]:
+    """Whether the upgrade is done, and a sentence for whoever pressed the button."""
+    if states.get("switch") == "success":
+        return True, f"upgraded: every DAG runs {new} from now on; unpause the pipeline's DAG"
+    failed = [name for name, state in states.items() if state == "failed" and name in STEPS]
+    first = min(failed, key=STEPS.index, default="a step that was skipped")
+    if not stopped:
+        return False, f"nothing was changed: {first} failed, and its log says why"
+    where = f"checkpoint {stopped['checkpoint']}"
+    if states.get("verify_rolled_back") == "success":
+        return False, (
+            f"{first} failed, and the job was taken back to {where} with {old}: see the log of {first}, and unpause the "
+            "pipeline's DAG to go on with the old version"
+        )
+    return False, (
+        f"{first} failed, and so did going back: the job is not where it was; see the logs of roll_back and "
+        f"verify_rolled_back, then use stateflow_recovery to restore {stopped['savepoint']}"
+    )
+
+
+STEPS = (
+    "old_version", "paused", "stop", "keep_before", "deploy", "check", "restore", "trial", "verify", "switch",
+)  # fmt: skip
+
+
+@task(trigger_rule="all_done")
+def verdict(
+    old: dict[str, str] | None, new: str, stopped: dict[str, Any] | None, ti: Any, run_id: str
+) -> str:
+    """Green or red for the whole DAG run, in words."""
+    states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[run_id])[run_id]
+    done, sentence = verdict_on(states, (old or {}).get("pipeline", ""), new, stopped or {})
+    if not done:
+        raise AirflowFailException(sentence)
+    return sentence
+
+
+with DAG(
+    dag_id="stateflow_upgrade",
+    description="Stops a job with a savepoint, tries a new version of its pipeline, and goes back when it is wrong",
+    doc_md=__doc__,
+    schedule=None,
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    default_args={"retries": 1, "retry_delay": timedelta(seconds=15)},
+    params={
+        "job": job_field("The job whose pipeline has a new version."),
+        "pipeline": Param(
+            "/opt/pipelines/orders_2.py:orders",
+            title="New version",
+            description="FILE:PIPELINE, as the workers see it.",
+            type="string",
+            minLength=1,
+        ),
+        "rewind_sinks": flag_field(
+            "Rewind outputs",
+            "When going back, take back what the new version has put out, too.",
+            default=True,
+        ),
+        "note": note_field(),
+        "conn_id": conn_field(),
+    },
+    tags=["stateflow", "manual"],
+):
+    job, conn_id, new = "{{ params.job }}", "{{ params.conn_id }}", "{{ params.pipeline }}"
+    of_job: dict[str, Any] = {"job": job, "stateflow_conn_id": conn_id, "note": "{{ params.note or '' }}"}
+    spark: dict[str, Any] = {"spark_conn_id": SETTINGS.spark_conn_id}
+
+    old = known_job.override(task_id="old_version")(job)
+    ready = paused(old["pipeline"], new, old["dag_id"])
+    stop = StateflowStopOperator(
+        task_id="stop", wait=timedelta(minutes=10), savepoint=True, **of_job, **spark
+    )
+    kept = keep_before(stop.output, conn_id, job)
+    deployed = deploy(new)
+    checked = check(deployed, conn_id, job)
+    restore = StateflowRestoreOperator(
+        task_id="restore", origin=stop.output["savepoint"], pipeline=deployed, **of_job, **spark
+    )
+    trial = StateflowRunOperator(task_id="trial", pipeline=deployed, retries=0, **of_job, **spark)
+    verify = StateflowVerifyOperator(task_id="verify", deep=True, retries=0, **of_job)
+    switched = switch(deployed, job)
+
+    failed = wrong(stop.output)
+    roll_back = StateflowRestoreOperator(
+        task_id="roll_back",
+        origin="checkpoint:{{ ti.xcom_pull('stop')['checkpoint'] }}",
+        pipeline=old["pipeline"],
+        rewind_sinks="{{ params.rewind_sinks }}",
+        takeover=True,
+        **of_job,
+        **spark,
+    )
+    verified = StateflowVerifyOperator(task_id="verify_rolled_back", deep=True, retries=0, **of_job)
+
+    ended = verdict(old, new, stop.output)
+    # When going back has failed, too, the tag stays.
+    released = let_go.override(trigger_rule="one_success")(conn_id, job, "before-upgrade")
+
+    ready >> stop >> kept >> deployed >> checked >> restore >> trial >> verify >> switched
+    [kept, deployed, checked, restore, trial, verify, switched] >> failed >> roll_back >> verified
+    [switched, verified] >> ended
+    [switched, verified] >> released
