@@ -99,14 +99,14 @@ class StateflowRunOperator(StateflowOperator):
     ) -> None:
         super().__init__(job=job or _name_of(pipeline), **kwargs)
         self.pipeline = pipeline
-        self.parameters = dict(parameters or {})
+        self.parameters = parameters if parameters is not None else {}
         self.spark_conn_id = spark_conn_id
         self.launcher = launcher if launcher is not None else SparkSubmit()
         self.parallelism = parallelism
         self.trigger = trigger
         self.until = until
-        self.options = dict(options or {})
-        self.conf = dict(conf or {})
+        self.options = options if options is not None else {}
+        self.conf = conf if conf is not None else {}
         self.on_live = on_live
         self.on_rerun = on_rerun
         self.allow_non_restored_state = allow_non_restored_state

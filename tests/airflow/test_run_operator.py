@@ -1,0 +1,329 @@
+"""The run operator without Spark: what it sends, what it does about earlier tries, what it tells."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.sdk import Asset
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
+
+from stateflow.airflow import InProcess, SparkSubmit, StateflowRunOperator, checkpoint_asset
+from stateflow.airflow.run_trigger import StateflowRunTrigger
+from stateflow.checkpoint import scheduled
+from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat, stop_requested
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.records import Owner
+from stateflow.checkpoint.roots import open_store
+from stateflow.driver.errand import Errand
+from stateflow.driver.keeping import Sight
+from tests.airflow.conftest import Connect
+from tests.cli.made import ORDERS, PARAMETERS, MadeJob
+
+
+@dataclass
+class FakeTask:
+    dag_id: str = "orders_dag"
+    run_id: str = "scheduled__2026-01-01"
+    task_id: str = "run"
+    map_index: int = -1
+    max_tries: int = 0
+    pushed: dict[str, Any] = field(default_factory=dict)
+
+    def xcom_push(self, key: str, value: Any) -> None:
+        self.pushed[key] = value
+
+
+@dataclass
+class Done:
+    """A driver that has done its work."""
+
+    code: int = 0
+    words: tuple[str, ...] = ()
+    stopped: list[float] = field(default_factory=list)
+    name: str = ""
+
+    def look(self) -> Sight:
+        return Sight(False, self.code)
+
+    def output(self) -> list[str]:
+        return []
+
+    def last_words(self) -> list[str]:
+        return list(self.words)
+
+    def stop(self, grace: float) -> None:
+        self.stopped.append(grace)
+
+
+@dataclass
+class Method:
+    """A way to launch that works on the job's log itself."""
+
+    root: Path
+    work: Callable[[MadeJob], object] = lambda job: job.batch()
+    detached: bool = True
+    fails: Done | None = None
+    errands: list[Errand] = field(default_factory=list)
+
+    def bound(self, spark_conn_id: str) -> Method:
+        return self
+
+    def find(self, errand: Errand) -> None:
+        return None
+
+    def launch(self, errand: Errand) -> Done:
+        self.errands.append(errand)
+        if self.fails:
+            return self.fails
+        job = MadeJob(str(self.root), errand.job, run=f"run-{len(self.errands)}")
+        before = job.writer.parent.slot if job.writer.parent else None
+        self.work(job)
+        head = job.writer.parent.slot if job.writer.parent else None
+        owner = Owner("r", dag_run=errand.dag_run, task=errand.task)
+        outcome = RunOutcome(batches=1, rows=5, checkpoint=head, stopped=f"from {before}")
+        sign = Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, ended=True, outcome=outcome)
+        beat(job.store, job.layout, sign)
+        return Done()
+
+
+@pytest.fixture
+def method(tmp_path: Path, connect: Connect) -> Method:
+    connect(tmp_path / "root")
+    return Method(tmp_path / "root")
+
+
+def operator(method: Method, **given: Any) -> StateflowRunOperator:
+    given = {"pipeline": f"{ORDERS}:orders", "parameters": PARAMETERS, "launcher": method, **given}
+    return StateflowRunOperator(task_id="run", **given)
+
+
+def context(task: FakeTask | None = None, **more: Any) -> Any:
+    return {
+        "ti": task or FakeTask(),
+        "dag_run": SimpleNamespace(triggering_user_name="ada"),
+        "dag": SimpleNamespace(folder="/dags"),
+        **more,
+    }
+
+
+def test_a_run_tells_what_it_came_to(method: Method) -> None:
+    task = FakeTask()
+    told = operator(method).execute(context(task))
+    assert (told["job"], told["checkpoint"], told["batches"], told["rows"]) == ("orders", 2, 1, 5)
+    assert told["root"] == str(method.root)
+    assert told["dag_run"] == "orders_dag/scheduled__2026-01-01"
+    assert set(told["offsets"]) == {"events"}
+    assert task.pushed["stateflow"] == {"conn_id": "stateflow_default", "job": "orders", "checkpoint": 2}
+    json.dumps(told)
+
+
+def test_what_is_asked_for_reaches_the_driver(method: Method) -> None:
+    operator(
+        method, until="2026-01-02", parallelism="3", trigger="drain", options={"local_fsync": False}, conf={"spark.x": 1},
+        note="why", final=True,
+    ).execute(context())  # fmt: skip
+    errand = method.errands[0]
+    assert errand.pipeline == f"{ORDERS}:orders"
+    assert (errand.dag_run, errand.task) == ("orders_dag/scheduled__2026-01-01", "run")
+    assert errand.options == {"local_fsync": "false"}
+    assert (errand.until, errand.parallelism, errand.trigger, errand.note, errand.final) == (
+        "2026-01-02", 3, "drain", "why", True,
+    )  # fmt: skip
+    assert errand.conf == {"spark.x": "1"}
+    assert errand.environment["STATEFLOW_CHECKPOINT_DIR"] == str(method.root)
+
+
+def test_a_relative_pipeline_lies_beside_the_dag(method: Method) -> None:
+    operator(method, pipeline="orders.py:orders").execute(context())
+    assert method.errands[0].pipeline == "/dags/orders.py:orders"
+
+
+def test_a_mapped_task_is_a_task_of_its_own(method: Method) -> None:
+    operator(method).execute(context(FakeTask(map_index=2)))
+    assert method.errands[0].task == "run[2]"
+
+
+def test_events_of_assets_carry_the_checkpoint(method: Method) -> None:
+    asset = checkpoint_asset("orders")
+    events: dict[Asset, Any] = {asset: SimpleNamespace(extra={})}
+    operator(method, outlets=[asset]).execute(context(outlet_events=events))
+    assert events[asset].extra["checkpoint"] == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(2, AirflowFailException), (4, AirflowFailException), (5, AirflowFailException),
+                       (7, AirflowFailException), (1, AirflowException), (8, AirflowException), (9, AirflowException)]
+)  # fmt: skip
+def test_a_failure_is_one_sentence_and_only_some_are_tried_again(
+    method: Method, code: int, kind: type[Exception]
+) -> None:
+    method.fails = Done(code, ("noise", "stateflow: the table is not where the log says"))
+    with pytest.raises(AirflowException, match=r"^the table is not where the log says$") as caught:
+        operator(method).execute(context())
+    assert type(caught.value) is kind
+
+
+def test_a_killed_driver_is_tried_again(method: Method) -> None:
+    method.fails = Done(-9)
+    with pytest.raises(AirflowException, match="killed") as caught:
+        operator(method).execute(context())
+    assert type(caught.value) is AirflowException
+
+
+def test_a_retry_of_a_failed_run_just_goes_on(method: Method) -> None:
+    method.fails = Done(1, ("stateflow: lost",))
+    with pytest.raises(AirflowException):
+        operator(method, on_rerun="skip").execute(context())
+    method.fails = None
+    assert operator(method, on_rerun="skip").execute(context())["checkpoint"] == 2
+    assert len(method.errands) == 2
+
+
+def test_a_cleared_run_goes_on_by_default(method: Method) -> None:
+    first = operator(method).execute(context())["checkpoint"]
+    assert operator(method).execute(context())["checkpoint"] > first
+
+
+def test_a_cleared_run_can_be_skipped_and_tells_what_it_told_before(method: Method) -> None:
+    first = operator(method, on_rerun="skip").execute(context())
+    again = operator(method, on_rerun="skip").execute(context())
+    assert len(method.errands) == 1
+    assert (again["checkpoint"], again["rows"]) == (first["checkpoint"], first["rows"])
+    operator(method, on_rerun="skip").execute(context(FakeTask(run_id="scheduled__2026-01-02")))
+    assert len(method.errands) == 2
+
+
+def test_the_mark_of_a_dag_run_keeps_where_it_began(method: Method) -> None:
+    operator(method).execute(context(FakeTask(run_id="one")))
+    operator(method).execute(context(FakeTask(run_id="two")))
+    operator(method).execute(context(FakeTask(run_id="two")))
+    store, layout = open_store(str(method.root)), JobLayout("orders")
+    marks = [scheduled.find(store, layout, f"orders_dag/{run}", "run") for run in ("one", "two")]
+    assert [mark.began_from for mark in marks if mark] == [None, 2]
+    assert all(mark and mark.ended for mark in marks)
+
+
+def test_nothing_to_rewind_to_is_said_before_anything_is_touched(method: Method) -> None:
+    operator(method).execute(context())
+    with pytest.raises(
+        AirflowFailException, match="had no checkpoint when orders_dag/scheduled__2026-01-01 began"
+    ):
+        operator(method, on_rerun="rewind").execute(context())
+    assert len(method.errands) == 1
+
+
+def test_a_rerun_that_rewinds_begins_where_its_dag_run_began(method: Method) -> None:
+    method.work = lambda job: (job.batch(), job.batch())
+    operator(method).execute(context(FakeTask(run_id="one")))
+    two = FakeTask(run_id="two")
+    operator(method).execute(context(two))
+    plans: list[dict[str, Any]] = []
+
+    class Plan:
+        def apply(self, progress: object) -> None:
+            plans[-1]["applied"] = True
+
+    def restore(self: Any, origin: str, *_: Any, **request: Any) -> Plan:
+        plans.append({"origin": origin, **request})
+        return Plan()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+        patch.setattr("stateflow.job.Job.restore", restore)
+        operator(method, on_rerun="rewind").execute(context(two))
+    assert [plan["origin"] for plan in plans] == ["checkpoint:3"]
+    assert plans[0]["rewind_sinks"]
+    assert plans[0]["applied"]
+
+
+def test_killing_the_task_asks_the_driver_to_end_and_ends_the_task(method: Method) -> None:
+    killed = operator(method)
+
+    class Slow(Done):
+        def look(self) -> Sight:
+            store, layout = open_store(str(method.root)), JobLayout("orders")
+            owner = Owner("r", dag_run="orders_dag/scheduled__2026-01-01", task="run")
+            beat(store, layout, Heartbeat(epoch=1, counter=1, owner=owner))
+            MadeJob(str(method.root), "orders", run="slow") if not list(store.list(layout.epochs)) else None
+            killed.on_kill()
+            raise AssertionError("on_kill has to end the task")
+
+    method.fails = slow = Slow()
+    with pytest.raises(AirflowException, match="told to end"):
+        killed.execute(context())
+    assert len(slow.stopped) == 1
+    request = stop_requested(open_store(str(method.root)), JobLayout("orders"), 1)
+    assert request is not None
+    assert request.by.dag_run == "orders_dag/scheduled__2026-01-01"
+
+
+def test_a_deferred_run_is_followed_by_a_trigger_and_resumed(method: Method) -> None:
+    deferred = operator(method, deferrable=True)
+    with pytest.raises(TaskDeferred) as left:
+        deferred.execute(context())
+    trigger = left.value.trigger
+    assert isinstance(trigger, StateflowRunTrigger)
+    path, fields = trigger.serialize()
+    assert path == "stateflow.airflow.run_trigger.StateflowRunTrigger"
+    json.dumps(fields)
+    event = {"above": fields["above"], "reattached": fields["reattached"]}
+    assert operator(method, deferrable=True).resume(context(), event)["checkpoint"] == 2
+
+
+def test_the_trigger_fires_when_the_heart_has_beaten_for_the_last_time(method: Method) -> None:
+    import asyncio
+
+    with pytest.raises(TaskDeferred) as left:
+        operator(method, deferrable=True).execute(context())
+    _, fields = left.value.trigger.serialize()
+
+    async def first() -> Any:
+        async for event in StateflowRunTrigger(**{**fields, "interval": 0.01}).run():
+            return event
+
+    assert asyncio.run(first()).payload == {"above": 0, "reattached": False}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"pipeline": "orders.py"}, "FILE:PIPELINE"),
+        ({"on_live": "shoot"}, "on_live='shoot'"),
+        ({"on_rerun": "again"}, "on_rerun='again'"),
+        ({"parallelism": 0}, "parallelism=0"),
+        ({"parameters": ["a"]}, "parameters="),
+        ({"launcher": InProcess(), "deferrable": True}, "deferrable=True"),
+    ],
+)
+def test_wrong_arguments_are_refused_while_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"pipeline": "orders.py:orders", **wrong}
+    with pytest.raises((TypeError, ValueError), match=said):
+        StateflowRunOperator(task_id="run", **given)
+
+
+def test_templates_are_left_for_the_run() -> None:
+    made = StateflowRunOperator(
+        task_id="run",
+        pipeline="orders.py:orders",
+        until="{{ data_interval_end }}",
+        parallelism="{{ params.p }}",
+    )
+    assert {"until", "parallelism", "job", "parameters"} <= set(made.template_fields)
+
+
+def test_a_missing_root_names_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_STATEFLOW_DEFAULT", raising=False)
+    made = StateflowRunOperator(task_id="run", pipeline="orders.py:orders")
+    with pytest.raises(AirflowFailException, match="airflow connections add stateflow_default"):
+        made.execute(context())
+
+
+def test_what_the_operator_says_itself_is_not_taken_by_spark_submit() -> None:
+    with pytest.raises(ValueError, match="conf"):
+        SparkSubmit(conf={"a": "b"})
