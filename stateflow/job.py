@@ -16,17 +16,12 @@ from stateflow.checkpoint.abandon import Abandoned, Probe
 from stateflow.checkpoint.abandon import abandon as abandon_record
 from stateflow.checkpoint.claim import CarryOut, claim
 from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, Plan, collect, inspect
-from stateflow.checkpoint.control import (
-    StopRequest,
-    read_heartbeat,
-    read_progress,
-    refuse_while_live,
-    request_stop,
-)
+from stateflow.checkpoint.control import read_heartbeat, read_progress, refuse_while_live
+from stateflow.checkpoint.deeds import told_of
 from stateflow.checkpoint.deletion import Deleted, delete_job
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_epochs, read_identity, read_log
+from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_identity, read_log
 from stateflow.checkpoint.pins import list_pins, pin, release, tags
 from stateflow.checkpoint.records import Owner, Pin, Record
 from stateflow.checkpoint.rescale import rescaled_operators
@@ -38,11 +33,12 @@ from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.verification import Finding
 from stateflow.checkpoint.verification import verify as verify_job
 from stateflow.checkpoint.writer import Writer, continued_draft
-from stateflow.errors import BusyError, NotFoundError, UsageError
+from stateflow.errors import NotFoundError, UsageError
 from stateflow.identity import this_process
 from stateflow.parameters import known_parameters
 from stateflow.restore.origin import slot_named
 from stateflow.status import JobStatus, standing_lines, status_of
+from stateflow.stopping import Stopped, stop_job
 
 if TYPE_CHECKING:
     from stateflow.checks import Check
@@ -54,16 +50,6 @@ if TYPE_CHECKING:
 
 COLLECTED_RETAINED = 3
 """What `garbage` and `collect` keep unless told otherwise: the default of `retained_checkpoints`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stopped:
-    """What a stop request has led to."""
-
-    epoch: int
-    outcome: Literal["not running", "requested", "stopped", "lost"]
-    checkpoint: int | None
-    """The newest complete checkpoint when the answer was known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +104,12 @@ class Job:
         if self._acts_as is None:
             return this_process(run=self.new_id(), note=note)
         return msgspec.structs.replace(self._acts_as, note=note or self._acts_as.note)
+
+    def done_before(self) -> HistoryLine | None:
+        """The restore or rescale that an earlier try of the same deed has made; see `acts_as`."""
+        if self._acts_as is None or not self.exists:
+            return None
+        return told_of(self.history(), self._acts_as.run)
 
     def log(self) -> Log:
         """Everything that is known of the job's records."""
@@ -204,38 +196,10 @@ class Job:
         With `drain` the run raises the watermark to its end first, so that all event-time timers fire: the job is over
         then. A run whose heart does not beat while watched is called lost. BusyError when the time is up.
         """
-        log = self.log()
-        epoch = log.newest_epoch
-        beat = read_heartbeat(self.store, self.layout, epoch)
-        if epoch == 0 or (beat is not None and beat.ended):
-            return self._stopped(epoch, "not running")
-        request = StopRequest(
-            epoch=epoch,
-            by=self.owner(),
-            reason=reason,
-            drain=drain,
-            at=self.clock(),
-        )
-        request_stop(self.store, self.layout, request)
-        if wait is None:
-            return self._stopped(epoch, "requested")
-        began = last_change = self._monotonic()
-        counter = beat.counter if beat else 0
-        while True:
-            now = self._monotonic()
-            beat = read_heartbeat(self.store, self.layout, epoch)
-            if (beat is not None and beat.ended) or max(read_epochs(self.store, self.layout)) > epoch:
-                return self._stopped(epoch, "stopped")
-            if beat is not None and beat.counter != counter:
-                counter, last_change = beat.counter, now
-            if now - last_change > self._patience:
-                return self._stopped(epoch, "lost")
-            if now - began > wait:
-                raise BusyError(
-                    f"the run of job {self.name!r} (epoch {epoch}) has not ended in {wait:g} s: it was asked to, and will "
-                    "after its batch"
-                )
-            self._sleep(0.25)
+        return stop_job(
+            self, wait=wait, reason=reason, drain=drain, patience=self._patience, monotonic=self._monotonic,
+            sleep=self._sleep,
+        )  # fmt: skip
 
     def settle(self) -> int | None:
         """Carries out what a run decided and did not finish; gives the newest complete checkpoint.
@@ -485,12 +449,6 @@ class Job:
             return delivered(build_session(f"stateflow abandon {self.name}", conf=conf), record, self.name)
 
         return probe
-
-    def _stopped(
-        self, epoch: int, outcome: Literal["not running", "requested", "stopped", "lost"]
-    ) -> Stopped:
-        head = read_log(self.store, self.layout).head
-        return Stopped(epoch, outcome, head.slot if head else None)
 
     def _unknown(self) -> NotFoundError:
         known = ", ".join(list_jobs(self.store)) or "none"

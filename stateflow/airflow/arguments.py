@@ -102,6 +102,19 @@ def table(value: Any) -> dict[str, Any]:
     return dict(value)
 
 
+def snapshot(value: Any) -> str:
+    """A checkpoint: `latest`, its number or `checkpoint:N`, or `tag:NAME`."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    found = named(value)
+    if found.isdigit():
+        return f"checkpoint:{found}"
+    kind, colon, rest = found.partition(":")
+    if found == "latest" or (colon and rest and (kind == "tag" or (kind == "checkpoint" and rest.isdigit()))):
+        return found
+    raise ValueError("names no checkpoint: write 'latest', 'checkpoint:42' or 'tag:NAME'")
+
+
 def optional(reader: Reader[T]) -> Reader[T | None]:
     """None, or nothing at all, stays None."""
 

@@ -111,6 +111,11 @@ class Writer:
         return self._stopped is None and self._open is None
 
     @property
+    def log(self) -> Log:
+        """The job as this writer found it, with what it has added."""
+        return self._log
+
+    @property
     def next_slot(self) -> int:
         """What the next record will be called; files and sinks of the batch use it already."""
         return self._log.next_slot

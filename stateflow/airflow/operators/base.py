@@ -14,11 +14,13 @@ from stateflow.airflow.arguments import Reader, is_late, named, read, text
 from stateflow.airflow.connection import StateflowHook
 from stateflow.airflow.failures import spoken
 from stateflow.airflow.links import XCOM_KEY, CheckpointLink
+from stateflow.airflow.sessions import own_session
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from stateflow.checkpoint.records import Owner
+    from stateflow.checkpoint.statistics import HistoryLine
     from stateflow.job import Job
 
 T = TypeVar("T")
@@ -39,6 +41,7 @@ class StateflowOperator(BaseOperator):
     """How each argument is read; a subclass adds its own."""
 
     _at_work = False
+    _told_to_end = False
 
     def __init__(
         self,
@@ -107,10 +110,14 @@ class StateflowOperator(BaseOperator):
     @contextmanager
     def at_work(self) -> Iterator[None]:
         """Around all that `execute` does: a task that is told to end is ended here, and cleans up on its way out."""
-        self._at_work = True
+        self._at_work, self._told_to_end = True, False
         try:
-            with self.spoken():
+            with own_session(), self.spoken():
                 yield
+        except Exception:
+            if self._told_to_end:  # whatever it has become on its way through Spark
+                raise self._ended_early() from None
+            raise
         finally:
             self._at_work = False
 
@@ -120,10 +127,22 @@ class StateflowOperator(BaseOperator):
         After a timeout `execute` has ended by itself.
         """
         if self._at_work:
-            self._at_work = False
-            raise AirflowException(
-                f"task {self.task_id!r} was told to end: what it had begun is undone or can be repeated"
-            )
+            self._at_work, self._told_to_end = False, True
+            raise self._ended_early()
+
+    def _ended_early(self) -> AirflowException:
+        return AirflowException(
+            f"task {self.task_id!r} was told to end: what it had begun is undone or can be repeated"
+        )
+
+    def finished_before(self, job: Job) -> HistoryLine | None:
+        """The record that an earlier try of this task has made; carried out here, should that have been cut off."""
+        done = job.done_before()
+        if done is not None:
+            self.log.info("an earlier try of this task has made record %d: it is not made again", done.id)
+            if done.status == "IN_PROGRESS":
+                job.settle()
+        return done
 
     def linked(self, context: Context, checkpoint: int | None = None) -> None:
         """Says what the task is about, for its link."""

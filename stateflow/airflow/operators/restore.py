@@ -1,0 +1,163 @@
+"""Restores: state, timers, watermark and source offsets come back together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stateflow.airflow.arguments import Reader, flag, named, number, one_of, optional, table, text
+from stateflow.airflow.operators.base import StateflowOperator
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from stateflow.checkpoint.statistics import HistoryLine
+    from stateflow.job import Job
+    from stateflow.restore.plan import RestorePlan
+
+
+class StateflowRestoreOperator(StateflowOperator):
+    """Takes a job to a checkpoint, a tag or a savepoint: one decision, which is made or is not.
+
+    A retry finds what a try that was killed has done: no job is restored twice by one task. With `dry_run` it only plans; the
+    result's `plan` is Markdown for an approval.
+
+    :param pipeline: `FILE:PIPELINE`; a relative file is looked for beside the DAG's.
+    :param origin: `latest`, `checkpoint:N`, `tag:NAME` or the URL of a savepoint.
+    :param parameters: of the pipeline; those that are not given are the snapshot's.
+    :param claim_mode: of a savepoint: `no_claim` copies it, `claim` makes it the job's own.
+    :param rewind_sinks: take the outputs back to the checkpoint, too.
+    :param allow_non_restored_state: state without an operator may be dropped.
+    :param reset_watermark: begin event time anew, as after a drained run.
+    :param parallelism: subtasks from now on.
+    :param takeover: fence a live run instead of refusing.
+    :param from_job: whose checkpoint, if not the job's own.
+    :param dry_run: plan, and do nothing.
+    :param spark_conn_id: where Spark is, when outputs are taken back or delivered; else on this worker.
+    """
+
+    template_fields: Sequence[str] = (
+        *StateflowOperator.template_fields,
+        "pipeline",
+        "origin",
+        "parameters",
+        "claim_mode",
+        "rewind_sinks",
+        "allow_non_restored_state",
+        "reset_watermark",
+        "parallelism",
+        "takeover",
+        "from_job",
+        "dry_run",
+        "spark_conn_id",
+    )
+    readers: Mapping[str, Reader[Any]] = {
+        **StateflowOperator.readers,
+        "pipeline": named,
+        "origin": named,
+        "parameters": table,
+        "claim_mode": one_of("no_claim", "claim"),
+        "rewind_sinks": flag,
+        "allow_non_restored_state": flag,
+        "reset_watermark": flag,
+        "parallelism": optional(number(1)),
+        "takeover": flag,
+        "from_job": text,
+        "dry_run": flag,
+        "spark_conn_id": optional(named),
+    }
+    dry_run: bool | str  # type: ignore[assignment]  # the method of this name is nowhere called
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        origin: str = "latest",
+        parameters: Mapping[str, Any] | None = None,
+        claim_mode: str = "no_claim",
+        rewind_sinks: bool | str = False,
+        allow_non_restored_state: bool | str = False,
+        reset_watermark: bool | str = False,
+        parallelism: int | str | None = None,
+        takeover: bool | str = False,
+        from_job: str = "",
+        dry_run: bool | str = False,
+        spark_conn_id: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.pipeline = pipeline
+        self.origin = origin
+        self.parameters = parameters if parameters is not None else {}
+        self.claim_mode = claim_mode
+        self.rewind_sinks = rewind_sinks
+        self.allow_non_restored_state = allow_non_restored_state
+        self.reset_watermark = reset_watermark
+        self.parallelism = parallelism
+        self.takeover = takeover
+        self.from_job = from_job
+        self.dry_run = dry_run
+        self.spark_conn_id = spark_conn_id
+        self.check(*(name for name in self.readers if name not in StateflowOperator.readers))
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        with self.at_work():
+            conf = self.spark_conf()
+            job = self.job_for(context, conf=conf)
+            self.linked(context)
+            dry = self.given("dry_run")
+            if not dry and (before := self.finished_before(job)) is not None:
+                return self._told_again(context, before)
+            plan = self._plan(context, job, conf)
+            self.log.info("%s", plan)
+            if dry:
+                own = plan.request.origin.owner is not None and plan.request.origin.job == job.name
+                return self._told(
+                    context, plan, plan.request.origin.record.slot if own else None, restored=False
+                )
+            done = plan.apply(self.told())
+            self.log.info(
+                "job %s is restored: record %d, timeline %d; the next run goes on from it",
+                job.name, done.checkpoint, done.timeline,
+            )  # fmt: skip
+            return self._told(
+                context, plan, done.checkpoint, restored=True,
+                record=done.checkpoint, timeline=done.timeline, copied_bytes=done.copied_bytes, sinks=dict(done.sinks),
+            )  # fmt: skip
+
+    def _plan(self, context: Context, job: Job, conf: Mapping[str, str]) -> RestorePlan:
+        from stateflow.pipelines import load_pipeline
+
+        loaded = load_pipeline(self.given("pipeline"), self.beside_dag(context))
+        same = ("claim_mode", "rewind_sinks", "allow_non_restored_state", "reset_watermark", "takeover")
+        return job.restore(
+            self.given("origin"),
+            loaded.pipeline,
+            {name: value for name, value in self.given("parameters").items() if value is not None},
+            options=self.hook.options(),
+            from_job=self.given("from_job"),
+            parallelism=self.given("parallelism") or 0,
+            conf=conf,
+            **{name: self.given(name) for name in same},
+        )
+
+    def beside_dag(self, context: Context) -> Path:
+        """The folder of the DAG's file: where a relative path begins."""
+        return Path(getattr(context.get("dag"), "folder", None) or Path.cwd())
+
+    def _told(
+        self, context: Context, plan: RestorePlan, checkpoint: int | None, **facts: Any
+    ) -> dict[str, Any]:
+        from stateflow.restore.markdown import markdown
+
+        self.linked(context, checkpoint)
+        return self.result(checkpoint, plan=markdown(plan), document=plan.document(), **facts)
+
+    def _told_again(self, context: Context, line: HistoryLine) -> dict[str, Any]:
+        self.linked(context, line.id)
+        words = f"Job `{self.given('job')}` was restored from `{line.origin}` by an earlier try of this task."
+        return self.result(
+            line.id, plan=words, document=None, restored=True,
+            record=line.id, timeline=line.timeline, sinks=dict(line.sinks),
+        )  # fmt: skip

@@ -1,0 +1,27 @@
+"""Spark sessions that a task starts in its own process end with its work."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+
+@contextmanager
+def own_session() -> Iterator[None]:
+    """A session that begins inside of the block ends with it; one that was there before is not ours to end."""
+    before = _active()
+    try:
+        yield
+    finally:
+        now = _active()
+        if now is not None and now is not before:
+            with suppress(Exception):  # what is to be told is how the block ended
+                now.stop()
+
+
+def _active() -> Any:
+    """The SparkContext of this process, without importing Spark to find that there is none."""
+    module = sys.modules.get("pyspark.core.context")
+    return module.SparkContext._active_spark_context if module is not None else None
