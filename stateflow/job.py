@@ -28,6 +28,7 @@ from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import retained_by_age
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import dispose_claimed
+from stateflow.checkpoint.scheduled import sweep
 from stateflow.checkpoint.statistics import HistoryLine, Summary, history, summary
 from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.verification import Finding
@@ -396,6 +397,7 @@ class Job:
         Kept are the newest `retained` checkpoints, all younger than `age`, and what tags and other pins name.
         """
         cache: BodyCache = {}
+        sweep(self.store, self.layout)
         return collect(
             self.store,
             self.layout,

@@ -110,10 +110,14 @@ class JobLayout:
     def progress(self, epoch: int) -> str:
         return f"{self.job}/control/progress-{epoch:0{SLOT_DIGITS}d}"
 
+    @property
+    def scheduled_runs(self) -> str:
+        return f"{self.job}/scheduled/"
+
     def scheduled(self, dag_run: str, task: str) -> str:
         """What is known of one task of one DAG run; both may hold any characters, so they are hashed."""
         unique = hashlib.sha256(f"{dag_run}\n{task}".encode()).hexdigest()[:32]
-        return f"{self.job}/scheduled/{unique}"
+        return f"{self.scheduled_runs}{unique}"
 
     @property
     def statistics(self) -> str:

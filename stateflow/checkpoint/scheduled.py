@@ -17,6 +17,10 @@ from stateflow.checkpoint.store import Store, create_once
 from stateflow.errors import NotFoundError
 
 
+KEPT = 1_000
+"""Marks of so many tasks of DAG runs are kept; whoever clears an older one goes on."""
+
+
 class ScheduledRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of `scheduled/<hash>`: one task of one DAG run, over all of its tries."""
 
@@ -61,3 +65,14 @@ def reopen(store: Store, layout: JobLayout, mark: ScheduledRun) -> ScheduledRun:
     anew = msgspec.structs.replace(mark, ended=None, ended_at=None)
     store.put(layout.scheduled(mark.dag_run, mark.task), encode(anew))
     return anew
+
+
+def sweep(store: Store, layout: JobLayout) -> int:
+    """Drops the oldest marks beyond those kept; how many."""
+    paths = [entry.path for entry in store.list(layout.scheduled_runs)]
+    if len(paths) <= KEPT:
+        return 0
+    began = {path: decode(store.read(path), ScheduledRun, path).at for path in paths}
+    old = sorted(paths, key=lambda path: began[path])[: len(paths) - KEPT]
+    store.delete(old)
+    return len(old)

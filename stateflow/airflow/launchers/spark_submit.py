@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from stateflow.driver.errand import Errand
 from stateflow.driver.keeping import DriverFolder, KeptDriver
 from stateflow.errors import UsageError
 
+_SILENT = logging.getLogger(f"{__name__}.silent")
+_SILENT.disabled = True
 _TAKEN = ("conf", "conn_id", "application_args", "env_vars", "name", "java_class", "spark_conn_id")
 
 
@@ -97,6 +100,10 @@ class _Submitting:
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "PYTHONUNBUFFERED": "1",
         }
+
+
+def _deploy_mode(argv: Sequence[str]) -> str:
+    return argv[argv.index("--deploy-mode") + 1] if "--deploy-mode" in argv else "client"
 
 
 def _application() -> str:

@@ -1,0 +1,56 @@
+"""What a job remembers of a scheduler's runs."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from stateflow.checkpoint import scheduled
+from stateflow.checkpoint.control import RunOutcome
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.memory_store import MemoryStore
+from stateflow.checkpoint.store import Store
+
+LAYOUT = JobLayout("orders")
+
+
+@pytest.fixture
+def store() -> Store:
+    return MemoryStore()
+
+
+def test_the_first_try_says_where_it_began_and_later_ones_find_it(store: Store) -> None:
+    first = scheduled.begin(store, LAYOUT, "dag/1", "run", 7, lambda: 100)
+    again = scheduled.begin(store, LAYOUT, "dag/1", "run", 9, lambda: 200)
+    assert (first.began_from, first.at) == (7, 100)
+    assert again == first
+    assert scheduled.find(store, LAYOUT, "dag/1", "run") == first
+
+
+def test_tasks_and_dag_runs_are_told_apart(store: Store) -> None:
+    scheduled.begin(store, LAYOUT, "dag/1", "run", 7, lambda: 1)
+    for dag_run, task in (("dag/1", "other"), ("dag/2", "run"), ("dag", "1\nrun")):
+        assert scheduled.find(store, LAYOUT, dag_run, task) is None
+
+
+def test_an_end_stands_until_the_run_is_opened_again(store: Store) -> None:
+    mark = scheduled.begin(store, LAYOUT, "dag/1", "run", None, lambda: 1)
+    outcome = RunOutcome(rows=5, checkpoint=9)
+    scheduled.finish(store, LAYOUT, mark, outcome, lambda: 2)
+    ended = scheduled.find(store, LAYOUT, "dag/1", "run")
+    assert ended is not None
+    assert (ended.ended, ended.ended_at, ended.began_from) == (outcome, 2, None)
+    assert scheduled.reopen(store, LAYOUT, ended) == mark
+    assert scheduled.find(store, LAYOUT, "dag/1", "run") == mark
+
+
+def test_the_oldest_marks_go_when_there_are_many(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduled, "KEPT", 3)
+    ticks = itertools.count(1)
+    for number in range(5):
+        scheduled.begin(store, LAYOUT, f"dag/{number}", "run", None, lambda: next(ticks))
+    assert scheduled.sweep(store, LAYOUT) == 2
+    left = [scheduled.find(store, LAYOUT, f"dag/{number}", "run") is not None for number in range(5)]
+    assert left == [False, False, True, True, True]
+    assert scheduled.sweep(store, LAYOUT) == 0
