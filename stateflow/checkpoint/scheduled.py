@@ -16,7 +16,6 @@ from stateflow.checkpoint.records import FORMAT, Micros, decode, encode
 from stateflow.checkpoint.store import Store, create_once
 from stateflow.errors import NotFoundError
 
-
 KEPT = 1_000
 """Marks of so many tasks of DAG runs are kept; whoever clears an older one goes on."""
 
