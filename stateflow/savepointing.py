@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stateflow.checkpoint.layout import checked_name, default_savepoint
 from stateflow.checkpoint.native import create_native
-from stateflow.checkpoint.pins import pinned
+from stateflow.checkpoint.pins import list_pins, pinned
 from stateflow.checkpoint.records import Owner, Savepoint
 from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import dispose_savepoint, expired, list_savepoints
+from stateflow.checkpoint.savepoints import dispose_savepoint, expired, list_savepoints, unfinished
 from stateflow.config import cache_folder
-from stateflow.errors import NotFoundError
+from stateflow.errors import NotFoundError, UsageError
 from stateflow.identity import this_process
 from stateflow.restore.origin import newest_sinks, slot_named
 from stateflow.status import decoded_offsets
@@ -86,18 +86,15 @@ def create_savepoint(
         "targets": {uid: prepared.target for uid, prepared in newest_sinks(log).items()},
         "progress": progress,
     }
-    with (
-        pinned(
-            job.store,
-            job.layout,
-            slot,
-            kind="savepoint",
-            owner=request.owner,
-            ids=job.new_id,
-            clock=job.clock,
-            reason=f"{request.kind} savepoint {name}",
-        ),
-        tempfile.TemporaryDirectory(prefix="savepoint-", dir=_scratch(request.options)) as scratch,
+    with pinned(
+        job.store,
+        job.layout,
+        slot,
+        kind="savepoint",
+        owner=request.owner,
+        ids=job.new_id,
+        clock=job.clock,
+        reason=f"{request.kind} savepoint {name}",
     ):
         if request.kind == "native":
             made = create_native(
@@ -107,7 +104,7 @@ def create_savepoint(
                 target,
                 max_files=request.max_files,
                 open_base=lambda base: open_store(base, job.storage_options),
-                scratch=Path(scratch),
+                scratch=Path(request.options.scratch_dir or cache_folder() / "scratch"),
                 **facts,
             )
         else:
@@ -152,7 +149,23 @@ def dispose_expired(job: Job) -> dict[str, int]:
     }
 
 
-def _scratch(options: Options) -> str:
-    folder = Path(options.scratch_dir or cache_folder() / "scratch")
-    folder.mkdir(parents=True, exist_ok=True)
-    return str(folder)
+def unfinished_savepoints(job: Job) -> list[str]:
+    """URLs in the job's root where the making or the disposal of a savepoint was cut off: nobody sees what lies there.
+
+    None as long as one is being made: its maker holds a pin from before its first file to after its `_metadata`. So they
+    are listed before the pins, and again after them.
+    """
+    before = unfinished(job.store, job.name)
+    if not before or any(pin.kind == "savepoint" for pin in list_pins(job.store, job.layout)):
+        return []
+    return [f"{job.store.url}/{path}" for path in unfinished(job.store, job.name) if path in before]
+
+
+def dispose_unfinished(job: Job) -> dict[str, int]:
+    """Deletes them; gives the bytes of each."""
+    freed = {}
+    for url in unfinished_savepoints(job):
+        store = open_store(url, job.storage_options)
+        with suppress(NotFoundError, UsageError):  # others were faster, or have made one there
+            freed[url] = dispose_savepoint(store, owner=this_process(run=job.new_id()), clock=job.clock)
+    return freed

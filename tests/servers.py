@@ -26,8 +26,8 @@ ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Azurite's published, well-known account; it opens nothing else."""
 
-Answer = Literal["refuse", "lose", "conflict"]
-"""refuse: 503, nothing is done. lose: it is done, and answered with 503. conflict: 409, nothing is done."""
+Answer = Literal["refuse", "lose", "conflict", "deny"]
+"""refuse: 503, nothing is done. lose: it is done, and answered with 503. conflict: 409, nothing is done. deny: 403."""
 Fault = Callable[[str, str], Answer | None]
 """What to do to a request, from its method and path; None lets it through."""
 
@@ -128,6 +128,9 @@ def azure_options(endpoint: str) -> dict[str, str]:
     }
 
 
+_SAID = {"refuse": "503 Slow Down", "conflict": "409 Conflict", "deny": "403 AccessDenied"}
+
+
 def _faulty(application: Any, running: ObjectServer) -> _Application:
     turn = threading.Lock()
 
@@ -136,9 +139,9 @@ def _faulty(application: Any, running: ObjectServer) -> _Application:
         query = environ.get("QUERY_STRING", "")
         running.requests.append((method, f"{path}?{query}" if query else path))
         answer = running.fault(method, path) if running.fault else None
-        if answer in ("refuse", "conflict"):
+        if answer in _SAID:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-            return _said(start, "409 Conflict" if answer == "conflict" else "503 Slow Down")
+            return _said(start, _SAID[answer])
         if "HTTP_IF_NONE_MATCH" in environ:
             with turn:
                 done = list(application(environ, _unheard if answer == "lose" else start))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from stateflow.checkpoint.claim import CarryOut, StillOwner, claim
@@ -10,6 +11,7 @@ from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.records import Outcome, Owner, Record
 from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.writer import CommitPermit, Writer
+from stateflow.errors import StateflowError
 
 Draft = Callable[[Writer], Record]
 """The record to add, once everything below it is carried out. May bring files in: the slot and epoch are known."""
@@ -54,9 +56,23 @@ def edit(
         retained=retained,
         claimed_epoch=claimed_epoch,
     )
-    made = draft(writer)
-    # What took long may have been overtaken: found out here it costs nothing, after the decision a stuck record.
-    writer.still_owner()
+    try:
+        made = draft(writer)
+        # What took long may have been overtaken: found out here it costs nothing, after the decision a stuck record.
+        writer.still_owner()
+    except (Exception, KeyboardInterrupt):
+        _take_away(writer)
+        raise
     permit = writer.decide(made)
     outcomes = commit(permit, writer.still_owner) if permit.record.sinks else {}
     return Edited(permit.record, writer.complete(permit, outcomes))
+
+
+def _take_away(writer: Writer) -> None:
+    """Deletes what was brought in for a record that is never decided. Left there it would be collected only behind the
+    next claim, and a full disk may not have room for that."""
+    layout = writer.layout
+    with suppress(StateflowError):
+        for beginning in (layout.shared_file, layout.staged_file):
+            brought = writer.store.list(beginning(writer.epoch, writer.next_slot, "", ""))
+            writer.store.delete([entry.path for entry in brought])

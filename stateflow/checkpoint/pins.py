@@ -3,6 +3,7 @@ outputs."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
@@ -11,7 +12,9 @@ from stateflow.checkpoint.layout import JobLayout, checked_name, slot_of
 from stateflow.checkpoint.log import BodyCache, read_body
 from stateflow.checkpoint.records import Owner, Pin, Record, decode, encode
 from stateflow.checkpoint.store import Store, create_once
-from stateflow.errors import NotFoundError, UsageError
+from stateflow.errors import NotFoundError, StateflowError, UsageError
+
+_log = logging.getLogger(__name__)
 
 PinKind = Literal["tag", "savepoint", "fork", "reader", "abandoned"]
 
@@ -96,7 +99,11 @@ def pinned(
     try:
         yield made
     finally:
-        release(store, layout, made.id)
+        try:
+            release(store, layout, made.id)
+        except StateflowError as error:
+            # What was done under the pin is done, or has an error of its own, which says more than this one.
+            _log.warning("a pin of job %s stays, until `stateflow gc` is run: %s", layout.job, error)
 
 
 def _stands(store: Store, layout: JobLayout, slot: int) -> bool:

@@ -98,3 +98,11 @@ def _refused_for_good(target: Store) -> bool:
 def _delete(target: Store, paths: Iterable[str]) -> None:
     with suppress(StateflowError):  # what stays is not visible, and goes with a disposal
         target.delete(paths)
+    remove_empty(target)
+
+
+def remove_empty(target: Store) -> None:
+    """Removes the folder of a savepoint that is none, where stores have folders."""
+    if target.local_root is not None:
+        with suppress(OSError):  # something else is in it
+            target.local_root.rmdir()

@@ -120,6 +120,33 @@ def _look(root: Store, folder: str) -> Listed | None:
     return Listed(savepoint, claim) if savepoint is not None else None
 
 
+def unfinished(root: Store, job: str) -> list[str]:
+    """Folders in the default place where a savepoint is being made or disposed of, or where whoever did that has died."""
+    found = []
+    for name in root.folders(f"{SAVEPOINTS}/{job}/"):
+        try:
+            folder = default_savepoint(job, name)
+        except UsageError:
+            continue  # no name of ours
+        paths = [entry.path.removeprefix(f"{folder}/") for entry in root.list(f"{folder}/")]
+        if SAVEPOINT_CLAIM in paths:
+            over = not _claimed_by_job(root, f"{folder}/{SAVEPOINT_CLAIM}")
+        else:
+            over = SAVEPOINT_METADATA not in paths and any(map(is_savepoint_file, paths))
+        if over:
+            found.append(folder)
+    return found
+
+
+def _claimed_by_job(root: Store, path: str) -> bool:
+    try:
+        return bool(decode(root.read(path), SavepointClaim, path).job)
+    except NotFoundError:
+        return True  # gone since it was listed: somebody is at work
+    except (CorruptError, IncompatibleError):
+        return True  # whose it is nobody knows
+
+
 def wanted(savepoint: Savepoint) -> Iterator[Wanted]:
     """Every file that the savepoint needs, and what is kept in its metadata."""
     for ref in references(savepoint.record):

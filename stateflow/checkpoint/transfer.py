@@ -6,6 +6,7 @@ hard link is made. Elsewhere files are read, checked on the way, and stored.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -165,6 +166,11 @@ def _pieces(source: Store, path: str, start: int, size: int, chunk: int) -> Iter
         file = (source.local_root / checked_path(path)).open("rb", buffering=0)
     except FileNotFoundError:
         raise _missing(source, path) from None
+    except OSError as error:
+        # Said here: whoever stores the pieces would take it for an error of its own disk.
+        raise UnavailableError(
+            f"{source.url}/{path} cannot be read ({error.strerror}): grant access to it and run again"
+        ) from error
     with file:
         file.seek(start)
         while size > 0 and (got := file.readinto(buffer[: min(size, len(buffer))])):
@@ -177,7 +183,8 @@ def scratch_folder(scratch: Path) -> Iterator[Path]:
     """A folder of one's own in a scratch folder, removed afterwards."""
     try:
         scratch.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="transfer-", dir=scratch) as folder:
+        # Named like the folders of tasks, so that one whose process was killed is swept away like theirs.
+        with tempfile.TemporaryDirectory(prefix=f"task-{os.getpid()}-", dir=scratch) as folder:
             yield Path(folder)
     except OSError as error:
         raise UnavailableError(

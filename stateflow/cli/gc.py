@@ -47,7 +47,12 @@ def gc(
 ) -> None:
     """Collects subsumed records and their files, and what crashed runs left. Safe beside a running job."""
     from stateflow.checkpoint.pins import list_pins, release
-    from stateflow.savepointing import dispose_expired, expired_savepoints
+    from stateflow.savepointing import (
+        dispose_expired,
+        dispose_unfinished,
+        expired_savepoints,
+        unfinished_savepoints,
+    )
     from stateflow.stale import release_stale
 
     options = configured(root, debug=debug, retained_checkpoints=retained, retained_age=age)
@@ -62,6 +67,7 @@ def gc(
     plan = found.garbage(options.retained_checkpoints, options.retained_age)
     done = found.collect(options.retained_checkpoints, options.retained_age) if yes else None
     over = list(dispose_expired(found)) if yes else expired_savepoints(found)
+    halves = list(dispose_unfinished(found)) if yes else unfinished_savepoints(found)
     if output == "json":
         document(
             {
@@ -76,6 +82,7 @@ def gc(
                 "bytes_by_reason": dict(done.bytes_by_reason if done else plan.bytes_by_reason),
                 "savepoints": list(done.savepoints if done else plan.savepoints),
                 "expired_savepoints": over,
+                "unfinished_savepoints": halves,
                 "leftovers": list(plan.leftovers),
                 "kept": dict(plan.kept),
                 "withdrawn": list(done.withdrawn) if done else [],
@@ -89,12 +96,12 @@ def gc(
             markup=False,
         )
         return
-    _show(plan, over)
-    if not plan.empty or over:
+    _show(plan, over, halves)
+    if not plan.empty or over or halves:
         err().print(f"Nothing was deleted. `stateflow gc {job} --yes` does it.", markup=False)
 
 
-def _show(plan: Plan, expired: list[str]) -> None:
+def _show(plan: Plan, expired: list[str], unfinished: list[str]) -> None:
     rows: list[tuple[object, ...]] = [
         (f"record {slot}", "keep", reason) for slot, reason in sorted(plan.kept.items())
     ]
@@ -104,10 +111,11 @@ def _show(plan: Plan, expired: list[str]) -> None:
         rows.append((f"{number(files)} files, {size(count)}", "delete", reason))
     rows += [(url, "delete", "claimed savepoint that nothing names") for url in plan.savepoints]
     rows += [(url, "delete", "savepoint whose time is over") for url in expired]
+    rows += [(url, "delete", "savepoint that was never finished") for url in unfinished]
     if plan.leftovers:
         rows.append(
             (f"{len(plan.leftovers)} claims, control files and pins", "delete", "of epochs that are over")
         )
     table("", ("what", "", "why"), rows)
-    if plan.empty and not expired:
+    if plan.empty and not expired and not unfinished:
         out().print("nothing to collect")

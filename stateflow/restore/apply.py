@@ -215,11 +215,10 @@ class RestoreRun:
             self.progress("copying state", done, total)
 
         missing: NotFoundError | None = None
-        with tempfile.TemporaryDirectory(prefix="stateflow-", dir=self._scratch()) as scratch:
-            try:
-                transfer(items, writer.store, scratch=Path(scratch), progress=count, verify=False)
-            except NotFoundError as error:
-                missing = error
+        try:
+            transfer(items, writer.store, scratch=self._scratch(), progress=count, verify=False)
+        except NotFoundError as error:
+            missing = error
         if self.origin.savepoint is not None:
             # It may have been disposed of while it was copied: then something copied may be missing.
             again = read_savepoint(open_store(self.origin.url, self.job.storage_options))
@@ -283,11 +282,8 @@ class RestoreRun:
             return open_store(base, self.job.storage_options)
         return (self.origin.owner or self.job).store
 
-    def _scratch(self) -> str:
-        options = self.request.options
-        folder = Path(options.scratch_dir or cache_folder() / "scratch")
-        folder.mkdir(parents=True, exist_ok=True)
-        return str(folder)
+    def _scratch(self) -> Path:
+        return Path(self.request.options.scratch_dir or cache_folder() / "scratch")
 
     @cached_property
     def spark(self) -> Any:

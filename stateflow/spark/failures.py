@@ -11,7 +11,9 @@ from stateflow.operators.keyed import UserCodeError
 from stateflow.spark.worker import ERROR_MARK
 
 _MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
-_LIMIT = 2_000
+_LIMIT, _SHORT = 2_000, 200
+_FULL = "No space left on device"
+DISK_FULL = "a disk is full"
 
 
 def translated(error: BaseException) -> StateflowError:
@@ -30,9 +32,10 @@ def translated(error: BaseException) -> StateflowError:
             UserCodeError if body["type"] == "UserCodeError" else StateflowError
         )
         return kind(body["message"])
-    if "No space left on device" in text:
+    full = next((line.strip() for line in text.splitlines() if _FULL in line), None)
+    if full is not None:
         return errors.UnavailableError(
-            f"a disk is full: free space in the scratch folder and run again ({_first(text)})"
+            f"{DISK_FULL} ({full[-_SHORT:]}): free space in the scratch folder and where the output goes, and run again"
         )
     return StateflowError(f"the batch failed: {_first(text)}")
 

@@ -16,6 +16,7 @@ from stateflow.checkpoint.records import FileRef
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.store import Store
 from stateflow.config import Options, cache_folder
+from stateflow.errors import UnavailableError
 
 _caches: dict[tuple[str, int], FileCache] = {}
 _swept: set[str] = set()
@@ -62,12 +63,18 @@ class TaskPlace:
     def folder(self) -> Path:
         """A fresh private folder; those of processes that died are swept away on the way."""
         parent = Path(self.scratch_dir)
-        parent.mkdir(parents=True, exist_ok=True)
-        if self.scratch_dir not in _swept:
-            _swept.add(self.scratch_dir)
-            sweep(parent)
         folder = parent / f"task-{os.getpid()}-{uuid.uuid4().hex}"
-        folder.mkdir()
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            if self.scratch_dir not in _swept:
+                _swept.add(self.scratch_dir)
+                sweep(parent)
+            folder.mkdir()
+        except OSError as error:
+            raise UnavailableError(
+                f"no scratch folder can be made in {parent} ({error.strerror}): free space there or choose another one with "
+                "scratch_dir"
+            ) from error
         return folder
 
 

@@ -45,11 +45,12 @@ class MadeJob:
     name: str = "orders"
     run: str = "run"
     retained: int | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     ticks: Any = field(default_factory=lambda: itertools.count(1))
     writer: Writer = field(init=False)
 
     def __post_init__(self) -> None:
-        self.store = open_store(self.root)
+        self.store = open_store(self.root, self.storage_options)
         self.layout = JobLayout(self.name)
         self.begin(self.run)
 
@@ -153,9 +154,16 @@ class MadeJob:
         )
 
 
-def made_job(root: Path | str, name: str = "orders", *, batches: int = 3, ended: bool = True) -> MadeJob:
+def made_job(
+    root: Path | str,
+    name: str = "orders",
+    *,
+    batches: int = 3,
+    ended: bool = True,
+    storage_options: Mapping[str, str] | None = None,
+) -> MadeJob:
     """A job with so many checkpoints, whose run has ended."""
-    job = MadeJob(str(root), name)
+    job = MadeJob(str(root), name, storage_options=storage_options or {})
     for _ in range(batches):
         job.batch()
     job.beat(ended=ended)

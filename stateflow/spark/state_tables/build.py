@@ -5,11 +5,10 @@ Nothing of a job is touched: what comes out is a savepoint, which `stateflow res
 
 from __future__ import annotations
 
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -22,8 +21,9 @@ from stateflow.checkpoint.native import create_native
 from stateflow.checkpoint.records import FileRef, OperatorState, Owner, Record, Savepoint, SourceState
 from stateflow.checkpoint.retention import with_references
 from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.store import Store
 from stateflow.config import Options, cache_folder
-from stateflow.errors import NotFoundError, UsageError
+from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.flow import Flow, KeyedNode, Pipeline
 from stateflow.operators.compatibility import resolve_states
 from stateflow.rows import key_type
@@ -83,7 +83,7 @@ def build_savepoint(
     place = place_of(options, building, "built", 1, slot)
     store = open_store(building, options.storage_options, fsync=options.local_fsync)
     with ExitStack() as held:
-        held.callback(lambda: store.delete([entry.path for entry in store.list("")]))
+        held.callback(_emptied, store)
         if like is not None:
             held.enter_context(like.kept(request.owner, ids, clock, f"read to build {request.to}"))
         operators = {
@@ -107,12 +107,15 @@ def build_savepoint(
                 storage_options=options.storage_options, options=options, **facts,
             )  # fmt: skip
         scratch = Path(options.scratch_dir or cache_folder() / "scratch")
-        scratch.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="build-", dir=scratch) as folder:
-            return create_native(
-                store, JobLayout(job), record, open_store(request.to, options.storage_options),
-                open_base=lambda base: open_store(base, options.storage_options), scratch=Path(folder), **facts,
-            )  # fmt: skip
+        return create_native(
+            store, JobLayout(job), record, open_store(request.to, options.storage_options),
+            open_base=lambda base: open_store(base, options.storage_options), scratch=scratch, **facts,
+        )  # fmt: skip
+
+
+def _emptied(store: Store) -> None:
+    with suppress(StateflowError):  # what stays is named by nothing; an error that led here says more
+        store.delete([entry.path for entry in store.list("")])
 
 
 def _job_of(like: Snapshot | None) -> str:

@@ -26,7 +26,7 @@ from stateflow.checkpoint.layout import (
     savepoint_state_file,
     savepoint_table_file,
 )
-from stateflow.checkpoint.publishing import publish, require_vacant
+from stateflow.checkpoint.publishing import publish, remove_empty, require_vacant
 from stateflow.checkpoint.records import (
     FileRef,
     OperatorState,
@@ -103,6 +103,7 @@ def create_canonical(
         own = _with_own_sources(record, writing.operators, target, place, attempt)
     except BaseException:
         _discard(target, attempt)
+        remove_empty(target)
         raise
     files = {
         file.path: file.size for states in tables.values() for files in states.values() for file in files

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, get_args
+from contextlib import suppress
+from typing import Any, Literal, get_args
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
@@ -44,13 +45,45 @@ def export_state(
     frame = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
     writer = (flat(frame) if format == "csv" else frame).write.mode("overwrite" if overwrite else "error")
     with snapshot.kept(owner, ids, clock, f"export of {operator}.{state}"):
+        folder = _Folder(spark, path)
+        before = folder.files()
         try:
             writer.format(format).options(**({"header": "true"} if format == "csv" else {})).save(path)
         except Exception as error:
             if isinstance(error, AnalysisException) and "PATH_ALREADY_EXISTS" in str(error):
                 raise UsageError(f"{path} exists already: choose another folder, or overwrite it") from None
+            left = folder.files()
+            if before is not None and left is not None and not before & left:
+                folder.delete()  # half of an export: nothing else was there, or is there any more
             raise failed(f"the export to {path} failed", error) from error
     return int(seen.get["rows"])
+
+
+class _Folder:
+    """Where Spark writes to, asked by Spark's own means."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        jvm: Any = spark.sparkContext._jvm
+        self._path = jvm.org.apache.hadoop.fs.Path(path)
+        self._conf = spark._jsparkSession.sessionState().newHadoopConf()
+
+    def files(self) -> set[str] | None:
+        """Names of the data that lie there; None when that cannot be told."""
+        try:
+            system = self._system()
+            if not system.exists(self._path):
+                return set()
+            names = {str(each.getPath().getName()) for each in system.listStatus(self._path)}
+            return {name for name in names if not name.startswith(("_", "."))}
+        except Exception:
+            return None
+
+    def delete(self) -> None:
+        with suppress(Exception):  # what led here says more
+            self._system().delete(self._path, True)
+
+    def _system(self) -> Any:
+        return self._path.getFileSystem(self._conf)
 
 
 def flat(frame: DataFrame) -> DataFrame:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from stateflow import errors
-from stateflow.errors import StateflowError
-from stateflow.spark.failures import translated
+from stateflow.errors import StateflowError, UnavailableError
+from stateflow.spark.failures import DISK_FULL, translated
 
 _TOLD = re.compile(r"stateflow\.errors\.(\w+): (.+)")
 _BATCH = "the batch failed: "
@@ -22,4 +22,6 @@ def failed(what: str, error: Exception) -> StateflowError:
     """The error of a task, or Spark's own words on what could not be done."""
     problem = translated(error)
     text = str(problem)
+    if text.startswith(DISK_FULL):
+        return UnavailableError(f"{what}: {text}")
     return StateflowError(f"{what}: {text.removeprefix(_BATCH)}") if text.startswith(_BATCH) else problem
