@@ -155,7 +155,8 @@ it still does is treated like everything else that followed the restore point. *
     verify = StateflowVerifyOperator(task_id="verify", deep=True, retries=0, **of_job)
     start = TriggerDagRunOperator(
         task_id="start",
-        trigger_dag_id=known["dag_id"],
+        # As a template: a DAG whose dependency is an XCom cannot be serialized by Airflow 3.3.2.
+        trigger_dag_id="{{ ti.xcom_pull('known_job')['dag_id'] }}",
         note="after the recovery {{ run_id }}",
     )
     release = let_go(conn_id, job, "recovery").as_teardown(setups=held)
