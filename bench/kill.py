@@ -80,7 +80,7 @@ def play(number: int, seed: int, kills: int, master: str, folder: Path) -> dict[
     )
     how = moments(chance, [*KINDS, *(["executor"] * 3 if clustered else [])], list(POINTS))
     began, batches = time.monotonic(), 0
-    feed = Feed(inbox, every=4)
+    feed = Feed(inbox, every=15)
     feed.start()
     wrong: list[str] = []
     fenced = 0
