@@ -106,11 +106,11 @@ class Job:
             return this_process(run=self.new_id(), note=note)
         return msgspec.structs.replace(self._acts_as, note=note or self._acts_as.note)
 
-    def done_before(self) -> HistoryLine | None:
-        """The restore or rescale that an earlier try of the same deed has made; see `acts_as`."""
+    def done_before(self, kind: Literal["restore", "rescale"]) -> HistoryLine | None:
+        """What an earlier try of the same deed has made; see `acts_as`."""
         if self._acts_as is None or not self.exists:
             return None
-        return told_of(self.history(), self._acts_as.run)
+        return told_of(self.history(), self._acts_as.run, kind)
 
     def log(self) -> Log:
         """Everything that is known of the job's records."""
@@ -306,6 +306,7 @@ class Job:
             ids=self.new_id,
             clock=self.clock,
             carry_out=self._recovery(),
+            once="rescale",
         )
 
     def delete(self, *, note: str = "", takeover: bool = False) -> Deleted:

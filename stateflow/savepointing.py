@@ -9,14 +9,22 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from stateflow.checkpoint.deeds import pins_of, release_others
 from stateflow.checkpoint.layout import checked_name, default_savepoint
 from stateflow.checkpoint.native import create_native
-from stateflow.checkpoint.pins import list_pins, pinned
+from stateflow.checkpoint.pins import list_pins, pinned, release
 from stateflow.checkpoint.records import Owner, Savepoint
 from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import dispose_savepoint, expired, list_savepoints, unfinished
+from stateflow.checkpoint.savepoints import (
+    dispose_savepoint,
+    expired,
+    list_savepoints,
+    read_savepoint,
+    unfinished,
+)
+from stateflow.checkpoint.store import Store
 from stateflow.config import cache_folder
-from stateflow.errors import NotFoundError, UsageError
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.identity import this_process
 from stateflow.restore.origin import newest_sinks, slot_named
 from stateflow.status import decoded_offsets
@@ -75,6 +83,8 @@ def create_savepoint(
     name = checked_name("savepoint", request.name or f"{request.kind}-{slot}-{job.new_id()[:8]}")
     url = request.to or f"{job.root.rstrip('/')}/{default_savepoint(job.name, name)}"
     target = open_store(url, job.storage_options)
+    if (stands := _made_before(request, target)) is not None:
+        return MadeSavepoint(target.url, stands)
     facts: dict[str, Any] = {
         "name": name,
         "owner": request.owner,
@@ -95,7 +105,8 @@ def create_savepoint(
         ids=job.new_id,
         clock=job.clock,
         reason=f"{request.kind} savepoint {name}",
-    ):
+    ) as mine:
+        release_others(job.store, job.layout, mine)
         if request.kind == "native":
             made = create_native(
                 job.store,
@@ -127,6 +138,26 @@ def create_savepoint(
                 **facts,
             )
     return MadeSavepoint(target.url, made)
+
+
+def _made_before(request: SavepointRequest, target: Store) -> Savepoint | None:
+    """What an earlier try of the same deed has made there. What one that was killed halfway has left is deleted."""
+    job, owner = request.job, request.owner
+    left = pins_of(job.store, job.layout, owner.run)
+    try:
+        stands = read_savepoint(target)
+    except NotFoundError:
+        if left:
+            with suppress(NotFoundError):  # nothing was stored yet
+                dispose_savepoint(target, owner=owner, clock=job.clock)
+        return None
+    except (CorruptError, IncompatibleError):
+        return None  # not ours, then
+    if stands.owner.run != owner.run:
+        return None
+    for pin in left:
+        release(job.store, job.layout, pin.id)
+    return stands
 
 
 def expired_savepoints(job: Job) -> list[str]:

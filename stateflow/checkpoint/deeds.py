@@ -11,22 +11,22 @@ from collections.abc import Iterable
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins, release
-from stateflow.checkpoint.records import Pin, Record
+from stateflow.checkpoint.records import Kind, Pin, Record
 from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.checkpoint.store import Store
 
 EDITS = ("restore", "rescale", "erase")
-"""Kinds of records of which a deed makes one."""
+"""Kinds of records that no run makes. A deed makes one of a kind."""
 
 
-def made_by(log: Log, run: str) -> Record | None:
-    """The edit that the deed has made. Certain for who has claimed the job: nobody else can decide another."""
-    return next((r for r in reversed(log.chain) if r.kind in EDITS and r.owner.run == run), None)
+def made_by(log: Log, run: str, kind: Kind) -> Record | None:
+    """The record that the deed has made. Certain for who has claimed the job: nobody else can decide another."""
+    return next((r for r in reversed(log.chain) if r.kind == kind and r.owner.run == run), None)
 
 
-def told_of(lines: Iterable[HistoryLine], run: str) -> HistoryLine | None:
+def told_of(lines: Iterable[HistoryLine], run: str, kind: Kind) -> HistoryLine | None:
     """The same from a job's history, where it stands when its record has been collected since."""
-    return next((line for line in reversed(list(lines)) if line.kind in EDITS and line.run == run), None)
+    return next((line for line in reversed(list(lines)) if line.kind == kind and line.run == run), None)
 
 
 def pins_of(store: Store, layout: JobLayout, run: str) -> list[Pin]:

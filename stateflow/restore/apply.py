@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stateflow.checkpoint.deeds import release_others
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import pinned
@@ -108,7 +109,8 @@ class RestoreRun:
             ids=_id,
             clock=_micros,
             reason=f"restored into job {self.job.name}",
-        ):
+        ) as mine:
+            release_others(owner.store, owner.layout, mine)
             yield
 
     def _check_sources(self) -> None:
@@ -146,6 +148,7 @@ class RestoreRun:
             commit=sinks.commit,
             retained=request.options.retained_checkpoints,
             claimed_epoch=heart.begin,
+            once="restore",
         )
 
     def _draft(self, writer: Writer) -> Record:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
@@ -135,9 +135,9 @@ class StateflowOperator(BaseOperator):
             f"task {self.task_id!r} was told to end: what it had begun is undone or can be repeated"
         )
 
-    def finished_before(self, job: Job) -> HistoryLine | None:
+    def finished_before(self, job: Job, kind: Literal["restore", "rescale"]) -> HistoryLine | None:
         """The record that an earlier try of this task has made; carried out here, should that have been cut off."""
-        done = job.done_before()
+        done = job.done_before(kind)
         if done is not None:
             self.log.info("an earlier try of this task has made record %d: it is not made again", done.id)
             if done.status == "IN_PROGRESS":

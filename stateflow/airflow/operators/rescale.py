@@ -39,7 +39,7 @@ class StateflowRescaleOperator(StateflowOperator):
             wanted = self.given("parallelism")
             job = self.job_for(context, conf=self.spark_conf())
             self.linked(context)
-            before = self.finished_before(job)
+            before = self.finished_before(job, "rescale")
             slot = before.id if before is not None else job.rescale(wanted, note=self.given("note")).slot
             self.log.info("record %d: the next run of job %s has parallelism %d", slot, job.name, wanted)
             self.linked(context, slot)

@@ -107,7 +107,7 @@ class StateflowRestoreOperator(StateflowOperator):
             job = self.job_for(context, conf=conf)
             self.linked(context)
             dry = self.given("dry_run")
-            if not dry and (before := self.finished_before(job)) is not None:
+            if not dry and (before := self.finished_before(job, "restore")) is not None:
                 return self._told_again(context, before)
             plan = self._plan(context, job, conf)
             self.log.info("%s", plan)
