@@ -1,0 +1,215 @@
+"""Jobs that need somebody are found, told in a sentence each, and sent; well ones make no noise."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from airflow.models.callback import CallbackState
+from airflow.sdk import DAG, AsyncCallback, DeadlineAlert, DeadlineReference, SyncCallback
+from airflow.sdk.execution_time.callback_supervisor import execute_callback
+from airflow.triggers.callback import CallbackTrigger
+
+from stateflow.airflow import StaleJobs
+from stateflow.airflow.staleness import stale_jobs
+from stateflow.errors import NotFoundError, UnavailableError
+from stateflow.job import Job
+from tests.airflow.conftest import Connect
+from tests.airflow.looking import HOUR, aged_job
+
+SENT: list[str] = []
+SEND = f"{__name__}.remember"
+
+
+def remember(message: str) -> None:
+    """What a DeadlineAlert finds by its name."""
+    SENT.append(message)
+
+
+@pytest.fixture(autouse=True)
+def nothing_sent() -> None:
+    SENT.clear()
+
+
+@pytest.fixture
+def root(tmp_path: Path, connect: Connect) -> Path:
+    """Five jobs: one is well, one was drained, and three need somebody."""
+    connect(tmp_path)
+    aged_job(tmp_path, "orders")
+    aged_job(tmp_path, "quiet", ago=5 * HOUR).drained()
+    aged_job(tmp_path, "clicks", ago=5 * HOUR)
+    aged_job(tmp_path, "payments", ended=False, ago=timedelta(minutes=10))
+    blocked = aged_job(tmp_path, "refunds")
+    blocked.batch(carried_out=False)
+    blocked.beat(5, ended=True)
+    return tmp_path
+
+
+def told(**given: Any) -> StaleJobs:
+    return StaleJobs(**{"older_than": "2 hours", "send": remember, **given})
+
+
+def test_those_that_need_somebody_are_found_with_the_next_step(root: Path) -> None:
+    found = {one.job: one for one in stale_jobs(2 * HOUR)}
+    assert {job: one.state for job, one in found.items()} == {
+        "clicks": "stale",
+        "payments": "lost",
+        "refunds": "blocked",
+    }
+    assert "its newest checkpoint is 5 hours old: start its next run" in found["clicks"].reason
+    assert "no sign of life for 10 minutes: start the next run" in found["payments"].reason
+    assert "see `stateflow abandon refunds 4`" in found["refunds"].reason
+
+
+def test_the_bound_decides_what_is_old(root: Path) -> None:
+    assert "clicks" not in {one.job for one in stale_jobs(6 * HOUR)}
+
+
+def test_only_the_jobs_that_are_named_are_looked_at(root: Path) -> None:
+    assert [one.job for one in stale_jobs(2 * HOUR, ["orders", "clicks"])] == ["clicks"]
+
+
+def test_a_job_that_is_not_there_is_told(root: Path) -> None:
+    (found,) = stale_jobs(2 * HOUR, ["ordres"])
+    assert (found.job, found.state) == ("ordres", "missing")
+    assert "there is no job 'ordres'" in found.reason
+    assert "orders" in found.reason
+
+
+def test_a_damaged_job_hides_no_other(root: Path) -> None:
+    (root / "broken").mkdir()
+    (root / "broken" / "job").write_text("no record")
+    found = {one.job: one for one in stale_jobs(2 * HOUR)}
+    assert found["broken"].state == "unreadable"
+    assert found["broken"].reason.startswith("job 'broken' cannot be read: broken/job")
+    assert found["clicks"].state == "stale"
+
+
+def test_a_root_elsewhere_needs_no_connection(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AIRFLOW_CONN_STATEFLOW_DEFAULT")
+    assert [one.job for one in stale_jobs(2 * HOUR, ["clicks"], checkpoint_dir=str(root))] == ["clicks"]
+
+
+def test_a_missing_connection_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(NotFoundError, match="there is no connection 'elsewhere': add it with"):
+        stale_jobs(2 * HOUR, stateflow_conn_id="elsewhere")
+
+
+# The notifier
+
+
+def test_as_the_callback_of_a_task_all_go_out_in_one_message(root: Path) -> None:
+    told()({"ti": None})
+    (message,) = SENT
+    first, *rest = message.splitlines()
+    assert first == "3 jobs need somebody:"
+    assert [line.split("'")[1] for line in rest] == ["clicks", "payments", "refunds"]
+
+
+def test_a_single_one_is_its_sentence(root: Path) -> None:
+    told(jobs=["clicks"])({})
+    assert [stale_jobs(2 * HOUR, ["clicks"])[0].reason] == SENT
+
+
+def test_while_all_are_well_nothing_is_sent(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(jobs=["orders", "quiet"])({})
+    assert SENT == []
+    assert "no job is stale" in capsys.readouterr().out
+
+
+def test_without_a_function_it_is_in_the_log(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told(jobs=["clicks"], send="")({})
+    log = capsys.readouterr().out
+    assert "warning" in log
+    assert "job 'clicks' is stale" in log
+
+
+def test_a_root_that_cannot_be_read_is_worth_a_message(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def glance(job: Job) -> Any:
+        raise UnavailableError("s3://bucket/root cannot be reached")
+
+    monkeypatch.setattr(Job, "glance", glance)
+    told()({})
+    assert SENT == ["whether any job is stale is not known: s3://bucket/root cannot be reached"]
+
+
+def test_what_it_looks_at_may_be_a_template(root: Path) -> None:
+    notifier = told(jobs="{{ params.jobs }}", older_than="{{ params.bound }}")
+    notifier({"params": {"jobs": "orders, clicks", "bound": "2 hours"}})
+    assert len(SENT) == 1
+    assert "job 'clicks'" in SENT[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"older_than": 7}, "StaleJobs: older_than=7 has to be a timedelta"),
+        ({"older_than": "a while"}, "StaleJobs: older_than='a while' 'a while' is not a duration"),
+        ({"jobs": 3}, "StaleJobs: jobs=3 has to be names of jobs"),
+        ({"send": 3}, "StaleJobs: send=3 has to be a function"),
+        ({"stateflow_conn_id": ""}, "StaleJobs: stateflow_conn_id='' names nothing"),
+    ],
+)
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        told(**given)
+
+
+def test_a_function_that_nobody_would_await_is_refused() -> None:
+    async def send(message: str) -> None: ...
+
+    with pytest.raises(TypeError, match="has to be a plain function: nobody awaits it"):
+        told(send=send)
+
+
+# As Airflow calls it for a deadline
+
+
+def deadline(callback: AsyncCallback | SyncCallback) -> DAG:
+    with DAG(
+        "orders",
+        schedule=None,
+        deadline=DeadlineAlert(
+            reference=DeadlineReference.DAGRUN_QUEUED_AT, interval=timedelta(hours=1), callback=callback
+        ),
+    ) as dag:
+        return dag
+
+
+KWARGS = {"older_than": "2 hours", "jobs": ["clicks"], "send": SEND}
+
+
+def test_a_deadline_that_was_missed_calls_it_in_the_triggerer(root: Path) -> None:
+    callback = AsyncCallback(StaleJobs, kwargs=KWARGS)
+    trigger = CallbackTrigger(callback.path, {**callback.kwargs, "context": {"dag_run": {"run_id": "1"}}})
+
+    async def called() -> list[Any]:
+        return [event.payload async for event in trigger.run()]
+
+    payloads = asyncio.run(called())
+    assert payloads[-1]["state"] == CallbackState.SUCCESS, payloads
+    assert len(SENT) == 1
+    assert "job 'clicks' is stale" in SENT[0]
+
+
+def test_or_on_the_executor(root: Path) -> None:
+    callback = SyncCallback(StaleJobs, kwargs=KWARGS)
+    kwargs = {**callback.kwargs, "context": {"dag_run": {"run_id": "1"}}}
+    done = execute_callback(callback.path, kwargs, Path("orders.py"), None, structlog.get_logger())
+    assert done == (True, None)
+    assert len(SENT) == 1
+    assert "job 'clicks' is stale" in SENT[0]
+
+
+@pytest.mark.parametrize("kind", [AsyncCallback, SyncCallback])
+def test_a_dag_with_such_a_deadline_goes_through_airflows_database(kind: Any) -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    document = json.loads(json.dumps(DagSerialization.to_dict(deadline(kind(StaleJobs, kwargs=KWARGS)))))
+    assert "stateflow.airflow.staleness.StaleJobs" in json.dumps(document)
+    assert DagSerialization.from_dict(document).dag_id == "orders"
