@@ -1,0 +1,59 @@
+"""Who may look and who may act, by Airflow's own rules. Every route has one of these; a test counts them.
+
+Airflow leaves a plugin's routes open to everybody. Reading needs access to plugins; acting needs, beside that, the right to
+trigger the very DAG, and a header: the session's cookie comes along with requests of foreign pages too, a header of our own
+does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from airflow.api_fastapi.app import get_auth_manager
+from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
+from airflow.models.dag import DagModel
+from fastapi import Depends, Header, HTTPException
+from sqlalchemy import select
+
+from stateflow_ui.settings import action_dags
+
+HEADER, VALUE = "X-Stateflow-Action", "1"
+
+
+def _header(said: Annotated[str, Header(alias=HEADER)] = "") -> None:
+    if said != VALUE:
+        raise HTTPException(400, f"an action needs the header {HEADER}: {VALUE}")
+
+
+may_read: Callable[..., Any] = requires_access_view(AccessView.PLUGINS)
+may_act: Callable[..., Any] = requires_access_dag(method="POST", access_entity=DagAccessEntity.RUN)
+"""What Airflow's own trigger asks for."""
+
+READING = [Depends(may_read)]
+ACTING = [Depends(may_read), Depends(may_act), Depends(_header)]
+
+
+def known_actions(session: SessionDep, user: GetUserDep) -> dict[str, Any]:
+    """Which DAG each button would trigger, None where there is none that the user may see; whether they may."""
+    wanted = action_dags()
+    manager = get_auth_manager()
+    found = session.scalars(select(DagModel).where(DagModel.dag_id.in_(wanted.values()), ~DagModel.is_stale))
+    seen: dict[str, dict[str, bool]] = {}
+    for dag in found:
+        details = DagDetails(id=dag.dag_id, team_name=DagModel.get_team_name(dag.dag_id, session=session))
+        if manager.is_authorized_dag(method="GET", details=details, user=user):
+            may = manager.is_authorized_dag(
+                method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
+            )
+            seen[dag.dag_id] = {"may": may, "paused": bool(dag.is_paused)}
+    return {
+        "dags": {action: dag_id if dag_id in seen else None for action, dag_id in wanted.items()},
+        "may": {action: seen.get(dag_id, {}).get("may", False) for action, dag_id in wanted.items()},
+        "paused": {action: seen.get(dag_id, {}).get("paused", False) for action, dag_id in wanted.items()},
+    }
+
+
+KnownActionsDep = Annotated[dict[str, Any], Depends(known_actions)]

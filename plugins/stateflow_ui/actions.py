@@ -1,0 +1,106 @@
+"""A button's deed: a DAG run, triggered as Airflow's own API does it, for the user who pressed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from airflow.api_fastapi.common.db.common import SessionDep
+from airflow.api_fastapi.core_api.datamodels.dag_run import TriggerDAGRunPostBody
+from airflow.api_fastapi.core_api.routes.public.dag_run import trigger_dag_run
+from airflow.api_fastapi.core_api.security import GetUserDep
+from airflow.api_fastapi.logging.decorators import action_logging
+from airflow.models.dag import DagModel
+from fastapi import APIRouter, Depends, HTTPException, Request
+
+from stateflow_ui.access import ACTING
+from stateflow_ui.settings import base_path
+
+MOST_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    conf: dict[str, Any]
+    note: str | None
+
+
+async def asked(request: Request) -> Asked:
+    """Read by hand: FastAPI would look at a body before it looks at who sends it."""
+    body = await request.body()
+    if len(body) > MOST_BYTES:
+        raise HTTPException(413, f"the body has {len(body)} bytes: a form has {MOST_BYTES} at most")
+    try:
+        found = json.loads(body)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or not set(found) <= {"conf", "note"}:
+        raise HTTPException(
+            422, 'the body has to be a JSON object: {"conf": {...}}, with a "note" if you like'
+        )
+    conf, note = found.get("conf", {}), found.get("note")
+    if not isinstance(conf, dict):
+        raise HTTPException(422, '"conf" has to be an object: the fields of the DAG\'s form')
+    if not (note is None or isinstance(note, str)):
+        raise HTTPException(422, '"note" has to be a text')
+    return Asked(conf, note or None)
+
+
+router = APIRouter()
+
+
+@router.post(
+    "/api/actions/{dag_id}",
+    dependencies=[*ACTING, Depends(asked), Depends(action_logging("trigger_dag_run"))],
+)
+def act(
+    dag_id: str,
+    what: Annotated[Asked, Depends(asked)],
+    request: Request,
+    user: GetUserDep,
+    session: SessionDep,
+) -> dict[str, str]:
+    """Triggers the DAG; the run says the rest."""
+    dag = session.get(DagModel, dag_id)
+    if dag is None or dag.is_stale:
+        raise HTTPException(
+            404,
+            f"there is no DAG {dag_id!r} in Airflow (any more): copy it into the DAGs folder, or name another one",
+        )
+    if dag.is_paused:
+        # A run would be made and wait: and do its deed on the day when somebody turns the DAG on.
+        raise HTTPException(
+            409, f"DAG {dag_id!r} is paused, so nothing would happen: turn it on in Airflow first"
+        )
+    try:
+        run = trigger_dag_run(
+            dag_id=dag_id,
+            body=TriggerDAGRunPostBody(logical_date=None, conf=what.conf, note=what.note),
+            dag_bag=request.app.state.dag_bag,
+            user=user,
+            session=session,
+            request=request,
+        )
+    except HTTPException as error:
+        raise HTTPException(error.status_code, first_sentence(error.detail)) from error
+    # Its annotation says what FastAPI makes of the run, not what it returns.
+    run_id: str = getattr(run, "run_id", None) or run.dag_run_id
+    return {
+        "dag_id": dag_id,
+        "run_id": run_id,
+        "url": f"{base_path()}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}",
+    }
+
+
+def first_sentence(detail: Any) -> str:
+    """What a person can mend, without the schema that follows it."""
+    if isinstance(detail, dict):
+        detail = detail.get("message") or detail.get("reason") or ""
+    text = str(detail).strip()
+    return (
+        text.splitlines()[0].rstrip()
+        if text
+        else "Airflow refused without saying why: see the API server's log"
+    )

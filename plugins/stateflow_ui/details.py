@@ -1,0 +1,201 @@
+"""What the pages are told of one checkpoint, of the history as a graph, of savepoints and of storage. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from stateflow.checkpoint.records import OperatorState, Outcome, Record, SourceState
+from stateflow.checkpoint.savepoints import Listed, expired, wanted
+from stateflow.checkpoint.statistics import HistoryLine
+from stateflow.status import decoded_offsets, owner_document, position_of
+from stateflow_ui.documents import acts, masked, millis
+from stateflow_ui.observe import JobFacts
+from stateflow_ui.storage import Amount, StorageFacts
+
+MOST_SPANS, MOST_ACTS = 500, 100
+
+
+def checkpoint(
+    facts: JobFacts, line: HistoryLine, found: tuple[Record, Outcome | None] | None
+) -> dict[str, Any]:
+    """One record; of one that was collected only its line is left."""
+    document = facts.lines.document(line)
+    shown: dict[str, Any] = {
+        "line": document,
+        "collected": found is None,
+        "tags": sorted(name for name, slot in facts.status.tags.items() if slot == line.id),
+        "head": facts.status.head == line.id,
+        "operators": [],
+        "sources": [],
+        "sinks": [
+            {"uid": uid, "kind": "", "target": "", "rows": None, "prev": None, "outcome": outcome}
+            for uid, outcome in document["sinks"].items()
+        ],
+        "owner": {},
+        "statistics": document["metrics"],
+        "parameters": {},
+        "versions": {},
+    }
+    if found is None:
+        return shown
+    record, outcome = found
+    return {
+        **shown,
+        "operators": [operator(uid, state) for uid, state in record.operators.items()],
+        "sources": [source(uid, state) for uid, state in record.sources.items()],
+        "sinks": _sinks(record, outcome),
+        "owner": owner_document(record.owner),
+        "statistics": {**record.statistics, **(outcome.statistics if outcome else {})},
+        "parameters": masked(dict(record.parameters)),
+        "versions": dict(record.versions),
+    }
+
+
+def operator(uid: str, state: OperatorState) -> dict[str, Any]:
+    shards = [
+        {
+            "subtask": subtask,
+            "first": shard.first,
+            "last": shard.last,
+            "entries": shard.entries,
+            "bytes": shard.bytes,
+            "files": len(shard.files),
+            "backend": shard.backend,
+            "host": state.hosts[subtask] if subtask < len(state.hosts) else "",
+        }
+        for subtask, owned in enumerate(state.shards)
+        for shard in owned
+    ]
+    return {
+        "uid": uid,
+        "key": ", ".join(f"{name} {kind}" for name, kind in state.key),
+        "parallelism": len(state.assignment),
+        "max_parallelism": state.max_parallelism,
+        "states": [
+            {
+                "name": name,
+                "kind": schema.kind,
+                "type": f"{schema.map_key} -> {schema.value}" if schema.map_key else schema.value,
+                "ttl": millis(schema.ttl),
+                "queryable": schema.queryable,
+            }
+            for name, schema in state.states.items()
+        ]
+        + [
+            {"name": name, "kind": held.kind, "type": held.schema, "ttl": None, "queryable": False}
+            for name, held in state.operator_states.items()
+        ],
+        "shards": shards,
+        "key_groups": key_groups(state),
+    }
+
+
+def key_groups(state: OperatorState) -> list[int]:
+    """Bytes per key group. A shard does not know them one by one: its bytes are spread evenly over its range."""
+    found = [0.0] * state.max_parallelism
+    for owned in state.shards:
+        for shard in owned:
+            first, last = max(0, shard.first), min(state.max_parallelism - 1, shard.last)
+            for group in range(first, last + 1):
+                found[group] += shard.bytes / (last - first + 1)
+    return [round(value) for value in found]
+
+
+def source(uid: str, state: SourceState) -> dict[str, Any]:
+    return {
+        "uid": uid,
+        "kind": state.kind,
+        "position": position_of(state),
+        "offsets": decoded_offsets(state),
+        "event_time": millis(state.event_time),
+        "active": millis(state.active),
+    }
+
+
+def _sinks(record: Record, outcome: Outcome | None) -> list[dict[str, Any]]:
+    became = dict(outcome.sinks) if outcome else {}
+    return [
+        {
+            "uid": uid,
+            "kind": prepared.kind,
+            "target": prepared.target,
+            "rows": prepared.rows,
+            "prev": prepared.prev,
+            "outcome": became.get(uid, "pending" if outcome is None else "none"),
+        }
+        for uid, prepared in record.sinks.items()
+    ]
+
+
+def graph(facts: JobFacts, listed: Sequence[tuple[str, Listed]], now: int) -> dict[str, Any]:
+    """The history as a graph of commits, newest first, and what people did."""
+    spans = facts.spans
+    return {
+        "spans": [asdict(span) for span in spans[:MOST_SPANS]],
+        "more": len(spans) > MOST_SPANS,
+        "tags": facts.status.tags,
+        "savepoints": savepoints(facts.status.root, listed, now),
+        "head": facts.status.head,
+        "audit": acts(facts.audit[:MOST_ACTS]),
+        "partial": not facts.whole,
+    }
+
+
+def savepoints(root: str, listed: Sequence[tuple[str, Listed]], now: int) -> list[dict[str, Any]]:
+    """Newest first. One that cannot be read says so."""
+    found = [_savepoint(f"{root.rstrip('/')}/{path}", each, now) for path, each in listed]
+    return sorted(found, key=lambda each: (each["at"] or 0, each["url"]), reverse=True)
+
+
+def _savepoint(url: str, listed: Listed, now: int) -> dict[str, Any]:
+    made = listed.savepoint
+    claimed = listed.claim.name if listed.claim is not None else None
+    if made is None:
+        return {
+            **dict.fromkeys(("kind", "checkpoint", "at", "bytes", "files", "expires")),
+            "url": url,
+            "name": url.rpartition("/")[2],
+            "note": "",
+            "by": {},
+            "claimed_by": claimed,
+            "expired": False,
+            "problem": listed.problem,
+        }
+    parts = {(each.path, each.offset, each.name if each.data else ""): each.size for each in wanted(made)}
+    return {
+        "url": url,
+        "name": url.rpartition("/")[2],
+        "kind": made.kind,
+        "checkpoint": made.record.slot,
+        "at": millis(made.at),
+        "bytes": sum(parts.values()),
+        "files": len({path for path, _, _ in parts if path}),
+        "expires": millis(made.expires),
+        "note": made.note,
+        "by": owner_document(made.owner),
+        "claimed_by": claimed,
+        "expired": expired(made, now),
+        "problem": None,
+    }
+
+
+def storage(facts: StorageFacts) -> dict[str, Any]:
+    freed: Mapping[str, Amount] = facts.freed
+    return {
+        "retained": facts.retained,
+        "kept": {
+            "checkpoints": facts.kept_checkpoints,
+            "files": facts.kept.files,
+            "bytes": facts.kept.bytes,
+        },
+        "roots": facts.roots,
+        "freed": [
+            {"reason": reason, "files": amount.files, "bytes": amount.bytes}
+            for reason, amount in sorted(freed.items())
+        ],
+        "freed_records": facts.freed_records,
+        "elsewhere": {"files": facts.elsewhere.files, "bytes": facts.elsewhere.bytes},
+        "total_bytes": facts.kept.bytes + sum(amount.bytes for amount in freed.values()),
+    }

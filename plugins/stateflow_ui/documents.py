@@ -1,0 +1,210 @@
+"""What the pages are told of jobs: times are milliseconds since 1970, sizes are bytes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from stateflow.checkpoint.records import END_OF_TIME
+from stateflow.checkpoint.statistics import HistoryLine, summary
+from stateflow.errors import StateflowError
+from stateflow.health import Health, health_of
+from stateflow.status import JobStatus, summary_document
+from stateflow_ui.catalog import JobState, RootState
+from stateflow_ui.charts import percentiles, rate, recent
+from stateflow_ui.kept import Known
+from stateflow_ui.lines import of_dag_run, plain
+from stateflow_ui.observe import JobFacts
+from stateflow_ui.settings import StaleAfter
+
+RECENT = 50
+_RATE_OVER = 10
+_TIMES = ("created_at", "heartbeat_at", "head_at", "last_checkpoint_at", "looked_at", "watermark")
+
+
+def overview(
+    roots: Sequence[RootState], jobs: Sequence[JobState], now: int, stale: StaleAfter, dag_run: str = ""
+) -> dict[str, Any]:
+    """All jobs, or with `dag_run` (`DAG` or `DAG/RUN`) those that it wrote a record of. `now` is microseconds."""
+    shown = [job for job in jobs if not dag_run or _written_by(job.facts.value, dag_run)]
+    return {
+        "now": now // 1000,
+        "roots": [
+            {"conn_id": root.conn_id, "root": root.root, "error": root.error or None, "read": root.read}
+            for root in roots
+        ],
+        "jobs": [_row(job, now, stale) for job in shown],
+        "problem": stale.problem or None,
+    }
+
+
+def _written_by(facts: JobFacts | None, dag_run: str) -> bool:
+    if facts is None:
+        return False
+    lines = (line.dag_run for line in reversed(facts.lines.held))
+    return any(of_dag_run(written, dag_run) for written in (facts.status.owner.get("dag_run", ""), *lines))
+
+
+def _row(job: JobState, now: int, stale: StaleAfter) -> dict[str, Any]:
+    facts = job.facts.value
+    if facts is None:
+        return _unread(job, job.facts)
+    status = facts.status
+    health = judged(facts, now, stale)
+    last = facts.lines.checkpoints[-1] if facts.lines.checkpoints else None
+    return {
+        "conn_id": job.conn_id,
+        "job": job.name,
+        "status": status.status,
+        "health": health.state,
+        "reason": health.reason,
+        "head": status.head,
+        "last_checkpoint_at": millis(status.last_checkpoint_at),
+        "last_duration": last.end_to_end_duration if last else None,
+        "age": None if health.age is None else health.age // 1000,
+        "fresh_at": millis(health.fresh_at),
+        "lag": lag(status, now),
+        "lag_unit": "ms",
+        "watermark": millis(status.watermark),
+        "state_size": status.state_size,
+        "num_files": status.num_files,
+        "running": status.status == "RUNNING",
+        "epoch": status.epoch,
+        "dag_run": status.owner.get("dag_run") or None,
+        "task": status.owner.get("task") or None,
+        "pending": status.pending,
+        "rows_per_second": rate(facts.lines.checkpoints[-_RATE_OVER:])
+        if status.status == "RUNNING"
+        else None,
+        "outcome": outcome(facts),
+        "recent": recent(facts.lines, RECENT),
+        "as_of": facts.as_of // 1000,
+        "error": _sentence(job.facts.error),
+    }
+
+
+def _unread(job: JobState, known: Known[JobFacts]) -> dict[str, Any]:
+    """A job that is listed and of which nothing is known: it could not be read, or not yet."""
+    failed = known.error is not None
+    return {
+        "conn_id": job.conn_id,
+        "job": job.name,
+        "status": "UNREADABLE" if failed else "READING",
+        "health": "blocked" if failed else "new",
+        "reason": _sentence(known.error) or f"job {job.name!r} is being read",
+        **dict.fromkeys(
+            (
+                *("head", "last_checkpoint_at", "last_duration", "age", "fresh_at", "lag", "watermark"),
+                *(
+                    "state_size",
+                    "num_files",
+                    "epoch",
+                    "dag_run",
+                    "task",
+                    "rows_per_second",
+                    "outcome",
+                    "as_of",
+                ),
+            )
+        ),
+        "lag_unit": "ms",
+        "running": False,
+        "pending": [],
+        "recent": {"t": [], "duration": [], "full": []},
+        "error": _sentence(known.error),
+    }
+
+
+def job(facts: JobFacts, now: int, stale: StaleAfter, error: str) -> dict[str, Any]:
+    """One job; the caller adds what the user may do with it."""
+    found = judged(facts, now, stale)
+    return {
+        "now": now // 1000,
+        "as_of": facts.as_of // 1000,
+        "partial": not facts.whole,
+        "error": error or _unreadable(facts),
+        "health": found.state,
+        "reason": found.reason,
+        "age": None if found.age is None else found.age // 1000,
+        "fresh_at": millis(found.fresh_at),
+        "lag": lag(facts.status, now),
+        "lag_unit": "ms",
+        "outcome": outcome(facts),
+        "status": status_document(facts.status),
+        "summary": summary_document(summary(facts.lines.held)),
+        "percentiles": percentiles(facts.lines.columns),
+    }
+
+
+def status_document(status: JobStatus) -> dict[str, Any]:
+    found = asdict(status)
+    for name in _TIMES:
+        found[name] = millis(found[name])
+    for source in found["sources"]:
+        source["event_time"] = millis(source["event_time"])
+    for pin in found["pins"]:
+        pin["at"] = millis(pin["at"])
+    if "at" in found["progress"]:
+        found["progress"]["at"] = millis(found["progress"]["at"])
+    found["parameters"] = masked(found["parameters"])
+    return found
+
+
+def masked(parameters: dict[str, str]) -> dict[str, str]:
+    """Parameters of a pipeline, without what Airflow takes for a secret by its name or knows to be one."""
+    from airflow.sdk._shared.secrets_masker import redact
+
+    return {name: str(redact(value, name)) for name, value in parameters.items()}
+
+
+def judged(facts: JobFacts, now: int, stale: StaleAfter) -> Health:
+    # Whether it runs was seen when it was read; only its age grows by itself.
+    return health_of(facts.status, max(now, facts.as_of), stale.of(facts.name))
+
+
+def lag(status: JobStatus, now: int) -> int | None:
+    """How far event time is behind the clock: Flink's currentEventTimeLag, in milliseconds."""
+    if status.watermark is None or status.watermark >= END_OF_TIME:
+        return None
+    return (now - status.watermark) // 1000
+
+
+def outcome(facts: JobFacts) -> dict[str, Any] | None:
+    """How the newest run ended, when it has said so."""
+    beat = facts.heartbeat
+    if beat is None or not beat.ended or beat.outcome is None:
+        return None
+    said = beat.outcome
+    return {
+        **{name: getattr(said, name) for name in said.__struct_fields__ if name != "format"},
+        "at": beat.at // 1000,
+    }
+
+
+def history(facts: JobFacts, before: int | None, limit: int, kind: str, dag_run: str) -> dict[str, Any]:
+    lines, following = facts.lines.page(before, limit, kind, dag_run)
+    return {
+        "lines": [facts.lines.document(line) for line in lines],
+        "total": len(facts.lines.held),
+        "next": following,
+        "partial": not facts.whole,
+    }
+
+
+def acts(lines: Sequence[HistoryLine]) -> list[dict[str, Any]]:
+    return [plain(line) for line in lines]
+
+
+def millis(micros: int | None) -> int | None:
+    return None if micros is None else micros // 1000
+
+
+def _unreadable(facts: JobFacts) -> str | None:
+    if not facts.unreadable:
+        return None
+    return f"{facts.unreadable[0]} cannot be read: run `stateflow verify {facts.name}`"
+
+
+def _sentence(error: StateflowError | None) -> str | None:
+    return str(error) if error is not None else None

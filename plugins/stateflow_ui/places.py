@@ -1,0 +1,115 @@
+"""The checkpoint roots that the pages show: those of all connections of type `stateflow`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from airflow.models.connection import Connection
+from airflow.utils.session import create_session
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
+
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.store import Store
+from stateflow.errors import StateflowError, UnavailableError
+from stateflow_ui.settings import named_connections
+
+CONN_TYPE, DEFAULT = "stateflow", "stateflow_default"
+_VARIABLE = "AIRFLOW_CONN_"
+_PATIENCE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One connection, and the root that it names."""
+
+    conn_id: str
+    root: str
+    """As it may be shown."""
+    url: str = field(default="", repr=False)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """For the store's client and nothing else: never in an answer."""
+    heartbeat_timeout: float = _PATIENCE
+    problem: str = ""
+    """Why there is no root, in one sentence."""
+
+    def store(self) -> Store:
+        # Nothing is decided by what is read here, so it need not be on disk: a reader of many records would wait for
+        # the disk at each.
+        return open_store(self.url, self.storage_options, fsync=False)
+
+
+def read_places() -> list[Place]:
+    """Asks Airflow's database and the environment; what a secrets backend holds has to be named."""
+    try:
+        with create_session(scoped=False) as session:
+            stored = list(
+                session.scalars(select(Connection.conn_id).where(Connection.conn_type == CONN_TYPE))
+            )
+    except SQLAlchemyError as error:
+        raise UnavailableError(
+            f"Airflow's database did not tell its connections ({type(error).__name__}): see the API server's log"
+        ) from error
+    named = named_connections()
+    wanted = dict.fromkeys([*sorted(stored), *in_environment(os.environ), *named])
+    places = [place_of(conn_id) for conn_id in wanted]
+    if DEFAULT not in wanted:
+        default = place_of(DEFAULT)
+        # It need not exist; nobody has named it.
+        places += [default] if not default.problem else []
+    return sorted(places, key=lambda place: (place.conn_id != DEFAULT, place.conn_id))
+
+
+def in_environment(environment: Mapping[str, str]) -> list[str]:
+    """Connections of this type that environment variables define, by the ids that Airflow gives them."""
+    found = []
+    for variable, value in sorted(environment.items()):
+        conn_id = variable.removeprefix(_VARIABLE).lower()
+        # Two underscores begin a team's own connections.
+        if not variable.startswith(_VARIABLE) or conn_id.startswith("_"):
+            continue
+        try:
+            connection = (
+                Connection.from_json(value, conn_id=conn_id)
+                if value.lstrip().startswith("{")
+                else Connection(conn_id=conn_id, uri=value)
+            )
+        except Exception:  # whatever is wrong with it, its value must not be repeated
+            continue
+        if connection.conn_type == CONN_TYPE:
+            found.append(conn_id)
+    return found
+
+
+def place_of(conn_id: str) -> Place:
+    """The root of a connection, or why it has none."""
+    from stateflow.airflow.connection import StateflowHook
+
+    hook = StateflowHook(conn_id)
+    root = ""
+    try:
+        root = shown(hook.root)
+        place = Place(
+            conn_id, root, hook.root, hook.storage_options, hook.options().heartbeat_timeout.total_seconds()
+        )
+        return Place(conn_id, place.store().url, place.url, place.storage_options, place.heartbeat_timeout)
+    except StateflowError as error:
+        return Place(conn_id, root, problem=str(error))
+    except Exception as error:
+        # What the secrets backend says may hold more than its kind should tell.
+        return Place(
+            conn_id,
+            root,
+            problem=f"connection {conn_id!r} could not be read ({type(error).__name__}): check it in Airflow's connections",
+        )
+
+
+def shown(root: str) -> str:
+    """A root as it may be seen: whatever looks like a user, a password or a query is left out."""
+    if "://" not in root:
+        return root
+    parts = urlsplit(root)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -1,0 +1,152 @@
+"""What the pages ask. Nothing here reads a store: the catalog knows, or says that it does not know yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import PlainTextResponse, Response
+
+from stateflow.errors import NotFoundError
+from stateflow.job import COLLECTED_RETAINED
+from stateflow_ui import details, documents, metrics
+from stateflow_ui.access import READING, KnownActionsDep
+from stateflow_ui.answers import HEADERS, answer
+from stateflow_ui.catalog import Catalog
+from stateflow_ui.charts import timeline as timeline_columns
+from stateflow_ui.settings import stale_after
+
+router = APIRouter(dependencies=READING)
+
+JOB = "/api/jobs/{conn_id}/{job}"
+Name = Annotated[str, Path(max_length=250)]
+Slot = Annotated[int, Path(ge=1, le=1 << 53)]
+Millis = Annotated[int | None, Query(ge=0, le=1 << 53)]
+Text = Annotated[str, Query(max_length=250)]
+
+
+@router.get("/api/jobs")
+async def all_jobs(request: Request, dag_id: Text = "", run_id: Text = "") -> Response:
+    """All roots and jobs; with `dag_id` (and `run_id`) the jobs of which that DAG (run) wrote a record."""
+    catalog = _catalog(request)
+    roots, jobs = await catalog.overview()
+    return await _answered(
+        request,
+        lambda: documents.overview(roots, jobs, catalog.clock(), stale_after(), _dag_run(dag_id, run_id)),
+    )
+
+
+@router.get(JOB)
+async def one_job(request: Request, conn_id: Name, job: Name, actions: KnownActionsDep) -> Response:
+    """A job's status, summary and percentiles, and what the user may do with it."""
+    catalog = _catalog(request)
+    facts = await catalog.job(conn_id, job)
+    error = catalog.error_of(conn_id, job)
+    return await _answered(
+        request, lambda: {**documents.job(facts, catalog.clock(), stale_after(), error), **actions}
+    )
+
+
+@router.get(JOB + "/timeline")
+async def timeline(
+    request: Request,
+    conn_id: Name,
+    job: Name,
+    points: Annotated[int, Query(ge=10, le=5000)] = 600,
+    since: Millis = None,
+    until: Millis = None,
+) -> Response:
+    """Columns for charts, thinned so that no peak is lost; `since` and `until` zoom in."""
+    facts = await _catalog(request).job(conn_id, job)
+    return await _answered(
+        request, lambda: {**timeline_columns(facts.lines, points, since, until), "partial": not facts.whole}
+    )
+
+
+@router.get(JOB + "/history")
+async def history(
+    request: Request,
+    conn_id: Name,
+    job: Name,
+    before: Annotated[int | None, Query(ge=1, le=1 << 53)] = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    kind: Annotated[str, Query(pattern="^(|checkpoint|fence|restore|rescale|erase)$")] = "",
+    dag_id: Text = "",
+    run_id: Text = "",
+) -> Response:
+    """Lines, newest first; the next page is asked for with `before` set to `next`."""
+    facts = await _catalog(request).job(conn_id, job)
+    return await _answered(
+        request, lambda: documents.history(facts, before, limit, kind, _dag_run(dag_id, run_id))
+    )
+
+
+@router.get(JOB + "/checkpoints/{slot}")
+async def checkpoint(request: Request, conn_id: Name, job: Name, slot: Slot) -> Response:
+    """One record: operators, states, shards and key groups, sources and sinks."""
+    facts, found = await _catalog(request).checkpoint(conn_id, job, slot)
+    line = facts.lines.find(slot)
+    if line is None:
+        raise NotFoundError(
+            f"job {job!r} has no checkpoint {slot}"
+            + ("" if facts.whole else " among those that have been read so far: ask again in a moment")
+        )
+    return await _answered(request, lambda: details.checkpoint(facts, line, found))
+
+
+@router.get(JOB + "/graph")
+async def graph(request: Request, conn_id: Name, job: Name) -> Response:
+    """The history as a graph of timelines, tags, savepoints, and what people did."""
+    catalog = _catalog(request)
+    facts = await catalog.job(conn_id, job)
+    listed = await catalog.savepoints(conn_id, job)
+    return await _answered(request, lambda: details.graph(facts, listed, catalog.clock()))
+
+
+@router.get(JOB + "/savepoints")
+async def savepoints(request: Request, conn_id: Name, job: Name) -> Response:
+    """Savepoints in the default place of the root."""
+    catalog = _catalog(request)
+    facts = await catalog.job(conn_id, job)
+    listed = await catalog.savepoints(conn_id, job)
+    return await _answered(
+        request, lambda: {"savepoints": details.savepoints(facts.status.root, listed, catalog.clock())}
+    )
+
+
+@router.get(JOB + "/storage")
+async def storage(
+    request: Request,
+    conn_id: Name,
+    job: Name,
+    retained: Annotated[int, Query(ge=1, le=100_000)] = COLLECTED_RETAINED,
+) -> Response:
+    """What the job stores, and what a clean-up that keeps so many checkpoints would free."""
+    found = await _catalog(request).storage(conn_id, job, retained)
+    return await _answered(request, lambda: details.storage(found))
+
+
+@router.get("/metrics")
+async def prometheus(request: Request) -> Response:
+    """All jobs in Prometheus' text format."""
+    catalog = _catalog(request)
+    roots, jobs = await catalog.overview()
+    text = await run_in_threadpool(metrics.page, roots, jobs, catalog.clock(), stale_after())
+    return PlainTextResponse(text, media_type=metrics.CONTENT_TYPE, headers=HEADERS)
+
+
+def _catalog(request: Request) -> Catalog:
+    catalog: Catalog = request.app.state.catalog
+    return catalog
+
+
+async def _answered(request: Request, document: Callable[[], Any]) -> Response:
+    """Made in a thread: a large answer must not hold up everybody else's."""
+    return await run_in_threadpool(lambda: answer(request, document()))
+
+
+def _dag_run(dag_id: str, run_id: str) -> str:
+    """As records note it."""
+    return f"{dag_id}/{run_id}" if dag_id and run_id else dag_id
