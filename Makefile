@@ -29,7 +29,7 @@ format: setup ## ruff: fix and format
 	@$(RUN) -m ruff format .
 
 types: setup ## mypy --strict
-	@$(RUN) -m mypy --strict -p stateflow
+	@$(RUN) -m mypy --strict -p stateflow -p stateflow_ui
 
 bench: setup ## side-by-side benchmarks, the full set
 	@$(RUN) -m bench
