@@ -3,9 +3,10 @@ PYTHON ?= $(shell for p in python3.11 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && { command -v $$p; break; }; done)
 RUN := .venv/bin/python
 TESTS ?=
+PORT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format types bench bench-quick kill-long azurite lock clean
+.PHONY: help setup demo demo-check demo-spark test lint format types bench bench-quick kill-long azurite lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -14,8 +15,14 @@ setup: ## virtual environment, locked packages, Java if needed, Spark's jars
 	@test -n "$(PYTHON)" || { echo "make: Python 3.11 was not found: install it or run make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@$(PYTHON) scripts/bootstrap.py
 
-demo: setup ## a pipeline that runs, carries on, is killed and recovers before your eyes
-	@$(RUN) -m stateflow.demo
+demo: setup ## Airflow here: a run, a savepoint, a crash and a recovery, and then it is yours; PORT=8080
+	@$(RUN) -m stateflow.demo $(if $(PORT),--port $(PORT))
+
+demo-check: setup ## the same, and then a verdict
+	@$(RUN) -m stateflow.demo --check $(if $(PORT),--port $(PORT))
+
+demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery on the command line
+	@$(RUN) -m stateflow.demo.spark
 
 test: setup ## the whole test suite; TESTS=tests/state for a part of it
 	@$(RUN) -m pytest -q --durations=15 -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)

@@ -13,8 +13,8 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from stateflow.cli.main import app
-from stateflow.demo.__main__ import PIPELINE, Demo
-from stateflow.demo.runs import Command
+from stateflow.demo.spark import PIPELINE, Demo
+from stateflow.demo.spark_runs import Command
 from stateflow.demo.table import Orders, compared, read
 
 ROWS = 300

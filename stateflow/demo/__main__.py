@@ -1,162 +1,118 @@
-"""The story that `make demo` tells."""
+"""`make demo`: Airflow on this machine, a story told through its REST API, and then it is yours until Ctrl-C.
+
+`make demo-check` ends after the story, with exit code 0 when the totals are right.
+"""
 
 from __future__ import annotations
 
+import argparse
+import fcntl
 import shutil
+import signal
 import sys
-import time
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 
-import stateflow
 from stateflow.config import cache_folder
-from stateflow.demo.runs import Command, short
-from stateflow.demo.table import Orders, compared
+from stateflow.demo.story import Story
+from stateflow.errors import BusyError, StateflowError
 
-FIRST, MORE, LAST = (2, 4_000), (1, 4_000), (5, 4_000)
-"""Files of new orders before each run, and orders in a file. A batch takes one file."""
-PIPELINE = Path(stateflow.__file__).parents[1] / "examples" / "orders.py"
-
-
-class Demo:
-    """Four runs of one pipeline; the third does not end well."""
-
-    def __init__(self, folder: Path, console: Console) -> None:
-        self.folder = folder
-        self.console = console
-        self.command = Command(folder)
-        self.orders = Orders(folder / "orders")
-        self.totals = folder / "totals"
-        self.run = [
-            "run",
-            f"{short(folder / 'orders.py')}:orders",
-            "-p",
-            f"input={short(folder / 'orders')}",
-            "-p",
-            f"output={short(self.totals)}",
-            "--master",
-            "local[2]",
-        ]
-
-    def play(self) -> bool:
-        """All of it; whether the totals are right in the end."""
-        began = time.perf_counter()
-        shutil.copy(PIPELINE, self.folder / "orders.py")
-        self._first_run()
-        self._second_run()
-        self._killed_run()
-        self._recovery()
-        right = self._verdict()
-        self.console.print(f"[dim]{time.perf_counter() - began:.0f} s in all[/]")
-        self._next()
-        return right
-
-    def _first_run(self) -> None:
-        self._title("1  A first run")
-        count = self.orders.add(*FIRST)
-        self._say(
-            f"{count:,} orders lie in a Delta table. The pipeline keeps a total per user in RocksDB and appends the new "
-            "totals to another table. It takes one checkpoint per micro-batch and ends when the input is used up."
-        )
-        self._call(*self.run)
-        self._checkpoints()
-
-    def _second_run(self) -> None:
-        self._title("2  More orders, another run")
-        count = self.orders.add(*MORE)
-        self._say(
-            f"Now there are {count:,}. A new process carries on from the last checkpoint: old orders are not read again."
-        )
-        self._call(*self.run)
-
-    def _killed_run(self) -> None:
-        self._title("3  kill -9 in the middle of a batch")
-        count = self.orders.add(*LAST)
-        self._say(
-            f"{count:,} orders. After two batches of this run, while the third is under way, the driver, its JVM and its "
-            "workers get SIGKILL: no goodbye, no clean-up."
-        )
-        self._shown(*self.run)
-        taken = self.command.killed_in_a_batch(*self.run, batches=2, pause=0.4)
-        if not taken:
-            raise SystemExit("demo: the third run ended before it could be killed; its message is above")
-        self.console.print(f"[bold red]killed[/] after checkpoint {taken[-1]}")
-        self._checkpoints()
-
-    def _recovery(self) -> None:
-        self._title("4  Recovery")
-        self._say(
-            "The next run sees that the old one's heart has stopped, fences it, carries out what it had decided and not "
-            "delivered, if anything, and goes on from there."
-        )
-        self._call(*self.run)
-        self._checkpoints()
-
-    def _verdict(self) -> bool:
-        self._title("Is it right?")
-        verdict = compared(self.orders.folder, self.totals)
-        self._say(
-            f"One pass over all {verdict.orders:,} orders, without Spark, gives {verdict.users} users and "
-            f"{verdict.amount:,.2f} in all."
-        )
-        if verdict.right:
-            self.console.print("[bold green]Every total is the same, and no row was delivered twice.[/]")
-        else:
-            self.console.print(
-                f"[bold red]{len(verdict.wrong)} users have another total, {verdict.doubled} rows are doubled.[/]"
-            )
-        return verdict.right
-
-    def suggestions(self) -> list[list[str]]:
-        """Commands that work on what is left behind."""
-        return [
-            ["show", "orders"],
-            ["checkpoints", "orders", "-o", "json"],
-            ["verify", "orders", "--deep"],
-            ["gc", "orders"],
-            ["check", *self.run[1:6]],
-            self.run,
-        ]
-
-    def _next(self) -> None:
-        self._title("Try this next")
-        for arguments in self.suggestions():
-            text = self.command.text(*arguments)
-            self.console.print(f"  {text}", markup=False, soft_wrap=True, highlight=False)
-
-    def _call(self, *arguments: str) -> None:
-        self._shown(*arguments)
-        if code := self.command.call(*arguments):
-            raise SystemExit(f"demo: the command ended with exit code {code}; its message is above")
-
-    def _checkpoints(self) -> None:
-        self._call("checkpoints", "orders", "--limit", "8")
-
-    def _shown(self, *arguments: str) -> None:
-        self.console.print(
-            f"[dim]$ {self.command.text(*arguments)}[/]".replace("local[2]", r"local\[2]"), soft_wrap=True
-        )
-
-    def _title(self, text: str) -> None:
-        self.console.print()
-        self.console.rule(f"[bold]{text}", align="left")
-
-    def _say(self, text: str) -> None:
-        self.console.print(text, highlight=False)
+PORT = 8080
+ORDERS_EVERY = 60.0
+"""Seconds between new orders while the demo is yours."""
 
 
-def main() -> int:
-    folder = cache_folder() / "demo"
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    # Line by line, so that what the commands print comes in between where it belongs.
+def main(arguments: list[str] | None = None) -> int:
+    given = _arguments(arguments)
+    # `kill` ends it as Ctrl-C does, and takes Airflow along.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    console = Console(highlight=False)
+    folder = cache_folder() / "demo"
     try:
-        return 0 if Demo(folder, Console(highlight=False)).play() else 1
+        with alone(folder):
+            return tell(folder, console, given)
     except KeyboardInterrupt:
         print("demo: interrupted", file=sys.stderr)
         return 130
+    except StateflowError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def tell(folder: Path, console: Console, given: argparse.Namespace) -> int:
+    """The story in a fresh folder; afterwards Airflow stays until Ctrl-C, unless only a verdict is wanted."""
+    story = Story(folder, console, given.port)
+    try:
+        right = story.play()
+        if given.check:
+            console.print("[bold green]right[/]" if right else "[bold red]wrong[/]")
+        else:
+            leave_running(story, console)
+        return 0 if right else 1
+    finally:
+        with console.status("ending Airflow and what it has started"):
+            story.close()
+
+
+def leave_running(story: Story, console: Console) -> None:
+    """Until Ctrl-C; new orders arrive meanwhile."""
+    console.print()
+    console.rule("[bold]It is yours", align="left")
+    story.sign_in()
+    console.print(
+        "Browse, Stateflow shows the job: its checkpoints, the crash, the restore and the new timeline. New orders arrive every "
+        f"minute; trigger stateflow_orders to have them counted.\nFrom a shell: {shell_example(story.folder)}\n"
+        "[bold]Ctrl-C ends it.[/]",
+        soft_wrap=True,
+    )
+    ended = threading.Event()
+    with suppress(KeyboardInterrupt):
+        while not ended.wait(ORDERS_EVERY):
+            story.more_orders()
+
+
+def shell_example(folder: Path) -> str:
+    from stateflow.demo.spark_runs import command_path, short
+
+    return f"{' '.join(command_path())} show orders --checkpoint-dir {short(folder / 'checkpoints')}"
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[IO[str]]:
+    """One demo at a time in a checkout: it begins by deleting what the last one has left."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "demo.lock").open("w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BusyError("a demo is running from this folder already: end it with Ctrl-C first") from None
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        yield lock
+
+
+def _arguments(given: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="end after the story, with a verdict")
+    parser.add_argument("--port", type=int, default=None, help=f"of Airflow's address; {PORT} if it is free")
+    found = parser.parse_args(given)
+    if found.port is None:
+        found.port = PORT if not found.check and _is_free(PORT) else 0
+    return found
+
+
+def _is_free(port: int) -> bool:
+    from stateflow.demo.airflow_server import free_port
+
+    with suppress(StateflowError):
+        return free_port(port) == port
+    return False
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -83,7 +84,7 @@ class AirflowClient:
     ) -> httpx.Response:
         try:
             # A busy machine may take long to answer; the environment's proxies are not for loopback.
-            with httpx.Client(base_url=self.url, timeout=60, trust_env=False) as client:
+            with httpx.Client(base_url=self.url, timeout=90, trust_env=False) as client:
                 return client.request(method, path, json=body, headers=dict(headers), params=dict(query))
         except httpx.TransportError as error:
             raise UnreachableError(
@@ -122,6 +123,11 @@ class AirflowClient:
 
         self._until(lambda: not missing(), f"DAGs {', '.join(wanted)} to be found", patience)
 
+    def unscheduled(self) -> list[str]:
+        """DAGs that run only when they are triggered."""
+        found = self.call("GET", "/api/v2/dags", limit=100)["dags"]
+        return sorted(each["dag_id"] for each in found if each["timetable_summary"] in (None, "None"))
+
     def unpause(self, dag_id: str) -> None:
         self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False}, update_mask="is_paused")
 
@@ -136,6 +142,13 @@ class AirflowClient:
             {"logical_date": None, "conf": dict(conf or {}), **more},
         )
         return RunOf(dag_id, str(answer["dag_run_id"]))
+
+    def newest_run(self, dag_id: str) -> RunOf:
+        """However it came about."""
+        found = self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
+        if not found:
+            raise StateflowError(f"DAG {dag_id} has not run yet")
+        return RunOf(dag_id, str(found[0]["dag_run_id"]))
 
     def state(self, run: RunOf) -> str:
         return str(self.call("GET", run.path)["state"])
@@ -290,7 +303,11 @@ class AirflowClient:
     ) -> None:
         limit = self.patience if patience is None else patience
         deadline = time.monotonic() + limit
-        while not there():
+        while True:
+            # A machine that is busy enough lets a request time out; only the deadline ends the wait.
+            with suppress(UnreachableError):
+                if there():
+                    return
             if time.monotonic() > deadline:
                 raise StateflowError(f"waited {limit:g} s for {what}\n{told()}".rstrip())
             time.sleep(0.3)

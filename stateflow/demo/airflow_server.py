@@ -66,6 +66,8 @@ class AirflowServer:
     users: tuple[str, ...] = ("admin", "viewer")
     passwords: dict[str, str] = field(init=False)
     _processes: dict[str, subprocess.Popen[bytes]] = field(init=False, default_factory=dict)
+    _sessions: set[int] = field(init=False, default_factory=set)
+    """One for each process that was ever started here: the children of one that was killed are still in it."""
 
     def __post_init__(self) -> None:
         self.home = self.home.absolute()
@@ -98,6 +100,8 @@ class AirflowServer:
                 "close something and try again"
             )
         self.port = free_port(self.port)
+        # A server of this folder that was killed itself could not end what it had started.
+        _end(self.belongings())
         self._write_settings()
         say("its database")
         self._migrate()
@@ -140,13 +144,12 @@ class AirflowServer:
 
     def belongings(self) -> list[psutil.Process]:
         """Every process that was started from here, however far down and whether or not its parent still lives."""
-        sessions = {process.pid for process in self._processes.values()}
         found = []
         for process in psutil.process_iter():
             if process.pid == os.getpid():
                 continue
             with suppress(psutil.Error, OSError):
-                if os.getsid(process.pid) in sessions or self._marks(process):
+                if self._is_ours(process):
                     found.append(process)
         return found
 
@@ -157,7 +160,13 @@ class AirflowServer:
             return ""
         return "\n".join(text.splitlines()[-lines:])
 
-    def _marks(self, process: psutil.Process) -> bool:
+    def _is_ours(self, process: psutil.Process) -> bool:
+        """A worker writes its title over its environment, and a driver has a session and a folder of its own."""
+        if os.getsid(process.pid) in self._sessions:
+            return True
+        with suppress(psutil.Error, OSError):
+            if process.cwd().removesuffix(" (deleted)") == str(self.home):
+                return True
         return bool(process.environ().get("AIRFLOW_HOME") == str(self.home))
 
     def _log(self, component: str) -> Path:
@@ -170,7 +179,8 @@ class AirflowServer:
         passwords = self.home / "passwords.json"
         passwords.touch(mode=0o600)
         passwords.write_text(json.dumps(self.passwords), encoding="utf-8")
-        self._variables = {**os.environ, **self._settings(), **self.environment}
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("AIRFLOW_")}
+        self._variables = {**inherited, **self._settings(), **self.environment}
 
     def _settings(self) -> dict[str, str]:
         bundles = [
@@ -262,6 +272,7 @@ class AirflowServer:
                 env=self._variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True, cwd=self.home,
             )  # fmt: skip
+        self._sessions.add(self._processes[component].pid)
 
     def _await_health(self, components: Iterable[str], *, since: float) -> None:
         """Until each has given a sign of life after `since` (seconds since 1970)."""

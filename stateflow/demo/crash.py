@@ -1,0 +1,55 @@
+"""kill -9 of a run's driver while a batch is under way: no goodbye, no clean-up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stateflow.errors import StateflowError
+from stateflow.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """What was alive a moment ago."""
+
+    pid: int
+    epoch: int
+    checkpoint: int
+    """The last one that it had taken."""
+
+
+def kill_in_a_batch(
+    job: Job,
+    *,
+    above: int,
+    batches: int = 2,
+    pause: float = 0.4,
+    patience: float = 240,
+    meanwhile: Callable[[], object] = lambda: None,
+) -> Killed:
+    """Kills the driver of the first run above epoch `above`, its JVM included, after so many checkpoints of it.
+
+    The pause leads into the middle of the next batch. StateflowError when it ended before, or never came so far.
+    """
+    deadline = time.monotonic() + patience
+    while time.monotonic() < deadline:
+        meanwhile()
+        status = job.status() if job.exists else None
+        # Before its first heartbeat a run says nothing of itself.
+        if status is not None and status.epoch > above and status.heartbeat_at is not None:
+            taken = [r.slot for r in job.checkpoints() if r.epoch == status.epoch and r.kind == "checkpoint"]
+            if status.status == "IDLE":
+                raise StateflowError(
+                    "the run ended before it could be killed: it had too little to do, or its log says why"
+                )
+            if len(taken) >= batches:
+                time.sleep(pause)
+                pid = int(status.owner["pid"])
+                os.killpg(os.getpgid(pid), signal.SIGKILL)
+                return Killed(pid, status.epoch, taken[-1])
+        time.sleep(0.1)
+    raise StateflowError(f"job {job.name!r} took no {batches} checkpoints within {patience:g} s")

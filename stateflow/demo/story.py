@@ -1,0 +1,271 @@
+"""The story that `make demo` tells: every step is something that a person could do in Airflow's UI."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.markdown import Markdown
+from rich.padding import Padding
+
+from stateflow.demo.airflow_client import RUN_OVER, AirflowClient, RunOf
+from stateflow.demo.airflow_server import PROJECT, AirflowServer
+from stateflow.demo.crash import kill_in_a_batch
+from stateflow.demo.table import Orders, compared
+from stateflow.errors import StateflowError
+from stateflow.job import Job
+
+JOB = "orders"
+PIPELINE = PROJECT / "examples" / "orders.py"
+GOOD, BAD = "self.total.value += row.amount", "self.total.value += row.amount * 2"
+"""A line of the pipeline, and what becomes of it in the faulty version."""
+FIRST, MORE, LAST = (2, 4_000), (5, 4_000), (1, 4_000)
+"""Files of new orders before each run, and orders in a file. A batch takes one file."""
+PIPELINE_DAG, SAVEPOINT_DAG, RECOVERY_DAG = "stateflow_orders", "stateflow_savepoint", "stateflow_recovery"
+# A demo is about what happens, not about how soon a dead run is believed to be dead.
+OPTIONS = {"heartbeat_interval": "500 ms", "heartbeat_timeout": "5 seconds"}
+
+
+class Story:
+    """Run, savepoint, crash, recovery; each by way of Airflow's REST API."""
+
+    def __init__(self, folder: Path, console: Console, port: int = 0) -> None:
+        self.folder = folder
+        self.console = console
+        self.orders = Orders(folder / "orders")
+        self.totals = folder / "totals"
+        self.pipeline = folder / "orders.py"
+        root = folder / "checkpoints"
+        root.mkdir()
+        self.job = Job(str(root), JOB)
+        self.server = AirflowServer(
+            folder / "airflow",
+            str(root),
+            port=port,
+            connections={
+                "stateflow_default": json.dumps(
+                    {"conn_type": "stateflow", "extra": {"checkpoint_dir": str(root), "options": OPTIONS}}
+                )
+            },
+            environment={"AIRFLOW_VAR_STATEFLOW": json.dumps(self._settings())},
+        )
+        self.client: AirflowClient
+
+    def _settings(self) -> dict[str, object]:
+        pipeline = {
+            "pipeline": f"{self.pipeline}:orders",
+            "dag_id": PIPELINE_DAG,
+            "parameters": {"input": str(self.folder / "orders"), "output": str(self.totals)},
+        }
+        # Triggered, not scheduled: the story decides what happens when.
+        return {"schedule": None, "jobs": {JOB: pipeline}}
+
+    def play(self) -> bool:
+        """All of it; whether the totals are right in the end. Airflow runs on until `close`."""
+        began = time.perf_counter()
+        shutil.copy(PIPELINE, self.pipeline)
+        self._start()
+        self._first_run()
+        savepoint = self._savepoint()
+        self._crash()
+        self._faulty_version()
+        self._recovery(savepoint)
+        right = self._verdict("Is it right?")
+        self.console.print(f"[dim]{time.perf_counter() - began:.0f} s in all[/]")
+        return right
+
+    def close(self) -> None:
+        self.server.stop()
+
+    def more_orders(self) -> int:
+        """So that whoever tries the DAGs afterwards has something to run."""
+        return self.orders.add(1, 1_000)
+
+    def _start(self) -> None:
+        self._title("1  Airflow starts")
+        self._say(
+            "Scheduler, DAG processor, API server and triggerer, with SQLite, on this machine alone. The DAGs are the project's "
+            "own, from dags/; the pages come from plugins/."
+        )
+        with self._waiting("starting") as told:
+            self.server.start(lambda what: told(f"starting {what}"))
+            self.client = self.server.client()
+            told("reading the DAGs")
+            self.client.await_dags(PIPELINE_DAG, SAVEPOINT_DAG, RECOVERY_DAG)
+            for dag_id in self.client.unscheduled():
+                self.client.unpause(dag_id)
+        self.sign_in()
+
+    def sign_in(self) -> None:
+        """Where it is, and who may go in."""
+        password = self.server.passwords
+        self.console.print(f"[bold]{self.server.url}[/]", soft_wrap=True)
+        self.console.print(f"user [bold]admin[/], password [bold]{password['admin']}[/]")
+        self.console.print(
+            f"[dim]user viewer, password {password['viewer']}: sees everything, may do nothing[/]"
+        )
+
+    def _first_run(self) -> None:
+        self._title("2  A run")
+        count = self.orders.add(*FIRST)
+        self._say(
+            f"{count:,} orders lie in a Delta table. DAG {PIPELINE_DAG} submits the pipeline to Spark: it keeps a total per user "
+            "and appends the new totals to another table, with a checkpoint after every micro-batch."
+        )
+        self._succeeded(self._triggered(PIPELINE_DAG), "run")
+
+    def _savepoint(self) -> str:
+        self._title("3  A savepoint")
+        self._say(
+            "A copy of the state in a folder of its own, which the job never deletes: a place to go back to."
+        )
+        run = self._triggered(SAVEPOINT_DAG, {"job": JOB, "note": "before the faulty version"})
+        self._succeeded(run, "savepoint")
+        place = str(self.client.xcom(run, "savepoint")["savepoint"])
+        self.console.print(place, markup=False, soft_wrap=True)
+        return place
+
+    def _crash(self) -> None:
+        self._title("4  kill -9 in the middle of a batch")
+        count = self.orders.add(*MORE)
+        self._say(
+            f"{count:,} orders now. After two batches of this run, while the third is under way, the Spark driver gets SIGKILL. "
+            "The task fails, Airflow waits for its retry delay, and the retry goes on from the last checkpoint."
+        )
+        above = self.job.log().newest_epoch
+        run = self._triggered(PIPELINE_DAG)
+        with self._waiting(f"{PIPELINE_DAG} is running") as told:
+            killed = kill_in_a_batch(self.job, above=above, meanwhile=self._follower(run, "run", told))
+        self.console.print(
+            f"[bold red]killed[/] the driver (process {killed.pid}) after checkpoint {killed.checkpoint}"
+        )
+        self._succeeded(run, "run")
+        tries = self.client.tries(run, "run")
+        self._say(f"Tries of the task: {', '.join(tries)}.")
+        self._verdict("Nothing lost, nothing twice?")
+
+    def _faulty_version(self) -> None:
+        self._title("5  A faulty version is deployed")
+        count = self.orders.add(*LAST)
+        self._deploy(GOOD, BAD)
+        self._say(
+            f"Somebody changes a line of the pipeline: `{BAD}`. {count:,} orders, and the totals of everybody who orders now are "
+            "wrong, in the state as in the table."
+        )
+        self._succeeded(self._triggered(PIPELINE_DAG), "run")
+        verdict = compared(self.orders.folder, self.totals)
+        if verdict.right:
+            raise StateflowError("the faulty version was to spoil the totals, and did not")
+        self.console.print(f"[bold red]{len(verdict.wrong)} users have a wrong total.[/]")
+        self._deploy(BAD, GOOD)
+
+    def _recovery(self, savepoint: str) -> None:
+        self._title("6  The recovery runbook")
+        self._say(
+            f"The line is mended; state and table are not. DAG {RECOVERY_DAG} takes both back to the savepoint. First it makes a "
+            "plan, and then it waits for a person."
+        )
+        run = self._triggered(
+            RECOVERY_DAG,
+            {"job": JOB, "origin": savepoint, "rewind_sinks": True, "note": "the totals were counted twice"},
+        )
+        with self._waiting(f"{RECOVERY_DAG} makes its plan"):
+            question = self.client.await_question(run, "approve", 300)
+        self.console.print(f"[bold]{question['subject']}[/]")
+        self.console.print(Padding(Markdown(str(question["body"])), (0, 0, 0, 3)))
+        self.client.answer(run, "approve", "Approve")
+        self.console.print("[bold green]approved[/] [dim](in the UI: Browse, Required Actions)[/]")
+        self._succeeded(run, "restore")
+        again = self.client.newest_run(PIPELINE_DAG)
+        self._say(
+            f"The runbook has verified the job and triggered {PIPELINE_DAG}: everything since is read again."
+        )
+        self._succeeded(again, "run")
+
+    def _verdict(self, title: str) -> bool:
+        self._title(title)
+        verdict = compared(self.orders.folder, self.totals)
+        self._say(
+            f"One pass over all {verdict.orders:,} orders, without Spark, gives {verdict.users} users and "
+            f"{verdict.amount:,.2f} in all."
+        )
+        if verdict.right:
+            self.console.print("[bold green]Every total is the same, and no row was delivered twice.[/]")
+        else:
+            self.console.print(
+                f"[bold red]{len(verdict.wrong)} users have another total, {verdict.doubled} rows are doubled.[/]"
+            )
+        return verdict.right
+
+    def _deploy(self, old: str, new: str) -> None:
+        text = self.pipeline.read_text(encoding="utf-8")
+        if old not in text:
+            raise StateflowError(f"{self.pipeline} has no line {old!r} to change")
+        self.pipeline.write_text(text.replace(old, new), encoding="utf-8")
+
+    def _triggered(self, dag_id: str, conf: Mapping[str, object] | None = None) -> RunOf:
+        body = f" {json.dumps(dict(conf))}" if conf else ""
+        self.console.print(
+            f"$ POST /api/v2/dags/{dag_id}/dagRuns{body}", style="dim", markup=False, soft_wrap=True
+        )
+        return self.client.trigger(dag_id, conf)
+
+    def _succeeded(self, run: RunOf, task_id: str) -> None:
+        """Waits for the end of a DAG run, with what one of its tasks logs."""
+        with self._waiting(f"{run.dag_id} is running") as told:
+            state = self.client.await_run(
+                run, states=RUN_OVER, patience=600, meanwhile=self._follower(run, task_id, told)
+            )
+        if state != "success":
+            raise StateflowError(f"run {run.run_id} of {run.dag_id} has failed:\n{self.client.told(run)}")
+
+    def _follower(self, run: RunOf, task_id: str, told: Callable[[str], None]) -> Callable[[], None]:
+        """Prints new lines of a task's log that say how far it is, and shows each task's state while waiting."""
+        shown: dict[int, int] = {}
+        last = 0.0
+
+        def follow() -> None:
+            nonlocal last
+            if time.monotonic() - last < 1.0:
+                return
+            last = time.monotonic()
+            task = self.client.task(run, task_id)
+            attempt = max(1, int(task["try_number"]))
+            told(f"{run.dag_id}: {task_id} is {task['state'] or 'not yet scheduled'} (try {attempt})")
+            for number in sorted({attempt, *shown}):
+                lines = [
+                    line for line in self.client.log(run, task_id, number).splitlines() if _telling(line)
+                ]
+                for line in lines[shown.get(number, 0) :]:
+                    self.console.print(f"   {line}", style="dim", markup=False, soft_wrap=True)
+                shown[number] = len(lines)
+
+        return follow
+
+    @contextmanager
+    def _waiting(self, what: str) -> Iterator[Callable[[str], None]]:
+        """A line that says what is being waited for, and how long."""
+        began = time.monotonic()
+        with self.console.status(what) as status:
+
+            def told(text: str) -> None:
+                status.update(f"{text} [dim]{time.monotonic() - began:.0f} s[/]")
+
+            yield told
+
+    def _title(self, text: str) -> None:
+        self.console.print()
+        self.console.rule(f"[bold]{text}", align="left")
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False)
+
+
+def _telling(line: str) -> bool:
+    """Lines of the library, of all that Airflow and Spark log."""
+    return line.startswith(("checkpoint ", f"{JOB}:", "ERROR"))

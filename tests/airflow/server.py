@@ -1,0 +1,72 @@
+"""The Airflow that tests share: `AirflowServer` with the project's DAGs, its plugin, and the DAGs of tests."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from stateflow.demo.airflow_client import AirflowClient, RefusedError, RunOf
+from stateflow.demo.airflow_server import PROJECT, AirflowServer
+
+__all__ = [
+    "EXAMPLE",
+    "PROJECT",
+    "AirflowClient",
+    "AirflowServer",
+    "RefusedError",
+    "RunOf",
+    "airflow",
+    "connection",
+]
+
+EXAMPLE = PROJECT / "examples" / "orders.py"
+TEST_DAGS = Path(__file__).parent / "dags"
+OPTIONS = {"heartbeat_interval": "500 ms", "heartbeat_timeout": "5 seconds"}
+
+
+def connection(checkpoint_dir: Path | str, **more: object) -> str:
+    """A `stateflow` connection as its variable holds it."""
+    extra = {"checkpoint_dir": str(checkpoint_dir), "options": OPTIONS, **more}
+    return json.dumps({"conn_type": "stateflow", "extra": extra})
+
+
+@contextmanager
+def airflow(
+    folder: Path,
+    *,
+    settings: Mapping[str, object] | None = None,
+    connections: Mapping[str, str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    database: str = "",
+) -> Iterator[AirflowServer]:
+    """With its home, its checkpoint root and the tables of the orders pipeline in `folder`.
+
+    `settings` are those of dags/stateflow_settings.py; a schedule would run the pipeline when no test expects it.
+    """
+    pipeline = {
+        "pipeline": f"{EXAMPLE}:orders",
+        "dag_id": "stateflow_orders",
+        "parameters": {"input": str(folder / "orders"), "output": str(folder / "totals")},
+    }
+    chosen = {"schedule": None, "approval_minutes": 1, "jobs": {"orders": pipeline}, **(settings or {})}
+    root = folder / "checkpoints"
+    root.mkdir()
+    server = AirflowServer(
+        folder / "airflow",
+        str(root),
+        dags=(PROJECT / "dags", TEST_DAGS),
+        connections={"stateflow_default": connection(root), **(connections or {})},
+        environment={
+            "AIRFLOW_VAR_STATEFLOW": json.dumps(chosen),
+            "STORY_FOLDER": str(folder),
+            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
+            **(environment or {}),
+        },
+        database=database,
+    )
+    with server:
+        yield server
+    shutil.rmtree(folder / "airflow", ignore_errors=True)

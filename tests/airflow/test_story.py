@@ -1,0 +1,292 @@
+"""Airflow as it is, with Spark as it is: a pipeline from its first run to its recovery, and what happens to its driver when
+tasks, workers and the scheduler go away.
+
+One Airflow for all of it, since it takes half a minute to start.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from stateflow.checkpoint.control import RunOutcome, read_heartbeat
+from stateflow.demo.crash import kill_in_a_batch
+from stateflow.demo.table import Orders, compared
+from stateflow.driver.keeping import DriverFolder
+from stateflow.job import Job
+from tests.airflow.server import (
+    AirflowClient,
+    AirflowServer,
+    RefusedError,
+    RunOf,
+    airflow,
+    connection,
+)
+from tests.airflow.stage import ROWS, Stage, contents, driver_of, gone, signal_driver, until
+
+pytestmark = pytest.mark.timeout(1200)  # Airflow and starts of Spark, on a machine that may be busy
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("story")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[AirflowServer]:
+    nobody_there = connection(
+        "s3://bucket/checkpoints",
+        storage_options={
+            "endpoint": "http://127.0.0.1:9",
+            "allow_http": "true",
+            "access_key_id": "nobody",
+            "secret_access_key": "hush",
+            "max_retries": "1",
+            "region": "local",
+        },
+    )
+    with airflow(folder, connections={"unreachable": nobody_there}) as running:
+        running.client().await_dags("gated_runs", "stateflow_orders", "stateflow_recovery")
+        yield running
+
+
+@pytest.fixture
+def client(server: AirflowServer) -> AirflowClient:
+    return server.client()
+
+
+def succeeded(client: AirflowClient, run: RunOf) -> RunOf:
+    assert client.await_run(run, patience=300) == "success", client.told(run)
+    return run
+
+
+# The whole story
+
+
+@pytest.fixture(scope="module")
+def orders(folder: Path) -> Orders:
+    return Orders(folder / "orders")
+
+
+@pytest.fixture(scope="module")
+def job(folder: Path) -> Job:
+    return Job(str(folder / "checkpoints"), "orders")
+
+
+def test_a_run_a_savepoint_kill_9_in_a_batch_and_a_recovery_end_in_the_right_output(
+    client: AirflowClient, folder: Path, orders: Orders, job: Job
+) -> None:
+    totals = folder / "totals"
+    orders.add(2, ROWS)
+    first = succeeded(client, client.trigger("stateflow_orders"))
+    told = client.xcom(first, "run")
+    assert (told["job"], told["rows"], told["checkpoint"]) == ("orders", 2 * ROWS, job.checkpoints()[-1].slot)
+
+    kept = client.trigger("stateflow_savepoint", {"job": "orders", "note": "before the crash"})
+    succeeded(client, kept)
+    savepoint = client.xcom(kept, "savepoint")["savepoint"]
+
+    orders.add(4, ROWS)
+    crashed = client.trigger("stateflow_orders")
+    killed = kill_in_a_batch(job, above=job.log().newest_epoch, batches=1)
+    succeeded(client, crashed)
+    assert client.tries(crashed, "run") == ["up_for_retry", "success"]
+    assert "the driver was killed (signal 9)" in client.log(crashed, "run", 1)
+    assert compared(orders.folder, totals).right
+    by = {record.slot: record.owner.dag_run for record in job.checkpoints()}
+    assert by[max(by)] == f"stateflow_orders/{crashed.run_id}"
+    assert killed.checkpoint < max(by)
+
+    before = job.log().decided
+    assert before is not None
+    back = client.trigger(
+        "stateflow_recovery",
+        {"job": "orders", "origin": savepoint, "rewind_sinks": True, "note": "for a test"},
+    )
+    question = client.await_question(back, "approve", 300)
+    assert question["subject"] == f"Restore job orders from {savepoint}?"
+    assert "totals" in question["body"], "the plan says what becomes of the output"
+    assert job.log().decided == before, "nothing is touched before it is approved"
+    client.answer(back, "approve", "Approve")
+    succeeded(client, back)
+    again = client.newest_run("stateflow_orders")
+    succeeded(client, again)
+    verdict = compared(orders.folder, totals)
+    assert verdict.right
+    assert verdict.orders == 6 * ROWS
+    assert job.status().timeline == before.timeline + 1
+    commits = [
+        json.loads(line) for path in sorted((totals / "_delta_log").glob("*.json")) for line in path.open()
+    ]
+    assert "RESTORE" in [c["commitInfo"]["operation"] for c in commits if "commitInfo" in c]
+
+
+# Who goes away, and what becomes of the driver
+
+
+def gated_run(client: AirflowClient, stage: Stage, on_live: str = "refuse") -> RunOf:
+    return client.trigger("gated_runs", {"job": stage.name, "on_live": on_live})
+
+
+def outcome_of(stage: Stage, epoch: int) -> RunOutcome | None:
+    beat = read_heartbeat(stage.job.store, stage.job.layout, epoch)
+    return beat.outcome if beat is not None else None
+
+
+def kill_worker(client: AirflowClient, run: RunOf) -> None:
+    """Airflow's worker process and the task's below it, both by SIGKILL."""
+    task = psutil.Process(int(client.task(run, "run")["pid"]))
+    worker = task.parent()
+    assert worker is not None
+    assert "airflow worker" in " ".join(worker.cmdline())
+    for process in (worker, task):
+        process.kill()
+
+
+def test_two_runs_at_once_and_a_task_that_is_marked_failed_while_its_driver_lives(
+    client: AirflowClient, folder: Path
+) -> None:
+    stage = Stage(folder, "pair")
+    stage.orders.add(2, ROWS)
+    stage.shut()
+    first = gated_run(client, stage)
+    stage.await_inside()
+    driver = driver_of(stage.job)
+
+    refused, second = gated_run(client, stage), gated_run(client, stage, on_live="wait")
+    client.await_task(refused, "run", states=["up_for_retry"])
+    alive = f"job 'pair' is run by DAG run 'gated_runs/{first.run_id}'"
+    assert alive in client.log(refused, "run", 1)
+    client.mark(refused, "run", "failed")
+    until(lambda: "waiting for its end" in client.log(second, "run"), "the second run to wait", 120)
+    assert alive in client.log(second, "run")
+
+    client.mark(first, "run", "failed")
+    until(lambda: "was told to end" in client.log(first, "run"), "the task to hear of it")
+    assert not gone(driver), "its batch is not over"
+    stage.open()
+    succeeded(client, second)
+    assert gone(driver)
+    assert client.state(first) == "failed"
+    assert (ended := outcome_of(stage, 1)) is not None
+    assert ended.stopped == "its task was killed"
+    assert [record.epoch for record in stage.checkpoints()] == [1, 1, 2]
+    assert stage.verdict().right
+
+
+def test_the_scheduler_dies_and_then_a_worker_and_the_driver_is_gone_on_with(
+    server: AirflowServer, client: AirflowClient, folder: Path
+) -> None:
+    stage = Stage(folder, "orphan")
+    stage.orders.add(2, ROWS)
+    stage.shut()
+    run = gated_run(client, stage)
+    stage.await_inside()
+    driver = driver_of(stage.job)
+    server.restart("scheduler", kill=True)
+    kill_worker(client, run)
+    client.await_task(run, "run", states=["running"], attempt=2)
+    until(lambda: "going on with it" in client.log(run, "run"), "the retry to find the driver", 120)
+    assert driver_of(stage.job).pid == driver.pid
+    stage.open()
+    succeeded(client, run)
+    assert stage.job.log().newest_epoch == 1, "one driver did it all"
+    assert gone(driver)
+    assert stage.verdict().right
+
+
+def test_a_retry_on_another_host_fences_the_zombie_that_still_writes(
+    client: AirflowClient, folder: Path
+) -> None:
+    stage = Stage(folder, "zombie")
+    stage.orders.add(2, ROWS)
+    stage.shut()
+    run = gated_run(client, stage)
+    stage.await_inside()
+    driver = driver_of(stage.job)
+    # Another host sees neither the process nor its folder, only a heartbeat that stands still.
+    kept = DriverFolder("zombie", f"gated_runs/{run.run_id}", "run").newest()
+    assert kept is not None
+    hidden = kept.folder.rename(folder / "elsewhere")
+    signal_driver(driver, signal.SIGSTOP)
+    kill_worker(client, run)
+    stage.open()
+    try:
+        succeeded(client, run)
+        assert not gone(driver)
+        before = stage.verdict()
+    finally:
+        signal_driver(driver, signal.SIGCONT)
+    until(lambda: gone(driver), "the zombie to notice", 120)
+    output = (hidden / "output.log").read_text()
+    assert "a newer run" in output
+    assert stage.job.log().newest_epoch == 2
+    assert before.right
+    assert stage.verdict() == before
+
+
+# What cannot be done is said in a sentence, and nothing changes
+
+
+def refusal(client: AirflowClient, run: RunOf, task_id: str, patience: float = 180) -> str:
+    """What a task that failed says, in its last try: one line."""
+    assert client.await_run(run, patience=patience) == "failed", client.told(run)
+    lines = client.log(run, task_id).splitlines()
+    sentences = [line for line in lines if line.startswith("Airflow") and "Exception: " in line]
+    assert sentences, client.log(run, task_id)
+    assert "Traceback" not in client.log(run, task_id)
+    return sentences[-1].partition(": ")[2]
+
+
+def test_an_unknown_job_a_missing_connection_and_an_unreachable_root_are_told_in_a_sentence(
+    client: AirflowClient, folder: Path
+) -> None:
+    before = contents(folder / "checkpoints")
+    unknown = client.trigger("stateflow_savepoint", {"job": "nonesuch"})
+    missing = client.trigger("stateflow_savepoint", {"job": "orders", "conn_id": "nowhere"})
+    unreachable = client.trigger("stateflow_stop", {"job": "orders", "conn_id": "unreachable"})
+    assert "there is no job 'nonesuch'" in refusal(client, unknown, "savepoint")
+    assert "there is no connection 'nowhere': add it with" in refusal(client, missing, "savepoint")
+    said = refusal(client, unreachable, "stop")
+    assert "s3://bucket/checkpoints" in said
+    assert "hush" not in client.log(unreachable, "stop")
+    assert contents(folder / "checkpoints") == before
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "conf"),
+    [
+        ("stateflow_recovery", {"job": "orders", "origin": "yesterday"}),
+        ("stateflow_recovery", {"job": "orders", "origin": "latest", "rewind_sinks": "perhaps"}),
+        ("stateflow_savepoint", {"job": "../../etc", "kind": "native"}),
+        ("stateflow_savepoint", {"job": "orders", "kind": "quick"}),
+        ("stateflow_cleanup", {"job": "orders", "retained": -3}),
+    ],
+)
+def test_a_form_with_nonsense_is_refused_before_anything_runs(
+    client: AirflowClient, dag_id: str, conf: dict[str, object]
+) -> None:
+    with pytest.raises(RefusedError) as refused:
+        client.trigger(dag_id, conf)
+    assert refused.value.code in (400, 422)
+
+
+def test_an_approval_that_nobody_gives_ends_with_a_sentence_and_nothing_changes(
+    client: AirflowClient, job: Job, folder: Path
+) -> None:
+    before = job.log()
+    run = client.trigger("stateflow_recovery", {"job": "orders", "origin": "latest"})
+    client.await_question(run, "approve", 300)
+    assert "nobody approved within" in refusal(client, run, "approve", 300)
+    states = {task["task_id"]: task["state"] for task in client.tasks(run)}
+    assert {states[name] for name in ("stop", "restore", "verify", "start")} <= {
+        "upstream_failed",
+        "skipped",
+        None,
+    }
+    assert job.log().decided == before.decided
