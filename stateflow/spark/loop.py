@@ -170,7 +170,7 @@ class BatchLoop:
                 self._one(frames(), sources, input_free=input_free)
                 return
             except Exception as error:
-                problem = translated(error)
+                problem = cause(self.writer, translated(error))
                 undecided = self.writer.running and self.writer.next_slot == slot
                 if isinstance(problem, CorruptError) and not distrusted and undecided:
                     # Its tasks have thrown this host's copies away. If the store is sound, so is what they fetch now.
@@ -350,6 +350,22 @@ class _Deadline:
                 f"the batch took longer than batch_deadline={self._seconds:g} s and was cancelled: give it more time or "
                 "smaller batches"
             ) from error
+
+
+def cause(writer: Writer, problem: Exception) -> Exception:
+    """Why a batch failed in truth: a run that was taken over meanwhile loses its files to the newer run's collector.
+
+    Told as what it looks like, the failure would invite a retry beside the run that carries on.
+    """
+    if isinstance(problem, FencedError):
+        return problem
+    try:
+        writer.still_owner()
+    except FencedError as fenced:
+        return fenced
+    except Exception:
+        return problem  # the store does not say
+    return problem
 
 
 def versions() -> dict[str, str]:
