@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +28,27 @@ LONGEST = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Callable[[int], AbstractContextManager[Path]]:
+    """A real disk of so many kilobytes, for the length of a block."""
+
+    @contextmanager
+    def mounted(kilobytes: int) -> Iterator[Path]:
+        folder = tmp_path / "small"
+        folder.mkdir(exist_ok=True)
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(folder)]
+        done = subprocess.run(mount, capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"mounting takes rights that this user lacks: {done.stderr.strip()}")
+        try:
+            yield folder
+        finally:
+            # Lazily: Spark may still have a file open there.
+            subprocess.run(["umount", "-l", str(folder)], check=True)
+
+    return mounted
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from stateflow.checkpoint.layout import SAVEPOINT_CLAIM, SAVEPOINT_METADATA
 from stateflow.checkpoint.records import Owner, Savepoint, encode
 from stateflow.checkpoint.savepoints import dispose_savepoint, stored_files
-from stateflow.checkpoint.store import Store, create_once
+from stateflow.checkpoint.store import Store, create_once, refused_for_good
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 
 
@@ -55,7 +55,7 @@ def publish(
     try:
         stands = create_once(target, SAVEPOINT_METADATA, body)
     except UnavailableError as error:
-        if _refused_for_good(target):
+        if refused_for_good(target, SAVEPOINT_METADATA):
             _delete(target, files)
             raise
         raise UnavailableError(
@@ -80,19 +80,6 @@ def publish(
 def _whole(target: Store, files: Mapping[str, int]) -> bool:
     sizes = {entry.path: entry.size for entry in stored_files(target)}
     return all(sizes.get(path) == size for path, size in files.items())
-
-
-def _refused_for_good(target: Store) -> bool:
-    """A disk does not carry a request out after it has reported failure; an object store may."""
-    if target.local_root is None:
-        return False
-    try:
-        target.read(SAVEPOINT_METADATA)
-    except NotFoundError:
-        return True
-    except UnavailableError:
-        return False
-    return False
 
 
 def _delete(target: Store, paths: Iterable[str]) -> None:

@@ -174,3 +174,19 @@ def create_once(
         f"{path} in {store.url} could not be created in {attempts} attempts ({unclear}): "
         "check the store and run again"
     )
+
+
+def refused_for_good(store: Store, path: str) -> bool:
+    """Whether a create that ended with UnavailableError has stored nothing and never will.
+
+    A disk does not carry a request out after it has reported failure; an object store may.
+    """
+    if store.local_root is None:
+        return False
+    try:
+        store.read(path)
+    except NotFoundError:
+        return True
+    except UnavailableError:
+        return False
+    return False

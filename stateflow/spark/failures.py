@@ -35,7 +35,7 @@ def translated(error: BaseException) -> StateflowError:
     full = next((line.strip() for line in text.splitlines() if _FULL in line), None)
     if full is not None:
         return errors.UnavailableError(
-            f"{DISK_FULL} ({full[-_SHORT:]}): free space in the scratch folder and where the output goes, and run again"
+            f"{DISK_FULL} ({full[-_SHORT:].lstrip(': ')}): free space in the scratch folder and where the output goes, and run again"
         )
     return StateflowError(f"the batch failed: {_first(text)}")
 
