@@ -7,8 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from stateflow.checkpoint.claim import CarryOut, StillOwner, claim
+from stateflow.checkpoint.deeds import made_by
 from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.records import Outcome, Owner, Record
+from stateflow.checkpoint.records import Kind, Outcome, Owner, Record
 from stateflow.checkpoint.store import Store, refused_for_good
 from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import StateflowError, UnavailableError
@@ -44,8 +45,13 @@ def edit(
     commit: Commit = lambda permit, still_owner: {},
     retained: int | None = None,
     claimed_epoch: Callable[[int], object] = lambda epoch: None,
+    once: Kind | None = None,
 ) -> Edited:
-    """Fences a running writer; a crash at any point leaves the old state or the new one, and may be repeated."""
+    """Fences a running writer; a crash at any point leaves the old state or the new one, and may be repeated.
+
+    `once`: a record of this kind that an earlier try of the same deed has added, as `owner.run` tells, stands for the new
+    one; whoever repeats a deed gets that.
+    """
     writer = claim(
         store,
         layout,
@@ -56,6 +62,10 @@ def edit(
         retained=retained,
         claimed_epoch=claimed_epoch,
     )
+    if once is not None and (stands := made_by(writer.log, owner.run, once)) is not None:
+        outcome = writer.log.slots[stands.slot].outcome
+        assert outcome is not None  # the claim has carried out whatever was pending
+        return Edited(stands, outcome)
     try:
         made = draft(writer)
         # What took long may have been overtaken: found out here it costs nothing, after the decision a stuck record.
