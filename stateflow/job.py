@@ -17,7 +17,7 @@ from stateflow.checkpoint.abandon import abandon as abandon_record
 from stateflow.checkpoint.claim import CarryOut, claim
 from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, Plan, collect, inspect
 from stateflow.checkpoint.control import read_heartbeat, read_progress, refuse_while_live
-from stateflow.checkpoint.deeds import told_of
+from stateflow.checkpoint.deeds import pins_of, told_of
 from stateflow.checkpoint.deletion import Deleted, delete_job
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.layout import JobLayout
@@ -111,6 +111,12 @@ class Job:
         if self._acts_as is None or not self.exists:
             return None
         return told_of(self.history(), self._acts_as.run, kind)
+
+    def release_left(self) -> None:
+        """Lets go of what tries of a deed that is done have pinned here before they were killed; see `acts_as`."""
+        if self._acts_as is not None:
+            for left in pins_of(self.store, self.layout, self._acts_as.run):
+                release(self.store, self.layout, left.id)
 
     def log(self) -> Log:
         """Everything that is known of the job's records."""

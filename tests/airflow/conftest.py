@@ -32,3 +32,9 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
         return conn_id
 
     return made
+
+
+@pytest.fixture(autouse=True)
+def fast_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test here loses power: nothing waits for the disk."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)

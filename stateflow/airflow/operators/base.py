@@ -142,6 +142,7 @@ class StateflowOperator(BaseOperator):
             self.log.info("an earlier try of this task has made record %d: it is not made again", done.id)
             if done.status == "IN_PROGRESS":
                 job.settle()
+            job.release_left()
         return done
 
     def linked(self, context: Context, checkpoint: int | None = None) -> None:

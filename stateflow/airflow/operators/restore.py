@@ -108,6 +108,8 @@ class StateflowRestoreOperator(StateflowOperator):
             self.linked(context)
             dry = self.given("dry_run")
             if not dry and (before := self.finished_before(job, "restore")) is not None:
+                if other := self.given("from_job"):
+                    job.beside(other).release_left()
                 return self._told_again(context, before)
             plan = self._plan(context, job, conf)
             self.log.info("%s", plan)

@@ -1,0 +1,258 @@
+"""Restores by a task: planned for an approval, applied once whatever is killed, refused in a sentence."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from stateflow.airflow import StateflowRestoreOperator
+from stateflow.checkpoint.control import Heartbeat, beat
+from stateflow.checkpoint.log import read_log
+from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.records import Record
+from stateflow.job import Job
+from tests.airflow.conftest import Connect
+from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
+from tests.cli.made import ORDERS, REPOSITORY, made_job
+
+PIPELINE = f"{ORDERS}:orders"
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipeline's file puts its folder on the path."""
+    import sys
+
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+
+def restore(attempt: Try | None = None, **arguments: Any) -> Any:
+    return ran(StateflowRestoreOperator, attempt, **{"pipeline": PIPELINE, **arguments})
+
+
+def restores(root: Path, name: str = "orders") -> list[Record]:
+    job = Job(str(root), name)
+    return [record for record in read_log(job.store, job.layout).chain if record.kind == "restore"]
+
+
+def test_a_plan_can_be_approved_and_has_changed_nothing(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_job(tmp_path).tag(2, "v1")
+    before = files_of(tmp_path)
+    told = restore(origin="tag:v1", dry_run="{{ params.dry }}", params={"dry": "true"})
+    assert files_of(tmp_path) == before
+    assert (told["restored"], told["checkpoint"]) == (False, 2)
+    assert told["document"]["from"] == "tag:v1"
+    assert told["plan"].startswith(
+        "**Restore job `orders` from `tag:v1`**\n\n|  |  |\n| --- | --- |\n| snapshot | checkpoint 2 "
+    )
+    for row in (
+        "| `balance` | compatible | `total` kept",
+        "| `events` | resumes | ",
+        "| `totals` | `/data/totals` | **keeps**: keeps its output up to slot 4",
+        "- the job goes back by 2 records",
+    ):
+        assert row in told["plan"]
+
+
+def test_a_restore_is_one_record_that_names_its_task(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    attempt = Try("it")
+    told = restore(attempt, origin="checkpoint:2", note="bad prices", parallelism="2")
+    [record] = restores(tmp_path)
+    assert (told["restored"], told["record"], told["timeline"]) == (True, record.slot, 2)
+    assert (record.origin, record.based_on) == ("checkpoint:2", 2)
+    assert (record.owner.dag_run, record.owner.task, record.owner.user) == ("upkeep/manual__1", "it", "ann")
+    assert record.owner.note == "bad prices"
+    assert len(record.operators["balance"].assignment) == 2
+    assert attempt.pushed["stateflow"]["checkpoint"] == record.slot
+
+
+@pytest.mark.parametrize("origin", ["checkpoint:2", "latest"])
+def test_a_retry_after_a_kill_at_any_point_restores_once(
+    tmp_path: Path, connect: Connect, origin: str
+) -> None:
+    stages = 0
+
+    def fresh(at: int) -> Path:
+        root = tmp_path / str(at)
+        made_job(root)
+        connect(root)
+        return root
+
+    for at, root in killed_at_every_write(fresh, lambda place: restore(Try("it"), origin=origin)):
+        stages = at
+        told = restore(Try("it", try_number=2), origin=origin)
+        [record] = restores(root)
+        assert told["record"] == record.slot, at
+        job = Job(str(root), "orders")
+        log = job.log()
+        assert log.head is not None
+        assert (log.head.slot, log.head.timeline, log.pending) == (record.slot, 2, ()), at
+        assert list_pins(job.store, job.layout) == [], at
+        assert [f for f in job.verify(deep=True) if f.severity == "error"] == [], at
+    assert stages >= 6
+
+
+def test_a_retry_beside_a_try_that_still_writes_restores_once(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The zombie decides after the retry has looked, and before the retry has claimed the job."""
+    connect(tmp_path)
+    made_job(tmp_path)
+    done_before = Job.done_before
+
+    def late(job: Job, kind: Any) -> Any:
+        found = done_before(job, kind)
+        monkeypatch.setattr(Job, "done_before", done_before)
+        restore(Try("it"), origin="checkpoint:2")
+        return found
+
+    monkeypatch.setattr(Job, "done_before", late)
+    told = restore(Try("it", try_number=2), origin="checkpoint:2")
+    [record] = restores(tmp_path)
+    assert told["record"] == record.slot
+
+
+def test_what_the_job_has_done_since_is_not_taken_back_by_a_retry_but_by_a_cleared_task(
+    tmp_path: Path, connect: Connect
+) -> None:
+    connect(tmp_path)
+    job = made_job(tmp_path)
+    first = restore(Try("it"), origin="checkpoint:2")
+    job.ticks = itertools.count(1000)
+    job.begin("another run")
+    newest = [job.batch(), job.batch()][-1]
+    job.beat(ended=True)
+    again = restore(Try("it", try_number=2), origin="checkpoint:2")
+    assert (again["record"], again["plan"]) == (
+        first["record"],
+        "Job `orders` was restored from `checkpoint:2` by an earlier try of this task.",
+    )
+    head = Job(str(tmp_path), "orders").log().head
+    assert head is not None
+    assert head.slot == newest
+    cleared = restore(Try("it", try_number=3, max_tries=4), origin="checkpoint:2")
+    assert cleared["record"] > newest
+    assert len(restores(tmp_path)) == 2
+
+
+def test_a_retry_finds_a_restore_whose_record_was_collected(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    job = made_job(tmp_path)
+    first = restore(Try("it"), origin="checkpoint:2")
+    job.ticks = itertools.count(1000)
+    job.retained = 1
+    job.begin("another run")
+    for _ in range(3):
+        job.batch()
+    job.beat(ended=True)
+    Job(str(tmp_path), "orders").collect(1)
+    assert restores(tmp_path) == []
+    assert restore(Try("it", try_number=2), origin="checkpoint:2")["record"] == first["record"]
+    assert restores(tmp_path) == []
+
+
+def test_a_retry_of_a_fork_that_was_killed_when_it_was_done_lets_the_other_job_go(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(tmp_path)
+    job = made_job(tmp_path)
+    fork = {"job": "orders-test", "from_job": "orders", "parameters": {"output": "/data/test"}}
+    with monkeypatch.context() as killed:
+        killed.setattr("stateflow.checkpoint.pins.release", lambda *arguments: None)
+        first = restore(Try("it"), **fork)
+    assert [pin.kind for pin in list_pins(job.store, job.layout)] == ["fork"]
+    assert restore(Try("it", try_number=2), **fork)["record"] == first["record"]
+    assert list_pins(job.store, job.layout) == []
+
+
+def test_a_fork_takes_what_another_job_has(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    job = made_job(tmp_path)
+    told = restore(
+        job="orders-test",
+        from_job="orders",
+        origin="latest",
+        parameters={"output": "/data/test", "input": None},
+    )
+    [record] = restores(tmp_path, "orders-test")
+    assert (told["checkpoint"], record.parameters["input"]) == (record.slot, "/data/orders")
+    assert list_pins(job.store, job.layout) == []
+
+
+def test_a_live_run_is_in_the_way_until_it_is_taken_over(
+    tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(tmp_path)
+    job = made_job(tmp_path, ended=False)
+    counter = itertools.count(2)
+
+    def live(seconds: float) -> None:
+        beat(
+            job.store, job.layout,
+            Heartbeat(epoch=job.writer.epoch, counter=next(counter), owner=job.writer.owner, at=job.clock()),
+        )  # fmt: skip
+
+    made = Job.__init__
+
+    def watched(job: Job, *arguments: Any, **named: Any) -> None:
+        made(job, *arguments, **{**named, "sleep": live})
+
+    monkeypatch.setattr(Job, "__init__", watched)
+    before = restores(tmp_path)
+    with pytest.raises(
+        AirflowException, match=r"job 'orders' is run by run 'run'.*`stateflow stop orders`"
+    ) as failed:
+        restore(origin="checkpoint:2")
+    assert not isinstance(
+        failed.value, AirflowFailException
+    )  # it may have ended when the task is tried again
+    assert restores(tmp_path) == before == []
+    assert restore(origin="checkpoint:2", takeover=True)["restored"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"job": "nonsense"}, "there is no job 'nonsense'"),
+        ({"origin": "checkpoint:99"}, "checkpoint 99|record 99|99"),
+        ({"origin": "checkpoint:x"}, "checkpoint:x does not name a checkpoint"),
+        ({"origin": "tag:v9"}, "job 'orders' has no tag 'v9'"),
+        ({"origin": "/nowhere/at/all"}, "there is no savepoint in file:///nowhere/at/all"),
+        ({"pipeline": "/nowhere/orders.py:orders"}, "/nowhere/orders.py does not exist"),
+        ({"pipeline": f"{ORDERS}:nonsense"}, "nonsense"),
+        ({"rewind_sinks": "{{ 'perhaps' }}"}, "task 'it': rewind_sinks='perhaps' has to be true or false"),
+        ({"parallelism": "{{ 999 }}"}, "999"),
+        ({"claim_mode": "{{ 'steal' }}"}, "task 'it': claim_mode='steal' is not one of no_claim, claim"),
+        ({"job": "other", "from_job": "orders"}, "two jobs would mix their output"),
+        ({"spark_conn_id": "nowhere"}, "there is no connection 'nowhere': add it with"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence_and_changes_nothing(
+    tmp_path: Path, connect: Connect, arguments: dict[str, str], sentence: str
+) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    before = files_of(tmp_path)
+    with pytest.raises(AirflowFailException, match=sentence):
+        restore(**arguments)
+    assert files_of(tmp_path) == before
+
+
+def test_a_relative_pipeline_lies_beside_the_dag(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    beside = Path("../..") / ORDERS.relative_to(REPOSITORY)
+    assert restore(pipeline=f"{beside}:orders", dry_run=True)["document"]["checkpoint"] == 4
+
+
+def test_a_plan_of_odd_names_is_still_a_table() -> None:
+    from stateflow.restore.markdown import _row
+
+    assert _row(["a|b", "c\nd"]) == "| a\\|b | c d |"
