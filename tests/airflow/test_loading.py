@@ -1,0 +1,74 @@
+"""What a DAG file loads: operators and Airflow, never Spark nor a library that reads state."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+import stateflow.airflow
+
+HEAVY = ("pyspark", "py4j", "delta", "rocksdict", "pyarrow", "pandas", "numpy", "obstore", "stateflow.spark")
+DAGS = sorted((Path(__file__).resolve().parents[2] / "dags").glob("*.py"))
+
+LOADED = """
+import importlib.util, json, sys
+heavy, names, files = json.loads(sys.argv[1])
+sys.path[:0] = sorted({file.rpartition("/")[0] for file in files})
+told = {}
+
+def note(what):
+    for module in heavy:
+        if module in sys.modules and module not in told:
+            told[module] = what
+
+import airflow.sdk
+note("airflow itself")
+import stateflow.airflow
+note("stateflow.airflow")
+for name in names:
+    getattr(stateflow.airflow, name)
+    note(name)
+for number, file in enumerate(files):
+    spec = importlib.util.spec_from_file_location(f"parsed_{number}", file)
+    sys.modules[spec.name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    note(file)
+print(json.dumps(told))
+"""
+
+
+def loaded(names: list[str], files: list[Path], folder: Path) -> Mapping[str, str]:
+    """Each heavy module that was imported, and what it was that first did."""
+    given = json.dumps([HEAVY, names, list(map(str, files))])
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, given],
+        env={**os.environ, "AIRFLOW_HOME": str(folder), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"},
+        preexec_fn=lambda: os.nice(10),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: Mapping[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_no_public_name_loads_spark_or_what_reads_state(tmp_path: Path) -> None:
+    assert loaded(list(stateflow.airflow.__all__), [], tmp_path) == {}
+
+
+@pytest.mark.skipif(not DAGS, reason="no dags/ beside this checkout")
+def test_no_dag_of_this_project_does(tmp_path: Path) -> None:
+    assert loaded([], DAGS, tmp_path) == {}
+
+
+def test_this_test_sees_what_is_loaded(tmp_path: Path) -> None:
+    heavy = tmp_path / "heavy.py"
+    heavy.write_text("import rocksdict\n")
+    assert loaded([], [heavy], tmp_path) == {"rocksdict": str(heavy)}
