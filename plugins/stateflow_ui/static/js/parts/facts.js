@@ -1,0 +1,43 @@
+// The strip below a job's name: the answers to what one asks first.
+import { html } from "../html.js";
+import { DagRun } from "../airflow.js";
+import { bytes, drained, lag, moment, plural, whole, withoutSubject } from "../format.js";
+import { checkpointHref } from "../route.js";
+import { Ago, Health, Running, Sentence } from "./words.js";
+
+export function Facts({ conn, job, data, now }) {
+  const { status } = data;
+  const { health } = data;
+  const last = status.last_checkpoint_at;
+  return html`<section class="facts" aria-label="At the moment">
+    <div class=${`verdict verdict-${health}`}>
+      <${Health} health=${health} />
+      <p><${Sentence} text=${withoutSubject(data.reason, job)} /></p>
+    </div>
+    <dl>
+      <${Fact} name="Run"><${Running} running=${status.status === "RUNNING"} status=${status.status} /><small>epoch ${status.epoch}</small><//>
+      <${Fact} name="Last checkpoint">
+        ${status.head === null || status.head === undefined ? "none yet" : html`<${Ago} at=${last} now=${now} /><small><a href=${checkpointHref(conn, job, status.head)}>#${status.head}</a></small>`}
+      <//>
+      <${Fact} name="Lag">${lag(data.lag, data.lag_unit)}<//>
+      <${Fact} name="State">${bytes(status.state_size)}<small>${plural(status.num_files, "file")}</small><//>
+      <${Fact} name="Watermark">${watermark(status.watermark, now)}<//>
+      <${Fact} name="Timeline">${whole(status.timeline)}${status.pending?.length > 0 && html`<small>pending ${status.pending.join(", ")}</small>`}<//>
+      <${Fact} name="Written by"><${Writer} owner=${status.owner} /><//>
+    </dl>
+  </section>`;
+}
+
+const Fact = ({ name, children }) => html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
+
+function watermark(at, now) {
+  if (at === null || at === undefined) return html`<span class="none">none</span>`;
+  if (drained(at)) return html`end of time<small>drained</small>`;
+  return html`<${Ago} at=${at} now=${now} /><small>${moment(at)}</small>`;
+}
+
+function Writer({ owner = {} }) {
+  if (owner.dag_run) return html`<${DagRun} name=${owner.dag_run} brief />${owner.task && html`<small>${owner.task}</small>`}`;
+  const who = [owner.user, owner.host].filter(Boolean).join(" on ");
+  return who ? html`${who}` : html`<span class="none">–</span>`;
+}

@@ -1,0 +1,41 @@
+// What a job is made of: where it reads, what it keeps, where it writes.
+import { html } from "../html.js";
+import { bytes, drained, moment, short, whole } from "../format.js";
+import { Table } from "./table.js";
+import { Badge } from "./words.js";
+
+const SOURCES = [
+  { key: "uid", name: "Source", cell: (s) => html`<b>${s.uid}</b> <${Badge}>${s.kind}<//>` },
+  { key: "position", name: "Position", wide: true, cell: (s) => html`<span title=${s.position}>${s.position || "–"}</span>` },
+  { key: "event_time", name: "Newest event", right: true, cell: (s) => (drained(s.event_time) ? "–" : moment(s.event_time)) },
+];
+
+const OPERATORS = [
+  { key: "uid", name: "Operator", cell: (o) => html`<b>${o.uid}</b>` },
+  { key: "key", name: "Key", cell: (o) => html`<code class="clip" title=${o.key}>${o.key}</code>` },
+  { key: "states", name: "States", wide: true, cell: (o) => html`<span title=${Object.entries(o.states ?? {}).map(([name, type]) => `${name}: ${type}`).join("\n")}>${Object.keys(o.states ?? {}).join(", ") || "–"}</span>` },
+  { key: "parallelism", name: "Parallelism", right: true, cell: (o) => html`${whole(o.parallelism)}<small> of ${whole(o.max_parallelism)}</small>` },
+  { key: "shards", name: "Shards", right: true, cell: (o) => whole(o.shards) },
+  { key: "entries", name: "Entries", right: true, cell: (o) => short(o.entries) },
+  { key: "size", name: "State", right: true, cell: (o) => bytes(o.state_size) },
+  { key: "backend", name: "Backend", cell: (o) => o.backend || "–" },
+];
+
+const SINKS = [
+  { key: "uid", name: "Sink", cell: (s) => html`<b>${s.uid}</b> ${s.kind && html`<${Badge}>${s.kind}<//>`}` },
+  { key: "target", name: "Target", wide: true, cell: (s) => html`<span title=${s.target}>${s.target || "–"}</span>` },
+  { key: "commit", name: "Has output of", right: true, cell: (s) => (s.last_commit === null || s.last_commit === undefined ? "nothing yet" : `checkpoint ${s.last_commit}`) },
+];
+
+export function Topology({ status }) {
+  const parts = [
+    ["Sources", SOURCES, status.sources],
+    ["Operators", OPERATORS, status.operators],
+    ["Sinks", SINKS, status.sinks],
+  ];
+  return html`${parts.map(
+    ([name, columns, rows]) =>
+      rows?.length > 0 &&
+      html`<section key=${name}><h2>${name}</h2><${Table} caption=${name} columns=${columns} rows=${rows} keyOf=${(row) => row.uid} /></section>`,
+  )}`;
+}
