@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bench import (
+    airflow_parsing,
     beside,
     big_state,
     collection,
@@ -39,5 +40,6 @@ MEASUREMENTS: Mapping[str, Measurement] = {
         export.MEASUREMENT,
         collection.MEASUREMENT,
         beside.MEASUREMENT,
+        airflow_parsing.MEASUREMENT,
     )
 }

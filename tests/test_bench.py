@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from bench import beside, collection, export, locality, one_row, rescale, snapshots, uploads
+from bench import airflow_parsing, beside, collection, export, locality, one_row, rescale, snapshots, uploads
 from bench.generate import BatchSpec, Dataset, dataset
 from bench.made_state import GROUPS, JOB, OPERATOR, STATE, make, now
 from bench.measurement import (
@@ -323,6 +323,13 @@ def test_savepoints_beside_must_not_slow_batches_down(beside_it: float, met: boo
     found = Results({side: [trial] for side in beside.SIDES})
     targets = beside.section(found, beside.Size(1, 1, 1, 1, 1)).targets
     assert [target.met for target in targets] == [met] * 2
+
+
+@pytest.mark.parametrize(("slowest", "met"), [(0.29, True), (0.31, False)])
+def test_every_dag_has_to_be_parsed_in_time(slowest: float, met: bool) -> None:
+    trial = {"airflow": 2.4, "added": {"one.py": [0.1] * 3, "other.py": [0.1, slowest, 9.0]}}
+    section = airflow_parsing.section(Results({"dags": [trial]}), airflow_parsing.Size(3))
+    assert [target.met for target in section.targets] == [met]
 
 
 def test_a_percentile_is_one_of_the_values() -> None:
