@@ -57,6 +57,7 @@ with DAG(
         stateflow_conn_id="{{ params.conn_id }}",
         deep="{{ params.deep }}",
         retries=0,  # damage does not go away
+        trigger_rule="all_done",  # what kept the cleanup from its work may be what is found here
         map_index_template="{{ task.job }}",
     ).expand(job=living_jobs("{{ params.conn_id }}"))
 

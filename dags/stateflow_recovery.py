@@ -64,13 +64,13 @@ def hold(plan: dict[str, Any], conn_id: str, job: str, run_id: str) -> None:
 
 
 def what_changed(approved: dict[str, Any], now: dict[str, Any], *, latest: bool) -> str:
-    """In which way a plan is no longer the one that was approved; empty if it is. Positions may have moved on."""
-    compared = {"timeline": "timeline", "operators": "operators and states"}
-    if not latest:
-        compared["from"] = "restore point"
-    for key, name in compared.items():
-        if approved[key] != now[key]:
-            return f"its {name} was {approved[key]} and is {now[key]}"
+    """Why a plan is no longer the one that was approved; empty if it is. Positions may have moved on."""
+    if approved["timeline"] != now["timeline"]:
+        return "somebody has restored the job meanwhile"
+    if approved["operators"] != now["operators"]:
+        return "the pipeline's code was changed meanwhile"
+    if not latest and approved["checkpoint"] != now["checkpoint"]:
+        return f"the restore point was checkpoint {approved['checkpoint']} and is {now['checkpoint']}"
     return ""
 
 

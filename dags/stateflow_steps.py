@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from airflow.sdk import task
 from airflow.sdk.exceptions import AirflowFailException
@@ -10,6 +11,10 @@ from stateflow_settings import SETTINGS, running_pipeline
 
 from stateflow.airflow import StateflowHook
 from stateflow.airflow.failures import spoken
+from stateflow.errors import CorruptError
+
+if TYPE_CHECKING:
+    from stateflow.job import Job
 
 
 @task
@@ -17,7 +22,14 @@ def living_jobs(conn_id: str) -> list[str]:
     """Every job of the root that has a checkpoint. A team that cares for some of them only returns their names here."""
     hook = StateflowHook(conn_id)
     with spoken():
-        return [name for name in hook.jobs() if hook.job(name).log().head is not None]
+        return [name for name in hook.jobs() if _is_living(hook.job(name))]
+
+
+def _is_living(job: Job) -> bool:
+    try:
+        return job.log().head is not None
+    except CorruptError:
+        return True  # its own task says what is wrong with it
 
 
 @task

@@ -1,0 +1,509 @@
+"""The DAGs that teams copy: they load, their forms refuse nonsense, nothing is touched unasked, and they do what they say."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
+
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.savepoints import read_savepoint
+from stateflow.job import Job
+from tests.cli.made import REPOSITORY, made_job
+
+DAGS = REPOSITORY / "dags"
+RUNNER = Path(__file__).with_name("dag_runs.py")
+MONDAY = "2026-02-02T01:30:00+00:00"
+FORMS = {
+    "stateflow_savepoint": {"job", "kind", "note", "conn_id"},
+    "stateflow_cleanup": {"job", "retained", "dry_run", "conn_id"},
+    "stateflow_stop": {"job", "drain", "savepoint", "note", "conn_id"},
+    "stateflow_recovery": {"job", "origin", "rewind_sinks", "note", "conn_id"},
+    "stateflow_upgrade": {"job", "pipeline", "rewind_sinks", "note", "conn_id"},
+}
+"""What the pages' dialogs send, and people."""
+SCHEDULED = {"stateflow_orders", "stateflow_periodic_savepoints", "stateflow_nightly"}
+
+
+@pytest.fixture(scope="module")
+def bag() -> Iterator[DagBag]:
+    sys.path.insert(0, str(DAGS))
+    try:
+        yield DagBag(str(DAGS))
+    finally:
+        sys.path.remove(str(DAGS))
+
+
+def module_of(bag: DagBag, dag_id: str) -> ModuleType:
+    """The DAG's file as Airflow has loaded it."""
+    return next(
+        m for m in list(sys.modules.values()) if getattr(m, "__file__", "") == bag.dags[dag_id].fileloc
+    )
+
+
+def accepted(bag: DagBag, dag_id: str, conf: Mapping[str, Any]) -> dict[str, Any]:
+    """What becomes of a form: its values, or ParamValidationError."""
+    params = copy.deepcopy(bag.dags[dag_id].params)
+    params.update(conf)
+    return dict(params.validate())
+
+
+def test_every_dag_is_imported(bag: DagBag) -> None:
+    assert bag.import_errors == {}
+    assert set(bag.dags) == {*FORMS, *SCHEDULED}
+    assert {d for d, dag in bag.dags.items() if dag.timetable.can_be_scheduled} == SCHEDULED
+
+
+def test_every_dag_says_what_it_does_and_when_to_press_it(bag: DagBag) -> None:
+    for dag_id, dag in bag.dags.items():
+        text = str(dag.doc_md)
+        assert text.startswith("### "), dag_id
+        assert "fail" in text or "Press" in text, dag_id
+        assert dag.description, dag_id
+
+
+def test_parsing_loads_neither_spark_nor_what_reads_state(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from airflow.dag_processing.dagbag import DagBag\n"
+        "import airflow.providers.apache.spark.operators.spark_submit\n"
+        "bag = DagBag(sys.argv[1]); assert len(bag.dags) == 8, bag.import_errors\n"
+        "heavy = ('pyspark', 'delta', 'rocksdict', 'pyarrow', 'pandas', 'obstore', 'stateflow.job', 'stateflow.checkpoint.roots')\n"
+        "print('LOADED', [name for name in heavy if name in sys.modules])"
+    )
+    # No connection, and no database: parsing asks neither a store nor Airflow for anything.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("AIRFLOW_")}
+    told = subprocess.run(
+        [sys.executable, "-c", code, str(DAGS)],
+        env={**environment, "AIRFLOW_HOME": str(tmp_path)}, capture_output=True, text=True, check=True, timeout=280,
+    )  # fmt: skip
+    assert told.stdout.splitlines()[-1] == "LOADED []"
+
+
+@pytest.mark.parametrize("dag_id", FORMS)
+def test_forms_have_the_fields_that_dialogs_send(bag: DagBag, dag_id: str) -> None:
+    assert FORMS[dag_id] <= set(bag.dags[dag_id].params)
+    assert accepted(bag, dag_id, {})["conn_id"] == "stateflow_default"
+
+
+@pytest.mark.parametrize("dag_id", FORMS)
+def test_the_job_is_chosen_from_a_list_that_takes_other_names(bag: DagBag, dag_id: str) -> None:
+    assert bag.dags[dag_id].params.get_param("job").schema["examples"] == ["orders"]
+    assert accepted(bag, dag_id, {"job": "orders-test.2"})["job"] == "orders-test.2"
+
+
+@pytest.mark.parametrize(
+    ("dag_id", "nonsense"),
+    [
+        *((dag_id, {"job": job}) for dag_id in FORMS for job in ("../orders", "a/b", "-x", "a b", 7)),
+        *((dag_id, {"job": None}) for dag_id in FORMS if dag_id != "stateflow_cleanup"),
+        *((dag_id, {"conn_id": conn_id}) for dag_id in FORMS for conn_id in ("", "a b", None)),
+        ("stateflow_savepoint", {"kind": "parquet"}),
+        ("stateflow_savepoint", {"kind": ""}),
+        ("stateflow_savepoint", {"note": "x" * 501}),
+        ("stateflow_cleanup", {"retained": 0}),
+        ("stateflow_cleanup", {"retained": "all"}),
+        ("stateflow_cleanup", {"retained": 2.5}),
+        ("stateflow_cleanup", {"dry_run": "no"}),
+        ("stateflow_stop", {"drain": "yes"}),
+        ("stateflow_stop", {"savepoint": 1}),
+        ("stateflow_recovery", {"origin": "newest"}),
+        ("stateflow_recovery", {"origin": "checkpoint:"}),
+        ("stateflow_recovery", {"origin": "checkpoint:-1"}),
+        ("stateflow_recovery", {"origin": "tag:a b"}),
+        ("stateflow_recovery", {"origin": ""}),
+        ("stateflow_recovery", {"rewind_sinks": "maybe"}),
+        ("stateflow_upgrade", {"pipeline": ""}),
+        ("stateflow_upgrade", {"pipeline": None}),
+        ("stateflow_orders", {"input": ""}),
+        ("stateflow_orders", {"bounded": "sometimes"}),
+    ],
+)  # fmt: skip
+def test_nonsense_in_a_form_is_refused_before_anything_runs(
+    bag: DagBag, dag_id: str, nonsense: dict[str, Any]
+) -> None:
+    with pytest.raises(ParamValidationError):
+        accepted(bag, dag_id, nonsense)
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["latest", "checkpoint:42", "tag:before-prices", "s3://bucket/a b", "file:///backup/x", "/backup/x"],
+)
+def test_every_kind_of_restore_point_can_be_given(bag: DagBag, origin: str) -> None:
+    assert accepted(bag, "stateflow_recovery", {"origin": origin})["origin"] == origin
+
+
+def test_a_field_that_may_stay_empty_may_be_emptied(bag: DagBag) -> None:
+    """Airflow's form sends null for a text that somebody has deleted."""
+    for dag_id in FORMS:
+        if "note" in FORMS[dag_id]:
+            accepted(bag, dag_id, {"note": None})
+    accepted(bag, "stateflow_cleanup", {"job": None})
+    accepted(bag, "stateflow_recovery", {"pipeline": None})
+
+
+def test_the_pipeline_runs_one_at_a_time_retries_and_updates_its_asset(bag: DagBag) -> None:
+    dag = bag.dags["stateflow_orders"]
+    run = dag.get_task("run")
+    assert (dag.max_active_runs, dag.catchup, run.retries) == (1, False, 3)
+    assert [asset.uri for asset in run.outlets] == ["stateflow://stateflow_default/orders"]
+
+
+@pytest.mark.parametrize(
+    ("bounded", "interval", "until"),
+    [(False, {"data_interval_end": "2026-02-01"}, ""), (True, {"data_interval_end": "2026-02-01"}, "2026-02-01"), (True, {}, "")],
+)  # fmt: skip
+def test_a_bounded_run_ends_where_its_data_interval_does(
+    bag: DagBag, bounded: bool, interval: dict[str, str], until: str
+) -> None:
+    run = bag.dags["stateflow_orders"].get_task("run")
+    context: Any = {"params": {"bounded": bounded}, **interval}
+    assert run.render_template(run.until, context) == until
+
+
+def test_what_an_upgrade_has_switched_to_is_what_runs(bag: DagBag, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = bag.dags["stateflow_orders"].get_task("run")
+    values: dict[str, str] = {}
+    context: Any = {"var": {"value": values}}
+    assert run.render_template(run.pipeline, context) == f"{REPOSITORY}/examples/orders.py:orders"
+    steps = sys.modules["stateflow_steps"]
+    values[sys.modules["stateflow_settings"].pipeline_variable("orders")] = "/new/orders_2.py:orders"
+    assert run.render_template(run.pipeline, context) == "/new/orders_2.py:orders"
+    monkeypatch.setenv("AIRFLOW_VAR_STATEFLOW_PIPELINE_ORDERS", "/new/orders_2.py:orders")
+    assert steps.running_pipeline("orders") == "/new/orders_2.py:orders"
+    assert steps.running_pipeline("nobody") == ""
+
+
+def test_nothing_of_a_recovery_is_touched_without_an_approval(bag: DagBag) -> None:
+    dag = bag.dags["stateflow_recovery"]
+    harmless = {"known_job", "plan", "hold", "approve", "let_go"}
+    for task in dag.tasks:
+        if task.task_id not in harmless:
+            assert "approve" in task.get_flat_relative_ids(upstream=True), task.task_id
+            assert task.trigger_rule == "all_success", task.task_id
+    assert dag.get_task("plan").dry_run is True
+    assert dag.get_task("hold").is_setup
+    assert dag.get_task("let_go").is_teardown
+    assert dag.get_task("approve").retries == 0
+
+
+def test_a_recovery_restores_what_was_planned_after_the_driver_has_stopped(bag: DagBag) -> None:
+    dag = bag.dags["stateflow_recovery"]
+    order = [
+        "known_job",
+        "plan",
+        "hold",
+        "approve",
+        "stop",
+        "plan_again",
+        "still_holds",
+        "restore",
+        "verify",
+        "start",
+    ]
+    for before, after in itertools.pairwise(order):
+        assert before in dag.get_task(after).get_flat_relative_ids(upstream=True)
+    plan, restore = dag.get_task("plan"), dag.get_task("restore")
+    same = set(plan.template_fields) - {"dry_run", "takeover"}
+    assert {n: str(getattr(plan, n)) for n in same} == {n: str(getattr(restore, n)) for n in same}
+    # A run that the pipeline's DAG starts between the stop and the restore is fenced.
+    assert restore.takeover is True
+
+
+def test_an_approval_whose_time_is_up_says_what_to_do(bag: DagBag) -> None:
+    approve = bag.dags["stateflow_recovery"].get_task("approve")
+    with pytest.raises(
+        AirflowFailException, match=r"nobody approved within 1:00:00, so nothing was changed: trigger"
+    ):
+        approve.execute_complete({}, {"error": "The timeout has passed", "error_type": "timeout"})
+
+
+PLAN = {"timeline": 2, "operators": [{"uid": "balance"}], "checkpoint": 42, "sinks": ["keeps up to slot 44"]}
+
+
+@pytest.mark.parametrize(
+    ("now", "latest", "changed"),
+    [
+        ({}, False, ""),
+        ({"sinks": ["keeps up to slot 46"]}, False, ""),
+        ({"checkpoint": 44}, True, ""),
+        ({"checkpoint": 44}, False, "the restore point was checkpoint 42 and is 44"),
+        ({"timeline": 3}, True, "somebody has restored the job meanwhile"),
+        ({"operators": []}, False, "the pipeline's code was changed meanwhile"),
+    ],
+)
+def test_a_plan_that_no_longer_holds_is_noticed(
+    bag: DagBag, now: dict[str, Any], latest: bool, changed: str
+) -> None:
+    recovery = module_of(bag, "stateflow_recovery")
+    assert recovery.what_changed(PLAN, {**PLAN, **now}, latest=latest) == changed
+
+
+def test_going_back_begins_with_any_failure_after_the_stop_and_with_none_before(bag: DagBag) -> None:
+    dag = bag.dags["stateflow_upgrade"]
+    wrong = dag.get_task("wrong")
+    assert wrong.trigger_rule == "one_failed"
+    assert wrong.upstream_task_ids >= {
+        "keep_before",
+        "deploy",
+        "check",
+        "restore",
+        "trial",
+        "verify",
+        "switch",
+    }
+    assert wrong.python_callable({"checkpoint": 3}) is True
+    assert wrong.python_callable(None) is False
+    assert dag.get_task("roll_back").upstream_task_ids >= {"wrong"}
+    assert dag.get_task("roll_back").takeover is True
+    # The new version is never restored over a run that somebody has started since the stop.
+    assert dag.get_task("restore").takeover is False
+
+
+STOPPED = {"checkpoint": 7, "savepoint": "s3://bucket/_savepoints/orders/x"}
+GOOD = dict.fromkeys(
+    ("old_version", "paused", "stop", "keep_before", "deploy", "check", "restore"), "success"
+)
+
+
+@pytest.mark.parametrize(
+    ("states", "stopped", "done", "sentence"),
+    [
+        ({"switch": "success"}, STOPPED, True, "upgraded: every DAG runs /new.py:p"),
+        ({"paused": "failed"}, None, False, "nothing was changed: paused failed"),
+        (
+            {"verify": "failed", "switch": "upstream_failed", "verify_rolled_back": "success"}, STOPPED, False,
+            "verify failed, and the job was taken back to checkpoint 7 with /old.py:p",
+        ),
+        (
+            {"trial": "failed", "roll_back": "failed", "verify_rolled_back": "upstream_failed"}, STOPPED, False,
+            "trial failed, and so did going back: the job is not where it was",
+        ),
+    ],
+)  # fmt: skip
+def test_the_verdict_says_how_things_stand(
+    bag: DagBag, states: dict[str, str], stopped: Any, done: bool, sentence: str
+) -> None:
+    upgrade = module_of(bag, "stateflow_upgrade")
+    found = upgrade.verdict_on({**GOOD, **states}, "/old.py:p", "/new.py:p", stopped or {})
+    assert found[0] is done
+    assert found[1].startswith(sentence)
+    if "so did" in sentence:
+        assert STOPPED["savepoint"] in found[1]
+
+
+@pytest.mark.parametrize(
+    ("weekday", "asked", "weekly"), [(6, False, True), (0, False, False), (0, True, True)]
+)
+def test_canonical_savepoints_are_made_on_sundays_and_on_demand(
+    bag: DagBag, weekday: int, asked: bool, weekly: bool
+) -> None:
+    is_weekly = bag.dags["stateflow_periodic_savepoints"].get_task("is_weekly").python_callable
+    run_after = SimpleNamespace(weekday=lambda: weekday)
+    assert is_weekly({"canonical": asked}, SimpleNamespace(run_after=run_after)) is weekly
+
+
+def test_settings_come_from_a_variable(bag: DagBag) -> None:
+    read = sys.modules["stateflow_settings"].read_settings
+    assert set(read("{}").jobs) == {"orders"}
+    given = read('{"schedule": null, "jobs": {"a": {"pipeline": "/a.py:a", "dag_id": "a"}}}')
+    assert given.schedule is None
+    assert given.jobs["a"].dag_id == "a"
+    for text in ("nonsense", '{"job": {}}', '{"conn_id": 1}', '{"jobs": {"a": {}}}'):
+        with pytest.raises(ValueError, match="the Airflow Variable 'stateflow' is not usable"):
+            read(text)
+
+
+def test_a_dag_runs_own_tag_has_a_name_that_the_job_takes(bag: DagBag) -> None:
+    from stateflow.checkpoint.layout import checked_name
+
+    tag_name = sys.modules["stateflow_steps"].tag_name
+    name = tag_name("recovery", "manual__2026-01-31T00:00:00.5+00:00")
+    assert name == "recovery-manual__2026-01-31T00-00-00.5-00-00"
+    assert checked_name("tag", tag_name("recovery", "x y/" * 100))
+
+
+@dataclass
+class Played:
+    """The DAGs as Airflow has run them, on jobs that were made without Spark."""
+
+    root: Path
+    told: dict[str, dict[str, Any]]
+
+    def state(self, name: str, task: str = "") -> str:
+        return str(self.told[name]["tasks"][task]["state"] if task else self.told[name]["state"])
+
+    def result(self, name: str, task: str) -> Any:
+        return self.told[name]["tasks"][task]["result"]
+
+    def said(self, name: str, task: str) -> str:
+        return str(self.told[name]["tasks"][task]["said"])
+
+    def job(self, name: str) -> Job:
+        return Job(str(self.root), name)
+
+
+CHANGED = (
+    (REPOSITORY / "examples" / "orders.py")
+    .read_text()
+    .replace("ValueState(float, default=0.0", "ValueState(str, default=''")
+)
+STORIES: dict[str, dict[str, Any]] = {
+    "savepoint": {"dag": "stateflow_savepoint", "conf": {"job": "kept", "note": "before"}},
+    "dry cleanup": {"dag": "stateflow_cleanup", "conf": {"job": "crowded", "retained": 2}},
+    "cleanup": {"dag": "stateflow_cleanup", "conf": {"job": "crowded", "retained": 2, "dry_run": False}},
+    "stop": {"dag": "stateflow_stop", "conf": {"job": "kept", "savepoint": True, "note": "over"}},
+    "stop nobody": {"dag": "stateflow_stop", "conf": {"job": "nobody"}},
+    "nowhere": {"dag": "stateflow_savepoint", "conf": {"job": "kept", "conn_id": "nowhere"}},
+    "periodic": {"dag": "stateflow_periodic_savepoints", "at": MONDAY},
+    "recovery": {"dag": "stateflow_recovery", "conf": {"origin": "checkpoint:5", "note": "bad"}, "mark": "approve"},
+    "recovery of nothing": {"dag": "stateflow_recovery", "conf": {"origin": "checkpoint:99"}, "mark": "approve"},
+    "recovery of a stranger": {"dag": "stateflow_recovery", "conf": {"job": "kept"}, "mark": "approve"},
+    "upgrade": {"dag": "stateflow_upgrade", "conf": {"rewind_sinks": False}},
+    "upgrade beside": {"dag": "stateflow_upgrade", "unpaused": ["stateflow_orders"]},
+    "nightly": {"dag": "stateflow_nightly", "at": MONDAY},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """All of them in one process and one database, since starting Airflow is what takes the time."""
+    folder = tmp_path_factory.mktemp("played")
+    root = folder / "root"
+    for name in ("orders", "kept", "damaged"):
+        made_job(root, name, batches=6)
+    crowded = made_job(root, "crowded", batches=6)
+    crowded.retained = 2
+    crowded.begin("another run")
+    shutil.rmtree(root / "damaged" / "shared")
+    (folder / "orders_2.py").write_text(CHANGED)
+    for story in ("upgrade", "upgrade beside"):
+        STORIES[story].setdefault("conf", {})["pipeline"] = f"{folder}/orders_2.py:orders"
+    connection = {"conn_type": "stateflow", "extra": {"checkpoint_dir": str(root)}}
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW_", "STATEFLOW_"))} | {
+        "AIRFLOW_HOME": str(folder / "airflow"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW_CONN_STATEFLOW_DEFAULT": json.dumps(connection),
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
+    }
+    wanted, told = folder / "wanted.json", folder / "told.json"
+    wanted.write_text(json.dumps(list(STORIES.values())))
+    for command in (["-m", "airflow", "db", "migrate"], [str(RUNNER), str(wanted), str(told)]):
+        done = subprocess.run(
+            [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return Played(root, dict(zip(STORIES, json.loads(told.read_text()), strict=True)))
+
+
+pytestmark = pytest.mark.timeout(900)  # Airflow, on a machine that may be busy
+
+
+def test_a_savepoint_by_form(played: Played) -> None:
+    assert played.state("savepoint") == "success"
+    made = played.result("savepoint", "savepoint")
+    assert read_savepoint(open_store(made["savepoint"])).note == "before"
+    assert (made["job"], made["kind"], made["checkpoint"]) == ("kept", "native", 7)
+
+
+def test_a_cleanup_only_tells_unless_it_is_told_otherwise(played: Played) -> None:
+    dry, done = played.result("dry cleanup", "cleanup"), played.result("cleanup", "cleanup")
+    assert (dry["deleted"], done["deleted"]) == (False, True)
+    assert dry["jobs"]["crowded"]["records"]["subsumed"] >= 4
+    # What the first one told was still there for the second one to delete.
+    assert done["jobs"]["crowded"]["records"] == dry["jobs"]["crowded"]["records"]
+    assert len(played.job("crowded").checkpoints()) == 2
+
+
+def test_a_stop_with_a_savepoint(played: Played) -> None:
+    stopped = played.result("stop", "stop")
+    assert (played.state("stop"), stopped["outcome"], stopped["checkpoint"]) == ("success", "not running", 7)
+    assert read_savepoint(open_store(stopped["savepoint"])).note == "over"
+
+
+def test_an_unknown_job_and_an_unknown_connection_fail_with_a_sentence(played: Played) -> None:
+    assert played.state("stop nobody") == "failed"
+    assert played.said("stop nobody", "stop").startswith("there is no job 'nobody' in")
+    assert played.state("nowhere") == "failed"
+    assert played.said("nowhere", "savepoint").startswith("there is no connection 'nowhere': add it with")
+
+
+def test_every_job_gets_its_nightly_savepoint_and_no_canonical_one_on_a_monday(played: Played) -> None:
+    tasks = played.told["periodic"]["tasks"]
+    made = {
+        t["result"]["job"]: t["result"] for n, t in tasks.items() if n.startswith("native[") and t["result"]
+    }
+    assert set(made) == {"orders", "kept", "crowded"}
+    assert read_savepoint(open_store(made["orders"]["savepoint"])).expires is not None
+    assert played.state("periodic", "canonical") == "skipped"
+
+
+def test_a_recovery_restores_starts_the_pipeline_and_leaves_a_way_back(played: Played) -> None:
+    assert played.state("recovery") == "success"
+    assert "checkpoint:5" in played.result("recovery", "plan")["plan"]
+    restored = played.job("orders").log().record(played.result("recovery", "restore")["record"])
+    assert (restored.kind, restored.origin, restored.owner.note) == ("restore", "checkpoint:5", "bad")
+    assert restored.owner.dag_run == f"stateflow_recovery/{played.told['recovery']['run_id']}"
+    tags = played.job("orders").status().tags
+    assert tags[played.result("recovery", "still_holds")] == 7
+    assert not [name for name in tags if name.startswith("recovery-")]
+
+
+def test_a_recovery_to_nothing_changes_nothing(played: Played) -> None:
+    assert played.state("recovery of nothing") == "failed"
+    assert "99" in played.said("recovery of nothing", "plan")
+    for task in ("hold", "approve", "stop", "restore", "start"):
+        assert played.state("recovery of nothing", task) == "upstream_failed"
+
+
+def test_a_job_whose_pipeline_nobody_named_is_refused(played: Played) -> None:
+    said = played.said("recovery of a stranger", "known_job")
+    assert said.startswith(
+        "which pipeline runs job 'kept' is not known: say so in the Airflow Variable 'stateflow'"
+    )
+    assert played.state("recovery of a stranger", "plan") == "upstream_failed"
+
+
+def test_an_upgrade_that_does_not_fit_is_taken_back(played: Played) -> None:
+    assert played.state("upgrade") == "failed"
+    assert "total" in played.said("upgrade", "check")
+    assert played.state("upgrade", "restore") == "upstream_failed"
+    assert played.state("upgrade", "verify_rolled_back") == "success"
+    assert played.said("upgrade", "verdict").startswith(
+        "check failed, and the job was taken back to checkpoint"
+    )
+    stopped = played.result("upgrade", "stop")
+    back = played.job("orders").log().record(played.result("upgrade", "roll_back")["record"])
+    assert back.origin == f"checkpoint:{stopped['checkpoint']}"
+    assert not [name for name in played.job("orders").status().tags if name.startswith("before-upgrade")]
+
+
+def test_an_upgrade_beside_a_dag_that_may_start_runs_is_refused(played: Played) -> None:
+    assert played.state("upgrade beside") == "failed"
+    assert played.said("upgrade beside", "paused").startswith("DAG 'stateflow_orders' is not paused")
+    assert played.state("upgrade beside", "stop") == "upstream_failed"
+    assert played.state("upgrade beside", "roll_back") == "skipped"
+    assert played.said("upgrade beside", "verdict").startswith("nothing was changed: paused failed")
+
+
+def test_the_night_cleans_up_and_finds_what_is_damaged(played: Played) -> None:
+    assert played.result("nightly", "report")["deleted"] is False
+    assert played.state("nightly", "cleanup") == "success"
+    verified = [t["state"] for n, t in played.told["nightly"]["tasks"].items() if n.startswith("verify[")]
+    assert sorted(verified) == ["failed", "success", "success", "success"]
+    assert played.state("nightly") == "failed"
