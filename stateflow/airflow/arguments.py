@@ -83,6 +83,14 @@ def span(value: Any) -> timedelta:
     return value
 
 
+def some(value: Any) -> timedelta:
+    """A length of time that is one."""
+    found = span(value)
+    if not found:
+        raise ValueError("has to be more than 0")
+    return found
+
+
 def one_of(*choices: str) -> Reader[Any]:
     def reader(value: Any) -> str:
         if not isinstance(value, str):

@@ -275,6 +275,15 @@ def dispose_savepoint(store: Store, *, owner: Owner, clock: Callable[[], int], b
     return sum(entry.size for entry in (*entries, *heads))
 
 
+def size_of(store: Store) -> int:
+    """Bytes that a disposal would free, its own claim apart."""
+    return sum(
+        entry.size
+        for entry in (*stored_files(store), *store.list("_"))
+        if entry.path == SAVEPOINT_METADATA or is_savepoint_file(entry.path)
+    )
+
+
 def _held_for_disposal(store: Store, owner: Owner, clock: Callable[[], int], by_job: str) -> bytes:
     """The body of the claim under which the savepoint is deleted."""
     try:

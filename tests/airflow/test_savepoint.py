@@ -152,6 +152,7 @@ def test_a_place_that_is_taken_by_another_is_refused(tmp_path: Path, connect: Co
         ({"checkpoint": "tag:v9"}, "job 'orders' has no tag 'v9'; its tags are: none"),
         ({"name": "a/b"}, "a/b"),
         ({"kind": "{{ 'half' }}"}, "task 'it': kind='half' is not one of native, canonical"),
+        ({"expires": "{{ 0 }}"}, "task 'it': expires='0' has to be more than 0"),
         ({"expires": "{{ 'soon' }}"}, "task 'it': expires='soon' .*'10 minutes'"),
     ],
 )

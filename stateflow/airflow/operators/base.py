@@ -112,6 +112,8 @@ class StateflowOperator(BaseOperator):
         """Around all that `execute` does: a task that is told to end is ended here, and cleans up on its way out."""
         self._at_work, self._told_to_end = True, False
         try:
+            for name in self.readers:
+                self.given(name)  # nonsense is found before anything is done
             with own_session(), self.spoken():
                 yield
         except Exception:

@@ -143,6 +143,6 @@ class StateflowCleanupOperator(StateflowOperator):
 
 def _size(job: Any, url: str) -> int:
     from stateflow.checkpoint.roots import open_store
-    from stateflow.checkpoint.savepoints import stored_files
+    from stateflow.checkpoint.savepoints import size_of
 
-    return sum(entry.size for entry in stored_files(open_store(url, job.storage_options)))
+    return size_of(open_store(url, job.storage_options))

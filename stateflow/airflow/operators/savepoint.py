@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from stateflow.airflow.arguments import Reader, named, number, one_of, optional, snapshot, span, text
+from stateflow.airflow.arguments import Reader, named, number, one_of, optional, snapshot, some, text
 from stateflow.airflow.operators.base import StateflowOperator
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class StateflowSavepointOperator(StateflowOperator):
         "to": text,
         "name": text,
         "checkpoint": snapshot,
-        "expires": optional(span),
+        "expires": optional(some),
         "max_files": optional(number(1)),
         "spark_conn_id": optional(named),
     }

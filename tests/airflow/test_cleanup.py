@@ -1,0 +1,171 @@
+"""Cleaning up by a task: what goes and why, in bytes; nothing in a dry run; the others when one job is broken."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from stateflow.airflow import StateflowCleanupOperator, StateflowSavepointOperator
+from stateflow.checkpoint.pins import pin
+from stateflow.checkpoint.records import Owner
+from stateflow.identity import this_process
+from stateflow.job import Job
+from tests.airflow.conftest import Connect
+from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
+from tests.cli.made import MadeJob, made_job
+
+
+def cleanup(attempt: Try | None = None, **arguments: Any) -> Any:
+    return ran(StateflowCleanupOperator, attempt, **{"job": "", **arguments})
+
+
+def used(root: Path, *, batches: int = 6) -> MadeJob:
+    """A job with subsumed checkpoints, an orphan, an expired savepoint and one that was never finished."""
+    job = MadeJob(str(root), retained=1)
+    for _ in range(batches):
+        job.batch()
+    job.beat(ended=True)
+    job.store.put(job.layout.shared_file(1, 2, "lost", ".sst"), b"left by a task that died")
+    ran(StateflowSavepointOperator, name="old", expires=timedelta(microseconds=1))
+    half = root / "_savepoints" / "orders" / "half" / "state"
+    half.mkdir(parents=True)
+    (half / "attempt-000001.sst").write_bytes(b"half of it")
+    return job
+
+
+def test_what_nobody_needs_goes_and_the_bytes_are_told_by_reason(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    used(tmp_path)
+    told = cleanup(retained=2)
+    report = told["jobs"]["orders"]
+    assert report["records"] == {"subsumed": 5}
+    assert report["kept"] == {"retained": 1, "head": 1}
+    assert report["bytes_by_reason"]["subsumed"] == 3 * len("state of 1")
+    assert report["bytes_by_reason"]["orphan"] == len("left by a task that died")
+    assert report["bytes_by_reason"]["unfinished savepoint"] >= len("half of it")
+    assert report["bytes_by_reason"]["expired savepoint"] > 0
+    assert report["savepoints"] == {
+        f"file://{tmp_path}/_savepoints/orders/old": "expired savepoint",
+        f"file://{tmp_path}/_savepoints/orders/half": "unfinished savepoint",
+    }
+    assert told["bytes_by_reason"] == report["bytes_by_reason"]
+    assert told["deleted"]
+    assert not any(path.startswith("_savepoints/") for path in files_of(tmp_path))
+    job = Job(str(tmp_path), "orders")
+    assert [record.slot for record in job.checkpoints()] == [6, 7]
+    assert job.verify(deep=True) == []
+
+
+def test_a_dry_run_tells_the_same_and_deletes_nothing(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    used(tmp_path)
+    before = files_of(tmp_path)
+    planned = cleanup(retained=2, dry_run="{{ params.dry_run }}", params={"dry_run": True})
+    assert files_of(tmp_path) == before
+    done = cleanup(retained=2)
+    assert (planned["deleted"], done["deleted"]) == (False, True)
+    planned, done = planned["jobs"]["orders"], done["jobs"]["orders"]
+    would, freed = planned.pop("bytes_by_reason"), done.pop("bytes_by_reason")
+    assert planned == done
+    assert would.keys() == freed.keys()
+    # A disposal makes a claim first, which goes with the rest.
+    assert {name: would[name] for name in ("subsumed", "orphan")} == {
+        name: freed[name] for name in ("subsumed", "orphan")
+    }
+    assert 10 == would["unfinished savepoint"] <= freed["unfinished savepoint"]
+    assert 0 < would["expired savepoint"] <= freed["expired savepoint"]
+
+
+def test_age_tags_and_savepoints_keep_what_they_say(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    used(tmp_path).tag(3, "v1")
+    told = cleanup(job="orders", retained=1, expired_savepoints=False)
+    assert [record.slot for record in Job(str(tmp_path), "orders").checkpoints()] == [3, 7]
+    assert told["jobs"]["orders"]["savepoints"] == {}
+    assert (tmp_path / "_savepoints" / "orders" / "old" / "_metadata").exists()
+    assert cleanup(retained=1, age="{{ '40000 weeks' }}")["jobs"]["orders"]["records"] == {}
+
+
+def test_pins_of_processes_that_are_gone_keep_nothing(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    job = used(tmp_path)
+    owner = this_process()
+    gone = Owner(run="gone", host=owner.host, pid=2**22 + 1)
+    pin(job.store, job.layout, 3, kind="reader", owner=gone, ids=job.ids, clock=job.clock)
+    assert cleanup(retained=1)["jobs"]["orders"]["records"] == {"subsumed": 6}
+
+
+def test_all_jobs_of_the_root_are_cleaned_and_a_broken_one_keeps_no_other_from_it(
+    tmp_path: Path, connect: Connect
+) -> None:
+    connect(tmp_path)
+    for name in ("a-broken", "fraud"):
+        made = MadeJob(str(tmp_path), name, retained=1)
+        for _ in range(4):
+            made.batch()
+    newest = max((tmp_path / "a-broken").glob("chk-*/_pending"))
+    newest.write_bytes(newest.read_bytes()[:-5])
+    attempt = Try("it")
+    with pytest.raises(AirflowFailException, match=r"; 1 of 2 jobs were not cleaned up$"):
+        cleanup(attempt, retained=1)
+    assert list(attempt.pushed["report"]["jobs"]) == ["fraud"]
+    assert [record.slot for record in Job(str(tmp_path), "fraud").checkpoints()] == [5]
+
+
+def test_a_retry_after_a_kill_at_any_point_finishes_it(tmp_path: Path, connect: Connect) -> None:
+    stages = 0
+
+    def fresh(at: int) -> Path:
+        root = tmp_path / str(at)
+        connect(root)
+        used(root, batches=4)
+        return root
+
+    for at, root in killed_at_every_write(fresh, lambda place: cleanup(Try("it"), retained=1)):
+        stages = at
+        cleanup(Try("it", try_number=2), retained=1)
+        job = Job(str(root), "orders")
+        assert [record.slot for record in job.checkpoints()] == [5], at
+        assert job.verify(deep=True) == [], at
+        assert not any(path.startswith("_savepoints/") for path in files_of(root)), at
+        assert cleanup(Try("it", run_id="later"), retained=1)["bytes_by_reason"] == {}, at
+    assert stages >= 10
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"job": "nonsense"}, "there is no job 'nonsense' in .*; its jobs are: orders"),
+        ({"retained": "{{ 0 }}"}, "task 'it': retained='0' has to be a whole number of 1 or more"),
+        ({"age": "{{ 'old' }}"}, "task 'it': age='old'"),
+        ({"dry_run": "{{ 'perhaps' }}"}, "task 'it': dry_run='perhaps' has to be true or false"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence_and_changes_nothing(
+    tmp_path: Path, connect: Connect, arguments: dict[str, Any], sentence: str
+) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    before = files_of(tmp_path)
+    with pytest.raises(AirflowFailException, match=sentence):
+        cleanup(**arguments)
+    assert files_of(tmp_path) == before
+
+
+def test_an_empty_root_is_clean(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    told = cleanup()
+    assert (told["jobs"], told["bytes_by_reason"]) == ({}, {})
+
+
+def test_a_root_that_is_not_there_is_no_empty_one(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path / "typo")
+    with pytest.raises(
+        AirflowException, match="typo does not exist on this worker: check connection 'stateflow_default'"
+    ):
+        cleanup()
+    assert not (tmp_path / "typo").exists()

@@ -1,0 +1,95 @@
+"""Rescaling by a task: one record, whatever is killed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowFailException
+
+from stateflow.airflow import StateflowRescaleOperator
+from stateflow.checkpoint.records import Record
+from stateflow.job import Job
+from tests.airflow.conftest import Connect
+from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
+from tests.cli.made import MadeJob, made_job
+
+
+def rescale(attempt: Try | None = None, **arguments: Any) -> Any:
+    return ran(StateflowRescaleOperator, attempt, **{"parallelism": 4, **arguments})
+
+
+def rescales(root: Path) -> list[Record]:
+    return [record for record in Job(str(root), "orders").log().chain if record.kind == "rescale"]
+
+
+def test_a_form_gives_the_next_run_another_parallelism(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    attempt = Try("it")
+    told = rescale(
+        attempt, parallelism="{{ params.parallelism }}", params={"parallelism": 4}, note="black friday"
+    )
+    [record] = rescales(tmp_path)
+    assert (told["record"], told["checkpoint"], told["parallelism"]) == (record.slot, record.slot, 4)
+    assert len(record.operators["balance"].assignment) == 4
+    assert (record.owner.dag_run, record.owner.note) == ("upkeep/manual__1", "black friday")
+    assert attempt.pushed["stateflow"]["checkpoint"] == record.slot
+
+
+def test_a_retry_after_a_kill_at_any_point_rescales_once(tmp_path: Path, connect: Connect) -> None:
+    stages = 0
+
+    def fresh(at: int) -> Path:
+        root = tmp_path / str(at)
+        made_job(root)
+        connect(root)
+        return root
+
+    for at, root in killed_at_every_write(fresh, lambda place: rescale(Try("it"))):
+        stages = at
+        told = rescale(Try("it", try_number=2))
+        [record] = rescales(root)
+        log = Job(str(root), "orders").log()
+        assert log.head is not None
+        assert (told["record"], log.head.slot, log.pending) == (record.slot, record.slot, ()), at
+    assert stages >= 3  # the epoch, the fence, the record
+
+
+def test_a_cleared_task_rescales_again(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    rescale(Try("it"))
+    rescale(Try("it", try_number=2, max_tries=3))
+    assert len(rescales(tmp_path)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"job": "nonsense"}, "there is no job 'nonsense'"),
+        ({"parallelism": 999}, "999"),
+        (
+            {"parallelism": "{{ 'many' }}"},
+            "task 'it': parallelism='many' has to be a whole number of 1 or more",
+        ),
+        ({"parallelism": "{{ 0 }}"}, "task 'it': parallelism='0' has to be a whole number of 1 or more"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence_and_changes_nothing(
+    tmp_path: Path, connect: Connect, arguments: dict[str, Any], sentence: str
+) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    before = files_of(tmp_path)
+    with pytest.raises(AirflowFailException, match=sentence):
+        rescale(**arguments)
+    assert files_of(tmp_path) == before
+
+
+def test_a_job_without_a_checkpoint_is_not_rescaled(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    MadeJob(str(tmp_path)).beat(ended=True)
+    with pytest.raises(AirflowFailException, match="job 'orders' has no checkpoint yet"):
+        rescale()
