@@ -25,7 +25,7 @@ from stateflow.checkpoint.store import Store
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError
 from stateflow_ui.kept import Kept, Known
 from stateflow_ui.observe import JobFacts, JobReader
-from stateflow_ui.places import Place
+from stateflow_ui.place import Place
 from stateflow_ui.readers import Readers
 from stateflow_ui.storage import StorageFacts, read_storage
 
@@ -182,6 +182,7 @@ class Catalog:
         deadline = self._begin()
         entry = await self._entry(conn_id, name, deadline)
         self._open(entry)
+        patient = True
         while True:
             known = entry.facts.known()
             value, waiting = known.value, known.waiting or 0.0
@@ -191,9 +192,9 @@ class Catalog:
                 return value
             left = deadline - self._monotonic()
             failed = known.error is not None and not entry.facts.due(OPEN_EVERY)
-            if left <= 0 or failed or (value is not None and waiting >= self._patience):
+            if not patient or left <= 0 or failed or (value is not None and waiting >= self._patience):
                 break
-            await _done([entry.facts.refresh(urgent=True)], left)
+            patient = await _done([entry.facts.refresh(urgent=True)], left)
         if isinstance(known.error, NotFoundError):
             self._forget(conn_id, name)
             raise known.error
@@ -398,5 +399,7 @@ class Catalog:
         raise error
 
 
-async def _done(futures: Iterable[Future[None]], seconds: float) -> None:
-    await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
+async def _done(futures: Iterable[Future[None]], seconds: float) -> bool:
+    """Whether all have ended in time; those that have not go on."""
+    _, left = await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
+    return not left

@@ -16,7 +16,7 @@ from stateflow_ui.charts import percentiles, rate, recent
 from stateflow_ui.kept import Known
 from stateflow_ui.lines import of_dag_run, plain
 from stateflow_ui.observe import JobFacts
-from stateflow_ui.settings import StaleAfter
+from stateflow_ui.stale_after import StaleAfter
 
 RECENT = 50
 _RATE_OVER = 10

@@ -18,7 +18,7 @@ from stateflow_ui.charts import rate
 from stateflow_ui.documents import judged
 from stateflow_ui.lines import Lines
 from stateflow_ui.observe import JobFacts
-from stateflow_ui.settings import StaleAfter
+from stateflow_ui.stale_after import StaleAfter
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HEALTH_STATES: tuple[HealthState, ...] = get_args(HealthState)

@@ -19,7 +19,7 @@ from stateflow.checkpoint.control import Heartbeat, read_heartbeat, read_progres
 from stateflow.checkpoint.layout import JobLayout, slot_of
 from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs, read_identity
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.records import Outcome, Owner, Record, decode
+from stateflow.checkpoint.records import FileRef, Outcome, Owner, Record, decode
 from stateflow.checkpoint.retention import with_references
 from stateflow.checkpoint.statistics import HistoryLine, history_line
 from stateflow.checkpoint.store import Store
@@ -271,11 +271,14 @@ class JobReader:
 
 def _light(record: Record) -> Record:
     """The record without the bytes that travel inside it: what is told of it are names and sizes."""
-    light = with_references(
-        record, lambda ref: ref if ref.data is None else msgspec.structs.replace(ref, data=None)
-    )
+
+    def lighter(ref: FileRef) -> FileRef:
+        return ref if ref.data is None else msgspec.structs.replace(ref, data=None)
+
+    light = with_references(record, lighter)
     sinks = {
-        uid: msgspec.structs.replace(prepared, payload={}, files=()) for uid, prepared in record.sinks.items()
+        uid: msgspec.structs.replace(prepared, payload={}, files=tuple(map(lighter, prepared.files)))
+        for uid, prepared in record.sinks.items()
     }
     operators = {
         uid: msgspec.structs.replace(

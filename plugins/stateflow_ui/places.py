@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from airflow.models.connection import Connection
@@ -12,34 +11,12 @@ from airflow.utils.session import create_session
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.store import Store
 from stateflow.errors import StateflowError, UnavailableError
+from stateflow_ui.place import Place
 from stateflow_ui.settings import named_connections
 
 CONN_TYPE, DEFAULT = "stateflow", "stateflow_default"
 _VARIABLE = "AIRFLOW_CONN_"
-_PATIENCE = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """One connection, and the root that it names."""
-
-    conn_id: str
-    root: str
-    """As it may be shown."""
-    url: str = field(default="", repr=False)
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """For the store's client and nothing else: never in an answer."""
-    heartbeat_timeout: float = _PATIENCE
-    problem: str = ""
-    """Why there is no root, in one sentence."""
-
-    def store(self) -> Store:
-        # Nothing is decided by what is read here, so it need not be on disk: a reader of many records would wait for
-        # the disk at each.
-        return open_store(self.url, self.storage_options, fsync=False)
 
 
 def read_places() -> list[Place]:

@@ -1,0 +1,31 @@
+"""One checkpoint root that the pages show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.store import Store
+
+_PATIENCE = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One connection, and the root that it names."""
+
+    conn_id: str
+    root: str
+    """As it may be shown."""
+    url: str = field(default="", repr=False)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """For the store's client and nothing else: never in an answer."""
+    heartbeat_timeout: float = _PATIENCE
+    problem: str = ""
+    """Why there is no root, in one sentence."""
+
+    def store(self) -> Store:
+        # Nothing is decided by what is read here, so it need not be on disk: a reader of many records would wait for
+        # the disk at each.
+        return open_store(self.url, self.storage_options, fsync=False)

@@ -1,0 +1,490 @@
+"""What is known without waiting: from memory, read at a bounded pace, equal to what the library itself would say."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from bench.made_jobs import Made, make_job
+from stateflow.checkpoint.control import read_heartbeat, read_progress
+from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.log import read_log
+from stateflow.checkpoint.memory_store import Call, MemoryStore, named_store
+from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.statistics import HistoryLine, history
+from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.status import status_of
+from stateflow.timelines import spans
+from stateflow_ui import catalog as catalog_module
+from stateflow_ui.catalog import Catalog, JobState, RootState
+from stateflow_ui.kept import Kept
+from stateflow_ui.observe import NEAR_RECORDS, JobFacts, JobReader, together
+from stateflow_ui.place import Place
+from stateflow_ui.readers import Readers
+from stateflow_ui.stale_after import StaleAfter
+from tests.protocol.scenario import World
+
+NOW = 1_800_000_000_000_000
+MICROS = 1_000_000
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 1000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Gate:
+    """A store's hook: readings stop here until it is opened."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store, self.open, self.reached = store, threading.Event(), threading.Event()
+
+    def __enter__(self) -> Gate:
+        self.store.before = self._wait
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open.set()
+        self.store.before = None
+
+    def _wait(self, call: Call) -> None:
+        self.reached.set()
+        assert self.open.wait(60)
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest) -> Iterator[MemoryStore]:
+    found = named_store(f"ui-{request.node.name}")
+    yield found
+    found.before = None
+    found.restore({})
+
+
+def place(store: MemoryStore, conn_id: str = "main") -> Place:
+    return Place(conn_id, store.url, store.url)
+
+
+def fill(store: MemoryStore, folder: Path, *jobs: Made, now: int = NOW) -> None:
+    for job in jobs:
+        make_job(folder, job, now)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            store.put(str(path.relative_to(folder)), path.read_bytes())
+
+
+def made(places: list[Place], clock: Clock, patience: float = 20.0) -> Catalog:
+    return Catalog(lambda: places, clock=lambda: NOW, monotonic=clock, patience=patience, ticking=False)
+
+
+def look(catalog: Catalog) -> tuple[dict[str, RootState], dict[str, JobState]]:
+    roots, jobs = asyncio.run(catalog.overview())
+    return {root.conn_id: root for root in roots}, {job.name: job for job in jobs}
+
+
+def open_job(catalog: Catalog, name: str = "orders", conn_id: str = "main") -> JobFacts:
+    return asyncio.run(catalog.job(conn_id, name))
+
+
+def heads(jobs: dict[str, JobState]) -> dict[str, int | None]:
+    return {name: job.facts.value.status.head if job.facts.value else None for name, job in jobs.items()}
+
+
+# Equal to what the library says
+
+
+def told(world: World) -> tuple[object, list[HistoryLine], object]:
+    """By the library: everything read anew."""
+    log = read_log(world.store, world.layout)
+    lines = history(world.store, world.layout, log=log)
+    pins = list_pins(world.store, world.layout)
+    status = status_of(
+        log,
+        world.store.url,
+        heartbeat=read_heartbeat(world.store, world.layout, log.newest_epoch),
+        progress=read_progress(world.store, world.layout, log.newest_epoch),
+        pins=pins,
+        lines=lines,
+        now=NOW,
+        patience=10 * MICROS,
+    )
+    kept = {record.slot for record in log.chain}
+    return asdict(status), lines, list(spans(lines, status.tags, status.head, kept))
+
+
+def assert_equal(facts: JobFacts, world: World) -> None:
+    status, lines, drawn = told(world)
+    assert asdict(facts.status) == status
+    assert [facts.lines.document(line) for line in facts.lines.held] == [
+        {**{name: getattr(line, name) for name in line.__struct_fields__}} for line in lines
+    ]
+    assert facts.spans == drawn
+
+
+def story(world: World) -> Iterator[str]:
+    """Claims, batches, a pending record, a restore, a tag, collections, a fenced run: with a look after each."""
+    writer = world.claim("first")
+    yield "a fence"
+    for _ in range(3):
+        world.batch(writer)
+        yield "a batch"
+    world.tag(3, "v1")
+    yield "a tag"
+    permit = writer.decide(world.prepare(writer))
+    yield "decided and not carried out"
+    writer.complete(permit, world.commit(permit.record), {"processed_rows": 1})
+    yield "carried out: the record was seen before its outcome"
+    for _ in range(4):
+        world.batch(writer)
+    world.collect(2)
+    yield "a collection"
+    writer = world.claim("second", retained=2)
+    yield "another run"
+    writer.complete(writer.decide(world.rewind(world.log().record(3))), {})
+    yield "a restore"
+    world.batch(writer)
+    world.untag("v1")
+    writer.collect(2, orphans=True)
+    yield "collected again"
+
+
+def test_a_job_is_told_as_the_library_tells_it_at_every_step() -> None:
+    world = World(MemoryStore("story"))
+    reader = JobReader(
+        "main", world.store, "orders", patience=10, clock=lambda: NOW, fetchers=Readers(2, "test")
+    )
+    for step in story(world):
+        fresh = JobReader(
+            "main", world.store, "orders", patience=10, clock=lambda: NOW, fetchers=Readers(2, "test")
+        )
+        assert_equal(reader.read(whole=True), world), step
+        assert_equal(fresh.read(whole=True), world), step
+
+
+def test_what_has_not_changed_is_not_read_again() -> None:
+    store = MemoryStore("unchanged")
+    world = World(store)
+    writer = world.claim()
+    for _ in range(20):
+        world.batch(writer)
+    reader = JobReader("main", store, "orders", patience=10, clock=lambda: NOW, fetchers=Readers(2, "test"))
+    reader.read(whole=True)
+
+    def records_read(act: Callable[[], object]) -> list[str]:
+        before = len(store.calls)
+        act()
+        return [call.path for call in store.calls[before:] if call.verb == "read" and "/chk-" in call.path]
+
+    assert records_read(lambda: reader.read(whole=True)) == []
+    world.batch(writer)
+    slot = world.layout.slot(writer.next_slot - 1)
+    assert records_read(lambda: reader.read(whole=True)) == [f"{slot}_pending", f"{slot}_metadata"]
+
+
+def test_a_damaged_record_is_named_and_the_rest_is_told(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders", standing=5))
+    path = JobLayout("orders").pending(2)
+    store.put(path, b"no record")
+    facts = open_job(made([place(store)], Clock()))
+    assert facts.unreadable == (path,)
+    assert facts.status.head == 5
+
+
+def test_from_afar_only_the_newest_records_are_read(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders", standing=NEAR_RECORDS + 50, collected=1000))
+    reader = JobReader("main", store, "orders", patience=10, clock=lambda: NOW, fetchers=Readers(2, "test"))
+    before = len(store.calls)
+    near = reader.read(whole=False)
+    assert len(store.calls) - before < 2 * NEAR_RECORDS + 20
+    assert not near.whole
+    assert near.status.head == NEAR_RECORDS + 1050
+    assert len(near.log.chain) == NEAR_RECORDS
+    whole = reader.read(whole=True)
+    assert (whole.whole, len(whole.lines.held)) == (True, NEAR_RECORDS + 1050)
+    assert asdict(near.status) | {"checkpoints": 0} == asdict(whole.status) | {"checkpoints": 0}
+
+
+def test_reading_many_records_from_afar_at_once_keeps_their_order_and_tells_the_first_failure() -> None:
+    readers = Readers(4, "test")
+    assert together(lambda number: number * 2, range(100), readers) == list(range(0, 200, 2))
+
+    def fails(number: int) -> int:
+        if number == 7:
+            raise UnavailableError("gone")
+        return number
+
+    with pytest.raises(UnavailableError, match="gone"):
+        together(fails, range(100), readers)
+
+
+# From memory
+
+
+def test_what_is_known_is_answered_without_touching_a_store(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders"), Made("clicks"))
+    catalog = made([place(store)], Clock())
+    _, jobs = look(catalog)
+    assert heads(jobs) == {"clicks": 5, "orders": 5}
+    open_job(catalog)
+    before = len(store.calls)
+    look(catalog)
+    open_job(catalog)
+    assert len(store.calls) == before
+
+
+def test_the_old_is_shown_while_the_new_is_read(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders"))
+    clock = Clock()
+    catalog = made([place(store)], clock)
+    look(catalog)
+    fill(store, tmp_path, Made("orders", standing=6))
+    clock.seconds += 12
+    with Gate(store) as gate:
+        _, jobs = look(catalog)
+        assert heads(jobs) == {"orders": 5}
+        assert gate.reached.wait(60), "a reading has begun"
+    settle(catalog)
+    assert heads(look(catalog)[1]) == {"orders": 6}
+
+
+def test_a_job_is_read_once_at_a_time_however_many_ask(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders"))
+    clock = Clock()
+    catalog = made([place(store)], clock, patience=0.05)
+    before = len(store.calls)
+    with Gate(store) as gate:
+        for _ in range(20):
+            look(catalog)
+        assert gate.reached.wait(60)
+        assert len(store.calls) - before == 1
+    settle(catalog)
+
+
+def test_no_request_holds_up_the_event_loop(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders"))
+    catalog = made([place(store)], Clock())
+
+    async def both() -> JobFacts:
+        with Gate(store) as gate:
+            asked = asyncio.create_task(catalog.job("main", "orders"))
+            await asyncio.to_thread(gate.reached.wait, 60)
+            # Whoever is here while the store does not answer could never open it, if the loop were held up.
+            gate.open.set()
+            return await asked
+
+    assert asyncio.run(both()).status.head == 5
+
+
+def test_nothing_is_read_while_nobody_looks(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders"))
+    clock = Clock()
+    catalog = made([place(store)], clock)
+    look(catalog)
+    before = len(store.calls)
+    clock.seconds += catalog_module.WATCHED + 1
+    catalog.refresh_due()
+    assert len(store.calls) == before
+    look(catalog)
+    settle(catalog)
+    assert len(store.calls) > before
+
+
+def test_jobs_come_and_go_with_the_root(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders"))
+    clock = Clock()
+    catalog = made([place(store)], clock)
+    assert set(look(catalog)[1]) == {"orders"}
+    fill(store, tmp_path, Made("clicks"))
+    store.delete([entry.path for entry in store.list("orders/")])
+    clock.seconds += 100
+    look(catalog)
+    settle(catalog)
+    assert heads(look(catalog)[1]) == {"clicks": 5}
+    with pytest.raises(NotFoundError, match="no job 'orders'"):
+        open_job(catalog)
+
+
+def test_connections_come_and_go(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders"))
+    clock = Clock()
+    places = [place(store)]
+    catalog = made(places, clock)
+    assert set(look(catalog)[0]) == {"main"}
+    places[:] = [place(store, "other"), Place("bare", "", problem="connection 'bare' has no checkpoint root")]
+    clock.seconds += 100
+    look(catalog)
+    settle(catalog)
+    roots, jobs = look(catalog)
+    assert set(roots) == {"other", "bare"}
+    assert roots["bare"].error == "connection 'bare' has no checkpoint root"
+    assert [job.conn_id for job in jobs.values()] == ["other"]
+    with pytest.raises(UnavailableError, match="connection 'bare' has no checkpoint root"):
+        open_job(catalog, conn_id="bare")
+
+
+# When a store is away
+
+
+def test_a_root_that_fails_says_so_and_the_others_go_on(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders"))
+    away = named_store("ui-away")
+
+    def refuse(call: Call) -> None:
+        raise UnavailableError("memory://ui-away refused to list")
+
+    away.before = refuse
+    roots, jobs = look(made([place(away, "away"), place(store)], Clock()))
+    assert roots["away"].error == "memory://ui-away refused to list"
+    assert roots["main"].error == ""
+    assert heads(jobs) == {"orders": 5}
+
+
+def test_what_was_known_of_a_root_stays_when_it_goes_away(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders"))
+    clock = Clock()
+    catalog = made([place(store)], clock)
+    look(catalog)
+    open_job(catalog)
+
+    def refuse(call: Call) -> None:
+        raise UnavailableError("the network is down")
+
+    store.before = refuse
+    clock.seconds += 100
+    look(catalog)
+    settle(catalog)
+    roots, jobs = look(catalog)
+    assert roots["main"].error == "the network is down"
+    assert heads(jobs) == {"orders": 5}
+    assert open_job(catalog).status.head == 5
+    assert catalog.error_of("main", "orders") == "the network is down"
+    store.before = None
+    clock.seconds += 100
+    open_job(catalog)
+    settle(catalog)
+    look(catalog)
+    settle(catalog)
+    assert look(catalog)[0]["main"].error == ""
+    assert catalog.error_of("main", "orders") == ""
+
+
+def test_a_root_that_never_answers_is_said_not_to_and_holds_nobody_up(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    fill(store, tmp_path, Made("orders"))
+    silent = named_store("ui-silent")
+    clock = Clock()
+    catalog = made([place(silent, "silent"), place(store)], clock, patience=0.2)
+    with Gate(silent):
+        roots, _ = look(catalog)
+        assert roots["silent"].error == ""
+        clock.seconds += catalog_module.SLOW + 1
+        settle(catalog, "main")
+        roots, jobs = look(catalog)
+        assert roots["silent"].error == "the root memory://ui-silent has not answered for 11 seconds"
+        assert heads(jobs) == {"orders": 5}
+        with pytest.raises(UnavailableError, match="is being read and not known yet"):
+            open_job(catalog, conn_id="silent")
+
+
+def test_what_is_not_known_in_time_is_said_to_be_being_read(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders"))
+    catalog = made([place(store)], Clock(), patience=0.05)
+    with (
+        Gate(store),
+        pytest.raises(UnavailableError, match="job 'orders' is being read and not known yet: ask again"),
+    ):
+        open_job(catalog)
+
+
+def test_a_mistake_of_ours_is_one_sentence_and_the_next_reading_may_go_well() -> None:
+    clock = Clock()
+    answers: list[Callable[[], int]] = [lambda: 1 // 0, lambda: 7]
+    kept: Kept[int] = Kept("the answer", lambda: answers.pop(0)(), Readers(1, "test"), clock)
+    kept.refresh().result(60)
+    assert str(kept.known().error) == "the answer could not be read: the API server's log says why"
+    kept.refresh().result(60)
+    assert (kept.known().value, kept.known().error) == (7, None)
+
+
+# Bounds
+
+
+def test_asking_for_names_that_do_not_exist_fills_nothing(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders"))
+    catalog = made([place(store)], Clock())
+    for number in range(30):
+        with pytest.raises(NotFoundError, match=f"no job 'nobody-{number}'"):
+            open_job(catalog, f"nobody-{number}")
+    assert set(look(catalog)[1]) == {"orders"}
+
+
+@pytest.mark.parametrize("name", ["..", "../orders", "orders/chk-00000001", "_savepoints", "", "a\0b"])
+def test_a_name_that_would_leave_its_folder_is_refused_before_anything_is_read(
+    store: MemoryStore, name: str
+) -> None:
+    before = len(store.calls)
+    with pytest.raises(UsageError, match="is not usable"):
+        open_job(made([place(store)], Clock()), name)
+    assert len(store.calls) == before
+
+
+def test_the_whole_history_is_held_of_a_few_jobs(tmp_path: Path, store: MemoryStore) -> None:
+    names = [f"job-{number}" for number in range(catalog_module.WHOLE_JOBS + 2)]
+    fill(store, tmp_path, *(Made(name, standing=2, collected=600) for name in names))
+    clock = Clock()
+    catalog = made([place(store)], clock)
+    for name in names:
+        clock.seconds += 1
+        assert len(open_job(catalog, name).lines.held) == 602
+    look(catalog)
+    clock.seconds += 400
+    look(catalog)
+    settle(catalog)
+    held = {
+        name: len(job.facts.value.lines.held) for name, job in look(catalog)[1].items() if job.facts.value
+    }
+    assert [name for name in names if held[name] == 602] == names[2:], "the oldest asked for had to go"
+    clock.seconds += catalog_module.WHOLE_FOR
+    look(catalog)
+    settle(catalog)
+    held = {
+        name: len(job.facts.value.lines.held) for name, job in look(catalog)[1].items() if job.facts.value
+    }
+    assert set(held.values()) == {602 - 600 + 600 - 256}, "nobody has looked at any for long"
+
+
+def test_stale_bounds_of_all_jobs_and_of_one() -> None:
+    stale = StaleAfter("2 hours, orders=15 minutes, replay = never")
+    assert [str(stale.of(name)) for name in ("clicks", "orders", "replay")] == ["2:00:00", "0:15:00", "None"]
+    assert str(StaleAfter("").of("orders")) == "1 day, 2:00:00"
+    wrong = StaleAfter("soon")
+    assert "'soon' is not a duration" in wrong.problem
+    assert str(wrong.of("orders")) == "1 day, 2:00:00"
+
+
+def settle(catalog: Catalog, *conn_ids: str) -> None:
+    """Waits for every reading that is under way."""
+    for kept in under_way(catalog, conn_ids):
+        try:
+            kept.refresh().result(60) if kept.known().waiting is not None else None
+        except StateflowError:
+            continue
+
+
+def under_way(catalog: Catalog, conn_ids: tuple[str, ...]) -> Iterator[Kept[object]]:
+    yield catalog._places  # type: ignore[misc]
+    for conn_id, root in list(catalog._roots.items()):
+        if not conn_ids or conn_id in conn_ids:
+            yield root.names  # type: ignore[misc]
+            for job in list(root.jobs.values()):
+                yield job.facts  # type: ignore[misc]
