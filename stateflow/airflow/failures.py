@@ -7,8 +7,22 @@ from contextlib import contextmanager
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from stateflow.errors import BusyError, StateflowError, UnavailableError
+from stateflow.errors import (
+    CorruptError,
+    DisagreementError,
+    FencedError,
+    IncompatibleError,
+    NotFoundError,
+    StateflowError,
+    UsageError,
+)
 
+_LASTING = {
+    error.exit_code
+    for error in (
+        UsageError, NotFoundError, IncompatibleError, FencedError, CorruptError, DisagreementError,
+    )
+}  # fmt: skip
 _OF_SPARK = ("pyspark", "py4j")
 
 
@@ -39,5 +53,4 @@ def failure_of(exit_code: int, sentence: str) -> AirflowException:
 
 def may_pass(exit_code: int) -> bool:
     """Whether a retry may help. A code that the library does not have is that of a process that was ended."""
-    lasting = {cls.exit_code for cls in StateflowError.__subclasses__()}
-    return exit_code not in lasting - {BusyError.exit_code, UnavailableError.exit_code}
+    return exit_code not in _LASTING

@@ -31,11 +31,11 @@ class CheckpointLink(BaseOperatorLink):
 
 def page_of(said: Any, base_url: str) -> str:
     """The page in Airflow's UI, empty when there is none to show: a root without a connection is on no page."""
-    if not isinstance(said, dict) or not said.get("conn_id") or not said.get("job"):
+    if not isinstance(said, dict) or not said.get("conn_id"):
         return ""
-    path = urlsplit(base_url or "").path.rstrip("/")
-    page = (
-        f"{path}/stateflow/#/jobs/{quote(str(said['conn_id']), safe='')}/{quote(str(said['job']), safe='')}"
-    )
+    page = f"{urlsplit(base_url or '').path.rstrip('/')}/stateflow/#/jobs"
+    if not said.get("job"):
+        return page
+    page += f"/{quote(str(said['conn_id']), safe='')}/{quote(str(said['job']), safe='')}"
     checkpoint = said.get("checkpoint")
     return page if checkpoint is None else f"{page}/checkpoints/{checkpoint}"
