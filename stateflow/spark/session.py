@@ -40,6 +40,9 @@ def _started(app: str, master: str | None, conf: Mapping[str, str], cache: Path)
     if chosen is None or chosen.startswith("local"):
         # Spark would take the first python3 on the PATH, which need not have this library.
         os.environ["PYSPARK_PYTHON"] = sys.executable
+    elif python := conf.get("spark.pyspark.python"):
+        # As spark-submit has it: the setting goes before the variable.
+        os.environ["PYSPARK_PYTHON"] = python
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
