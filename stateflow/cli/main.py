@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +23,7 @@ from stateflow.cli import (
     doctor,
     gc,
     jobs,
+    package,
     query,
     restore,
     run,
@@ -32,8 +37,29 @@ from stateflow.cli.options import DEBUG, OUTPUT
 from stateflow.cli.output import err
 from stateflow.errors import StateflowError
 
-INTERRUPTED = 130
-"""What a shell expects of a command that Ctrl-C has ended."""
+INTERRUPTED, TERMINATED = 130, 143
+"""What a shell expects of a command that Ctrl-C or SIGTERM has ended."""
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM ends a command as Ctrl-C does: what it holds is let go of on the way out."""
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """For commands that have no better use for the signal."""
+
+    def end(number: int, frame: object) -> None:
+        raise Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Commands(TyperGroup):
@@ -41,10 +67,14 @@ class Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with ended_by_sigterm():
+                return super().invoke(ctx)
         except StateflowError as error:
             _report(ctx, error, error.exit_code)
             raise typer.Exit(error.exit_code) from None
+        except Terminated:
+            err().print("stateflow: ended by SIGTERM")
+            raise typer.Exit(TERMINATED) from None
         except KeyboardInterrupt:
             err().print("stateflow: interrupted")
             raise typer.Exit(INTERRUPTED) from None
@@ -115,6 +145,7 @@ app.command("rescale")(change.rescale)
 app.add_typer(state.app, name="state")
 app.command("query")(query.query)
 app.command("serve")(serve.serve)
+app.command("package")(package.package)
 app.command("abandon")(abandon.abandon)
 app.command("verify")(verify.verify)
 app.command("gc")(gc.gc)

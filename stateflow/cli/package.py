@@ -1,0 +1,137 @@
+"""`stateflow package`: what a cluster's executors need, as files that travel with a run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stateflow.cli.bars import bars
+from stateflow.cli.options import Debug, File, Output
+from stateflow.cli.output import document, err, facts, out, size
+
+if TYPE_CHECKING:
+    from stateflow.packaging.build import Package
+
+
+def package(
+    file: File,
+    to: Annotated[
+        Path, typer.Option("--to", metavar="FOLDER", help="Where the package goes.", show_default=False)
+    ] = Path("dist"),
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--also",
+            metavar="DISTRIBUTION",
+            help="An installed distribution that the code needs without importing it.",
+            show_default=False,
+        ),
+    ] = None,
+    python: Annotated[
+        bool,
+        typer.Option(
+            "--python/--no-python",
+            help="Bring the interpreter along, or have one of its minor version on every host.",
+        ),
+    ] = True,
+    platform: Annotated[
+        str,
+        typer.Option(
+            "--platform",
+            metavar="TAG",
+            help="What the cluster's hosts are, such as manylinux_2_28_x86_64; else like this one.",
+            show_default=False,
+        ),
+    ] = "",
+    output: Output = "text",
+    debug: Debug = False,
+) -> None:
+    """Packages a pipeline with the environment of its executors, tries it out, and says how a run takes it along."""
+    from stateflow.packaging.build import Request
+    from stateflow.packaging.build import package as build
+    from stateflow.pipelines import load_pipeline
+
+    loaded = load_pipeline(file, Path.cwd())
+    request = Request(
+        file=loaded.path,
+        name=loaded.pipeline.name,
+        folder=to.absolute(),
+        include_python=python,
+        also=tuple(also or ()),
+        platform=platform,
+    )
+    with bars("package") as advance:
+        made = build(request, advance)
+    told = _usage(made, f"{loaded.path}:{loaded.pipeline.name}")
+    if output == "json":
+        document(
+            {
+                **made.document,
+                "folder": str(request.folder),
+                "manifest": str(made.manifest),
+                "usage": told["json"],
+            }
+        )
+        return
+    _show(made)
+    for text in told["text"]:
+        out().print(text, markup=False, soft_wrap=True)
+
+
+def _usage(made: Package, spec: str) -> dict[str, Any]:
+    from importlib.util import find_spec
+
+    from stateflow.packaging.usage import operator_call, run_command, submit_command, typed
+    from stateflow.spark.settings import DELTA
+
+    conf = made.document["conf"]
+    run = run_command(spec, conf)
+    application = find_spec("stateflow.application.submitted")
+    submit = submit_command(
+        spec,
+        conf,
+        python=sys.executable,
+        program=str(application.origin if application else "submitted.py"),
+        packages=made.document["packages"],
+        delta=DELTA,
+    )
+    operator = operator_call(spec, made.document["pipeline"], conf)
+    return {
+        "json": {"run": run, "spark_submit": submit, "operator": operator},
+        "text": ["", typed(run), "", typed(submit), "", operator],
+    }
+
+
+def _show(made: Package) -> None:
+    body = made.document
+    runs_on = f"{body['platform']['system']} {body['platform']['machine']}"
+    if body["platform"]["glibc"]:
+        runs_on += f", glibc {body['platform']['glibc']} or newer"
+    python = f"CPython {body['python']['version']}"
+    python += ", included" if body["python"]["included"] else "; every host needs one of this minor version"
+    facts(
+        [
+            ("pipeline", f"{body['pipeline']} ({body['archives']['pipeline']['files']} files)"),
+            ("stateflow", f"{body['stateflow']}, for Spark {body['spark']}"),
+            ("python", python),
+            ("runs on", runs_on),
+            ("host libraries", ", ".join(body["platform"]["libraries"])),
+            (
+                "distributions",
+                ", ".join(f"{name} {version}" for name, version in body["requirements"].items()),
+            ),
+        ]
+    )
+    for archive in (made.environment, made.pipeline):
+        kept = "" if archive.made else ", was there already"
+        out().print(
+            f"{archive.path}  {size(archive.size)} ({size(archive.unpacked)} unpacked{kept})",
+            markup=False,
+            soft_wrap=True,
+        )
+    out().print(str(made.manifest), markup=False, soft_wrap=True)
+    if made.environment.made or made.pipeline.made:
+        err().print("tried here in an empty environment: it works", markup=False)

@@ -1,0 +1,191 @@
+"""A package: the environment of executors, the pipeline, the lock, and a manifest that says what they are."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.packaging.archive import Archive, Content, archive_path, looked_at, write_archive
+from stateflow.packaging.closure import FROM_SPARK, Needed, closure, files_of, lock
+from stateflow.packaging.entries import Entry
+from stateflow.packaging.interpreter import interpreter, launcher
+from stateflow.packaging.native import Demands, demands
+from stateflow.packaging.platforms import Hosts, hosts_of, refuse_others, version_text
+from stateflow.packaging.sources import Sources, sources
+from stateflow.packaging.trial import try_out
+from stateflow.packaging.usage import settings
+
+FORMAT = 1
+LIBRARY = "stateflow"
+LOCK = "requirements.txt"
+
+Advance = Callable[[str, int, int], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to package, and for whom."""
+
+    file: Path
+    """The pipeline's."""
+    name: str
+    folder: Path
+    """Where the package goes."""
+    include_python: bool = True
+    also: Sequence[str] = ()
+    """Distributions that no import names."""
+    platform: str = ""
+    """Of the cluster's hosts, if they are not like this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    environment: Archive
+    pipeline: Archive
+    manifest: Path
+    document: Mapping[str, Any] = field(repr=False)
+
+
+def package(request: Request, advance: Advance = lambda what, done, total: None) -> Package:
+    """Writes it into the folder; what is there already in this content is kept. Refuses what could not work."""
+    hosts = hosts_of(request.platform)
+    # Before anything large is read: an environment of one system never runs on another.
+    refuse_others(Demands((), (0, 0), ()), hosts)
+    own = sources(request.file)
+    needed = closure(_wanted(own, request.also))
+    content = looked_at(
+        _environment(needed, include_python=request.include_python),
+        lambda done, total: advance("looked at", done, total),
+    )
+    asked = demands(content.natives)
+    refuse_others(asked, hosts)
+    environment = write_archive(
+        archive_path(request.folder, "environment", content),
+        content,
+        lambda done, total: advance("packed", done, total),
+    )
+    mine = looked_at(own.entries())
+    pipeline = write_archive(archive_path(request.folder, request.name, mine), mine)
+    if environment.made or pipeline.made:
+        _tried(request, environment, pipeline, content)
+    document = _document(request, hosts, asked, needed, environment, pipeline)
+    path = request.folder / f"{request.name}.json"
+    _write(request.folder / f"{request.name}.lock", lock(needed))
+    _write(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    return Package(environment, pipeline, path, document)
+
+
+def _wanted(own: Sources, also: Iterable[str]) -> dict[str, str]:
+    """Names of distributions, each with who wants it."""
+    homes = metadata.packages_distributions()
+    wanted = {LIBRARY: "stateflow package"}
+    for module, where in {**own.optional, **own.imports}.items():
+        if home := homes.get(module):
+            for name in home:
+                wanted.setdefault(name, f"{where}, which imports {module},")
+        elif module in own.imports:
+            raise _without_home(module, where)
+    for name in also:
+        wanted.setdefault(name, "--also")
+    return wanted
+
+
+def _without_home(module: str, where: str) -> Exception:
+    spec = importlib.util.find_spec(module)
+    if spec is None:
+        return NotFoundError(
+            f"{where} imports {module}, which is not installed here: install it, or put it beside the pipeline's file, "
+            "then package again"
+        )
+    place = spec.origin or ", ".join(spec.submodule_search_locations or ())
+    return UsageError(
+        f"{where} imports {module} from {place}, which no installed distribution has: put it beside the pipeline's file, "
+        "or install it with pip"
+    )
+
+
+def _environment(needed: Sequence[Needed], *, include_python: bool) -> Iterable[Entry]:
+    yield launcher(included=include_python)
+    yield Entry(LOCK, lock(needed).encode())
+    for each in needed:
+        yield from files_of(each)
+    if include_python:
+        yield from interpreter()
+
+
+def _tried(request: Request, environment: Archive, pipeline: Archive, content: Content) -> None:
+    """What does not work here is not left where somebody would use it."""
+    packed = {entry.name.split("/")[1].removesuffix(".py") for entry in content.entries if "/" in entry.name}
+    try:
+        spec = f"{request.file.name}:{request.name}"
+        try_out(environment.path, pipeline.path, spec, sorted(packed & _modules()))
+    except UsageError:
+        for archive in (environment, pipeline):
+            if archive.made:
+                archive.path.unlink()
+        raise
+
+
+def _modules() -> set[str]:
+    return {name for name in metadata.packages_distributions() if name.isidentifier()}
+
+
+def _document(
+    request: Request,
+    hosts: Hosts,
+    asked: Demands,
+    needed: Sequence[Needed],
+    environment: Archive,
+    pipeline: Archive,
+) -> dict[str, Any]:
+    from stateflow.spark.jars import packages
+
+    return {
+        "format": FORMAT,
+        "pipeline": request.name,
+        "file": request.file.name,
+        "stateflow": metadata.version(LIBRARY),
+        "python": {
+            "version": platform.python_version(),
+            "implementation": sys.implementation.name,
+            "included": request.include_python,
+        },
+        "platform": {
+            "system": sys.platform,
+            "machine": hosts.machine,
+            "glibc": version_text(asked.glibc) if asked.glibc != (0, 0) else None,
+            "libraries": list(asked.libraries),
+        },
+        "spark": metadata.version("pyspark"),
+        "from_spark": sorted(FROM_SPARK),
+        "packages": list(packages()),
+        "requirements": {each.name: each.version for each in needed},
+        "archives": {"environment": _told(environment), "pipeline": _told(pipeline)},
+        "conf": settings(str(environment.path), str(pipeline.path)),
+    }
+
+
+def _told(archive: Archive) -> dict[str, Any]:
+    return {
+        "file": archive.path.name,
+        "size": archive.size,
+        "sha256": archive.sha256,
+        "content": archive.fingerprint,
+        "files": archive.files,
+        "unpacked": archive.unpacked,
+    }
+
+
+def _write(path: Path, text: str) -> None:
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)

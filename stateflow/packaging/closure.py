@@ -1,0 +1,159 @@
+"""Which installed distributions an environment needs, and which files of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.packaging.entries import Entry, file_entry, walked
+
+FROM_SPARK = frozenset(("pyspark", "pyspark-client", "py4j"))
+"""Every Spark installation has these for its executors, in its own version."""
+ROOM = "site-packages"
+# Large, and used by the libraries' own developers only.
+_PRUNED: Mapping[str, re.Pattern[str]] = {
+    "numpy": re.compile(r"numpy/(.+/)?tests/"),
+    "pandas": re.compile(r"pandas/tests/"),
+    "pyarrow": re.compile(r"pyarrow/(tests|include|includes|src)/"),
+}
+_OF_THE_INSTALLER = frozenset(("RECORD", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json"))
+
+Find = Callable[[str], metadata.Distribution]
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """A distribution, and who asked for it first."""
+
+    name: str
+    version: str
+    asked_by: str
+    distribution: metadata.Distribution
+
+
+def closure(wanted: Mapping[str, str], find: Find = metadata.distribution) -> list[Needed]:
+    """`wanted` and all that they require, by name; a value says who wants it. Refuses what is missing or does not fit."""
+    found: dict[str, Needed] = {}
+    seen: set[tuple[str, str]] = set()
+    waiting = [(Requirement(name), by) for name, by in wanted.items()]
+    while waiting:
+        requirement, by = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if name in FROM_SPARK:
+            continue
+        if name not in found:
+            found[name] = _installed(requirement, name, by, find)
+        needed = found[name]
+        if requirement.specifier and not requirement.specifier.contains(needed.version, prereleases=True):
+            raise UsageError(
+                f"{by} needs {requirement}, but {needed.version} is installed: pip install '{requirement}'"
+            )
+        for extra in ("", *sorted(requirement.extras)):
+            if (name, extra) not in seen:
+                seen.add((name, extra))
+                waiting += [(each, name) for each in _requirements(needed.distribution, extra)]
+    return [found[name] for name in sorted(found)]
+
+
+def lock(needed: Iterable[Needed]) -> str:
+    """Exact versions, as pip reads them."""
+    return "".join(f"{each.name}=={each.version}\n" for each in needed)
+
+
+def files_of(needed: Needed) -> Iterator[Entry]:
+    """What an executor needs of a distribution. One that is installed editable is taken from where its modules are."""
+    distribution = needed.distribution
+    if distribution.files is None:
+        raise UsageError(
+            f"{needed.name} {needed.version} does not say which files it has, so it cannot be packaged: install it with "
+            "pip into a virtual environment"
+        )
+    editable = _is_editable(distribution)
+    if editable:
+        yield from _own_modules(needed)
+    pruned = _PRUNED.get(needed.name)
+    for file in distribution.files:
+        name = PurePosixPath(file.as_posix())
+        if _is_left_out(name) or (pruned is not None and pruned.match(str(name))):
+            continue
+        if editable and not name.parts[0].endswith(".dist-info"):
+            continue
+        path = Path(str(distribution.locate_file(file)))
+        if not path.is_file():
+            raise UsageError(
+                f"{path} belongs to {needed.name} {needed.version} and is not there: pip install --force-reinstall "
+                f"{needed.name}=={needed.version}"
+            )
+        yield file_entry(f"{ROOM}/{name}", path)
+
+
+def _installed(requirement: Requirement, name: str, by: str, find: Find) -> Needed:
+    try:
+        distribution = find(name)
+    except metadata.PackageNotFoundError:
+        raise NotFoundError(
+            f"{by} needs {requirement}, which is not installed here: pip install '{requirement}', then package again"
+        ) from None
+    return Needed(name, distribution.version, by, distribution)
+
+
+def _requirements(distribution: metadata.Distribution, extra: str) -> Iterator[Requirement]:
+    for text in distribution.requires or ():
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            raise UsageError(
+                f"{distribution.name} {distribution.version} has a requirement that cannot be read: {error}"
+            ) from error
+        if requirement.marker is None:
+            if not extra:
+                yield requirement
+        elif requirement.marker.evaluate({"extra": extra}) and (
+            not extra or not requirement.marker.evaluate({"extra": ""})
+        ):
+            yield requirement
+
+
+def _is_editable(distribution: metadata.Distribution) -> bool:
+    try:
+        origin = json.loads(distribution.read_text("direct_url.json") or "{}")
+    except ValueError:
+        return False
+    return bool(origin.get("dir_info", {}).get("editable"))
+
+
+def _own_modules(needed: Needed) -> Iterator[Entry]:
+    names = (needed.distribution.read_text("top_level.txt") or "").split()
+    if not names:
+        raise UsageError(
+            f"{needed.name} is installed editable and does not say which modules it has: pip install it without -e"
+        )
+    for name in names:
+        spec = importlib.util.find_spec(name)
+        if spec is None:
+            raise NotFoundError(
+                f"module {name} of {needed.name}, which is installed editable, cannot be found: install it again"
+            )
+        for folder in spec.submodule_search_locations or ():
+            for path in walked(Path(folder)):
+                yield file_entry(f"{ROOM}/{name}/{path.relative_to(folder).as_posix()}", path)
+        if not spec.submodule_search_locations and spec.origin:
+            yield file_entry(f"{ROOM}/{Path(spec.origin).name}", Path(spec.origin))
+
+
+def _is_left_out(name: PurePosixPath) -> bool:
+    """Programs and data outside of the packages, what was compiled here, and the installer's notes on this machine."""
+    if name.is_absolute() or ".." in name.parts or "__pycache__" in name.parts:
+        return True
+    if name.suffix in (".pyc", ".pth"):
+        return True
+    return name.parts[0].endswith(".dist-info") and name.name in _OF_THE_INSTALLER

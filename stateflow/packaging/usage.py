@@ -1,0 +1,67 @@
+"""How a package is used: the same three settings of Spark, as one types them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+
+from stateflow.packaging.trial import ENVIRONMENT, PIPELINE
+
+MASTER = "spark://HOST:7077"
+
+
+def settings(environment: str, pipeline: str) -> dict[str, str]:
+    """Of a run on a cluster; archives by path or URL."""
+    return {
+        "spark.archives": f"{environment}#{ENVIRONMENT},{pipeline}#{PIPELINE}",
+        "spark.pyspark.python": f"./{ENVIRONMENT}/bin/python",
+        "spark.executorEnv.PYTHONPATH": PIPELINE,
+    }
+
+
+def run_command(spec: str, conf: Mapping[str, str]) -> list[str]:
+    return ["stateflow", "run", spec, "--master", MASTER, *_flags(conf)]
+
+
+def submit_command(
+    spec: str,
+    conf: Mapping[str, str],
+    *,
+    python: str,
+    program: str,
+    packages: Sequence[str],
+    delta: Mapping[str, str],
+) -> list[str]:
+    """Client mode. Under spark-submit Delta's jars and settings have to be there before Python starts."""
+    given = {**conf, "spark.pyspark.driver.python": python, **delta}
+    return [
+        "spark-submit", "--master", MASTER, "--packages", ",".join(packages), *_flags(given), program, "run", spec,
+    ]  # fmt: skip
+
+
+def operator_call(spec: str, name: str, conf: Mapping[str, str]) -> str:
+    """As a DAG has it."""
+    lines = "".join(f"        {key!r}: {value!r},\n" for key, value in conf.items()).replace("'", '"')
+    return (
+        f'StateflowRunOperator(\n    task_id="{name}",\n    pipeline="{spec}",\n    spark_conn_id="spark_default",\n'
+        f"    conf={{\n{lines}    }},\n)"
+    )
+
+
+def typed(command: Sequence[str]) -> str:
+    """A command over several lines, an option a line."""
+    lines: list[str] = []
+    words = list(command)
+    while words:
+        word = words.pop(0)
+        if word.startswith("--") and words:
+            lines.append(f"{word} {shlex.quote(words.pop(0))}")
+        elif lines and not lines[-1].startswith("--"):
+            lines[-1] += f" {shlex.quote(word)}"
+        else:
+            lines.append(shlex.quote(word))
+    return " \\\n    ".join(lines)
+
+
+def _flags(conf: Mapping[str, str]) -> list[str]:
+    return [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]

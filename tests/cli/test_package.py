@@ -1,0 +1,125 @@
+"""package: what it refuses, before anything is written. That a package works is shown on a cluster (tests/spark)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.packaging import build
+from stateflow.packaging.usage import operator_call, run_command, settings, typed
+from tests.cli.conftest import Command
+from tests.cli.made import ORDERS
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return Path(shutil.copy(ORDERS, tmp_path / "package_orders.py"))
+
+
+@pytest.fixture
+def nothing_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment of a launcher and a lock: quick to make, and of no use."""
+
+    def none(wanted: Any, find: Any = None) -> Iterable[Any]:
+        return []
+
+    monkeypatch.setattr(build, "closure", none)
+
+
+def test_another_platform_is_refused_at_once(command: Command, file: Path, tmp_path: Path) -> None:
+    said = command("package", f"{file}:orders", "--to", tmp_path / "dist", "--platform", "macosx_14_0_arm64")
+    assert said.code == 2
+    assert "not on macosx_14_0_arm64: run stateflow package on a host of that platform" in said.err
+    assert not (tmp_path / "dist").exists()
+
+
+def test_an_import_that_nothing_here_has_is_named_with_its_place(
+    command: Command, file: Path, tmp_path: Path
+) -> None:
+    file.write_text(file.read_text() + "\n\ndef later():\n    import no_such_library_anywhere\n")
+    said = command("package", f"{file}:orders", "--to", tmp_path / "dist")
+    assert said.code == 3
+    lines = len(file.read_text().splitlines())
+    assert (
+        f"package_orders.py, line {lines} imports no_such_library_anywhere, which is not installed"
+        in said.err
+    )
+    assert not (tmp_path / "dist").exists()
+
+
+def test_a_module_of_no_distribution_is_refused(
+    command: Command, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "homeless_of_a_test.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    file.write_text(
+        "import homeless_of_a_test\n" + file.read_text().replace("from __future__ import annotations", "")
+    )
+    said = command("package", f"{file}:orders", "--to", tmp_path / "dist")
+    assert said.code == 2
+    assert (
+        "homeless_of_a_test.py, which no installed distribution has: put it beside the pipeline" in said.err
+    )
+
+
+def test_a_distribution_that_was_named_has_to_be_installed(
+    command: Command, file: Path, tmp_path: Path
+) -> None:
+    said = command("package", f"{file}:orders", "--to", tmp_path / "dist", "--also", "no-such-distribution")
+    assert said.code == 3
+    assert "--also needs no-such-distribution, which is not installed here" in said.err
+
+
+@pytest.mark.usefixtures("nothing_needed")
+def test_an_environment_that_does_not_work_is_not_left_behind(
+    command: Command, file: Path, tmp_path: Path
+) -> None:
+    said = command("package", f"{file}:orders", "--to", tmp_path / "dist", "--no-python")
+    assert said.code == 2
+    assert "does not work on its own: " in said.err
+    assert list((tmp_path / "dist").iterdir()) == []
+
+
+@pytest.mark.usefixtures("nothing_needed")
+def test_what_a_package_is_and_how_it_is_used_is_told(
+    command: Command, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build, "try_out", lambda *tried: None)
+    dist = tmp_path / "dist"
+    told = command("package", f"{file}:orders", "--to", dist, "--no-python", "-o", "json").json
+    environment, pipeline = (dist / told["archives"][name]["file"] for name in ("environment", "pipeline"))
+    assert environment.stat().st_size == told["archives"]["environment"]["size"]
+    assert sorted(p.name for p in dist.iterdir()) == sorted(
+        [environment.name, pipeline.name, "orders.json", "orders.lock"]
+    )
+    assert told["conf"] == {
+        "spark.archives": f"{environment}#environment,{pipeline}#pipeline",
+        "spark.pyspark.python": "./environment/bin/python",
+        "spark.executorEnv.PYTHONPATH": "pipeline",
+    }
+    text = command("package", f"{file}:orders", "--to", dist, "--no-python").out
+    for part in (
+        "stateflow run",
+        "spark-submit",
+        "StateflowRunOperator(",
+        "stateflow/application/submitted.py run",
+    ):
+        assert part in text
+    assert "was there already" in text
+
+
+def test_commands_are_typed_over_lines_and_survive_a_shell() -> None:
+    conf = settings("/a b/env.tar.gz", "s3://x/p.tar.gz")
+    text = typed(run_command("orders.py:orders", conf))
+    assert text.splitlines()[0] == "stateflow run orders.py:orders \\"
+    assert (
+        "    --conf 'spark.archives=/a b/env.tar.gz#environment,s3://x/p.tar.gz#pipeline' \\"
+        in text.splitlines()
+    )
+    call = operator_call("orders.py:orders", "orders", conf)
+    assert eval(call, {"StateflowRunOperator": dict})["conf"] == conf

@@ -1,0 +1,88 @@
+"""The same files make the same archive, and an archive appears whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from stateflow.packaging.archive import Content, archive_path, looked_at, write_archive
+from stateflow.packaging.entries import Entry, file_entry, walked
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "files"
+    (made / "b" / "__pycache__").mkdir(parents=True)
+    (made / "a.py").write_text("x = 1\n")
+    (made / "b" / "run").write_text("#!/bin/sh\n")
+    (made / "b" / "run").chmod(0o700)
+    (made / "b" / "__pycache__" / "a.pyc").write_bytes(b"compiled")
+    (made / "b" / "c.pyc").write_bytes(b"compiled")
+    return made
+
+
+def content(folder: Path) -> Content:
+    return looked_at(file_entry(path.relative_to(folder).as_posix(), path) for path in walked(folder))
+
+
+def test_two_archives_of_the_same_content_are_the_same_bytes_whenever_and_by_whom(
+    folder: Path, tmp_path: Path
+) -> None:
+    first = write_archive(tmp_path / "1.tar.gz", content(folder))
+    os.utime(folder / "a.py", (1, 1))
+    (folder / "b" / "run").chmod(0o755)
+    second = write_archive(tmp_path / "2.tar.gz", content(folder))
+    assert first.path.read_bytes() == second.path.read_bytes()
+    assert (first.sha256, first.fingerprint) == (second.sha256, second.fingerprint)
+
+
+def test_it_unpacks_to_the_files_with_their_permission_to_run_and_nothing_else(
+    folder: Path, tmp_path: Path
+) -> None:
+    write_archive(tmp_path / "1.tar.gz", content(folder))
+    with tarfile.open(tmp_path / "1.tar.gz") as tar:
+        assert {m.name: (m.mode, m.mtime, m.uid, m.uname) for m in tar.getmembers()} == {
+            "a.py": (0o644, 0, 0, ""),
+            "b/run": (0o755, 0, 0, ""),
+        }
+        tar.extractall(tmp_path / "out", filter="data")
+    assert (tmp_path / "out" / "a.py").read_text() == "x = 1\n"
+
+
+@pytest.mark.parametrize("change", ["bytes", "name", "mode"])
+def test_other_content_has_another_name(folder: Path, change: str) -> None:
+    before = archive_path(folder, "environment", content(folder))
+    match change:
+        case "bytes":
+            (folder / "a.py").write_text("x = 2\n")
+        case "name":
+            (folder / "a.py").rename(folder / "d.py")
+        case _:
+            (folder / "b" / "run").chmod(0o644)
+    assert archive_path(folder, "environment", content(folder)) != before
+
+
+def test_one_that_is_there_is_kept(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "1.tar.gz"
+    made = write_archive(path, content(folder))
+    written = path.stat().st_mtime_ns
+    again = write_archive(path, content(folder))
+    assert (made.made, again.made, path.stat().st_mtime_ns) == (True, False, written)
+    assert again.sha256 == made.sha256
+
+
+def test_an_archive_that_could_not_be_finished_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    looked = content(folder)
+    (folder / "b" / "run").unlink()
+    target = tmp_path / "dist" / "1.tar.gz"
+    with pytest.raises(FileNotFoundError):
+        write_archive(target, looked)
+    assert list(target.parent.iterdir()) == []
+
+
+def test_of_two_files_of_one_name_the_first_counts() -> None:
+    looked = looked_at([Entry("a", b"first"), Entry("a", b"second")])
+    assert [entry.read() for entry in looked.entries] == [b"first"]
