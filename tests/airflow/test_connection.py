@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from airflow.sdk.execution_time import secrets_masker
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.execution_time import secrets_masker
 
 from stateflow.airflow import StateflowHook, StateflowVerifyOperator
 from stateflow.errors import NotFoundError, UsageError
