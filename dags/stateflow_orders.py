@@ -43,7 +43,7 @@ with DAG(
     max_active_runs=1,
     default_args={
         "retries": 3,
-        "retry_delay": timedelta(seconds=30),
+        "retry_delay": timedelta(seconds=SETTINGS.retry_seconds),
         "retry_exponential_backoff": True,
         "max_retry_delay": timedelta(minutes=10),
     },

@@ -53,6 +53,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Where Spark runs: pipelines, canonical savepoints and restores that rewind tables need it."""
     schedule: str | None = "*/15 * * * *"
     """When the pipeline runs; null for a DAG that is only triggered."""
+    retry_seconds: int = 30
+    """How long a failed run of a pipeline waits for its first retry; later ones wait longer."""
     approval_minutes: int = 60
     """How long a recovery waits for a person."""
     jobs: Mapping[str, Pipeline] = msgspec.field(default_factory=lambda: {"orders": ORDERS})

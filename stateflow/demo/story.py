@@ -63,7 +63,7 @@ class Story:
             "parameters": {"input": str(self.folder / "orders"), "output": str(self.totals)},
         }
         # Triggered, not scheduled: the story decides what happens when.
-        return {"schedule": None, "jobs": {JOB: pipeline}}
+        return {"schedule": None, "retry_seconds": 5, "jobs": {JOB: pipeline}}
 
     def play(self) -> bool:
         """All of it; whether the totals are right in the end. Airflow runs on until `close`."""
@@ -268,4 +268,4 @@ class Story:
 
 def _telling(line: str) -> bool:
     """Lines of the library, of all that Airflow and Spark log."""
-    return line.startswith(("checkpoint ", f"{JOB}:", "ERROR"))
+    return line.startswith(("chk ", f"{JOB}:", "AirflowException: ", "AirflowFailException: "))

@@ -51,7 +51,13 @@ def airflow(
         "dag_id": "stateflow_orders",
         "parameters": {"input": str(folder / "orders"), "output": str(folder / "totals")},
     }
-    chosen = {"schedule": None, "approval_minutes": 1, "jobs": {"orders": pipeline}, **(settings or {})}
+    chosen = {
+        "schedule": None,
+        "retry_seconds": 1,
+        "approval_minutes": 1,
+        "jobs": {"orders": pipeline},
+        **(settings or {}),
+    }
     root = folder / "checkpoints"
     root.mkdir()
     server = AirflowServer(
