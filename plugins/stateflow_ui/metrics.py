@@ -20,6 +20,8 @@ from stateflow_ui.lines import Lines
 from stateflow_ui.observe import JobFacts
 from stateflow_ui.stale_after import StaleAfter
 
+LABEL = "stateflow_job"
+"""Not `job`: that is Prometheus' own label of whatever it scrapes, and it renames another's."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 HEALTH_STATES: tuple[HealthState, ...] = get_args(HealthState)
 _RECENT, _RATE_OVER = 50, 10
@@ -90,7 +92,7 @@ def page(roots: Sequence[RootState], jobs: Sequence[JobState], now: int, stale: 
             count = sum(job.conn_id == root.conn_id for job in jobs)
             samples[ROOT_JOBS.name].append(({"conn_id": root.conn_id}, float(count)))
     for job in jobs:
-        labels = {"conn_id": job.conn_id, "job": job.name}
+        labels = {"conn_id": job.conn_id, LABEL: job.name}
         samples[READABLE.name].append(
             (labels, float(job.facts.error is None and job.facts.value is not None))
         )

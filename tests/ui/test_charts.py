@@ -1,0 +1,71 @@
+"""Ten thousand checkpoints as a few hundred points, none of which hides a peak."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stateflow.checkpoint.statistics import HistoryLine
+from stateflow_ui.charts import DRAWN, percentiles, rate, thinned, timeline
+from stateflow_ui.lines import Lines
+
+values = st.lists(st.integers(0, 10**12), min_size=1, max_size=3000)
+
+
+def line(
+    slot: int, *, duration: int = 1000, kind: str = "checkpoint", status: str = "COMPLETED"
+) -> HistoryLine:
+    return HistoryLine(
+        id=slot, kind=kind, status=status, trigger_timestamp=slot * 60_000, latest_ack_timestamp=slot * 60_000 + 500,
+        end_to_end_duration=duration, state_size=slot * 10, checkpointed_size=slot, processed_rows=600,
+    )  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(values, st.integers(10, 700), st.randoms(use_true_random=False))
+def test_the_highest_of_everything_and_both_ends_stay(found: list[int], points: int, rng: object) -> None:
+    columns = {"id": np.arange(len(found)), "duration": np.array(found)}
+    for name in DRAWN[1:]:
+        shuffled = list(found)
+        rng.shuffle(shuffled)  # type: ignore[attr-defined]
+        columns[name] = np.array(shuffled)
+    chosen = thinned(columns, points)
+    assert len(chosen) <= max(points, 7)
+    assert sorted(set(chosen.tolist())) == chosen.tolist()
+    assert {0, len(found) - 1} <= set(chosen.tolist())
+    for name in DRAWN:
+        assert columns[name][chosen].max() == columns[name].max(), name
+    assert columns["duration"][chosen].min() == columns["duration"].min()
+
+
+def test_one_slow_checkpoint_among_ten_thousand_is_drawn() -> None:
+    lines = Lines([line(slot, duration=90_000 if slot == 7777 else 1000) for slot in range(1, 10_001)])
+    drawn = timeline(lines, 600)
+    assert len(drawn["id"]) <= 600
+    assert drawn["duration"][drawn["id"].index(7777)] == 90_000
+
+
+def test_what_people_did_is_drawn_and_fences_are_not() -> None:
+    lines = Lines(
+        [
+            line(1, kind="fence"),
+            line(2),
+            line(3, kind="restore"),
+            line(4, kind="rescale"),
+            line(5, status="IN_PROGRESS"),
+        ]
+    )
+    assert timeline(lines, 600)["kind"] == ["checkpoint", "restore", "rescale"]
+
+
+def test_percentiles_are_values_that_there_were() -> None:
+    lines = Lines([line(slot, duration=slot) for slot in range(1, 201)])
+    found = percentiles(lines.columns)["duration"]
+    assert found == {"min": 1, "avg": 100.5, "p50": 100, "p90": 180, "p95": 190, "p99": 198, "max": 200}
+    assert percentiles(Lines(()).columns)["rows"]["p50"] is None
+
+
+def test_rows_a_second_count_the_pauses_between_batches() -> None:
+    assert rate([line(1), line(2)]) == 1200 / 60.5
+    assert rate([]) is None
