@@ -71,10 +71,10 @@ class Story:
         shutil.copy(PIPELINE, self.pipeline)
         self._start()
         self._first_run()
-        savepoint = self._savepoint()
-        self._crash()
+        self._savepoint()
+        checkpoint = self._crash()
         self._faulty_version()
-        self._recovery(savepoint)
+        self._recovery(checkpoint)
         right = self._verdict("Is it right?")
         self.console.print(f"[dim]{time.perf_counter() - began:.0f} s in all[/]")
         return right
@@ -148,6 +148,7 @@ class Story:
         tries = self.client.tries(run, "run")
         self._say(f"Tries of the task: {', '.join(tries)}.")
         self._verdict("Nothing lost, nothing twice?")
+        return int(self.client.xcom(run, "run")["checkpoint"])
 
     def _faulty_version(self) -> None:
         self._title("5  A faulty version is deployed")
@@ -164,15 +165,20 @@ class Story:
         self.console.print(f"[bold red]{len(verdict.wrong)} users have a wrong total.[/]")
         self._deploy(BAD, GOOD)
 
-    def _recovery(self, savepoint: str) -> None:
+    def _recovery(self, checkpoint: int) -> None:
         self._title("6  The recovery runbook")
         self._say(
-            f"The line is mended; state and table are not. DAG {RECOVERY_DAG} takes both back to the savepoint. First it makes a "
-            "plan, and then it waits for a person."
+            f"The line is mended; state and table are not. DAG {RECOVERY_DAG} takes both back to checkpoint {checkpoint}, the last "
+            "one before the faulty version. First it makes a plan, and then it waits for a person."
         )
         run = self._triggered(
             RECOVERY_DAG,
-            {"job": JOB, "origin": savepoint, "rewind_sinks": True, "note": "the totals were counted twice"},
+            {
+                "job": JOB,
+                "origin": f"checkpoint:{checkpoint}",
+                "rewind_sinks": True,
+                "note": "amounts were counted twice",
+            },
         )
         with self._waiting(f"{RECOVERY_DAG} makes its plan"):
             question = self.client.await_question(run, "approve", 300)

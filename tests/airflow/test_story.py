@@ -89,7 +89,7 @@ def test_a_run_a_savepoint_kill_9_in_a_batch_and_a_recovery_end_in_the_right_out
 
     kept = client.trigger("stateflow_savepoint", {"job": "orders", "note": "before the crash"})
     succeeded(client, kept)
-    savepoint = client.xcom(kept, "savepoint")["savepoint"]
+    assert Path(client.xcom(kept, "savepoint")["savepoint"].removeprefix("file://")).is_dir()
 
     orders.add(4, ROWS)
     crashed = client.trigger("stateflow_orders")
@@ -104,12 +104,13 @@ def test_a_run_a_savepoint_kill_9_in_a_batch_and_a_recovery_end_in_the_right_out
 
     before = job.log().decided
     assert before is not None
+    origin = f"checkpoint:{job.checkpoints()[0].slot}"
     back = client.trigger(
         "stateflow_recovery",
-        {"job": "orders", "origin": savepoint, "rewind_sinks": True, "note": "for a test"},
+        {"job": "orders", "origin": origin, "rewind_sinks": True, "note": "for a test"},
     )
     question = client.await_question(back, "approve", 300)
-    assert question["subject"] == f"Restore job orders from {savepoint}?"
+    assert question["subject"] == f"Restore job orders from {origin}?"
     assert "totals" in question["body"], "the plan says what becomes of the output"
     assert job.log().decided == before, "nothing is touched before it is approved"
     client.answer(back, "approve", "Approve")
