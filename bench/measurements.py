@@ -16,6 +16,7 @@ from bench import (
     one_row,
     query,
     rescale,
+    run_operator,
     small_batches,
     snapshots,
     throughput,
@@ -41,5 +42,6 @@ MEASUREMENTS: Mapping[str, Measurement] = {
         collection.MEASUREMENT,
         beside.MEASUREMENT,
         airflow_parsing.MEASUREMENT,
+        run_operator.MEASUREMENT,
     )
 }
