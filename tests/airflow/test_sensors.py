@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from airflow.sdk import DAG, BaseSensorOperator
 from airflow.sdk.exceptions import (
@@ -22,8 +23,8 @@ from stateflow.airflow.triggers import CheckpointFreshnessTrigger, WatermarkTrig
 from stateflow.errors import CorruptError, UnavailableError
 from stateflow.job import Job
 from tests.airflow.conftest import Connect
-from tests.airflow.looking import HOUR, FakeTask, aged_job, context
-from tests.cli.made import T0, MadeJob, made_job
+from tests.airflow.looking import HOUR, AgedJob, FakeTask, aged_job, context
+from tests.cli.made import T0, made_job
 
 
 def fresh(**given: Any) -> CheckpointFreshnessSensor:
@@ -36,19 +37,17 @@ def passed(**given: Any) -> WatermarkSensor:
     )
 
 
-def with_watermark(root: Path, watermark: int | None) -> MadeJob:
-    job = MadeJob(str(root))
-    draft = job.writer.decide
-
-    def decide(record: Any) -> Any:
-        import msgspec
-
-        return draft(msgspec.structs.replace(record, watermark=watermark))
-
-    job.writer.decide = decide  # type: ignore[method-assign]
+def made_with(root: Path, ago: timedelta = timedelta(0), **fields: Any) -> None:
+    """A job whose newest record has these fields."""
+    job = AgedJob(str(root), ago=ago)
+    decide = job.writer.decide
+    job.writer.decide = lambda record: decide(msgspec.structs.replace(record, **fields))  # type: ignore[method-assign]
     job.batch()
     job.beat(ended=True)
-    return job
+
+
+def with_watermark(root: Path, watermark: int | None) -> None:
+    made_with(root, watermark=watermark)
 
 
 def store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,6 +97,12 @@ def test_a_job_without_input_is_fresh_when_its_run_ended_well(tmp_path: Path, co
 def test_a_lost_run_makes_a_young_checkpoint_no_older(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
     aged_job(tmp_path, ago=timedelta(minutes=5), ended=False)
+    assert fresh().poke(context())
+
+
+def test_a_job_that_was_drained_for_good_needs_not_be_fresher(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_with(tmp_path, ago=900 * HOUR, final=True)
     assert fresh().poke(context())
 
 

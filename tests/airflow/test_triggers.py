@@ -259,9 +259,10 @@ def test_slow_stores_do_not_take_the_threads_of_others() -> None:
     held = threading.Event()
 
     async def crowd() -> str:
-        stuck = [asyncio.ensure_future(in_thread(lambda: held.wait(60))) for _ in range(50)]
+        stuck = [asyncio.ensure_future(in_thread(held.wait)) for _ in range(50)]
+        await asyncio.sleep(0)
         try:
-            return await asyncio.to_thread(lambda: "free")
+            return await asyncio.wait_for(asyncio.to_thread(lambda: "free"), timeout=60)
         finally:
             held.set()
             await asyncio.gather(*stuck)
