@@ -46,6 +46,8 @@ class World:
     storage: dict[str, Any] = field(default_factory=dict)
     dags: dict[str, str | None] = field(default_factory=dict)
     posted: list[dict[str, Any]] = field(default_factory=list)
+    fault: str = ""
+    """When it says something, every answer of the API is a failure that says it."""
     now: int = NOW
 
     @property

@@ -2,8 +2,8 @@
 
     .venv/bin/python -m tests.ui.fixture_server
 
-It stands below a path, as Airflow does below that of `[api] base_url`. Who asks is told by the cookie `role` (admin,
-viewer, anonymous), and the cookie `fault` makes every answer of the API a failure.
+It stands below a path, as Airflow does below that of `[api] base_url`. Who asks is told by the cookie `role`: admin, viewer or
+anonymous.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ def plugin(world: World) -> FastAPI:
 
     @app.middleware("http")
     async def guard(request: Request, proceed: Any) -> Response:
-        if request.url.path.rpartition("/stateflow")[2].startswith("/api"):
+        if "/stateflow/api/" in request.url.path:
             if request.cookies.get("role") == "anonymous":
                 return JSONResponse({"detail": "Not authenticated"}, status_code=401)
-            if sentence := request.cookies.get("fault"):
-                return JSONResponse({"detail": sentence.strip('"')}, status_code=503)
+            if world.fault:
+                return JSONResponse({"detail": world.fault}, status_code=503)
         response: Response = await proceed(request)
         response.headers.setdefault("Cache-Control", "no-cache")
         response.headers["Content-Security-Policy"] = POLICY

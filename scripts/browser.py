@@ -1,0 +1,80 @@
+"""Chromium for the tests of the pages: the one that the machine has, or Debian's package. Playwright's own is not fetched."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
+# Without a font every letter is the same box, and no width is what it would be.
+PACKAGES = ("chromium", "fonts-dejavu-core")
+
+
+class NoBrowser(Exception):
+    """One sentence: why there is none, and what to do."""
+
+
+def main() -> None:
+    try:
+        print(ensure())
+    except NoBrowser as reason:
+        sys.exit(f"browser: {reason}")
+
+
+def find() -> Path | None:
+    asked = os.environ.get("STATEFLOW_CHROMIUM")
+    found = shutil.which(asked) if asked else next(filter(None, map(shutil.which, NAMES)), None)
+    if asked and not found:
+        raise NoBrowser(f"STATEFLOW_CHROMIUM={asked} is no program: correct it, or leave it out")
+    return Path(found) if found else None
+
+
+def ensure() -> Path:
+    """The browser's program; installs it where that can be done without asking anybody."""
+    return find() or _installed()
+
+
+def _installed() -> Path:
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise NoBrowser(
+            "no Chromium was found: install it (Debian: apt-get install chromium), or name one in STATEFLOW_CHROMIUM"
+        )
+    cache = Path(os.environ.get("STATEFLOW_CACHE_DIR") or ROOT / ".cache").expanduser().absolute()
+    cache.mkdir(parents=True, exist_ok=True)
+    with (cache / "browser.lock").open("w") as lock:
+        # Tests run in several processes, and apt is used by one at a time.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if found := find():
+            return found
+        print("-- chromium ...", file=sys.stderr, flush=True)
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *PACKAGES]):
+            done = subprocess.run(
+                ["apt-get", *command],
+                env=environment,
+                check=False,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+            )
+            if done.returncode:
+                said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [
+                    f"code {done.returncode}"
+                ]
+                raise NoBrowser(
+                    f"apt-get {command[0]} failed ({said[0]}): install chromium by hand, or try again later"
+                )
+    if found := find():
+        return found
+    raise NoBrowser(
+        "Debian's package chromium was installed and brings no program chromium: name one in STATEFLOW_CHROMIUM"
+    )
+
+
+if __name__ == "__main__":
+    main()

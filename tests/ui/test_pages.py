@@ -1,0 +1,389 @@
+"""The pages in a real browser, against a server that makes its answers up: what is there, and what is seen of it."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.ui.browser import Visit
+from tests.ui.conftest import BASE, Served
+from tests.ui.fixture_data import World, bare_world, empty_world, full_world, young_world
+from tests.ui.fixture_server import application, serving
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+
+def rows(page: Page) -> Locator:
+    return page.locator("table.jobs tbody tr:not(.more-row)")
+
+
+def names(page: Page) -> list[str]:
+    return [text.strip() for text in page.locator("table.jobs .job-name a").all_inner_texts()]
+
+
+def settled(page: Page) -> None:
+    page.locator("table.jobs, .facts, .empty").first.wait_for()
+
+
+def test_all_jobs_with_the_unwell_ones_first_and_why(served: Served, visit: Visit) -> None:
+    page = visit(served.pages).page
+    settled(page)
+    assert rows(page).count() == 100
+    words = [text.strip() for text in page.locator("td.col-health").all_inner_texts()]
+    assert words[:6] == ["Lost", "Blocked", "Stale", "Stale", "New", "Healthy"]
+    lost = page.locator("tr.more-row").first
+    assert "Has lost its run (epoch 12" in lost.inner_text()
+    assert "start the next run, it carries on from checkpoint 411" in lost.inner_text()
+    assert page.locator("tr.more-row").count() == 4
+    # A root that cannot be read hides no other, and says why.
+    assert (
+        "stateflow_lab the root /mnt/lab/checkpoints does not exist" in page.locator(".notice").inner_text()
+    )
+    orders = rows(page).filter(has=page.get_by_role("link", name="orders", exact=True)).inner_text()
+    assert re.search(r"Running\s+4 s ago|Running\s+[5-9] s ago", orders), orders
+    assert "1.5 GB" in orders
+    assert rows(page).filter(has_text="orders").locator("svg.spark path").count() > 1
+
+
+def test_jobs_are_sorted_by_any_column_both_ways(served: Served, visit: Visit) -> None:
+    page = visit(served.pages).page
+    settled(page)
+    state = page.get_by_role("columnheader", name="State")
+    state.get_by_role("button").click()
+    assert state.get_attribute("aria-sort") == "descending"
+    wanted = sorted(served.world.jobs, key=lambda row: -(row["state_size"] or -1))
+    assert names(page)[:5] == [row["job"] for row in wanted[:5]]
+    # Who has none comes last, whichever way is up.
+    state.get_by_role("button").click()
+    assert state.get_attribute("aria-sort") == "ascending"
+    assert names(page)[-1] == "risk_alerts"
+    page.get_by_role("columnheader", name="Job").get_by_role("button").click()
+    assert names(page) == sorted(names(page))
+
+
+def test_the_filter_finds_jobs_and_is_kept_in_the_address(served: Served, visit: Visit) -> None:
+    page = visit(served.pages).page
+    settled(page)
+    page.keyboard.press("/")
+    page.keyboard.type("fraud stateflow_eu")
+    page.wait_for_function(
+        "() => document.querySelectorAll('table.jobs tbody tr:not(.more-row)').length < 10"
+    )
+    assert all(name.startswith("fraud_") for name in names(page))
+    page.reload()
+    settled(page)
+    assert page.get_by_label("Filter jobs").input_value() == "fraud stateflow_eu"
+    assert 0 < rows(page).count() < 10
+    page.get_by_label("Filter jobs").press("Escape")
+    assert rows(page).count() == 100
+    page.get_by_role("button", name="Stale").click()
+    assert names(page) == ["fraud_features", "loyalty_dedup"]
+    page.get_by_label("Filter jobs").fill("nonsense")
+    assert "No job matches" in page.locator(".empty").inner_text()
+    page.get_by_role("button", name="Show all jobs").click()
+    assert rows(page).count() == 100
+
+
+def test_a_row_opens_its_job_and_back_comes_back(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.pages}#/jobs?q=orders&sort=-job").page
+    settled(page)
+    rows(page).filter(has=page.get_by_role("link", name="orders", exact=True)).locator("td.col-age").click()
+    page.get_by_role("heading", name="orders").wait_for()
+    assert page.evaluate("location.hash") == "#/jobs/stateflow_default/orders"
+    page.go_back()
+    settled(page)
+    assert page.get_by_label("Filter jobs").input_value() == "orders"
+
+
+def test_one_job_at_one_glance(served: Served, visit: Visit) -> None:
+    page = visit(served.job).page
+    settled(page)
+    facts = page.locator(".facts").inner_text()
+    for said in ("Healthy", "Running", f"#{served.world.head}", "1.5 GB", "stateflow_orders", "run_orders"):
+        assert said in facts
+    summary = page.get_by_role("region", name="Percentiles").inner_text()
+    assert "Median" in summary
+    assert "99 %" in summary
+    assert page.locator(".counted").first.inner_text().split() == [
+        "9,996", "completed", "0", "in", "progress", "1", "abandoned", "last", "restore", "2026-11-18", "14:20:24",
+    ]  # fmt: skip
+    for name in ("Sources", "Operators", "Sinks"):
+        assert page.get_by_role("table", name=name).is_visible()
+
+
+def test_the_timeline_is_drawn_read_zoomed_and_opened(served: Served, visit: Visit) -> None:
+    page = visit(served.job).page
+    over = page.locator(".timeline .u-over")
+    over.first.wait_for()
+    assert over.count() == 4
+    painted = page.evaluate(
+        """() => [...document.querySelectorAll('.timeline canvas')].map((canvas) => {
+            const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            return new Set(new Uint32Array(data.buffer)).size;
+        })"""
+    )
+    assert all(colours > 20 for colours in painted)
+    newest = page.locator(".timeline .readout").inner_text()
+    assert f"#{served.world.head}" in newest
+
+    box = over.nth(1).bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + box["width"] * 0.3, middle)
+    page.wait_for_function(
+        "(text) => document.querySelector('.timeline .readout').innerText !== text", arg=newest
+    )
+    # What is brushed in one panel is what all of them show, asked again in full.
+    with page.expect_response(re.compile(r"/timeline\?points=\d+&since=\d+&until=\d+$")):
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.4, middle, steps=4)
+        page.mouse.up()
+    assert re.fullmatch(r"2026-11-1\d .* to 2026-11-1\d .*", page.locator(".range").inner_text())
+    page.get_by_role("button", name="All", exact=True).click()
+    assert page.locator(".range").inner_text() == ""
+    page.get_by_role("button", name="24 h").click()
+    assert page.locator(".range").inner_text().startswith("2026-11-19 03:04:01")
+    page.get_by_role("button", name="By number").click()
+    page.get_by_role("button", name="Last 100", exact=True).click()
+    assert page.locator(".range").inner_text() == f"#{served.world.head - 100} to #{served.world.head}"
+
+
+def test_the_timeline_is_used_by_keys_alone(served: Served, visit: Visit) -> None:
+    page = visit(served.job).page
+    page.locator(".timeline .u-over").first.wait_for()
+    page.locator(".timeline").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("+")
+    page.wait_for_function("() => document.querySelector('.range').innerText.includes(' to ')")
+    page.keyboard.press("Escape")
+    assert page.locator(".range").inner_text() == ""
+    page.keyboard.press("Home")
+    assert page.locator(".timeline .readout").inner_text().splitlines()[0] == "#5"
+    page.keyboard.press("End")
+    assert f"Checkpoint {served.world.head}:" in page.locator(".timeline [aria-live]").inner_text()
+    page.keyboard.press("Enter")
+    page.get_by_role("heading", name=f"Checkpoint {served.world.head}").wait_for()
+
+
+def test_ten_thousand_checkpoints_are_paged_and_only_those_in_view_are_rows(
+    served: Served, visit: Visit
+) -> None:
+    page = visit(f"{served.job}/history").page
+    page.get_by_role("table", name="Records of the job").wait_for()
+    asked = "document.querySelector('.more span').innerText"
+    assert page.evaluate(asked) == "100 of 10,334 records"
+    for _ in range(12):
+        before = page.evaluate(asked)
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        page.wait_for_function(f"(before) => {asked} !== before", arg=before)
+    assert int(page.evaluate(asked).split()[0].replace(",", "")) >= 1300
+    assert page.locator("table.history tr[data-row]").count() < 90
+    loaded = int(page.evaluate(asked).split()[0].replace(",", ""))
+    page.evaluate(
+        "scrollTo(0, document.querySelector('.more').getBoundingClientRect().top + scrollY - innerHeight)"
+    )
+    page.get_by_role("link", name=f"#{served.world.head - loaded + 1}", exact=True).wait_for()
+    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_function(
+        f"() => document.querySelector('tr[data-row] a').innerText === '#{served.world.head}'"
+    )
+    first = page.locator("table.history tr[data-row]").first
+    # The run id has a slash, a colon and a plus: it is one part of the address.
+    href = first.get_by_role("link", name="stateflow_orders").get_attribute("href") or ""
+    assert re.fullmatch(
+        rf"{served.address}{BASE}/dags/stateflow_orders/runs/scheduled__2026[^/+]*%2B00%3A00", href
+    )
+
+
+def test_the_history_of_one_kind_and_a_checkpoint_by_its_number(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.job}/history").page
+    page.get_by_label("Show").select_option("restore")
+    page.wait_for_function("() => document.querySelectorAll('tr[data-row]').length === 2")
+    assert "from checkpoint" not in page.locator("tr[data-row]").first.inner_text()
+    assert "checkpoint:9076" in page.locator("tr[data-row]").first.inner_text()
+    page.get_by_label("Show").select_option("erase")
+    assert "Nothing of this kind" in page.locator(".empty").inner_text()
+    page.get_by_label("Checkpoint", exact=True).fill("10300")
+    page.get_by_role("button", name="Open").click()
+    page.get_by_role("heading", name="Checkpoint 10300").wait_for()
+
+
+def test_the_history_as_a_graph(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.job}/graph").page
+    items = page.locator(".graph li")
+    items.first.wait_for()
+    assert "3 timelines" in page.locator(".counted").inner_text()
+    texts = items.all_inner_texts()
+    assert "head" in texts[0]
+    restored = [text for text in texts if "Restore" in text]
+    assert len(restored) == 2
+    assert "from checkpoint:9076 by anna: prices of 11 November were wrong" in restored[0]
+    assert any("black-friday" in text for text in texts)
+    assert any("savepoint before-2.0" in text for text in texts)
+    # Two lanes: one that goes on, one for what was left behind at each restore.
+    assert page.locator(".graph path.lane-1").count() == 2
+    assert page.locator(".graph .node").count() == len(texts)
+    assert page.locator(".graph .node-gone").count() == sum("collected" in text for text in texts)
+    page.get_by_role("link", name="#9400").click()
+    page.get_by_role("heading", name="Checkpoint 9400").wait_for()
+    assert "black-friday" in page.locator(".checkpoint-title").inner_text()
+
+
+def test_savepoints_tags_storage_and_audit(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.job}/savepoints").page
+    saved = page.get_by_role("table", name="Savepoints")
+    saved.wait_for()
+    assert "before-2.0 canonical" in saved.inner_text()
+    assert "expired" in saved.inner_text()
+    assert "#9400" in page.get_by_role("table", name="Tags").inner_text()
+
+    page.get_by_role("link", name="Storage").click()
+    storage = page.get_by_role("table", name="What a clean-up would free")
+    storage.wait_for()
+    assert "640 MB" in storage.inner_text()
+    assert "61.0 MB" in storage.inner_text()
+    assert "701 MB can go" in page.locator(".counted").inner_text()
+
+    page.get_by_role("link", name="Audit").click()
+    trail = page.get_by_role("table", name="Audit trail")
+    trail.wait_for()
+    assert trail.locator("tbody tr").count() == 4
+    assert "Rescale" in trail.inner_text()
+    assert "4 -> 8 for the sale" in trail.inner_text()
+    assert "output of totals" in trail.inner_text()
+
+
+def test_a_checkpoint_down_to_its_key_groups(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.job}/checkpoints/{served.world.head}").page
+    sessions = page.get_by_role("region", name="Operator sessions")
+    sessions.wait_for()
+    assert re.search(r"heaviest subtask 2\.\d . the average", sessions.inner_text())
+    assert "subtask 5" in sessions.locator(".readout").inner_text()
+    assert sessions.get_by_role("table", name="States of sessions").locator("tbody tr").count() == 2
+    assert sessions.get_by_role("table", name="Shards of sessions").locator("tbody tr").count() == 8
+    strip = sessions.get_by_role("slider")
+    strip.focus()
+    page.keyboard.press("Home")
+    assert (strip.get_attribute("aria-valuetext") or "").startswith("Key group 0: ")
+    page.keyboard.press("ArrowRight")
+    assert "Key group 1" in sessions.locator(".readout").inner_text()
+    assert "evaluate and upload" in page.locator(".legend-line").inner_text()
+    page.get_by_role("link", name=f"← {served.world.head - 1}").click()
+    page.get_by_role("heading", name=f"Checkpoint {served.world.head - 1}").wait_for()
+
+
+def test_what_is_left_of_a_collected_checkpoint_and_of_none(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.job}/checkpoints/9000", expected={404}).page
+    page.locator(".empty").wait_for()
+    assert "Its files were collected" in page.locator(".empty").inner_text()
+    page.evaluate("location.hash = '#/jobs/stateflow_default/orders/checkpoints/777777'")
+    page.locator(".notice").wait_for()
+    assert "has no record 777777" in page.locator(".notice").inner_text()
+    page.evaluate("location.hash = '#/jobs/stateflow_default/nobody'")
+    page.get_by_text("there is no job 'nobody'").wait_for()
+    page.evaluate("location.hash = '#/elsewhere'")
+    page.get_by_role("heading", name="There is no such page").wait_for()
+
+
+def test_the_tab_on_a_dag_shows_its_jobs_and_lines(served: Served, visit: Visit) -> None:
+    run = next(line.dag_run for line in reversed(served.world.lines)).partition("/")[2]
+    query = "?dag_id=stateflow_orders&run_id=" + run.replace("+", "%2B")
+    page = visit(f"{served.pages}{query}").page
+    settled(page)
+    assert names(page) == ["orders"]
+    assert f"Only what DAG stateflow_orders, run {run} wrote" in page.locator(".filtered").inner_text()
+    page.get_by_role("link", name="orders", exact=True).click()
+    page.get_by_role("link", name="History").click()
+    page.get_by_role("table", name="Records of the job").wait_for()
+    written = sum(line.dag_run.endswith(run) for line in served.world.lines)
+    assert page.locator("tr[data-row]").count() == written < 40
+    page.get_by_role("button", name="Show everything").click()
+    page.wait_for_function("() => document.querySelector('.more span').innerText.startsWith('100 of')")
+    assert "dag_id" not in page.url
+
+
+def test_a_page_keeps_itself_fresh_and_nothing_flickers(visit: Visit) -> None:
+    world = full_world(checkpoints=300, jobs=3)
+    with serving(application(world, BASE)) as address:
+        watched = visit(f"{address}{BASE}/stateflow/#/jobs/stateflow_default/orders/history", clock=True)
+        page = watched.page
+        page.locator("tr[data-row]").first.wait_for()
+        page.get_by_label("Show").focus()
+        page.evaluate("document.querySelector('table.history').dataset.mine = 'the same'")
+        before = world.head
+        world.tick()
+        page.clock.fast_forward(6000)
+        page.get_by_role("link", name=f"#{before + 1}").first.wait_for()
+        # The table is the same one, and the focus has not moved.
+        assert page.locator("table.history").get_attribute("data-mine") == "the same"
+        assert page.evaluate("document.activeElement.tagName") == "SELECT"
+        with page.expect_response(lambda answer: answer.status == 304):
+            page.clock.fast_forward(6000)
+        page.get_by_role("button", name="Live").click()
+        page.get_by_role("button", name="Paused").wait_for()
+        asked = len(watched.asked)
+        world.tick()
+        page.clock.fast_forward(60_000)
+        page.evaluate(
+            "fetch('static/icon.svg')"
+        )  # whatever had been asked for before this one is in the list now
+        assert watched.asked[asked:] == [f"{address}{BASE}/stateflow/static/icon.svg"]
+        page.get_by_role("button", name="Paused").click()
+        page.get_by_role("link", name=f"#{before + 2}").first.wait_for()
+
+
+def test_a_server_in_trouble_is_heard_and_what_was_there_stays(served: Served, visit: Visit) -> None:
+    page = visit(served.job, expected={503, 401}, clock=True).page
+    settled(page)
+    served.world.fault = "the store did not answer: try `stateflow doctor`"
+    page.clock.fast_forward(6000)
+    page.locator(".notice").first.wait_for()
+    assert page.locator(".notice").first.inner_text() == "the store did not answer: try stateflow doctor"
+    assert page.locator(".notice code").first.inner_text() == "stateflow doctor"
+    assert page.locator(".facts").is_visible()
+    served.world.fault = ""
+    page.clock.fast_forward(60_000)
+    page.wait_for_function("() => !document.querySelector('.notice')")
+    page.context.add_cookies([{"name": "role", "value": "anonymous", "url": served.address}])
+    page.clock.fast_forward(60_000)
+    page.get_by_text("You are not signed in to Airflow").first.wait_for()
+    href = page.get_by_role("link", name="Sign in").first.get_attribute("href") or ""
+    assert href.startswith(
+        f"{served.address}{BASE}/api/v2/auth/login?next=%2Fteam%2Fairflow%2Fstateflow%2F%23%2Fjobs"
+    )
+
+
+@pytest.mark.parametrize(
+    ("world", "title", "said"),
+    [
+        (
+            empty_world(),
+            "No checkpoint root is known",
+            "airflow connections add stateflow_default --conn-type stateflow",
+        ),
+        (bare_world(), "No job yet", "stateflow run pipeline.py:orders"),
+    ],
+)
+def test_where_nothing_is_yet_stands_what_to_do(world: World, title: str, said: str, visit: Visit) -> None:
+    with serving(application(world)) as address:
+        page = visit(f"{address}/stateflow/").page
+        page.get_by_role("heading", name=title).wait_for()
+        assert said in page.locator(".command").inner_text()
+
+
+def test_a_job_without_a_checkpoint_has_pages_too(visit: Visit) -> None:
+    with serving(application(young_world())) as address:
+        page = visit(f"{address}/stateflow/#/jobs/stateflow_default/orders").page
+        page.get_by_role("heading", name="No checkpoint yet").wait_for()
+        for tab, title in (
+            ("History", "Nothing of this kind"),
+            ("Graph", "No history yet"),
+            ("Savepoints", "No savepoint"),
+            ("Storage", "Nothing to clean up"),
+            ("Audit", "Nobody has intervened"),
+        ):
+            page.get_by_role("link", name=tab).click()
+            page.get_by_role("heading", name=title).wait_for()
