@@ -6,7 +6,7 @@ TESTS ?=
 PORT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-check demo-spark test lint format types bench bench-quick kill-long azurite lock clean
+.PHONY: help setup demo demo-check demo-spark test lint format types bench bench-quick kill-long azurite browser screenshots lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -49,6 +49,12 @@ kill-long: setup ## random kills of running pipelines, for a long time
 
 azurite: setup ## the Azure emulator for the tests that use it (Node.js)
 	@$(RUN) scripts/azurite.py
+
+browser: setup ## the browser for the tests of the pages (Chromium, Debian's package)
+	@$(RUN) scripts/browser.py
+
+screenshots: setup browser ## new pictures of the pages, in docs/img/ui
+	@STATEFLOW_SCREENSHOTS=1 $(RUN) -m pytest -q tests/ui/test_screenshots.py
 
 lock: setup ## new lock files from requirements.in and requirements-dev.in
 	@$(RUN) -m uv pip compile -q --python-version 3.11 requirements.in -o requirements.txt
