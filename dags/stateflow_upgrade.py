@@ -178,7 +178,11 @@ with DAG(
     deployed = deploy(new)
     checked = check(deployed, conn_id, job)
     restore = StateflowRestoreOperator(
-        task_id="restore", origin=stop.output["savepoint"], pipeline=deployed, **of_job, **spark
+        task_id="restore",
+        origin="{{ ti.xcom_pull('stop')['savepoint'] }}",
+        pipeline=deployed,
+        **of_job,
+        **spark,
     )
     trial = StateflowRunOperator(task_id="trial", pipeline=deployed, retries=0, **of_job, **spark)
     verify = StateflowVerifyOperator(task_id="verify", deep=True, retries=0, **of_job)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import json
 import os
 import shutil
 import subprocess
@@ -22,10 +21,10 @@ from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import read_savepoint
 from stateflow.job import Job
+from tests.airflow import dag_runs
+from tests.airflow.dag_runs import DAGS
 from tests.cli.made import REPOSITORY, made_job
 
-DAGS = REPOSITORY / "dags"
-RUNNER = Path(__file__).with_name("dag_runs.py")
 MONDAY = "2026-02-02T01:30:00+00:00"
 FORMS = {
     "stateflow_savepoint": {"job", "kind", "note", "conn_id"},
@@ -393,22 +392,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     (folder / "orders_2.py").write_text(CHANGED)
     for story in ("upgrade", "upgrade beside"):
         STORIES[story].setdefault("conf", {})["pipeline"] = f"{folder}/orders_2.py:orders"
-    connection = {"conn_type": "stateflow", "extra": {"checkpoint_dir": str(root)}}
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW_", "STATEFLOW_"))} | {
-        "AIRFLOW_HOME": str(folder / "airflow"),
-        "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW_CONN_STATEFLOW_DEFAULT": json.dumps(connection),
-        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[1]"}),
-    }
-    wanted, told = folder / "wanted.json", folder / "told.json"
-    wanted.write_text(json.dumps(list(STORIES.values())))
-    for command in (["-m", "airflow", "db", "migrate"], [str(RUNNER), str(wanted), str(told)]):
-        done = subprocess.run(
-            [sys.executable, *command], env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    return Played(root, dict(zip(STORIES, json.loads(told.read_text()), strict=True)))
+    return Played(
+        root, dict(zip(STORIES, dag_runs.played(folder, root, list(STORIES.values())), strict=True))
+    )
 
 
 pytestmark = pytest.mark.timeout(900)  # Airflow, on a machine that may be busy
