@@ -41,10 +41,15 @@ class Heart(threading.Thread):
         """Whether the stop request asks for all timers to fire first."""
         self.outcome: RunOutcome | None = None
         """Told with the last beat; of a block that raises, the error is."""
+        self._looked_at: int | None = None
 
     def begin(self, epoch: int) -> None:
         self._epoch = epoch
         self.start()
+
+    def found_nothing(self) -> None:
+        """Said by a run that waits for input: its job is as fresh as it can be."""
+        self._looked_at = time.time_ns() // 1000
 
     def run(self) -> None:
         while not self._ended.is_set():
@@ -56,7 +61,7 @@ class Heart(threading.Thread):
         now = time.time_ns() // 1000
         sign = Heartbeat(
             epoch=self._epoch, counter=self._counter, owner=self._owner, at=now, ended=ended,
-            outcome=self.outcome if ended else None,
+            outcome=self.outcome if ended else None, looked_at=self._looked_at,
         )  # fmt: skip
         try:
             beat(self._store, self._layout, sign)

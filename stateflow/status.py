@@ -74,7 +74,7 @@ class JobStatus:
     """When the newest checkpoint of the head's own history was taken: after a restore, the one that was restored. None
     if there is none, as after a restore from a savepoint."""
     looked_at: int | None
-    """When the newest run had read all that it was to read, with or without a checkpoint; None while it has not."""
+    """When the newest run last had read all that it was to read, with or without a checkpoint; None if it never had."""
     over: bool
     """Drained for good: no run is expected."""
     pending: list[int]
@@ -180,8 +180,10 @@ def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int) -> S
 
 
 def _looked_at(heartbeat: Heartbeat | None) -> int | None:
-    said = heartbeat.outcome if heartbeat is not None else None
-    return heartbeat.at if heartbeat is not None and said is not None and said.nothing_left else None
+    if heartbeat is None:
+        return None
+    through = heartbeat.outcome is not None and heartbeat.outcome.nothing_left
+    return heartbeat.at if through else heartbeat.looked_at
 
 
 def _last_checkpoint_at(head: Record | None, lines: Iterable[HistoryLine]) -> int | None:

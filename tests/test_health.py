@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +17,10 @@ from stateflow.checkpoint.control import (
     Heartbeat,
     RunOutcome,
     beat,
+    read_heartbeat,
 )
 from stateflow.health import Health, health_of
+from stateflow.heart import Heart
 from stateflow.quantities import age_text
 from stateflow.status import JobStatus
 from tests.cli.made import T0, MadeJob, made_job
@@ -262,7 +265,32 @@ def test_a_run_that_found_nothing_new_is_a_sign_of_freshness_one_that_was_cut_of
     assert health_of(status, NOW, AN_HOUR).state == ("ok" if looked else "stale")
 
 
-def test_a_run_that_goes_on_has_not_looked_yet(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("looked_at", "state"), [(None, "stale"), (NOW - 60, "ok"), (NOW - 2 * HOUR, "stale")]
+)
+def test_a_run_that_goes_on_keeps_its_job_fresh_while_it_waits_for_input(
+    tmp_path: Path, looked_at: int | None, state: str
+) -> None:
     made = made_job(tmp_path, batches=1, ended=False)
-    made.beat(2, at=NOW)
-    assert sf.Job(str(tmp_path), "orders", clock=lambda: NOW).status().looked_at is None
+    sign = Heartbeat(epoch=made.writer.epoch, counter=9, owner=made.writer.owner, at=NOW, looked_at=looked_at)
+    beat(made.store, made.layout, sign)
+    status = sf.Job(str(tmp_path), "orders", clock=lambda: NOW).status()
+    assert (status.status, status.looked_at) == ("RUNNING", looked_at)
+    assert health_of(status, NOW, AN_HOUR).state == state
+
+
+def test_a_heart_tells_with_every_beat_when_nothing_was_left(tmp_path: Path) -> None:
+    made = made_job(tmp_path, batches=1)
+    heart = Heart(made.store, made.layout, made.writer.owner, 60, threading.Event())
+    heart._epoch = made.writer.epoch
+    heart.beat_once()
+    before = read_heartbeat(made.store, made.layout, made.writer.epoch)
+    heart.found_nothing()
+    heart.beat_once()
+    heart.beat_once(ended=True)
+    after = read_heartbeat(made.store, made.layout, made.writer.epoch)
+    assert before is not None
+    assert before.looked_at is None
+    assert after is not None
+    assert after.looked_at is not None
+    assert after.looked_at <= after.at

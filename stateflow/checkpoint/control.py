@@ -66,6 +66,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The run's last beat: nobody need wait for another."""
     outcome: RunOutcome | None = None
     """With the last beat of a pipeline's run."""
+    looked_at: Micros | None = None
+    """When a run that goes on last waited for input: it had read all there was."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
