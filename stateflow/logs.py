@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import Literal, TextIO
 
 QUIET = ("py4j", "pyspark", "urllib3", "asyncio")
@@ -37,6 +38,21 @@ def working_on(**facts: str | int | None) -> Iterator[None]:
         _about.update(before)
 
 
+_say: Callable[[str], object] | None = None
+
+
+def on_wait(say: Callable[[str], object] | None) -> None:
+    """Who is told before something takes seconds of which nothing is seen; None: nobody."""
+    global _say
+    _say = say
+
+
+def waiting(what: str) -> None:
+    """Says what is waited for, and for which job."""
+    if _say is not None:
+        _say(f"{_about['job']}: {what}" if "job" in _about else what)
+
+
 class _About(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         # What the line itself says, through `extra`, goes first.
@@ -46,6 +62,12 @@ class _About(logging.Filter):
             if getattr(record, name, _about.get(name)) is not None
         }
         return True
+
+
+def _raised_as_well(record: logging.LogRecord) -> bool:
+    """Without py4j's lines, some of which go to no logger of its own: the stack of whatever it raises, which then is said
+    in a sentence, and of batches that a stop holds back."""
+    return "py4j" not in PurePath(record.pathname).parts
 
 
 class TextFormatter(logging.Formatter):
@@ -86,6 +108,8 @@ def set_up(
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     handler.addFilter(_About())
+    if level > logging.DEBUG:
+        handler.addFilter(_raised_as_well)
     root = logging.getLogger()
     for old in [h for h in root.handlers if any(isinstance(f, _About) for f in h.filters)]:
         root.removeHandler(old)

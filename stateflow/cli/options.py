@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from stateflow.cli.output import Format
+from stateflow.cli.output import Format, err
 from stateflow.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ def configured(
         )
     options = load(cli=cli, folder=Path.cwd())
     logs.set_up(options.log_format, level=logging.DEBUG if debug else logging.WARNING)
+    logs.on_wait((lambda what: err().print(what, markup=False)) if options.progress else None)
     return options
 
 
@@ -133,9 +134,11 @@ def job_of(options: Options, name: str) -> Job:
 
 def new_job_of(options: Options, name: str) -> Job:
     """The same for commands that may be the first to write there."""
+    from stateflow import logs
     from stateflow.config import checkpoint_root
     from stateflow.job import Job
 
+    logs.about(job=name)
     return Job(
         checkpoint_root(options),
         name,

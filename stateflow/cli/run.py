@@ -129,8 +129,6 @@ def run(
         if options.progress:
             show.print(batch_line(body), markup=False, soft_wrap=True)
 
-    if options.progress:
-        show.print(f"{name}: starting Spark", markup=False)
     report = run_loaded(
         loaded,
         found,

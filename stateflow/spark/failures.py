@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 
 from stateflow import errors
 from stateflow.errors import StateflowError
@@ -12,6 +16,8 @@ from stateflow.spark.worker import ERROR_MARK
 
 _MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
 _LIMIT, _SHORT = 2_000, 200
+_DYING = 2.0
+"""Seconds between a connection that breaks and the end of the process at its other end."""
 _FULL = "No space left on device"
 DISK_FULL = "a disk is full"
 
@@ -21,6 +27,8 @@ def translated(error: BaseException) -> StateflowError:
     for cause in _chain(error):
         if isinstance(cause, StateflowError):
             return cause
+    if ended := _ended_jvm(error):
+        return StateflowError(ended)
     text = _text(error)
     found = _MARKED.search(text)
     if found:
@@ -38,6 +46,24 @@ def translated(error: BaseException) -> StateflowError:
             f"{DISK_FULL} ({full[-_SHORT:].lstrip(': ')}): free space in the scratch folder and where the output goes, and run again"
         )
     return StateflowError(f"the batch failed: {_first(text)}")
+
+
+def _ended_jvm(error: BaseException) -> str:
+    """What has become of the JVM, when that is why nothing can be asked of it any more."""
+    unanswered = [
+        cause
+        for cause in _chain(error)
+        if isinstance(cause, Py4JError | ConnectionError) and not isinstance(cause, Py4JJavaError)
+    ]
+    process = getattr(SparkContext._gateway, "proc", None)
+    if not unanswered or process is None:
+        return ""
+    try:
+        code = process.wait(_DYING)
+    except subprocess.TimeoutExpired:
+        return ""
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"Spark's JVM {how}: it was killed, or ran out of memory; run again, the next run carries on"
 
 
 def _chain(error: BaseException) -> list[BaseException]:

@@ -37,7 +37,7 @@ from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.writer import Writer, continued_draft
 from stateflow.config import Options, cache_folder, checkpoint_root
-from stateflow.errors import IncompatibleError, UsageError
+from stateflow.errors import IncompatibleError, StateflowError, UsageError
 from stateflow.flow import Flow, Pipeline
 from stateflow.heart import Heart
 from stateflow.identity import this_process
@@ -124,7 +124,18 @@ class _Run:
 
     def run(self) -> RunReport:
         self._check_before_spark()
-        spark = build_session(f"stateflow {self.job}", master=self.request.master, conf=self._conf())
+        with _set_by(self.stop, signal.SIGTERM):
+            return self._in_session()
+
+    def _in_session(self) -> RunReport:
+        try:
+            spark = build_session(f"stateflow {self.job}", master=self.request.master, conf=self._conf())
+        except Exception as error:
+            if not self.stop.is_set():
+                raise
+            raise StateflowError(
+                f"the run of job {self.job!r} was told to end while Spark started, and had not begun: run again"
+            ) from error
         self._check_root(spark)
         with self._scratch_folder() as scratch:
             try:
@@ -229,7 +240,7 @@ class _Run:
             outline.check(writer.parent)
             self._rescale(writer)
             loop = self._loop(spark, inputs, sinks, carried, writer, scratch)
-            with _sigterm_sets(self.stop):
+            with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
                 stopped = self._batches(spark, inputs, loop, writer, scratch)
             if heart.drain or (self.request.drain and not self.stop.is_set()):
                 loop.drain()
@@ -403,8 +414,8 @@ class _Run:
 
 
 @contextmanager
-def _sigterm_sets(stop: threading.Event) -> Any:
-    """SIGTERM and Ctrl-C end the run at the next batch boundary; a second Ctrl-C ends it at once."""
+def _set_by(stop: threading.Event, *numbers: signal.Signals) -> Any:
+    """These signals end the run at the next batch boundary; a second Ctrl-C ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -414,7 +425,7 @@ def _sigterm_sets(stop: threading.Event) -> Any:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, handle) for number in numbers}
     try:
         yield
     finally:

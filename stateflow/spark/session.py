@@ -6,12 +6,15 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from stateflow.config import cache_folder
+from stateflow.logs import waiting
 from stateflow.spark.jars import local_jars
 from stateflow.spark.java import require_java
 from stateflow.spark.settings import DELTA, LOOPBACK, QUIET, RUNTIME, STATIC
@@ -57,8 +60,21 @@ def _started(app: str, master: str | None, conf: Mapping[str, str], cache: Path)
     builder = SparkSession.builder.appName(app).master(chosen or "local[*]")
     for name, value in settings.items():
         builder = builder.config(name, value)
+    waiting("starting Spark")
     session = builder.getOrCreate()
+    _spare_from_sigterm(session)
     return session
+
+
+def _spare_from_sigterm(session: SparkSession) -> None:
+    """The JVM ends with this process, whose standard input it reads, and not before.
+
+    `timeout`, container runtimes and shells send SIGTERM to all of a process group. This process ends after its batch
+    then, and the batch needs the JVM. Like SIGINT, which PySpark keeps from it.
+    """
+    jvm: Any = session.sparkContext._jvm
+    with suppress(Exception):  # a JVM without this class ends as it always did
+        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal("TERM"), jvm.sun.misc.SignalHandler.SIG_IGN)
 
 
 def _one_process(master: str | None) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from stateflow import errors
+from stateflow.checkpoint.pins import list_pins
 from stateflow.job import Job
 from tests.cli.conftest import Command
 from tests.cli.made import made_job
@@ -72,3 +75,22 @@ def test_what_nobody_expected_says_how_to_see_more(
     assert said.code == 1
     assert said.err == "stateflow: ZeroDivisionError: division by zero (not expected: --debug shows where)\n"
     assert "Traceback" in command(*arguments, "--debug").err
+
+
+def test_sigterm_ends_a_command_as_ctrl_c_does_and_what_it_holds_is_let_go_of(
+    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    job = made_job(root)
+
+    def told_to_end(*_: object, **__: object) -> None:
+        assert list_pins(job.store, job.layout)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr("stateflow.checkpoint.native.publish", told_to_end)
+    said = command("savepoint", "create", "orders", "--to", tmp_path / "to", "--checkpoint-dir", root)
+    assert said.code == 143
+    assert said.err.strip().endswith("stateflow: ended by SIGTERM")
+    assert "Traceback" not in said.err
+    assert list_pins(job.store, job.layout) == []
+    assert signal.getsignal(signal.SIGTERM) == before

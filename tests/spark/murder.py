@@ -32,7 +32,8 @@ class Process:
     """A process, told apart from a later one that was given its number."""
 
     pid: int
-    parent: int
+    parent: int = field(compare=False)
+    """Another one adopts it when that dies."""
     born: str
     command: str
 

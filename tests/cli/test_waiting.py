@@ -1,0 +1,105 @@
+"""Before Spark starts, which takes seconds, every command that needs it says so; those that do not need it do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark import SparkContext
+
+from stateflow.errors import StateflowError
+from stateflow.spark import session
+from tests.cli.conftest import Command
+from tests.cli.made import ORDERS, MadeJob, made_job
+
+STARTING = "starting Spark\n"
+PIPELINE = f"{ORDERS}:orders"
+ANSWER = "no session was started"
+
+
+@pytest.fixture(autouse=True)
+def no_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Spark would start, an error."""
+
+    class Builder:
+        def __getattr__(self, name: str) -> Callable[..., Builder]:
+            return lambda *_: self
+
+        def getOrCreate(self) -> None:
+            raise StateflowError(ANSWER)
+
+    class Sessions:
+        builder = Builder()
+
+    monkeypatch.setattr(session, "SparkSession", Sessions)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(session, "require_java", lambda cache: "/nowhere")
+    monkeypatch.setattr(session, "local_jars", lambda cache: [])
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+
+
+def pending(root: Path) -> MadeJob:
+    """A job whose last record is decided and not carried out: its table needs Spark."""
+    job = made_job(root)
+    job.batch(carried_out=False)
+    return job
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", ORDERS, "-p", "input=a", "-p", "output=b"),
+        ("restore", "orders", PIPELINE, "--from", "checkpoint:3", "--yes"),
+        ("rescale", "orders", "--parallelism", "2"),
+        ("state", "erase", "orders", "42", "--yes"),
+        ("abandon", "orders", "5", "--yes"),
+        ("stop", "orders", "--savepoint"),
+    ],
+    ids=lambda words: words[0] if words[0] != "state" else "erase",
+)
+def test_what_carries_out_a_pending_record_says_that_spark_starts(
+    command: Command, root: Path, words: tuple[object, ...]
+) -> None:
+    pending(root)
+    said = command(*words, "--checkpoint-dir", root)
+    assert said.code == 1
+    before, found, after = said.err.partition(f"orders: {STARTING}")
+    assert found
+    assert ANSWER not in before
+    assert ANSWER in after
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("savepoint", "create", "orders", "--type", "canonical"),
+        ("state", "export", "orders", "balance", "total", "--to", "there"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_what_writes_tables_says_that_spark_starts(
+    command: Command, root: Path, words: tuple[object, ...]
+) -> None:
+    made_job(root)
+    said = command(*words, "--checkpoint-dir", root)
+    assert STARTING in said.err
+    assert ANSWER in said.err
+
+
+def test_nothing_is_said_where_nothing_starts_or_when_nobody_wants_to_hear(
+    command: Command, root: Path
+) -> None:
+    made_job(root)
+    said = command("restore", "orders", PIPELINE, "--from", "checkpoint:3", "--yes", "--checkpoint-dir", root)
+    assert (said.code, "Spark" in said.err) == (0, False)
+    pending(root.parent / "other")
+    said = command(
+        "rescale", "orders", "--parallelism", "2", "--checkpoint-dir", root.parent / "other", "--debug"
+    )
+    assert STARTING in said.err
+    (Path.cwd() / "stateflow.toml").write_text("progress = false\n")
+    said = command("rescale", "orders", "--parallelism", "2", "--checkpoint-dir", root.parent / "other")
+    assert ANSWER in said.err
+    assert STARTING not in said.err
