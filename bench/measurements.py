@@ -14,6 +14,7 @@ from bench import (
     locality,
     memory,
     one_row,
+    plugin,
     query,
     rescale,
     run_operator,
@@ -41,6 +42,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
         export.MEASUREMENT,
         collection.MEASUREMENT,
         beside.MEASUREMENT,
+        plugin.MEASUREMENT,
         airflow_parsing.MEASUREMENT,
         run_operator.MEASUREMENT,
     )

@@ -40,10 +40,12 @@ def known_actions(session: SessionDep, user: GetUserDep) -> dict[str, Any]:
     """Which DAG each button would trigger, None where there is none that the user may see; whether they may."""
     wanted = action_dags()
     manager = get_auth_manager()
-    found = session.scalars(select(DagModel).where(DagModel.dag_id.in_(wanted.values()), ~DagModel.is_stale))
+    there = select(DagModel).where(DagModel.dag_id.in_(wanted.values()), ~DagModel.is_stale)
+    found = list(session.scalars(there))
+    teams = DagModel.get_dag_id_to_team_name_mapping([dag.dag_id for dag in found], session=session)
     seen: dict[str, dict[str, bool]] = {}
     for dag in found:
-        details = DagDetails(id=dag.dag_id, team_name=DagModel.get_team_name(dag.dag_id, session=session))
+        details = DagDetails(id=dag.dag_id, team_name=teams.get(dag.dag_id))
         if manager.is_authorized_dag(method="GET", details=details, user=user):
             may = manager.is_authorized_dag(
                 method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
