@@ -62,6 +62,9 @@ from stateflow.state.backends import open_backend
 
 _log = logging.getLogger(__name__)
 
+_IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
+"""What Spark says of a query that looked for input and is in no batch."""
+
 
 @dataclass
 class RunRequest:
@@ -241,7 +244,7 @@ class _Run:
             self._rescale(writer)
             loop = self._loop(spark, inputs, sinks, carried, writer, scratch)
             with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
-                stopped = self._batches(spark, inputs, loop, writer, scratch)
+                stopped = self._batches(spark, inputs, loop, writer, scratch, heart.found_nothing)
             if heart.drain or (self.request.drain and not self.stop.is_set()):
                 loop.drain()
                 stopped = JOB_DRAINED
@@ -322,14 +325,19 @@ class _Run:
 
         def both(batch: BatchReport) -> None:
             record = batch.record
-            size = sum(s.bytes for o in record.operators.values() for task in o.shards for s in task)
-            report(numbers(batch.slot, batch.duration, record.watermark, size, batch.statistics))
+            report(numbers(batch.slot, batch.duration, record.watermark, record.state_size, batch.statistics))
             self.request.listener(batch)
 
         return both
 
     def _batches(
-        self, spark: SparkSession, inputs: OpenInputs, loop: BatchLoop, writer: Writer, scratch: Path
+        self,
+        spark: SparkSession,
+        inputs: OpenInputs,
+        loop: BatchLoop,
+        writer: Writer,
+        scratch: Path,
+        idle: Callable[[], object],
     ) -> str:
         known = writer.parent.sources if writer.parent else {}
         check_available(spark, inputs.layout, inputs.leaves, known, scratch / "available")
@@ -360,11 +368,11 @@ class _Run:
                 if self.stop.is_set():
                     break
                 plan_batch(loop.location, batch_id, lines, conf, _micros() // 1000)
-                self._await(loop, self._query(inputs, loop, {"once": True}))
+                self._await(loop, self._query(inputs, loop, {"once": True}), idle)
                 batch_id += 1
         else:
             stopped = INPUT_DRAINED
-            self._await(loop, self._query(inputs, loop, self._trigger()))
+            self._await(loop, self._query(inputs, loop, self._trigger()), idle)
         if self.stop.is_set():
             return "a stop was requested"
         for _ in range(MOST_INPUT_FREE):
@@ -389,8 +397,9 @@ class _Run:
             .start()
         )
 
-    def _await(self, loop: BatchLoop, query: StreamingQuery) -> None:
-        """Until the query ends by itself or the run is told to stop, at the next batch boundary."""
+    def _await(self, loop: BatchLoop, query: StreamingQuery, idle: Callable[[], object]) -> None:
+        """Until the query ends by itself or the run is told to stop, at the next batch boundary; `idle` is called while an
+        endless one waits for input."""
         endless = self.options.trigger != "drain" and self.request.until is None
         try:
             while not query.awaitTermination(0.2):  # type: ignore[arg-type]
@@ -401,6 +410,8 @@ class _Run:
                     return
                 if endless and loop.due():
                     loop.input_free()
+                elif endless and query.status["message"] in _IDLE:
+                    idle()
         except Exception as error:
             loop.ended = True
             if self.stop.is_set() and isinstance(loop.failure, InterruptedError):
