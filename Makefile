@@ -6,7 +6,7 @@ TESTS ?=
 PORT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-check demo-spark test lint format types bench bench-quick kill-long azurite browser screenshots lock clean
+.PHONY: help setup demo demo-check demo-spark test lint format types bench bench-quick kill-long azurite browser screenshots compose-check docker-env lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,12 @@ browser: setup ## the browser for the tests of the pages (Chromium, Debian's pac
 
 screenshots: setup browser ## new pictures of the pages, in docs/img/ui
 	@STATEFLOW_SCREENSHOTS=1 $(RUN) -m pytest -q tests/ui/test_screenshots.py
+
+compose-check: setup ## docker/: is it sound? No container engine is needed
+	@$(RUN) scripts/compose_check.py
+
+docker-env: setup ## docker/.env: passwords and keys of the compose file, made up once
+	@$(RUN) scripts/docker_env.py
 
 lock: setup ## new lock files from requirements.in and requirements-dev.in
 	@$(RUN) -m uv pip compile -q --python-version 3.11 requirements.in -o requirements.txt

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -21,8 +22,6 @@ from stateflow.config import cache_folder
 from stateflow.errors import StateflowError, UnavailableError
 from stateflow.spark.java import find_java, install_java, require_java
 
-_RECORD = "jars.json"
-
 
 def packages() -> tuple[str, ...]:
     """Maven coordinates that fit the installed Spark and Delta."""
@@ -30,40 +29,52 @@ def packages() -> tuple[str, ...]:
     return (f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}",)
 
 
-def local_jars(cache: Path) -> tuple[Path, ...]:
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Other jars than the library's own, kept apart from them under `name`."""
+
+    name: str
+    packages: tuple[str, ...]
+    excluded: tuple[str, ...] = ()
+    """Group and name of what they ask for and must not get."""
+
+
+def local_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
     """The jars, from `cache` when they are there and whole, else resolved into it."""
-    return recorded_jars(cache) or resolve_jars(cache)
+    return recorded_jars(cache, bundle) or resolve_jars(cache, bundle)
 
 
-def recorded_jars(cache: Path) -> tuple[Path, ...]:
+def recorded_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
     """Empty when nothing is recorded for these packages, or when a file has gone."""
+    bundle = bundle or _own()
     try:
-        record = json.loads((cache / _RECORD).read_text(encoding="utf-8"))
+        record = json.loads((cache / f"jars{bundle.name}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return ()
-    if record.get("packages") != list(packages()):
+    if record.get("packages") != list(bundle.packages):
         return ()
     jars = tuple(cache / name for name in record["jars"])
     return jars if all(jar.is_file() for jar in jars) else ()
 
 
-def resolve_jars(cache: Path) -> tuple[Path, ...]:
+def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
     """Through Spark's own resolver, which honours `spark.jars.repositories` and `spark.jars.ivySettings`."""
+    bundle = bundle or _own()
     cache.mkdir(parents=True, exist_ok=True)
     java = require_java(cache)
-    part = cache / f"ivy.{os.getpid()}.part"
-    target = cache / "ivy"
+    part = cache / f"ivy{bundle.name}.{os.getpid()}.part"
+    target = cache / f"ivy{bundle.name}"
     try:
-        failure = _resolve(part, java, {})
+        failure = _resolve(part, java, {}, bundle)
         if failure:
             # A half-filled ~/.m2 makes resolution fail for good: once more, with a home that has none.
             shutil.rmtree(part, ignore_errors=True)
-            failure = _resolve(part, java, {"user.home": str(part)})
+            failure = _resolve(part, java, {"user.home": str(part)}, bundle)
         names = sorted(jar.name for jar in (part / "jars").glob("*.jar"))
         if failure or not names:
             reason = failure or "no jar arrived"
             raise UnavailableError(
-                f"Spark could not resolve {', '.join(packages())} ({reason}) and kept nothing: check the "
+                f"Spark could not resolve {', '.join(bundle.packages)} ({reason}) and kept nothing: check the "
                 "network or set spark.jars.repositories in spark-defaults.conf, then try again"
             )
         # The resolver's own copies of the same jars.
@@ -72,14 +83,18 @@ def resolve_jars(cache: Path) -> tuple[Path, ...]:
         part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
-    record = {"packages": packages(), "jars": [f"ivy/jars/{name}" for name in names]}
-    written = cache / f"{_RECORD}.{os.getpid()}.part"
+    record = {"packages": bundle.packages, "jars": [f"{target.name}/jars/{jar}" for jar in names]}
+    written = cache / f"jars{bundle.name}.json.{os.getpid()}.part"
     written.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    written.rename(cache / _RECORD)
-    return tuple(target / "jars" / name for name in names)
+    written.rename(cache / f"jars{bundle.name}.json")
+    return tuple(target / "jars" / jar for jar in names)
 
 
-def _resolve(ivy: Path, java: Path, properties: Mapping[str, str]) -> str:
+def _own() -> Bundle:
+    return Bundle("", packages())
+
+
+def _resolve(ivy: Path, java: Path, properties: Mapping[str, str], bundle: Bundle) -> str:
     """What went wrong, in the resolver's words; empty when all is there."""
     import pyspark
 
@@ -88,7 +103,8 @@ def _resolve(ivy: Path, java: Path, properties: Mapping[str, str]) -> str:
         nothing.touch()
         command = [
             str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
-            *("--master", "local[1]", "--packages", ",".join(packages())),
+            *("--master", "local[1]", "--packages", ",".join(bundle.packages)),
+            *(("--exclude-packages", ",".join(bundle.excluded)) if bundle.excluded else ()),
             *("--conf", f"spark.jars.ivy={ivy}", "--conf", "spark.ui.enabled=false"),
             str(nothing),
         ]

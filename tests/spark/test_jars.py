@@ -8,12 +8,15 @@ import pytest
 from stateflow.errors import UnavailableError
 from stateflow.spark import jars
 
+OTHERS = jars.Bundle("-other", ("org.example:other_2.13:1.0",))
+
 
 def resolver(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[Mapping[str, str]]:
     """Spark's resolver, replaced: each call fills half a cache and fails, or (outcome '') brings two jars."""
     calls: list[Mapping[str, str]] = []
 
-    def resolve(ivy: Path, java: Path, properties: Mapping[str, str]) -> str:
+    def resolve(ivy: Path, java: Path, properties: Mapping[str, str], bundle: jars.Bundle) -> str:
+        assert bundle == OTHERS or bundle.packages == jars.packages()
         (ivy / "cache").mkdir(parents=True)
         (ivy / "cache" / "half.part").touch()
         outcome = outcomes[len(calls)]
@@ -52,6 +55,15 @@ def test_another_version_of_delta_is_resolved_anew(tmp_path: Path, monkeypatch: 
     jars.local_jars(tmp_path)
     monkeypatch.setattr(jars, "packages", lambda: ("io.delta:delta-spark_4.2_2.13:9.9.9",))
     assert jars.recorded_jars(tmp_path) == ()
+
+
+def test_other_jars_are_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolver(monkeypatch, "", "")
+    own, others = jars.local_jars(tmp_path), jars.local_jars(tmp_path, OTHERS)
+    assert not set(own) & set(others)
+    assert jars.recorded_jars(tmp_path) == own
+    assert jars.recorded_jars(tmp_path, OTHERS) == others
+    assert jars.recorded_jars(tmp_path, jars.Bundle("-other", ("org.example:other_2.13:1.1",))) == ()
 
 
 def test_the_cache_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,121 @@
+"""A Kafka broker on loopback, told what docker/compose.yaml tells its container, from the jars of Maven."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pyspark
+
+from stateflow.config import cache_folder
+from stateflow.spark.jars import Bundle, local_jars
+from stateflow.spark.java import require_java
+from tests.composed import environment, replaced, services
+from tests.spark.standalone import QUICK, free_port
+
+BROKER = Bundle(
+    "-kafka-broker", (f"org.apache.kafka:kafka_2.13:{services()['kafka']['image'].rpartition(':')[2]}",)
+)
+_TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
+# Not every repository has the token provider in Spark's own version; nothing here uses tokens, so an older one will do.
+_CONNECTORS = (
+    Bundle("-kafka", (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}",), (_TOKENS,)),
+    Bundle("-kafka-tokens", (f"{_TOKENS}:4.0.0",), ("org.apache.kafka:kafka-clients",)),
+)
+_NOT_PROPERTIES = ("KAFKA_HEAP_OPTS", "KAFKA_OPTS")
+
+
+def connector_jars() -> list[str]:
+    """What Spark needs to read from Kafka."""
+    found = {jar.name: str(jar) for bundle in _CONNECTORS for jar in local_jars(cache_folder(), bundle)}
+    return sorted(found.values())
+
+
+def properties(folder: Path, ports: dict[str, int]) -> str:
+    """server.properties, made of the container's environment as its image makes them."""
+    given = environment("kafka")
+    here = tuple((f"://:{old}", f"://127.0.0.1:{new}") for old, new in _ports(ports))
+    given["KAFKA_LISTENERS"] = replaced(given["KAFKA_LISTENERS"], *here)
+    given["KAFKA_ADVERTISED_LISTENERS"] = replaced(
+        given["KAFKA_ADVERTISED_LISTENERS"],
+        ("kafka:19092", f"127.0.0.1:{ports['inside']}"),
+        ("localhost:9092", f"127.0.0.1:{ports['outside']}"),
+    )
+    voters = replaced(
+        given["KAFKA_CONTROLLER_QUORUM_VOTERS"], ("kafka:9093", f"127.0.0.1:{ports['controller']}")
+    )
+    given["KAFKA_CONTROLLER_QUORUM_VOTERS"] = voters
+    given["KAFKA_LOG_DIRS"] = str(folder / "data")
+    return "".join(
+        f"{name.removeprefix('KAFKA_').lower().replace('_', '.')}={value}\n"
+        for name, value in given.items()
+        if name.startswith("KAFKA_") and name not in _NOT_PROPERTIES
+    )
+
+
+@contextmanager
+def broker(folder: Path, *, patience: float = 300) -> Iterator[str]:
+    """Its address, for programs of this machine."""
+    folder.mkdir(parents=True, exist_ok=True)
+    spark_jars = Path(pyspark.__file__).parent / "jars"
+    # The broker's own jars first; Spark brings Scala's library and a logger.
+    classpath = ":".join([*map(str, local_jars(cache_folder(), BROKER)), f"{spark_jars}/*"])
+    java = [
+        str(require_java(cache_folder()) / "bin" / "java"),
+        *QUICK.split(),
+        environment("kafka")["KAFKA_HEAP_OPTS"],
+    ]
+    java += ["-Djava.awt.headless=true", "-cp", classpath]
+    ports = {name: free_port() for name in ("inside", "outside", "controller")}
+    file = folder / "server.properties"
+    file.write_text(properties(folder, ports))
+    log = folder / "broker.log"
+    cluster = environment("kafka")["CLUSTER_ID"]
+    with log.open("wb") as out:
+        formatted = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(file)]
+        subprocess.run(
+            formatted,
+            cwd=folder,
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+            check=True,
+            timeout=patience,
+        )
+        process = subprocess.Popen(
+            [*java, "kafka.Kafka", str(file)],
+            cwd=folder, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+    try:
+        _await(process, ports["outside"], log, patience)
+        yield f"127.0.0.1:{ports['outside']}"
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(30)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait(30)
+
+
+def _ports(ports: dict[str, int]) -> list[tuple[int, int]]:
+    return [(19092, ports["inside"]), (9092, ports["outside"]), (9093, ports["controller"])]
+
+
+def _await(process: subprocess.Popen[bytes], port: int, log: Path, patience: float) -> None:
+    end = time.monotonic() + patience
+    while True:
+        told = log.read_text(errors="replace")[-3000:]
+        assert process.poll() is None, f"the broker ended with code {process.returncode}: {told}"
+        assert time.monotonic() < end, f"the broker did not listen within {patience:.0f} s: {told}"
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1):
+                return
+        except OSError:
+            time.sleep(0.2)
