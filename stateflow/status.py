@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.records import OperatorState, Owner, Pin, Record, SourceState
+from stateflow.checkpoint.records import OperatorState, Owner, Pin, Record, SourceState, total_size
 from stateflow.checkpoint.retention import references
 from stateflow.checkpoint.statistics import HistoryLine, Summary, history_line, summary
 
@@ -26,6 +26,7 @@ class OperatorStatus:
     max_parallelism: int
     shards: int
     entries: int
+    """An estimate: what was written over counts until its database has merged it away."""
     state_size: int
     backend: str
     states: dict[str, str]
@@ -115,8 +116,7 @@ def status_of(
     head, top = log.head, log.decided
     pins, lines = list(pins), list(lines)
     owner = heartbeat.owner if heartbeat else top.owner if top else None
-    files = {(f.base, f.path): f.size for f in references(head) if f.path} if head else {}
-    inline = sum(f.size for f in references(head) if not f.path) if head else 0
+    refs = list(references(head)) if head else []
     return JobStatus(
         name=log.job,
         root=root,
@@ -135,8 +135,8 @@ def status_of(
         timeline=top.timeline if top else 1,
         floor=log.floor,
         watermark=head.watermark if head else None,
-        state_size=sum(files.values()) + inline,
-        num_files=len(files),
+        state_size=total_size(refs),
+        num_files=len({(ref.base, ref.path) for ref in refs if ref.path}),
         operators=[_operator(uid, o) for uid, o in head.operators.items()] if head else [],
         sources=[_source(uid, s) for uid, s in head.sources.items()] if head else [],
         sinks=_sinks(log, head),
@@ -206,7 +206,7 @@ def _operator(uid: str, state: OperatorState) -> OperatorStatus:
         max_parallelism=state.max_parallelism,
         shards=len(shards),
         entries=sum(s.entries for s in shards),
-        state_size=sum(s.bytes for s in shards),
+        state_size=total_size(state.files),
         backend=", ".join(sorted({s.backend for s in shards})),
         states={
             name: f"{s.kind} {f'{s.map_key} -> ' if s.map_key else ''}{s.value}".strip()

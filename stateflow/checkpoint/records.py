@@ -6,6 +6,7 @@ person can read it and a flipped bit is found. Unknown fields are ignored on rea
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -37,6 +38,18 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     data: bytes | None = None
     offset: int | None = None
     """Where it begins in a container of several files; None when it is a file of its own."""
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        """The same for references to the same bytes: after a rescale several shards share their files."""
+        if not self.path:
+            return "", f"inline {self.xxh3}", self.size
+        return self.base, self.path, self.offset or 0
+
+
+def total_size(refs: Iterable[FileRef]) -> int:
+    """The bytes of all of them, those that several refer to once."""
+    return sum({ref.place: ref.size for ref in refs}.values())
 
 
 class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -89,6 +102,10 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     operator_states: dict[str, OperatorListState] = {}
     hosts: tuple[str, ...] = ()
     """Where each subtask last ran, as a scheduler's preferred location; a hint only."""
+
+    @property
+    def files(self) -> Iterator[FileRef]:
+        return (ref for subtask in self.shards for shard in subtask for ref in shard.files)
 
 
 class OperatorListState(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -194,6 +211,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def carries_state(self) -> bool:
         return self.kind != "fence"
+
+    @property
+    def state_size(self) -> int:
+        """Bytes of keyed state."""
+        return total_size(ref for operator in self.operators.values() for ref in operator.files)
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

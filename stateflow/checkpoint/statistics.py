@@ -13,7 +13,7 @@ import msgspec
 
 from stateflow.checkpoint.layout import JobLayout, origin_of
 from stateflow.checkpoint.log import Log, Slot, read_log
-from stateflow.checkpoint.records import Outcome, Record
+from stateflow.checkpoint.records import Outcome, Record, total_size
 from stateflow.checkpoint.retention import references
 from stateflow.checkpoint.store import Store
 from stateflow.errors import NotFoundError
@@ -84,11 +84,11 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
     noted = {**record.statistics, **(outcome.statistics if outcome else {})}
     decided = record.at // 1000
     trigger = int(noted.pop("trigger_timestamp", record.now // 1000 or decided))
-    sizes = {(ref.base, ref.path or f"inline {n}"): ref.size for n, ref in enumerate(references(record))}
+    files = {ref.place: ref for ref in references(record)}
     new = [
-        size
-        for (base, path), size in sizes.items()
-        if not base and (path.startswith("inline ") or origin_of(path) == (record.epoch, record.slot))
+        ref.size
+        for ref in files.values()
+        if not ref.base and (not ref.path or origin_of(ref.path) == (record.epoch, record.slot))
     ]
     abandoned = outcome is not None and "abandoned" in outcome.sinks.values()
     return HistoryLine(
@@ -109,9 +109,9 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
         trigger_timestamp=trigger,
         latest_ack_timestamp=decided,
         end_to_end_duration=max(0, outcome.at // 1000 - trigger) if outcome else 0,
-        state_size=sum(sizes.values()),
+        state_size=total_size(files.values()),
         checkpointed_size=int(noted.pop("checkpointed_size", sum(new))),
-        num_files=sum(not path.startswith("inline ") for _, path in sizes),
+        num_files=len({(ref.base, ref.path) for ref in files.values() if ref.path}),
         num_subtasks=sum(len(operator.shards) for operator in record.operators.values()),
         processed_rows=int(noted.pop("processed_rows", 0)),
         emitted_rows=int(noted.pop("emitted_rows", sum(sink.rows for sink in record.sinks.values()))),

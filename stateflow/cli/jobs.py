@@ -131,7 +131,7 @@ def _show(status: JobStatus) -> None:
                 o.parallelism,
                 o.max_parallelism,
                 o.shards,
-                number(o.entries),
+                f"~{number(o.entries)}",
                 size(o.state_size),
                 o.backend,
             )

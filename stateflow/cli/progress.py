@@ -19,7 +19,6 @@ def batch_document(report: BatchReport, job: str) -> dict[str, Any]:
     for operator in operators.values():
         for name, count in operator.get("counters", {}).items():
             counters[name] = counters.get(name, 0) + count
-    shards = [s for o in record.operators.values() for subtask in o.shards for s in subtask]
     times = [s.event_time for s in record.sources.values() if s.event_time is not None]
     return {
         "event": "checkpoint",
@@ -32,7 +31,7 @@ def batch_document(report: BatchReport, job: str) -> dict[str, Any]:
         "rows_per_second": round(report.rows / report.duration, 1) if report.duration > 0 else 0.0,
         "keys": sum(int(o.get("keys", 0)) for o in operators.values()),
         "dead_letters": sum(int(o.get("dead_letters", 0)) for o in operators.values()),
-        "state_size": sum(s.bytes for s in shards),
+        "state_size": record.state_size,
         "uploaded_bytes": int(metrics.get("uploaded_bytes", 0)),
         "compacted_bytes": int(metrics.get("compacted_bytes", 0)),
         "inlined_bytes": int(metrics.get("inlined_bytes", 0)),

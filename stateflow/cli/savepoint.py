@@ -243,12 +243,11 @@ def described(url: str, savepoint: Savepoint) -> dict[str, Any]:
 
 
 def _bytes(savepoint: Savepoint) -> int:
+    from stateflow.checkpoint.records import total_size
     from stateflow.checkpoint.retention import references
 
-    # What is small travels inside the record.
-    files = {(r.path or f"inline {n}", r.offset): r.size for n, r in enumerate(references(savepoint.record))}
     tables = [f.size for states in savepoint.tables.values() for files in states.values() for f in files]
-    return sum(files.values()) + sum(tables)
+    return total_size(references(savepoint.record)) + sum(tables)
 
 
 def _show(url: str, savepoint: Savepoint) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from stateflow.checkpoint.files import inline
 from stateflow.checkpoint.memory_store import MemoryStore
-from stateflow.checkpoint.records import FileRef, Outcome
+from stateflow.checkpoint.records import FileRef, OperatorState, Outcome, Shard, total_size
+from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.statistics import HistoryLine, history, history_line, summary
 from tests.protocol.facts import SOMEBODY, file, record
 from tests.protocol.scenario import World, drain
@@ -75,9 +78,9 @@ def test_a_damaged_line_costs_one_line(world: World) -> None:
 
 def test_sizes_are_of_distinct_files_and_new_ones_are_told_apart() -> None:
     old, new = file("orders/shared/e1-c1-a.sst", 100), file("orders/shared/e2-c5-b.sst", 40)
-    inline = FileRef(name="CURRENT", size=3, xxh3="0" * 16, data=b"abc")
+    small = FileRef(name="CURRENT", size=3, xxh3="0" * 16, data=b"abc")
     staged = file("orders/staged/e2-c5-c.parquet", 7)
-    line = history_line(record(5, epoch=2, files=(old, old, new, inline), staged=(staged,)), None)
+    line = history_line(record(5, epoch=2, files=(old, old, new, small), staged=(staged,)), None)
     assert line.state_size == 150
     assert line.checkpointed_size == 50
     assert line.num_files == 3
@@ -118,3 +121,26 @@ def test_an_abandoned_checkpoint_counts_as_failed(world: World) -> None:
     permit = writer.decide(world.prepare(writer))
     world.abandon(permit.slot)
     assert summary(history(world.store, world.layout)).numberOfFailedCheckpoints == 1
+
+
+def test_what_several_shards_share_after_a_rescale_is_counted_once() -> None:
+    before = record(3)
+    files = (file("orders/shared/e1-c3-a.sst", 100), inline("CURRENT", b"MANIFEST-7"))
+    shard = Shard(first=0, last=7, backend="fake", files=files)
+    operator = OperatorState(
+        key=(("n", "long"),), max_parallelism=8, assignment=((0, 7),), shards=((shard,),)
+    )
+    one = msgspec.structs.replace(before, operators={"count": operator})
+    four = msgspec.structs.replace(before, operators=rescaled_operators({"count": operator}, 4, "orders"))
+    assert len(list(four.operators["count"].files)) == 8
+    assert four.state_size == one.state_size == 110
+    assert history_line(four, None).state_size == history_line(one, None).state_size
+    assert history_line(four, None).num_files == 1
+
+
+def test_files_in_one_container_count_each() -> None:
+    refs = [
+        FileRef(str(n), 10, f"{n:016x}", "state/pack", "file:///savepoint", None, n * 10) for n in range(3)
+    ]
+    assert total_size([*refs, refs[0]]) == 30
+    assert total_size([inline("a", b"one"), inline("b", b"two"), inline("c", b"one")]) == 6

@@ -83,7 +83,7 @@ def test_show_tells_what_a_job_is_made_of(command: Command, root: Path) -> None:
         {"uid": "totals", "kind": "delta_append", "target": "/data/totals", "last_commit": 4}
     ]
     text = command("show", "orders", "--checkpoint-dir", root).out
-    for word in ("balance", "before-the-sale -> 3", "/data/totals", "events"):
+    for word in ("balance", "before-the-sale -> 3", "/data/totals", "events", "~10"):
         assert word in text
 
 

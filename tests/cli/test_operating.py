@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 from stateflow.checkpoint.control import stop_requested
@@ -33,8 +34,16 @@ def test_a_stop_request_names_the_run_and_the_reason(command: Command, root: Pat
 
 def test_waiting_ends_when_the_run_has_ended(command: Command, root: Path) -> None:
     job = made_job(root, ended=False)
-    threading.Timer(0.5, lambda: job.beat(2, ended=True)).start()
+
+    def end() -> None:
+        while stop_requested(job.store, job.layout, 1) is None:
+            time.sleep(0.01)
+        job.beat(2, ended=True)
+
+    run = threading.Thread(target=end)
+    run.start()
     said = command("stop", "orders", "--wait", "--checkpoint-dir", root, "-o", "json")
+    run.join()
     assert said.json["outcome"] == "stopped"
 
 

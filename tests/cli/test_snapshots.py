@@ -109,6 +109,7 @@ def test_a_restore_prints_its_plan_and_writes_nothing_until_told_to(
     assert planned.code == 0, planned.err
     assert "Restore job orders from checkpoint:3" in planned.out
     assert "delivered again" in planned.out
+    assert "the job goes back by 1 record; it stays restorable" in planned.out
     assert files_of(root) == before
     done = command(
         "restore", "orders", PIPELINE, "--from", "checkpoint:3", "--checkpoint-dir", root, "--yes", "--note", "oops",
