@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from stateflow.airflow import StateflowCleanupOperator, StateflowSavepointOperator
-from stateflow.checkpoint.pins import pin
+from stateflow.checkpoint.pins import list_pins, pin
 from stateflow.checkpoint.records import Owner
 from stateflow.identity import this_process
 from stateflow.job import Job
@@ -96,7 +96,10 @@ def test_pins_of_processes_that_are_gone_keep_nothing(tmp_path: Path, connect: C
     owner = this_process()
     gone = Owner(run="gone", host=owner.host, pid=2**22 + 1)
     pin(job.store, job.layout, 3, kind="reader", owner=gone, ids=job.ids, clock=job.clock)
+    cleanup(retained=1, dry_run=True)
+    assert [left.owner.run for left in list_pins(job.store, job.layout)] == ["gone"]
     assert cleanup(retained=1)["jobs"]["orders"]["records"] == {"subsumed": 6}
+    assert list_pins(job.store, job.layout) == []
 
 
 def test_all_jobs_of_the_root_are_cleaned_and_a_broken_one_keeps_no_other_from_it(
