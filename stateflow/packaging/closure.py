@@ -72,6 +72,12 @@ def lock(needed: Iterable[Needed]) -> str:
 def files_of(needed: Needed) -> Iterator[Entry]:
     """What an executor needs of a distribution. One that is installed editable is taken from where its modules are."""
     distribution = needed.distribution
+    if distribution.read_text("RECORD") is None and distribution.read_text("SOURCES.txt") is not None:
+        # What setuptools notes in a project's own folder; Python finds it first when started there.
+        yield from _own_modules(needed)
+        place = f"{ROOM}/{needed.name.replace('-', '_')}-{needed.version}.dist-info/METADATA"
+        yield Entry(place, (distribution.read_text("PKG-INFO") or "").encode())
+        return
     if distribution.files is None:
         raise UsageError(
             f"{needed.name} {needed.version} does not say which files it has, so it cannot be packaged: install it with "

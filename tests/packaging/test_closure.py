@@ -149,3 +149,23 @@ def test_one_that_is_installed_editable_is_taken_from_its_source(
         "site-packages/ownlib_of_a_test/data.txt",
         "site-packages/single_of_a_test.py",
     ]
+
+
+def test_a_project_s_own_folder_that_stands_in_for_its_installation_is_taken_like_one(
+    shelf: Shelf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    info = source / "checkout.egg-info"
+    info.mkdir(parents=True)
+    (source / "checkout_of_a_test.py").touch()
+    (info / "PKG-INFO").write_text("Metadata-Version: 2.1\nName: checkout\nVersion: 3\n")
+    (info / "SOURCES.txt").write_text("README.md\ncheckout_of_a_test.py\ngone.py\n")
+    (info / "top_level.txt").write_text("checkout_of_a_test\n")
+    monkeypatch.syspath_prepend(str(source))
+    (needed,) = closure({"checkout": "me"}, lambda name: metadata.PathDistribution(info))
+    found = {entry.name: entry.read() for entry in files_of(needed)}
+    assert sorted(found) == [
+        "site-packages/checkout-3.dist-info/METADATA",
+        "site-packages/checkout_of_a_test.py",
+    ]
+    assert b"Version: 3" in found["site-packages/checkout-3.dist-info/METADATA"]

@@ -1,11 +1,14 @@
-"""A Spark standalone cluster on loopback whose machines have Spark and Java, and nothing else of ours."""
+"""The Spark cluster of docker/compose.yaml on loopback: its machines have Spark and Java, and nothing else of ours."""
 
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,8 +16,8 @@ from pathlib import Path
 
 from stateflow.config import cache_folder
 from stateflow.spark.java import require_java
+from tests.composed import replaced, services
 
-_ROOM = "org.apache.spark.deploy"
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -27,7 +30,8 @@ def free_port() -> int:
 
 @contextmanager
 def standalone(folder: Path, *, memory: str = "600m", patience: float = 300) -> Iterator[str]:
-    """The master's URL. Two workers under different addresses, each with one core and a work folder `worker-N`."""
+    """The master's URL. Commands and health checks are the compose file's; each worker has an address of its own, one core
+    and a work folder `worker-N`."""
     import pyspark
 
     spark_home = Path(pyspark.__file__).parent
@@ -44,11 +48,16 @@ def standalone(folder: Path, *, memory: str = "600m", patience: float = 300) -> 
     }
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(name: str, *arguments: str, says: str) -> None:
+    def start(name: str, service: str, *changes: tuple[str, str]) -> None:
+        page = free_port()
+        own = re.search(r"--webui-port (\d+)", services()[service]["command"])
+        assert own is not None
+        given = replaced(services()[service]["command"], *changes, (own[0], f"--webui-port {page}"))
+        program, *arguments = shlex.split(given)
         log = folder / f"{name}.log"
         with log.open("wb") as out:
             process = subprocess.Popen(
-                [str(spark_home / "bin" / "spark-class"), *arguments, "--webui-port", "0"],
+                [str(spark_home / "bin" / program), *arguments],
                 cwd=folder,
                 env=surroundings,
                 stdout=out,
@@ -57,29 +66,33 @@ def standalone(folder: Path, *, memory: str = "600m", patience: float = 300) -> 
                 start_new_session=True,
             )
         started.append(process)
+        kind, _, flag, code = services()[service]["healthcheck"]["test"]
+        assert (kind, flag) == ("CMD", "-c")
+        check = [sys.executable, flag, replaced(code, (f"localhost:{own[1]}", f"127.0.0.1:{page}"))]
         end = time.monotonic() + patience
-        while says not in log.read_text(errors="replace"):
+        while subprocess.run(check, capture_output=True, check=False).returncode:
             told = log.read_text(errors="replace")[-2000:]
             assert process.poll() is None, f"{name} ended with code {process.returncode}: {told}"
-            assert time.monotonic() < end, f"{name} did not say {says!r} within {patience:.0f} s: {told}"
-            time.sleep(0.1)
+            assert time.monotonic() < end, f"{name} was not healthy within {patience:.0f} s: {told}"
+            time.sleep(0.5)
 
-    port = free_port()
-    url = f"spark://127.0.0.1:{port}"
+    host, port = "127.0.0.1", free_port()
+    url = f"spark://{host}:{port}"
     try:
         start(
             "master",
-            f"{_ROOM}.master.Master",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            says="elected leader",
+            "spark-master",
+            ("--host spark-master", f"--host {host}"),
+            ("--port 7077", f"--port {port}"),
         )
         for n in (1, 2):
-            work = folder / f"worker-{n}"
-            where = ["--host", f"127.0.0.{n}", "--work-dir", str(work), "--cores", "1", "--memory", memory]
-            start(f"worker-{n}", f"{_ROOM}.worker.Worker", url, *where, says="Successfully registered")
+            start(
+                f"worker-{n}",
+                f"spark-worker-{n}",
+                ("spark://spark-master:7077", f"{url} --host 127.0.0.{n}"),
+                ("--cores 2 --memory 2g", f"--cores 1 --memory {memory}"),
+                ("--work-dir /work", f"--work-dir {folder / f'worker-{n}'}"),
+            )
         yield url
     finally:
         for process in reversed(started):
