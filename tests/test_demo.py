@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
 import subprocess
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
 from stateflow.cli.main import app
+from stateflow.demo import __main__ as demo_command
+from stateflow.demo.airflow_server import AirflowServer
 from stateflow.demo.spark import PIPELINE, Demo
 from stateflow.demo.spark_runs import Command
+from stateflow.demo.story import BAD, GOOD
 from stateflow.demo.table import Orders, compared, read
 
 ROWS = 300
@@ -122,3 +130,76 @@ def test_the_note_is_kept_with_the_run(played: Any) -> None:
     demo = played[0]
     shown = CliRunner().invoke(app, ["show", "orders", "-o", "json", *demo.command.root])
     assert json.loads(shown.stdout)["owner"]["note"] == "after the kill"
+
+
+# The demo with Airflow: tests/airflow/test_story.py tells its story; here is what it says when it cannot
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(demo_command, "cache_folder", lambda: tmp_path)
+    return tmp_path
+
+
+def test_a_port_that_is_taken_is_named(own_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert demo_command.main(["--check", "--port", str(port)]) == 2
+    told = capsys.readouterr().err.splitlines()
+    assert told == [f"demo: port {port} is in use: end what listens there or choose another one"]
+
+
+def test_too_little_memory_is_said_before_anything_starts(
+    own_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=400_000_000))
+    assert demo_command.main(["--check"]) == 9
+    assert "demo: 0.4 GB of memory are free" in capsys.readouterr().err
+    assert not (own_folder / "demo" / "airflow").exists()
+
+
+def test_a_second_demo_does_not_delete_the_first_ones_folder(
+    own_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with demo_command.alone(own_folder / "demo"):
+        (own_folder / "demo" / "precious").touch()
+        assert demo_command.main(["--check"]) == 8
+        assert (own_folder / "demo" / "precious").exists()
+    assert "a demo is running from this folder already" in capsys.readouterr().err
+
+
+def test_the_faulty_version_changes_a_line_that_the_example_has() -> None:
+    text = PIPELINE.read_text(encoding="utf-8")
+    assert text.count(GOOD) == 1
+    assert BAD not in text
+
+
+def test_whatever_a_server_has_started_is_found_and_ended(tmp_path: Path) -> None:
+    server = AirflowServer(tmp_path / "home", str(tmp_path))
+    server.home.mkdir()
+    sleeping = [sys.executable, "-c", "import time; time.sleep(60)"]
+    elsewhere = subprocess.Popen(sleeping, cwd=tmp_path)
+    there = subprocess.Popen(sleeping, cwd=server.home, start_new_session=True)
+    named = {**os.environ, "AIRFLOW_HOME": str(server.home)}
+    detached = subprocess.Popen(sleeping, cwd=tmp_path, env=named, start_new_session=True)
+    try:
+        assert {process.pid for process in server.belongings()} == {there.pid, detached.pid}
+        server.stop()
+        assert not psutil.pid_exists(there.pid)
+        assert not psutil.pid_exists(detached.pid)
+        assert elsewhere.poll() is None
+    finally:
+        for process in (elsewhere, there, detached):
+            process.kill()
+            process.wait()
+
+
+@pytest.mark.skipif(not os.environ.get("STATEFLOW_LONG"), reason="STATEFLOW_LONG=1 runs it")
+def test_the_demo_ends_with_the_right_verdict() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "stateflow.demo", "--check"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines()[-1] == "right"

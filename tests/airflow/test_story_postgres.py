@@ -1,0 +1,24 @@
+"""The whole story with Postgres as Airflow's database, as in production; only with STATEFLOW_LONG=1."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.airflow.postgres import postgres
+from tests.airflow.server import airflow
+from tests.airflow.story import whole_story
+
+pytestmark = [
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(not os.environ.get("STATEFLOW_LONG"), reason="STATEFLOW_LONG=1 runs it"),
+]
+
+
+def test_the_whole_story_with_postgres(tmp_path: Path) -> None:
+    with postgres() as url, airflow(tmp_path, database=url) as server:
+        client = server.client()
+        client.await_dags("stateflow_orders", "stateflow_savepoint", "stateflow_recovery")
+        whole_story(client, tmp_path)
