@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stateflow.checkpoint.control import INPUT_DRAINED, Heartbeat, RunOutcome, beat
+from stateflow.checkpoint.writer import Writer
 from tests.cli.made import MadeJob
 
 HOUR = timedelta(hours=1)
@@ -16,9 +20,16 @@ HOUR = timedelta(hours=1)
 
 @dataclass
 class AgedJob(MadeJob):
-    """Made `ago`, by the clock of this machine."""
+    """Made `ago`, by the clock of this machine; its records have these fields."""
 
     ago: timedelta = timedelta(0)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self, run: str) -> Writer:
+        writer = super().begin(run)
+        decide = writer.decide
+        writer.decide = lambda record: decide(msgspec.structs.replace(record, **self.fields))  # type: ignore[method-assign]
+        return writer
 
     def clock(self) -> int:
         return time.time_ns() // 1000 - self.ago // timedelta(microseconds=1)
@@ -36,9 +47,15 @@ class AgedJob(MadeJob):
 
 
 def aged_job(
-    root: Path, name: str = "orders", *, ago: timedelta = timedelta(0), batches: int = 2, ended: bool = True
+    root: Path,
+    name: str = "orders",
+    *,
+    ago: timedelta = timedelta(0),
+    batches: int = 2,
+    ended: bool = True,
+    **fields: Any,
 ) -> AgedJob:
-    job = AgedJob(str(root), name, ago=ago)
+    job = AgedJob(str(root), name, ago=ago, fields=fields)
     for _ in range(batches):
         job.batch()
     job.beat(ended=ended)
@@ -61,3 +78,9 @@ class FakeTask:
 
 def context(task: FakeTask | None = None, **more: Any) -> Any:
     return {"ti": task or FakeTask(), **more}
+
+
+def written(message: str) -> None:
+    """Where a team would read it."""
+    with (Path(os.environ["STORY_FOLDER"]) / "alerts").open("a", encoding="utf-8") as alerts:
+        alerts.write(message + "\n")

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from airflow.sdk import DAG, BaseSensorOperator
 from airflow.sdk.exceptions import (
@@ -23,7 +22,7 @@ from stateflow.airflow.triggers import CheckpointFreshnessTrigger, WatermarkTrig
 from stateflow.errors import CorruptError, UnavailableError
 from stateflow.job import Job
 from tests.airflow.conftest import Connect
-from tests.airflow.looking import HOUR, AgedJob, FakeTask, aged_job, context
+from tests.airflow.looking import HOUR, FakeTask, aged_job, context
 from tests.cli.made import T0, made_job
 
 
@@ -37,17 +36,8 @@ def passed(**given: Any) -> WatermarkSensor:
     )
 
 
-def made_with(root: Path, ago: timedelta = timedelta(0), **fields: Any) -> None:
-    """A job whose newest record has these fields."""
-    job = AgedJob(str(root), ago=ago)
-    decide = job.writer.decide
-    job.writer.decide = lambda record: decide(msgspec.structs.replace(record, **fields))  # type: ignore[method-assign]
-    job.batch()
-    job.beat(ended=True)
-
-
 def with_watermark(root: Path, watermark: int | None) -> None:
-    made_with(root, watermark=watermark)
+    aged_job(root, batches=1, watermark=watermark)
 
 
 def store_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +92,7 @@ def test_a_lost_run_makes_a_young_checkpoint_no_older(tmp_path: Path, connect: C
 
 def test_a_job_that_was_drained_for_good_needs_not_be_fresher(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    made_with(tmp_path, ago=900 * HOUR, final=True)
+    aged_job(tmp_path, ago=900 * HOUR, final=True)
     assert fresh().poke(context())
 
 
