@@ -61,7 +61,9 @@ class StateflowRunTrigger(BaseTrigger):
 
     async def on_kill(self) -> None:
         """Somebody ended the task in Airflow's UI."""
-        attendance: Attendance = self._attendance or await asyncio.to_thread(self._attend)
+        attendance = self._attendance
+        if attendance is None:
+            attendance = await asyncio.to_thread(self._attend)
         await asyncio.to_thread(attendance.stop, grace=self.fields["grace"])
 
     def _attend(self) -> Attendance:
