@@ -130,7 +130,7 @@ class Story:
         self.console.print(place, markup=False, soft_wrap=True)
         return place
 
-    def _crash(self) -> None:
+    def _crash(self) -> int:
         self._title("4  kill -9 in the middle of a batch")
         count = self.orders.add(*MORE)
         self._say(
