@@ -1,17 +1,20 @@
 """A person's right to be forgotten: one key leaves the job's state for good.
 
 The shard that holds the key is written anew without it, since a deletion inside a database leaves the old bytes in its
-files. The record that names the new files lets nothing older be kept: retention starts again from it, and tags and
-other pins below it are let go. Savepoints are their owners' own, so they are named and left alone.
+files, and so are others that still have such bytes (`traces`). What the job has in claimed savepoints moves to its own
+folder, so that they go. The record that names the new files lets nothing older be kept: retention starts again from it,
+and tags and other pins below it are let go. Savepoints are their owners' own, so they are named and left alone.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 
@@ -19,23 +22,30 @@ from stateflow.checkpoint.collection import CollectionReport
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins, release
-from stateflow.checkpoint.records import OperatorState, Pin, Record, Shard
+from stateflow.checkpoint.records import FileRef, OperatorState, Pin, Record, Shard
+from stateflow.checkpoint.retention import references
+from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import list_savepoints
 from stateflow.checkpoint.writer import Writer, continued_draft
+from stateflow.config import cache_folder
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.heart import Heart
 from stateflow.query import key_from_text
-from stateflow.spark.place import place_of
+from stateflow.restore.copying import copied
+from stateflow.spark.place import TaskPlace, place_of
 from stateflow.spark.shards import TaskShards
-from stateflow.state.backends import open_backend
+from stateflow.state.backend import Backend, OpenShard
+from stateflow.state.backends import open_backend, open_reader
 from stateflow.state.encoding import group_range, split, split_timer
 from stateflow.state.keycodec import KeyCodec
 from stateflow.state.keygroups import key_groups
+from stateflow.traces import may_hold, newest_cut, spans
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.records import Owner
     from stateflow.config import Options
     from stateflow.job import Job
+    from stateflow.state.rocksdb import RocksReader
 
 CHUNK = 50_000
 
@@ -56,6 +66,7 @@ class ErasePlan:
     savepoints: tuple[str, ...]
     """Savepoints of the job in its root: they may hold the key and stay."""
     rewritten_bytes: int
+    """At most: some shards are only looked at."""
 
     def apply(self, owner: Owner, *, takeover: bool = False) -> Erased:
         return _Erasure(self, owner, takeover).run()
@@ -91,10 +102,7 @@ def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> E
         dropped=tuple(r.slot for r in log.chain if r.carries_state),
         pins=tuple(_older(log, list_pins(job.store, job.layout))),
         savepoints=tuple(path for path, _ in list_savepoints(job.store, job.name)),
-        rewritten_bytes=sum(
-            _shard_of(head.operators[uid], group_of(head.operators[uid], value))[2].bytes
-            for uid, value in keys.items()
-        ),
+        rewritten_bytes=_rewritten(head, keys, newest_cut(job.history())),
     )
 
 
@@ -118,12 +126,20 @@ def group_of(operator: OperatorState, key: object) -> int:
     return key_groups([key], operator.max_parallelism)[0]
 
 
-def _shard_of(operator: OperatorState, group: int) -> tuple[int, int, Shard]:
-    for subtask, shards in enumerate(operator.shards):
-        for index, shard in enumerate(shards):
-            if shard.first <= group <= shard.last:
-                return subtask, index, shard
-    raise AssertionError(f"key group {group} has no shard")
+def _rewritten(head: Record, keys: Mapping[str, object], cut: int) -> int:
+    operators = {uid: (head.operators[uid], group_of(head.operators[uid], key)) for uid, key in keys.items()}
+    return sum(
+        shard.bytes
+        for operator, group in operators.values()
+        for task in operator.shards
+        for shard in task
+        if may_hold(shard, group, cut)
+    )
+
+
+def _files(log: Log) -> set[FileRef]:
+    records = (slot.record for slot in log.slots.values() if slot.record is not None)
+    return {ref for record in records for ref in references(record) if ref.path}
 
 
 class _Erasure:
@@ -137,13 +153,21 @@ class _Erasure:
         patience = options.heartbeat_timeout.total_seconds()
         job.refuse_while_live(self.owner, takeover=self.takeover, patience=patience)
         beats = options.heartbeat_interval.total_seconds()
+        held = _files(job.log())
         with Heart(job.store, job.layout, self.owner, beats, Event()) as heart:
             edited = self._edited(heart.begin)
         for pin in list_pins(job.store, job.layout):
             if pin.slot < edited.slot:
                 release(job.store, job.layout, pin.id)
         report = job.collect(retained=1)
+        self._forget(held - _files(job.log()))
         return Erased(edited.slot, self.entries, report)
+
+    def _forget(self, refs: Iterable[FileRef]) -> None:
+        """Out of this host's cache, too."""
+        cache = place_of(self.options, self.job.root, self.job.name, 0, 0).cache()
+        for ref in refs:
+            cache.distrust(ref)
 
     def _edited(self, begin: Callable[[int], object]) -> Edited:
         from stateflow.spark.carry_out import Sinks
@@ -165,38 +189,74 @@ class _Erasure:
     def _draft(self, writer: Writer) -> Record:
         parent = writer.parent
         assert parent is not None
+        cut = newest_cut(self.job.history())
         operators = dict(parent.operators)
         for uid, key in self.plan.keys.items():
             if uid in operators:
-                operators[uid] = self._without(operators[uid], key, writer)
-        return continued_draft("erase", parent, operators=operators)
+                operators[uid] = self._without(operators[uid], key, writer, cut)
+        # A claimed savepoint goes as a whole, when no record names a file of it any more.
+        own, _ = copied(
+            msgspec.structs.replace(parent, operators=operators),
+            writer,
+            lambda base: open_store(base, self.job.storage_options),
+            ids=self.job.new_id,
+            scratch=Path(self.options.scratch_dir or cache_folder() / "scratch"),
+            which=lambda ref: bool(ref.base),
+        )
+        return continued_draft("erase", own)
 
-    def _without(self, operator: OperatorState, key: object, writer: Writer) -> OperatorState:
-        subtask, index, old = _shard_of(operator, group_of(operator, key))
+    def _without(self, operator: OperatorState, key: object, writer: Writer, cut: int) -> OperatorState:
+        group = group_of(operator, key)
         place = place_of(self.options, self.job.root, self.job.name, writer.epoch, writer.next_slot)
-        folder = place.folder()
+        keep = _Keep(operator, key)
+        shards = tuple(
+            tuple(
+                self._anew(shard, place, keep) if self._holds(shard, place, group, cut) else shard
+                for shard in task
+            )
+            for task in operator.shards
+        )
+        self.entries += keep.dropped
+        return msgspec.structs.replace(operator, shards=shards)
+
+    def _holds(self, shard: Shard, place: TaskPlace, group: int, cut: int) -> bool:
+        """Whether files of the shard may have bytes of the key group; looks into them when names do not tell."""
+        if not may_hold(shard, group, cut):
+            return False
+        if spans(shard, group) or shard.backend != "rocksdb":
+            return True
+        with self._opened(shard, place, open_reader(self.options)) as found:
+            return cast("RocksReader", found).reaches(*group_range(group, group))
+
+    def _anew(self, old: Shard, place: TaskPlace, keep: _Keep) -> Shard:
         shards = TaskShards((emptied(old),), place, open_backend(self.options))
         try:
-            fetched = folder / "fetched"
-            fetched.mkdir()
-            fetch = place.cache().fetcher(place.store, fetched)
-            source = open_backend(self.options)(old.backend)(old, folder / "old", fetch)
             target = shards.open(0)
-            keep = _Keep(operator, key)
-            for chunk in _chunks(source.scan(*group_range(old.first, old.last)), keep):
-                target.write(chunk)
-            source.close()
+            with self._opened(old, place, open_backend(self.options)) as source:
+                for chunk in _chunks(source.scan(*group_range(old.first, old.last)), keep):
+                    target.write(chunk)
             shards.finish(0, target, (old.next_event_timer, old.next_processing_timer))
             (new,) = shards.handles()
         finally:
             shards.close()
+        return new
+
+    @contextmanager
+    def _opened(
+        self, shard: Shard, place: TaskPlace, open_shard: Callable[[str], OpenShard]
+    ) -> Iterator[Backend]:
+        folder = place.folder()
+        try:
+            fetched = folder / "fetched"
+            fetched.mkdir()
+            fetch = place.cache().fetcher(place.store, fetched)
+            source = open_shard(shard.backend)(shard, folder / "old", fetch)
+            try:
+                yield source
+            finally:
+                source.close()
+        finally:
             shutil.rmtree(folder, ignore_errors=True)
-        self.entries += keep.dropped
-        if not keep.dropped:
-            return operator
-        tasks = [list(task) for task in operator.shards]
-        tasks[subtask][index] = new
-        return msgspec.structs.replace(operator, shards=tuple(map(tuple, tasks)))
 
 
 class _Keep:

@@ -24,16 +24,16 @@ from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.records import FileRef, Prepared, Record
 from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.checkpoint.retention import bases, references, with_references
+from stateflow.checkpoint.retention import bases
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import claim_savepoint, dispose_claimed, read_savepoint, to_pin
-from stateflow.checkpoint.transfer import Transfer, transfer
 from stateflow.checkpoint.writer import Writer, draft
 from stateflow.config import cache_folder
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.heart import Heart
+from stateflow.restore.copying import copied
 from stateflow.restore.origin import newest_sinks
-from stateflow.restore.plan import Progress, Restored, RestorePlan, distinct, kept_by, same_job
+from stateflow.restore.plan import Progress, Restored, RestorePlan, kept_by, same_job
 
 if TYPE_CHECKING:
     from stateflow.flow import Flow
@@ -201,25 +201,16 @@ class RestoreRun:
         return self._loaded(copied, writer) if origin.canonical else copied
 
     def _copied(self, record: Record, writer: Writer) -> Record:
-        refs = distinct(references(record))
-        paths: dict[tuple[str, str, int | None], str] = {}
-        items = []
-        for ref in refs:
-            suffix = Path(ref.name).suffix or ".bin"
-            target = writer.layout.shared_file(writer.epoch, writer.next_slot, _id(), suffix)
-            paths[ref.base, ref.path, ref.offset] = target
-            items.append(Transfer(self._store_of(ref.base), ref.path, target, ref.size, ref.xxh3, ref.offset))
-        total = sum(ref.size for ref in refs)
-        done = 0
-
-        def count(size: int) -> None:
-            nonlocal done
-            done += size
-            self.progress("copying state", done, total)
-
-        missing: NotFoundError | None = None
+        brought, missing = record, None
         try:
-            transfer(items, writer.store, scratch=self._scratch(), progress=count, verify=False)
+            brought, self.copied = copied(
+                record,
+                writer,
+                self._store_of,
+                ids=_id,
+                scratch=Path(self.request.options.scratch_dir or cache_folder() / "scratch"),
+                progress=lambda done, total: self.progress("copying state", done, total),
+            )
         except NotFoundError as error:
             missing = error
         if self.origin.savepoint is not None:
@@ -232,15 +223,7 @@ class RestoreRun:
                 f"{self.origin.label} is not whole: {missing}; restore another snapshot (`stateflow verify` tells which are "
                 "sound)"
             )
-        self.copied = total
-
-        def moved(ref: FileRef) -> FileRef:
-            if not ref.path:
-                return ref
-            path = paths[ref.base, ref.path, ref.offset]
-            return msgspec.structs.replace(ref, base="", path=path, offset=None)
-
-        return with_references(record, moved)
+        return brought
 
     def _loaded(self, record: Record, writer: Writer) -> Record:
         from stateflow.spark.state_tables.restore import loaded
@@ -284,9 +267,6 @@ class RestoreRun:
         if base:
             return open_store(base, self.job.storage_options)
         return (self.origin.owner or self.job).store
-
-    def _scratch(self) -> Path:
-        return Path(self.request.options.scratch_dir or cache_folder() / "scratch")
 
     @cached_property
     def spark(self) -> Any:

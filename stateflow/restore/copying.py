@@ -1,0 +1,52 @@
+"""Files that a record names, copied to where the job keeps its own, under the claimed epoch and slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from stateflow.checkpoint.records import FileRef, Record, total_size
+from stateflow.checkpoint.retention import references, with_references
+from stateflow.checkpoint.store import Store
+from stateflow.checkpoint.transfer import Transfer, transfer
+from stateflow.checkpoint.writer import Writer
+
+
+def copied(
+    record: Record,
+    writer: Writer,
+    store_of: Callable[[str], Store],
+    *,
+    ids: Callable[[], str],
+    scratch: Path,
+    progress: Callable[[int, int], object] = lambda done, total: None,
+    which: Callable[[FileRef], bool] = lambda ref: True,
+) -> tuple[Record, int]:
+    """The record with copies for the references that `which` picks, and their bytes. `store_of`: by a reference's base."""
+    refs = {ref.place: ref for ref in references(record) if ref.path and which(ref)}
+    paths = {
+        place: writer.layout.shared_file(
+            writer.epoch, writer.next_slot, ids(), Path(ref.name).suffix or ".bin"
+        )
+        for place, ref in refs.items()
+    }
+    items = [
+        Transfer(store_of(ref.base), ref.path, paths[place], ref.size, ref.xxh3, ref.offset)
+        for place, ref in refs.items()
+    ]
+    total, done = total_size(refs.values()), 0
+
+    def count(size: int) -> None:
+        nonlocal done
+        done += size
+        progress(done, total)
+
+    transfer(items, writer.store, scratch=scratch, progress=count, verify=False)
+
+    def moved(ref: FileRef) -> FileRef:
+        path = paths.get(ref.place)
+        return ref if path is None else msgspec.structs.replace(ref, base="", path=path, offset=None)
+
+    return with_references(record, moved), total
