@@ -28,6 +28,8 @@ class Watched:
     page: Page
     origin: str
     expected: set[int] = field(default_factory=set)
+    hasty: bool = False
+    """Whether the test leaves pages while they are being loaded, which breaks requests off."""
     wrong: list[str] = field(default_factory=list)
     asked: list[str] = field(default_factory=list)
     """URLs, in the order of the requests."""
@@ -35,9 +37,7 @@ class Watched:
     def listen(self) -> None:
         self.page.on("console", self._said)
         self.page.on("pageerror", lambda error: self.wrong.append(f"error in a script: {error}"))
-        self.page.on(
-            "requestfailed", lambda request: self.wrong.append(f"failed: {request.url} {request.failure}")
-        )
+        self.page.on("requestfailed", self._failed)
         self.page.on("request", self._asked)
         self.page.on("response", self._answered)
 
@@ -49,9 +49,13 @@ class Watched:
         if message.type == "error" and "Failed to load resource" not in message.text:
             self.wrong.append(f"console: {message.text}")
 
+    def _failed(self, request: Request) -> None:
+        if not (self.hasty and request.failure == "net::ERR_ABORTED"):
+            self.wrong.append(f"failed: {request.url} {request.failure}")
+
     def _asked(self, request: Request) -> None:
         self.asked.append(request.url)
-        if not request.url.startswith((self.origin, "data:")):
+        if not request.url.startswith((self.origin, "data:", f"blob:{self.origin}")):
             self.wrong.append(f"left the server: {request.url}")
 
     def _answered(self, response: Response) -> None:
@@ -94,6 +98,7 @@ def visit(browser: Browser) -> Iterator[Visit]:
         expected: set[int] | None = None,
         device: dict[str, Any] = DESK,
         clock: bool = False,
+        hasty: bool = False,
         **options: Any,
     ) -> Watched:
         origin = "/".join(url.split("/")[:3])
@@ -107,7 +112,7 @@ def visit(browser: Browser) -> Iterator[Visit]:
         )
         for name, value in (storage or {}).items():
             context.add_init_script(f"localStorage.setItem({name!r}, {value!r})")
-        watched = Watched(context.new_page(), origin, expected or set())
+        watched = Watched(context.new_page(), origin, expected or set(), hasty)
         watched.listen()
         opened.append(watched)
         if clock:

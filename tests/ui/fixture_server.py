@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import uvicorn
 from fastapi import Cookie, FastAPI, Header, HTTPException, Request
@@ -53,7 +53,10 @@ def application(world: World, base: str = "") -> FastAPI:
 
     @airflow.get(f"{base}/api/v2/dags/{{dag_id}}/dagRuns/{{run_id}}/taskInstances")
     def tasks(dag_id: str, run_id: str) -> dict[str, Any]:
-        done = STATES[min(asked[run_id], len(STATES) - 1)] == "success"
+        state = STATES[max(0, min(asked[run_id], len(STATES)) - 1)]
+        if state == "queued":
+            return {"task_instances": [], "total_entries": 0}
+        done = state == "success"
         states = ("success", "success") if done else ("success", "running")
         names = ("checked", "savepoint") if dag_id == "stateflow_savepoint" else ("plan", "approve")
         return {
@@ -187,10 +190,10 @@ def tagged(request: Request, document: dict[str, Any]) -> Response:
 
 
 @contextmanager
-def serving(app: FastAPI) -> Iterator[str]:
+def serving(app: Any, lifespan: Literal["auto", "off"] = "auto") -> Iterator[str]:
     """The address that the application answers at, on loopback and a free port."""
     listening = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False))
+    server = uvicorn.Server(uvicorn.Config(app, lifespan=lifespan, log_level="warning", access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:

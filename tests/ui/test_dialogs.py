@@ -49,7 +49,7 @@ def test_a_savepoint_is_asked_for_and_its_dag_run_followed_to_its_end(served: Se
     assert href.startswith(
         f"{served.address}{BASE}/dags/stateflow_savepoint/runs/manual__2026-11-20T03%3A04%3A"
     )
-    page.clock.fast_forward(1000)
+    page.clock.fast_forward(4000)
     page.locator(".steps").get_by_text("running").wait_for()
     while not page.locator(".started-success").count():
         page.clock.fast_forward(4000)

@@ -55,3 +55,15 @@ def test_every_script_and_style_that_is_named_is_there() -> None:
     for path in STATIC.glob("js/**/*.js"):
         for imported in re.findall(r'from "(\.[^"]+)"', path.read_text(encoding="utf-8")):
             assert (path.parent / imported).is_file(), (path, imported)
+
+
+def test_every_module_is_asked_for_at_once() -> None:
+    """Else a browser finds them one import after the other, a round trip each."""
+    index = (STATIC / "index.html").read_text(encoding="utf-8")
+    named = set(re.findall(r'rel="modulepreload" href="static/([^"]+)"', index))
+    modules = {
+        str(path.relative_to(STATIC))
+        for folder in ("js", "vendor")
+        for path in (STATIC / folder).rglob("*.js")
+    }
+    assert named == modules - {"js/main.js", "js/theme.js", "vendor/uplot.js"}

@@ -70,5 +70,7 @@ async function sentence(answer) {
     // an error page instead of JSON: the status has to do
   }
   if (answer.status === 401) return "You are not signed in to Airflow, or your session has ended: sign in, then come back.";
+  // Airflow's own guard says no more than this.
+  if (answer.status === 403 && (!said || said === "Forbidden")) return "Airflow does not allow you to do this: ask its administrators for the right to it.";
   return said || `The server answered ${answer.status} ${answer.statusText}`.trim();
 }

@@ -52,7 +52,7 @@ function Details({ conn, job, data, now }) {
     ["State in full", html`${bytes(line.state_size)}<small>${plural(line.num_files ?? 0, "file")}</small>`],
     ["Uploaded", html`${bytes(line.checkpointed_size ?? 0)}<small>${percent(line.checkpointed_size ?? 0, line.state_size)} of it</small>`],
     ["Rows", html`${short(line.processed_rows ?? 0)} in<small>${short(line.emitted_rows ?? 0)} out</small>`],
-    ["Watermark", drained(line.watermark) ? "end of time" : moment(line.watermark)],
+    ["Watermark", drained(line.watermark) ? "end of time" : html`<${Moment} at=${line.watermark} />`],
     ["Timeline", html`${whole(line.timeline ?? 1)}<small>epoch ${line.epoch}</small>`],
     ["Continues", line.based_on ? html`<a href=${checkpointHref(conn, job, line.based_on)}>#${line.based_on}</a>` : line.origin || "nothing before it"],
   ];

@@ -39,53 +39,63 @@ function drawn(panel) {
   return { stroke, width: 0, paths: () => null, points: { show: true, size: 3.4, width: 0, fill: stroke, stroke } };
 }
 
-// Restores and the like: where a line of history was broken off or bent.
-function marks(panel, first, markers) {
+// Restores and the like, behind what is drawn: where a line of history was broken off or bent.
+function marks(first, markers) {
   return (u) => {
     const { ctx, bbox } = u;
     const ratio = devicePixelRatio;
+    let labelled = -Infinity;
     ctx.save();
-    ctx.beginPath();
-    ctx.rect(bbox.left, bbox.top - 16 * ratio, bbox.width, bbox.height + 16 * ratio);
-    ctx.clip();
     ctx.lineWidth = ratio;
     ctx.font = `${11 * ratio}px ${FAMILY}`;
-    let labelled = -Infinity;
+    ctx.strokeStyle = ctx.fillStyle = colour("--mark");
+    ctx.textAlign = "left";
+    ctx.setLineDash([3 * ratio, 3 * ratio]);
     for (const { x, kind } of markers()) {
       const at = Math.round(u.valToPos(x, "x", true)) + 0.5;
       if (at < bbox.left || at > bbox.left + bbox.width) continue;
-      ctx.strokeStyle = colour("--mark");
-      ctx.setLineDash([3 * ratio, 3 * ratio]);
-      ctx.beginPath();
-      ctx.moveTo(at, bbox.top);
-      ctx.lineTo(at, bbox.top + bbox.height);
-      ctx.stroke();
+      line(ctx, at, bbox.top, at, bbox.top + bbox.height);
       // A label that would run into the one before it, or out of the panel, is left out: the readout tells the kind.
       const width = ctx.measureText(kind).width + 8 * ratio;
-      const start = at + width > bbox.left + bbox.width ? at - width : at;
+      const start = Math.max(bbox.left, Math.min(at - width / 2, bbox.left + bbox.width - width));
       if (first && start > labelled) {
-        ctx.fillStyle = colour("--mark");
-        ctx.textAlign = "left";
-        ctx.fillText(kind, start + 4 * ratio, bbox.top + 9 * ratio);
+        ctx.fillText(kind, start + 4 * ratio, bbox.top - 5 * ratio);
         labelled = start + width;
-      }
-    }
-    const guide = panel.guide?.();
-    if (guide) {
-      const at = Math.round(u.valToPos(guide, "y", true)) + 0.5;
-      if (at > bbox.top && at < bbox.top + bbox.height) {
-        ctx.strokeStyle = ctx.fillStyle = colour("--muted");
-        ctx.setLineDash([2 * ratio, 4 * ratio]);
-        ctx.beginPath();
-        ctx.moveTo(bbox.left, at);
-        ctx.lineTo(bbox.left + bbox.width, at);
-        ctx.stroke();
-        ctx.textAlign = "right";
-        ctx.fillText("95 %", bbox.left + bbox.width - 4 * ratio, at - 4 * ratio);
       }
     }
     ctx.restore();
   };
+}
+
+// A line to measure by, over what is drawn.
+function guide(value) {
+  return (u) => {
+    const { ctx, bbox } = u;
+    const ratio = devicePixelRatio;
+    const at = Math.round(u.valToPos(value() ?? NaN, "y", true)) + 0.5;
+    if (!(at > bbox.top && at < bbox.top + bbox.height)) return;
+    ctx.save();
+    ctx.lineWidth = ratio;
+    ctx.font = `${11 * ratio}px ${FAMILY}`;
+    ctx.strokeStyle = colour("--muted");
+    ctx.setLineDash([2 * ratio, 4 * ratio]);
+    line(ctx, bbox.left, at, bbox.left + bbox.width, at);
+    ctx.textAlign = "right";
+    ctx.textBaseline = "middle";
+    const width = ctx.measureText("95 %").width;
+    ctx.fillStyle = colour("--page", 0.85);
+    ctx.fillRect(bbox.left + bbox.width - width - 8 * ratio, at - 8 * ratio, width + 8 * ratio, 16 * ratio);
+    ctx.fillStyle = colour("--muted");
+    ctx.fillText("95 %", bbox.left + bbox.width - 4 * ratio, at);
+    ctx.restore();
+  };
+}
+
+function line(ctx, x0, y0, x1, y1) {
+  ctx.beginPath();
+  ctx.moveTo(x0, y0);
+  ctx.lineTo(x1, y1);
+  ctx.stroke();
 }
 
 export function makeChart(panel, { holder, data, width, height, group, byTime, first, last, narrow, markers, onCursor, onRange }) {
@@ -94,7 +104,7 @@ export function makeChart(panel, { holder, data, width, height, group, byTime, f
   const options = {
     width,
     height,
-    padding: [6, 12, last ? 0 : 4, 0],
+    padding: [first ? 18 : 6, 12, last ? 0 : 4, 0],
     tzDate: (at) => globalThis.uPlot.tzDate(new Date(at * 1000), zone),
     legend: { show: false },
     cursor: {
@@ -107,11 +117,12 @@ export function makeChart(panel, { holder, data, width, height, group, byTime, f
     scales: { x: { time: byTime }, y: { range: (_, low, high) => [0, (high || 1) * 1.1] } },
     axes: [
       { ...axis, size: last ? 38 : 0, gap: 6, space: byTime ? 76 : 64, values: last ? (byTime ? timeLabels : numberLabels) : (_, splits) => splits.map(() => "") },
-      { ...axis, size: narrow ? 52 : 66, gap: 6, space: 23, incrs: panel.binary ? BINARY : undefined, values: (_, splits) => splits.map((value) => panel.text(value)) },
+      { ...axis, size: narrow ? 52 : 66, gap: 6, space: 23, incrs: panel.binary ? BINARY : undefined, values: (_, splits) => splits.map((value) => panel.text(value).replace(/\.0+ /, " ")) },
     ],
     series: [{}, { spanGaps: true, ...drawn(panel) }],
     hooks: {
-      drawClear: [marks(panel, first, markers)],
+      drawClear: [marks(first, markers)],
+      draw: panel.guide ? [guide(panel.guide)] : [],
       setCursor: [(u) => onCursor(u.cursor.idx)],
       setScale: [(u, key) => key === "x" && onRange(u.scales.x)],
     },

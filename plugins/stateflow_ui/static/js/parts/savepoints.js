@@ -20,7 +20,7 @@ export function Savepoints({ conn, job, data, now }) {
     <section aria-labelledby="savepoints">
       <div class="section-head"><h2 id="savepoints">Savepoints</h2><p class="counted"><span class="faint">Self-contained copies that the job never deletes.</span></p></div>
       ${saved.length
-        ? html`<${Table} caption="Savepoints" columns=${columns(conn, job, now, restore)} rows=${saved} keyOf=${(each) => each.url} />`
+        ? html`<${Table} caption="Savepoints" columns=${columns(conn, job, now, restore, data?.status.root)} rows=${saved} keyOf=${(each) => each.url} />`
         : html`<${Empty} title="No savepoint"><p>Take one before an upgrade or a risky change: press <b>Savepoint</b> above, or schedule <code>stateflow_periodic_savepoints</code>.</p><//>`}
     </section>
     <section aria-labelledby="tags">
@@ -37,14 +37,14 @@ export function Savepoints({ conn, job, data, now }) {
   </div>`;
 }
 
-const columns = (conn, job, now, restore) => [
+const columns = (conn, job, now, restore, root) => [
   { key: "name", name: "Savepoint", cell: (each) => html`<b>${each.name || "unnamed"}</b> ${each.kind && html`<${Badge}>${each.kind}<//>`}${each.claimed_by && html` <${Badge} kind="claimed" title="Its files belong to that job now">claimed by ${each.claimed_by}<//>`}` },
   { key: "checkpoint", name: "Of", cell: (each) => (each.checkpoint === null ? "–" : html`<a href=${checkpointHref(conn, job, each.checkpoint)}>#${each.checkpoint}</a>`) },
   { key: "at", name: "Taken", cell: (each) => html`<${Moment} at=${each.at} /> ${each.at && html`<small>${ago(now - each.at)}</small>`}` },
   { key: "bytes", name: "Size", right: true, cell: (each) => bytes(each.bytes) },
   { key: "expires", name: "Expires", cell: (each) => expiry(each.expires, now) },
   { key: "note", name: "Note", wide: true, cell: (each) => html`<span title=${each.problem || each.note}>${each.problem ? html`<b class="bad">${each.problem}</b>` : each.note || "–"}</span>` },
-  { key: "url", name: "Where", wide: true, cell: (each) => html`<code title=${each.url}>${each.url}</code>` },
+  { key: "url", name: "Where", wide: true, cell: (each) => html`<code title=${each.url}>${root ? each.url.replace(root, "…") : each.url}</code>` },
   { key: "act", name: "", right: true, cell: (each) => (each.problem || each.claimed_by ? "" : restore(each.url)) },
 ];
 

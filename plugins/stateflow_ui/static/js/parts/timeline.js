@@ -76,7 +76,7 @@ export function Timeline({ conn, job, p95 }) {
         <button type="button" aria-pressed=${!byTime} onClick=${() => { setRange(null); setByTime(false); }}>By number</button>
       </div>
     </div>
-    <${Panels} key=${byTime} conn=${conn} job=${job} series=${series} extent=${extent} byTime=${byTime} view=${view} onRange=${setRange} p95=${p95} />
+    <${Panels} key=${byTime} conn=${conn} job=${job} series=${series} extent=${extent} byTime=${byTime} view=${view} partial=${coarse.data.partial} onRange=${setRange} p95=${p95} />
   </section>`;
 }
 
@@ -89,7 +89,7 @@ function Windows({ extent: [low, high], byTime, range, view, onRange }) {
   </div>`;
 }
 
-function Panels({ conn, job, series, extent, byTime, view, onRange, p95 }) {
+function Panels({ conn, job, series, extent, byTime, view, partial, onRange, p95 }) {
   const holder = useRef(null);
   const charts = useRef([]);
   const facts = useRef({});
@@ -203,7 +203,7 @@ function Panels({ conn, job, series, extent, byTime, view, onRange, p95 }) {
       <span>${KINDS[series.kind[shown]] ?? series.kind[shown]}</span>
       <span>${moment(series.t[shown])}</span>
       ${series.timeline[shown] > 1 && html`<${Badge}>timeline ${series.timeline[shown]}<//>`}
-      ${at === null && html`<span class="faint">newest of ${plural(series.id.length, "point")}</span>`}
+      ${at === null && html`<span class="faint">${partial ? "older ones are still being read" : `newest of ${plural(series.id.length, "point")}`}</span>`}
     </p>
     ${PANELS.map((panel) => html`<div class="panel" key=${panel.key}>
       <p class="panel-name"><i class=${`tone tone-${panel.tone}`}></i>${panel.name}<b>${panel.key === "rows" ? whole(series.rows[shown]) : panel.text(series[panel.key][shown])}</b></p>
@@ -214,4 +214,4 @@ function Panels({ conn, job, series, extent, byTime, view, onRange, p95 }) {
   </div>`;
 }
 
-const heightOf = (k) => (k === PANELS.length - 1 ? 74 + 38 : k === 0 ? 104 : 78);
+const heightOf = (k) => (k === PANELS.length - 1 ? 74 + 38 : k === 0 ? 116 : 78);
