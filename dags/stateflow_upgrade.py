@@ -7,14 +7,14 @@ the pipeline's DAG, so that it starts no run of the old version in between; this
 |---|---|
 | `versions`, `paused` | looks up the old version; is the pipeline's DAG paused? |
 | `stop` | ends the running driver and makes a **savepoint** of where it ended |
-| `keep_before` | tags the checkpoint there: what going back goes back to |
 | `deploy` | *yours*: whatever brings the new file to where the workers find it |
 | `check` | does the new version fit the state? |
+| `keep_before` | tags the checkpoint of the stop: what going back goes back to |
 | `restore` | the new version takes the savepoint's state over |
 | `trial` | one run of the new version, on all input there is |
 | `verify` | every record and file of the job is checked; *add checks of your own after it* |
 | `switch` | from now on every DAG runs the new version |
-| `wrong`, `roll_back`, `verify_rolled_back` | if anything since the stop has failed: state, offsets and outputs go back, with the old version |
+| `wrong`, `roll_back`, `verify_rolled_back` | if anything from `restore` on has failed: state, offsets and outputs go back, with the old version |
 | `verdict` | green: upgraded. Red: its sentence says how things stand |
 
 **Afterwards** unpause the pipeline's DAG: after a success it goes on with the new version, after a roll-back with the old one. The
@@ -96,10 +96,15 @@ def switch(new: str, job: str) -> None:
     Variable.set(pipeline_variable(job), new, description="Set by DAG stateflow_upgrade")
 
 
+def is_touched(states: dict[str, str]) -> bool:
+    """Whether the restore has begun: before it the job was stopped, and nothing else."""
+    return states.get("restore") in ("success", "failed")
+
+
 @task.short_circuit(trigger_rule="one_failed", ignore_downstream_trigger_rules=False)
-def wrong(stopped: dict[str, Any] | None) -> bool:
-    """Something has failed. Unless it was the stop, or what came before it, there is something to take back."""
-    return stopped is not None
+def wrong(ti: Any, run_id: str) -> bool:
+    """Something has failed. Is there anything to take back?"""
+    return is_touched(ti.get_task_states(dag_id=ti.dag_id, run_ids=[run_id])[run_id])
 
 
 def verdict_on(states: dict[str, str], old: str, new: str, stopped: dict[str, Any]) -> tuple[bool, str]:
@@ -108,14 +113,14 @@ def verdict_on(states: dict[str, str], old: str, new: str, stopped: dict[str, An
         return True, f"upgraded: every DAG runs {new} from now on; unpause the pipeline's DAG"
     failed = [name for name, state in states.items() if state == "failed" and name in STEPS]
     first = min(failed, key=STEPS.index, default="a step that was skipped")
+    go_on = f"see the log of {first}, and unpause the pipeline's DAG to go on with the old version"
     if not stopped:
         return False, f"nothing was changed: {first} failed, and its log says why"
-    where = f"checkpoint {stopped['checkpoint']}"
+    if not is_touched(states):
+        return False, f"{first} failed, and nothing was changed but that the job was stopped: {go_on}"
     if states.get("verify_rolled_back") == "success":
-        return False, (
-            f"{first} failed, and the job was taken back to {where} with {old}: see the log of {first}, and unpause the "
-            "pipeline's DAG to go on with the old version"
-        )
+        back = f"checkpoint {stopped['checkpoint']} with {old}"
+        return False, f"{first} failed, and the job was taken back to {back}: {go_on}"
     return False, (
         f"{first} failed, and so did going back: the job is not where it was; see the logs of roll_back and "
         f"verify_rolled_back, then use stateflow_recovery to restore {stopped['savepoint']}"
@@ -123,7 +128,7 @@ def verdict_on(states: dict[str, str], old: str, new: str, stopped: dict[str, An
 
 
 STEPS = (
-    "old_version", "paused", "stop", "keep_before", "deploy", "check", "restore", "trial", "verify", "switch",
+    "old_version", "paused", "stop", "deploy", "check", "keep_before", "restore", "trial", "verify", "switch",
 )  # fmt: skip
 
 
@@ -174,9 +179,9 @@ with DAG(
     stop = StateflowStopOperator(
         task_id="stop", wait=timedelta(minutes=10), savepoint=True, **of_job, **spark
     )
-    kept = keep_before(stop.output, conn_id, job)
     deployed = deploy(new)
     checked = check(deployed, conn_id, job)
+    kept = keep_before(stop.output, conn_id, job)
     restore = StateflowRestoreOperator(
         task_id="restore",
         origin="{{ ti.xcom_pull('stop')['savepoint'] }}",
@@ -188,7 +193,7 @@ with DAG(
     verify = StateflowVerifyOperator(task_id="verify", deep=True, retries=0, **of_job)
     switched = switch(deployed, job)
 
-    failed = wrong(stop.output)
+    failed = wrong()
     roll_back = StateflowRestoreOperator(
         task_id="roll_back",
         origin="checkpoint:{{ ti.xcom_pull('stop')['checkpoint'] }}",
@@ -204,7 +209,7 @@ with DAG(
     # When going back has failed, too, the tag stays.
     released = let_go.override(trigger_rule="one_success")(conn_id, job, "before-upgrade")
 
-    ready >> stop >> kept >> deployed >> checked >> restore >> trial >> verify >> switched
-    [kept, deployed, checked, restore, trial, verify, switched] >> failed >> roll_back >> verified
+    ready >> stop >> deployed >> checked >> kept >> restore >> trial >> verify >> switched
+    [deployed, checked, kept, restore, trial, verify, switched] >> failed >> roll_back >> verified
     [switched, verified] >> ended
     [switched, verified] >> released

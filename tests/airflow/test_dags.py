@@ -23,7 +23,7 @@ from stateflow.checkpoint.savepoints import read_savepoint
 from stateflow.job import Job
 from tests.airflow import dag_runs
 from tests.airflow.dag_runs import DAGS
-from tests.cli.made import REPOSITORY, made_job
+from tests.cli.made import ORDERS, REPOSITORY, made_job
 
 MONDAY = "2026-02-02T01:30:00+00:00"
 FORMS = {
@@ -252,25 +252,29 @@ def test_a_plan_that_no_longer_holds_is_noticed(
     assert recovery.what_changed(PLAN, {**PLAN, **now}, latest=latest) == changed
 
 
-def test_going_back_begins_with_any_failure_after_the_stop_and_with_none_before(bag: DagBag) -> None:
+def test_going_back_begins_with_any_failure_once_the_restore_has_begun_and_with_none_before(
+    bag: DagBag,
+) -> None:
     dag = bag.dags["stateflow_upgrade"]
-    wrong = dag.get_task("wrong")
+    upgrade, wrong = module_of(bag, "stateflow_upgrade"), dag.get_task("wrong")
     assert wrong.trigger_rule == "one_failed"
     assert wrong.upstream_task_ids >= {
-        "keep_before",
         "deploy",
         "check",
+        "keep_before",
         "restore",
         "trial",
         "verify",
         "switch",
     }
-    assert wrong.python_callable({"checkpoint": 3}) is True
-    assert wrong.python_callable(None) is False
+    assert [state for state in ("success", "failed", "upstream_failed", None) if upgrade.is_touched({"restore": state})] == [
+        "success", "failed",
+    ]  # fmt: skip
     assert dag.get_task("roll_back").upstream_task_ids >= {"wrong"}
     assert dag.get_task("roll_back").takeover is True
     # The new version is never restored over a run that somebody has started since the stop.
     assert dag.get_task("restore").takeover is False
+    assert "keep_before" in dag.get_task("restore").get_flat_relative_ids(upstream=True)
 
 
 STOPPED = {"checkpoint": 7, "savepoint": "s3://bucket/_savepoints/orders/x"}
@@ -283,7 +287,11 @@ GOOD = dict.fromkeys(
     ("states", "stopped", "done", "sentence"),
     [
         ({"switch": "success"}, STOPPED, True, "upgraded: every DAG runs /new.py:p"),
-        ({"paused": "failed"}, None, False, "nothing was changed: paused failed"),
+        ({"paused": "failed", "restore": "upstream_failed"}, None, False, "nothing was changed: paused failed"),
+        (
+            {"check": "failed", "restore": "upstream_failed"}, STOPPED, False,
+            "check failed, and nothing was changed but that the job was stopped",
+        ),
         (
             {"verify": "failed", "switch": "upstream_failed", "verify_rolled_back": "success"}, STOPPED, False,
             "verify failed, and the job was taken back to checkpoint 7 with /old.py:p",
@@ -356,11 +364,7 @@ class Played:
         return Job(str(self.root), name)
 
 
-CHANGED = (
-    (REPOSITORY / "examples" / "orders.py")
-    .read_text()
-    .replace("ValueState(float, default=0.0", "ValueState(str, default=''")
-)
+CHANGED = ORDERS.read_text().replace("ValueState(float, default=0.0", "ValueState(str, default=''")
 STORIES: dict[str, dict[str, Any]] = {
     "savepoint": {"dag": "stateflow_savepoint", "conf": {"job": "kept", "note": "before"}},
     "dry cleanup": {"dag": "stateflow_cleanup", "conf": {"job": "crowded", "retained": 2}},
@@ -372,7 +376,8 @@ STORIES: dict[str, dict[str, Any]] = {
     "recovery": {"dag": "stateflow_recovery", "conf": {"origin": "checkpoint:5", "note": "bad"}, "mark": "approve"},
     "recovery of nothing": {"dag": "stateflow_recovery", "conf": {"origin": "checkpoint:99"}, "mark": "approve"},
     "recovery of a stranger": {"dag": "stateflow_recovery", "conf": {"job": "kept"}, "mark": "approve"},
-    "upgrade": {"dag": "stateflow_upgrade", "conf": {"rewind_sinks": False}},
+    "upgrade that does not fit": {"dag": "stateflow_upgrade"},
+    "upgrade": {"dag": "stateflow_upgrade", "mark": "trial"},
     "upgrade beside": {"dag": "stateflow_upgrade", "unpaused": ["stateflow_orders"]},
     "nightly": {"dag": "stateflow_nightly", "at": MONDAY},
 }  # fmt: skip
@@ -390,8 +395,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     crowded.begin("another run")
     shutil.rmtree(root / "damaged" / "shared")
     (folder / "orders_2.py").write_text(CHANGED)
-    for story in ("upgrade", "upgrade beside"):
-        STORIES[story].setdefault("conf", {})["pipeline"] = f"{folder}/orders_2.py:orders"
+    (folder / "orders_3.py").write_text(ORDERS.read_text())
+    for story, number in (("upgrade that does not fit", 2), ("upgrade", 3), ("upgrade beside", 2)):
+        STORIES[story]["conf"] = {"pipeline": f"{folder}/orders_{number}.py:orders"}
     return Played(
         root, dict(zip(STORIES, dag_runs.played(folder, root, list(STORIES.values())), strict=True))
     )
@@ -465,17 +471,33 @@ def test_a_job_whose_pipeline_nobody_named_is_refused(played: Played) -> None:
     assert played.state("recovery of a stranger", "plan") == "upstream_failed"
 
 
-def test_an_upgrade_that_does_not_fit_is_taken_back(played: Played) -> None:
-    assert played.state("upgrade") == "failed"
-    assert "total" in played.said("upgrade", "check")
-    assert played.state("upgrade", "restore") == "upstream_failed"
-    assert played.state("upgrade", "verify_rolled_back") == "success"
-    assert played.said("upgrade", "verdict").startswith(
-        "check failed, and the job was taken back to checkpoint"
+def test_an_upgrade_that_does_not_fit_only_stops_the_job(played: Played) -> None:
+    name = "upgrade that does not fit"
+    assert played.state(name) == "failed"
+    assert "total" in played.said(name, "check")
+    assert played.state(name, "restore") == "upstream_failed"
+    assert played.state(name, "roll_back") == "skipped"
+    said = played.said(name, "verdict")
+    assert said.startswith("check failed, and nothing was changed but that the job was stopped")
+    stopped = played.result(name, "stop")
+    assert read_savepoint(open_store(stopped["savepoint"])).record.slot == stopped["checkpoint"]
+    records = played.job("orders").log().chain
+    assert not [
+        r for r in records if r.owner.dag_run.endswith(played.told[name]["run_id"]) and r.carries_state
+    ]
+
+
+def test_an_upgrade_takes_the_savepoint_over_and_switches_every_dag(played: Played) -> None:
+    assert played.state("upgrade") == "success"
+    stopped, restored = played.result("upgrade", "stop"), played.result("upgrade", "restore")
+    assert restored["document"]["from"] == stopped["savepoint"]
+    new = STORIES["upgrade"]["conf"]["pipeline"]
+    assert (
+        played.result("upgrade", "verdict")
+        == f"upgraded: every DAG runs {new} from now on; unpause the pipeline's DAG"
     )
-    stopped = played.result("upgrade", "stop")
-    back = played.job("orders").log().record(played.result("upgrade", "roll_back")["record"])
-    assert back.origin == f"checkpoint:{stopped['checkpoint']}"
+    # The next one finds it running.
+    assert played.result("upgrade beside", "old_version")["pipeline"] == new
     assert not [name for name in played.job("orders").status().tags if name.startswith("before-upgrade")]
 
 
