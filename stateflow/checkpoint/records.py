@@ -6,6 +6,8 @@ person can read it and a flipped bit is found. Unknown fields are ignored on rea
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, TypeVar
 
@@ -335,6 +337,28 @@ def encode(body: msgspec.Struct) -> bytes:
 T = TypeVar("T", bound=msgspec.Struct)
 
 
+def decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Made by one thread: the process crashes when several let msgspec (0.22) look at a type for the first time."""
+    made = _decoders.get(kind)
+    if made is None:
+        with _making:
+            made = _decoders[kind] = msgspec.json.Decoder(kind)
+    return made
+
+
+_decoders: dict[type, msgspec.json.Decoder[Any]] = {}
+_making = threading.Lock()
+
+
+def _after_fork() -> None:
+    # The lock may have been held by a thread that the child does not have.
+    global _making
+    _making = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def decode(data: bytes, kind: type[T], path: str) -> T:
     """The body that was read from `path`; an error names the path."""
     header, _, rest = data.partition(b"\n")
@@ -353,6 +377,6 @@ def decode(data: bytes, kind: type[T], path: str) -> T:
             f"{path} is truncated or damaged: its checksum does not match; run `stateflow verify`"
         )
     try:
-        return msgspec.json.decode(text, type=kind)
+        return decoder(kind).decode(text)
     except msgspec.ValidationError as error:
         raise CorruptError(f"{path} does not have the fields of a {kind.__name__}: {error}") from error

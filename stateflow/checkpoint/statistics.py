@@ -13,7 +13,7 @@ import msgspec
 
 from stateflow.checkpoint.layout import JobLayout, origin_of
 from stateflow.checkpoint.log import Log, Slot, read_log
-from stateflow.checkpoint.records import Outcome, Record, total_size
+from stateflow.checkpoint.records import Outcome, Record, decoder, total_size
 from stateflow.checkpoint.retention import references
 from stateflow.checkpoint.store import Store
 from stateflow.errors import NotFoundError
@@ -195,7 +195,7 @@ def _read(store: Store, path: str) -> list[HistoryLine]:
     found = []
     for line in text.splitlines():
         try:
-            found.append(msgspec.json.decode(line, type=HistoryLine))
+            found.append(decoder(HistoryLine).decode(line))
         except (msgspec.DecodeError, msgspec.ValidationError):
             continue  # a damaged line costs a row on a page, nothing else
     return found

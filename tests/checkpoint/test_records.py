@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import msgspec
 import pytest
 
@@ -177,3 +180,52 @@ def test_a_body_of_another_kind_is_not_taken_for_a_record() -> None:
 
 def test_a_record_is_readable_by_people() -> None:
     assert msgspec.json.decode(FROZEN.split(b"\n")[1])["operators"]["balance"]["key"] == [["user", "int"]]
+
+
+TYPES = """
+from __future__ import annotations
+import msgspec
+
+class Inner(msgspec.Struct):
+    a: int = 0
+    b: dict[str, int] = {}
+
+class Middle(msgspec.Struct):
+    inner: tuple[Inner, ...] = ()
+    by_name: dict[str, Inner] = {}
+
+class Outer(msgspec.Struct):
+    middle: Middle
+    more: dict[str, Middle] = {}
+"""
+THREADS = """
+import sys, threading, types
+from stateflow.checkpoint.records import decode, encode
+
+sys.setswitchinterval(1e-6)
+kinds = []
+for number in range(60):
+    module = sys.modules[f"made{number}"] = types.ModuleType(f"made{number}")
+    exec(TYPES, module.__dict__)
+    kinds.append((module.Outer, encode(module.Outer(module.Middle((module.Inner(1),))))))
+together = threading.Barrier(8)
+
+def decodes():
+    for kind, body in kinds:
+        together.wait()
+        assert decode(body, kind, "a path").middle.inner[0].a == 1
+
+threads = [threading.Thread(target=decodes) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("done")
+"""
+
+
+def test_threads_that_meet_a_type_for_the_first_time_together_do_not_crash_the_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", f"TYPES = {TYPES!r}\n{THREADS}"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
