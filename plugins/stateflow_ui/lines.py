@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.records import decoder
 from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.checkpoint.store import Entry, Store
 from stateflow.errors import NotFoundError
@@ -26,7 +27,6 @@ MOST_DETAILS = 5_000
 _NEAR = 2
 """Segments that a look from afar reads."""
 _SEGMENT = re.compile(r".*/e\d+-c(\d+)\.jsonl\Z")
-_DECODER = msgspec.json.Decoder(HistoryLine)
 _TEXTS = ("kind", "status", "origin", "run", "dag_run", "task", "user", "host", "note")
 
 Columns = Mapping[str, NDArray[np.int64]]
@@ -156,7 +156,7 @@ def decoded(text: bytes) -> list[HistoryLine]:
     found = []
     for line in text.splitlines():
         try:
-            found.append(_DECODER.decode(line))
+            found.append(decoder(HistoryLine).decode(line))
         except (msgspec.DecodeError, msgspec.ValidationError):
             continue  # a damaged line costs a row on a page, nothing else
     return found

@@ -98,6 +98,7 @@ class JobReader:
         self._conn_id, self._patience, self._clock, self._fetchers = conn_id, patience, clock, fetchers
         self._slimmer = Slimmer()
         self._segments = SegmentReader(store, self.layout, self._slimmer)
+        self._uuid = ""
         self._owners: dict[Owner, Owner] = {}
         self._held: dict[int, _Held] = {}
         self._full: dict[int, Record] = {}
@@ -152,6 +153,10 @@ class JobReader:
         identity = read_identity(self.store, self.layout)
         if identity is None:
             raise NotFoundError(f"there is no job {self.layout.job!r} in {self.store.url} (any more)")
+        if identity.uuid != self._uuid:
+            # Made anew under an old name: objects of the same names and sizes may be others.
+            self._uuid, self._held, self._full = identity.uuid, {}, {}
+            self._segments = SegmentReader(self.store, self.layout, self._slimmer)
         for _ in range(_LISTINGS):
             epochs = read_epochs(self.store, self.layout)
             listed, all_of_them = self._listed(most)

@@ -357,3 +357,11 @@ def test_a_connection_without_a_root_says_so(
         "it was named, so it is missed"
     )
     assert not places["stateflow_default"].problem
+
+
+def test_airflow_lists_the_plugin_and_nothing_that_went_wrong_with_it(airflow_app: AirflowApp) -> None:
+    found = airflow_app.admin.get("/api/v2/plugins").json()["plugins"]
+    mine = [plugin for plugin in found if plugin["name"] == "stateflow"]
+    assert len(mine) == 1
+    assert [view["destination"] for view in mine[0]["external_views"]] == ["nav", "dag", "dag_run"]
+    assert airflow_app.admin.get("/api/v2/plugins/importErrors").json()["import_errors"] == []

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from bench.made_jobs import Made, make_job
 from stateflow.checkpoint.control import read_heartbeat, read_progress
@@ -188,6 +189,32 @@ def test_what_has_not_changed_is_not_read_again() -> None:
     world.batch(writer)
     slot = world.layout.slot(writer.next_slot - 1)
     assert records_read(lambda: reader.read(whole=True)) == [f"{slot}_pending", f"{slot}_metadata"]
+
+
+def test_a_job_made_anew_under_an_old_name_is_another(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders", standing=9, collected=20))
+    reader = JobReader("main", store, "orders", patience=10, clock=lambda: NOW, fetchers=Readers(2, "test"))
+    assert reader.read(whole=True).status.uuid == "orders-uuid"
+    for entry in store.list("orders/"):
+        # The same names and sizes, other content.
+        body = (
+            store.read(entry.path)
+            .replace(b"orders-uuid", b"ORDERS-UUID")
+            .replace(b"/data/orders", b"/data/ORDERS")
+        )
+        store.put(entry.path, with_checksum(body))
+    anew = reader.read(whole=True)
+    assert (anew.status.uuid, anew.status.head) == ("ORDERS-UUID", 29)
+    assert anew.status.parameters["input"] == "/data/ORDERS"
+
+
+def with_checksum(body: bytes) -> bytes:
+    head, _, text = body.partition(b"\n")
+    words = head.split(b" ")
+    if words[0] != b"stateflow":
+        return body
+    checksum = xxhash.xxh3_64_hexdigest(text[: int(words[3])]).encode()
+    return b" ".join([words[0], words[1], checksum, words[3]]) + b"\n" + text
 
 
 def test_a_damaged_record_is_named_and_the_rest_is_told(tmp_path: Path, store: MemoryStore) -> None:
@@ -375,6 +402,27 @@ def test_what_was_known_of_a_root_stays_when_it_goes_away(tmp_path: Path, store:
     settle(catalog)
     assert look(catalog)[0]["main"].error == ""
     assert catalog.error_of("main", "orders") == ""
+
+
+def test_a_root_that_is_away_is_not_asked_for_each_of_its_jobs(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, *(Made(f"job-{number}", standing=1) for number in range(20)))
+    clock = Clock()
+    catalog = made([place(store)], clock)
+    look(catalog)
+
+    def refuse(call: Call) -> None:
+        raise UnavailableError("the network is down")
+
+    store.before = refuse
+    clock.seconds += 11  # the names are due, the jobs are not old
+    look(catalog)
+    settle(catalog)
+    before = len(store.calls)
+    for _ in range(5):
+        clock.seconds += 130  # jobs would be due, too
+        look(catalog)
+        settle(catalog)
+    assert [(call.verb, call.path) for call in store.calls[before:]] == [("list", "")] * 5
 
 
 def test_a_root_that_never_answers_is_said_not_to_and_holds_nobody_up(
