@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from rich.console import Console
 
@@ -29,13 +29,12 @@ ORDERS_EVERY = 60.0
 
 def main(arguments: list[str] | None = None) -> int:
     given = _arguments(arguments)
-    # `kill` ends it as Ctrl-C does, and takes Airflow along.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     console = Console(highlight=False)
     folder = cache_folder() / "demo"
     try:
-        with alone(folder):
+        # `kill` ends it as Ctrl-C does, and takes Airflow along.
+        with answered(signal.SIGTERM, signal.default_int_handler), alone(folder):
             return tell(folder, console, given)
     except KeyboardInterrupt:
         print("demo: interrupted", file=sys.stderr)
@@ -50,14 +49,19 @@ def tell(folder: Path, console: Console, given: argparse.Namespace) -> int:
     story = Story(folder, console, given.port)
     try:
         right = story.play()
-        if given.check:
-            console.print("[bold green]right[/]" if right else "[bold red]wrong[/]")
-        else:
+        if not given.check:
             leave_running(story, console)
-        return 0 if right else 1
     finally:
-        with console.status("ending Airflow and what it has started"):
+        # A second Ctrl-C would leave half of it running.
+        with (
+            answered(signal.SIGINT, signal.SIG_IGN),
+            console.status("ending Airflow and what it has started"),
+        ):
             story.close()
+        console.print(f"[dim]Airflow has ended; what it leaves is in {folder}[/]", soft_wrap=True)
+    if given.check:
+        console.print("[bold green]right[/]" if right else "[bold red]wrong[/]")
+    return 0 if right else 1
 
 
 def leave_running(story: Story, console: Console) -> None:
@@ -67,7 +71,7 @@ def leave_running(story: Story, console: Console) -> None:
     story.sign_in()
     console.print(
         "Browse, Stateflow shows the job: its checkpoints, the crash, the restore and the new timeline. New orders arrive every "
-        f"minute; trigger stateflow_orders to have them counted.\nFrom a shell: {shell_example(story.folder)}\n"
+        f"minute; trigger stateflow_orders to have them counted. From a shell:\n   {shell_example(story.folder)}\n"
         "[bold]Ctrl-C ends it.[/]",
         soft_wrap=True,
     )
@@ -81,6 +85,16 @@ def shell_example(folder: Path) -> str:
     from stateflow.demo.spark_runs import command_path, short
 
     return f"{' '.join(command_path())} show orders --checkpoint-dir {short(folder / 'checkpoints')}"
+
+
+@contextmanager
+def answered(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """A signal is answered in another way for a while."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 @contextmanager

@@ -218,10 +218,11 @@ class AirflowServer:
                 "min_file_process_interval": "30",
                 "parsing_processes": "1",
             },
-            # A demo and a test are about what happens, not about how soon a dead process is believed to be dead.
+            # A demo and a test are about what happens, not about how soon a dead process is believed to be dead. Lower values
+            # make a scheduler that is starved by its machine take its own tasks for orphans.
             "scheduler": {
                 "scheduler_heartbeat_sec": "1",
-                "scheduler_health_check_threshold": "20",
+                "scheduler_health_check_threshold": "30",
                 "orphaned_tasks_check_interval": "15",
                 "task_instance_heartbeat_timeout": "30",
                 "task_instance_heartbeat_timeout_detection_interval": "5",

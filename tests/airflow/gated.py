@@ -10,7 +10,7 @@ from pathlib import Path
 
 import stateflow as sf
 
-PATIENCE = 240
+PATIENCE = 600
 """Seconds after which a batch goes on by itself: a test that failed leaves nothing that waits for ever."""
 
 

@@ -24,7 +24,7 @@ __all__ = [
 
 EXAMPLE = PROJECT / "examples" / "orders.py"
 TEST_DAGS = Path(__file__).parent / "dags"
-OPTIONS = {"heartbeat_interval": "500 ms", "heartbeat_timeout": "5 seconds"}
+OPTIONS = {"heartbeat_interval": "500 ms", "heartbeat_timeout": "8 seconds"}
 
 
 def connection(checkpoint_dir: Path | str, **more: object) -> str:
@@ -68,10 +68,10 @@ def airflow(
         environment={
             "AIRFLOW_VAR_STATEFLOW": json.dumps(chosen),
             "STORY_FOLDER": str(folder),
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "20",
             **(environment or {}),
         },
         database=database,
+        patience=400,
     )
     with server:
         yield server

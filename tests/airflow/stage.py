@@ -17,6 +17,8 @@ from stateflow.demo.table import Orders, Verdict, compared
 from stateflow.job import Job
 
 ROWS = 300
+PATIENCE = 400.0
+"""Seconds for anything to happen: what takes twenty on an idle machine may take many on a busy one."""
 
 
 @dataclass
@@ -45,7 +47,7 @@ class Stage:
     def open(self) -> None:
         (self.gate / "shut").unlink(missing_ok=True)
 
-    def await_inside(self, patience: float = 120) -> None:
+    def await_inside(self, patience: float = PATIENCE) -> None:
         until((self.gate / "inside").exists, f"a batch of job {self.name} to be inside of its gate", patience)
 
     def verdict(self) -> Verdict:
@@ -76,7 +78,7 @@ def contents(folder: Path) -> dict[str, int]:
     return {str(path): path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-def until(there: Callable[[], bool], what: str, patience: float = 60) -> None:
+def until(there: Callable[[], bool], what: str, patience: float = PATIENCE) -> None:
     deadline = time.monotonic() + patience
     while not there():
         assert time.monotonic() < deadline, f"waited {patience:g} s for {what}"

@@ -9,11 +9,11 @@ from stateflow.demo.crash import kill_in_a_batch
 from stateflow.demo.table import Orders, compared
 from stateflow.job import Job
 from tests.airflow.server import AirflowClient, RunOf
-from tests.airflow.stage import ROWS
+from tests.airflow.stage import PATIENCE, ROWS
 
 
 def succeeded(client: AirflowClient, run: RunOf) -> RunOf:
-    assert client.await_run(run, patience=300) == "success", client.told(run)
+    assert client.await_run(run, patience=PATIENCE) == "success", client.told(run)
     return run
 
 
@@ -33,7 +33,7 @@ def whole_story(client: AirflowClient, folder: Path) -> None:
 
     orders.add(4, ROWS)
     crashed = client.trigger("stateflow_orders")
-    killed = kill_in_a_batch(job, above=job.log().newest_epoch, batches=1)
+    killed = kill_in_a_batch(job, above=job.log().newest_epoch, batches=1, patience=PATIENCE)
     succeeded(client, crashed)
     assert client.tries(crashed, "run") == ["failed", "success"]
     assert "the driver was killed (signal 9)" in client.log(crashed, "run", 1)
@@ -49,7 +49,7 @@ def whole_story(client: AirflowClient, folder: Path) -> None:
         "stateflow_recovery",
         {"job": "orders", "origin": origin, "rewind_sinks": True, "note": "for a test"},
     )
-    question = client.await_question(back, "approve", 300)
+    question = client.await_question(back, "approve", PATIENCE)
     assert question["subject"] == f"Restore job orders from {origin}?"
     assert "totals" in question["body"], "the plan says what becomes of the output"
     assert job.log().decided == before, "nothing is touched before it is approved"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 
 import psutil
@@ -24,10 +25,10 @@ from tests.airflow.server import (
     airflow,
     connection,
 )
-from tests.airflow.stage import ROWS, Stage, contents, driver_of, gone, signal_driver, until
+from tests.airflow.stage import PATIENCE, ROWS, Stage, contents, driver_of, gone, signal_driver, until
 from tests.airflow.story import succeeded, whole_story
 
-pytestmark = pytest.mark.timeout(1200)  # Airflow and starts of Spark, on a machine that may be busy
+pytestmark = pytest.mark.timeout(1800)  # Airflow and starts of Spark, on a machine that may be busy
 
 
 @pytest.fixture(scope="module")
@@ -55,12 +56,24 @@ def server(folder: Path) -> Iterator[AirflowServer]:
 
 @pytest.fixture
 def client(server: AirflowServer) -> AirflowClient:
-    return server.client()
+    made = server.client()
+    made.patience = PATIENCE
+    return made
 
 
 @pytest.fixture(scope="module")
-def job(folder: Path) -> Job:
-    return Job(str(folder / "checkpoints"), "orders")
+def job(server: AirflowServer, folder: Path) -> Job:
+    """The story's, whose pipeline has run and been recovered."""
+    found = Job(str(folder / "checkpoints"), "orders")
+    if not found.exists:
+        whole_story(server.client(), folder)
+    return found
+
+
+@pytest.fixture(scope="module")
+def unanswered(server: AirflowServer, job: Job) -> RunOf:
+    """A recovery that nobody approves. It has a minute for it, during which other tests go on."""
+    return server.client().trigger("stateflow_recovery", {"job": job.name, "origin": "latest"})
 
 
 def test_a_run_a_savepoint_kill_9_in_a_batch_and_a_recovery_end_in_the_right_output(
@@ -69,114 +82,10 @@ def test_a_run_a_savepoint_kill_9_in_a_batch_and_a_recovery_end_in_the_right_out
     whole_story(client, folder)
 
 
-# Who goes away, and what becomes of the driver
-
-
-def gated_run(client: AirflowClient, stage: Stage, on_live: str = "refuse") -> RunOf:
-    return client.trigger("gated_runs", {"job": stage.name, "on_live": on_live})
-
-
-def outcome_of(stage: Stage, epoch: int) -> RunOutcome | None:
-    beat = read_heartbeat(stage.job.store, stage.job.layout, epoch)
-    return beat.outcome if beat is not None else None
-
-
-def kill_worker(client: AirflowClient, run: RunOf) -> None:
-    """Airflow's worker process and the task's below it, both by SIGKILL."""
-    task = psutil.Process(int(client.task(run, "run")["pid"]))
-    worker = task.parent()
-    assert worker is not None
-    assert "airflow worker" in " ".join(worker.cmdline())
-    for process in (worker, task):
-        process.kill()
-
-
-def test_two_runs_at_once_and_a_task_that_is_marked_failed_while_its_driver_lives(
-    client: AirflowClient, folder: Path
-) -> None:
-    stage = Stage(folder, "pair")
-    stage.orders.add(2, ROWS)
-    stage.shut()
-    first = gated_run(client, stage)
-    stage.await_inside()
-    driver = driver_of(stage.job)
-
-    refused, second = gated_run(client, stage), gated_run(client, stage, on_live="wait")
-    client.await_task(refused, "run", states=["up_for_retry"])
-    alive = f"job 'pair' is run by DAG run 'gated_runs/{first.run_id}'"
-    assert alive in client.log(refused, "run", 1)
-    client.mark(refused, "run", "failed")
-    until(lambda: "waiting for its end" in client.log(second, "run"), "the second run to wait", 120)
-    assert alive in client.log(second, "run")
-
-    client.mark(first, "run", "failed")
-    until(lambda: "was told to end" in client.log(first, "run"), "the task to hear of it")
-    assert not gone(driver), "its batch is not over"
-    stage.open()
-    succeeded(client, second)
-    assert gone(driver)
-    assert client.state(first) == "failed"
-    assert (ended := outcome_of(stage, 1)) is not None
-    assert ended.stopped == "its task was killed"
-    assert [record.epoch for record in stage.checkpoints()] == [1, 1, 2]
-    assert stage.verdict().right
-
-
-def test_the_scheduler_dies_and_then_a_worker_and_the_driver_is_gone_on_with(
-    server: AirflowServer, client: AirflowClient, folder: Path
-) -> None:
-    stage = Stage(folder, "orphan")
-    stage.orders.add(2, ROWS)
-    stage.shut()
-    run = gated_run(client, stage)
-    stage.await_inside()
-    driver = driver_of(stage.job)
-    server.restart("scheduler", kill=True)
-    kill_worker(client, run)
-    client.await_task(run, "run", states=["running"], attempt=2)
-    until(lambda: "going on with it" in client.log(run, "run"), "the retry to find the driver", 120)
-    assert driver_of(stage.job).pid == driver.pid
-    stage.open()
-    succeeded(client, run)
-    assert stage.job.log().newest_epoch == 1, "one driver did it all"
-    assert gone(driver)
-    assert stage.verdict().right
-
-
-def test_a_retry_on_another_host_fences_the_zombie_that_still_writes(
-    client: AirflowClient, folder: Path
-) -> None:
-    stage = Stage(folder, "zombie")
-    stage.orders.add(2, ROWS)
-    stage.shut()
-    run = gated_run(client, stage)
-    stage.await_inside()
-    driver = driver_of(stage.job)
-    # Another host sees neither the process nor its folder, only a heartbeat that stands still.
-    kept = DriverFolder("zombie", f"gated_runs/{run.run_id}", "run").newest()
-    assert kept is not None
-    hidden = kept.folder.rename(folder / "elsewhere")
-    signal_driver(driver, signal.SIGSTOP)
-    kill_worker(client, run)
-    stage.open()
-    try:
-        succeeded(client, run)
-        assert not gone(driver)
-        before = stage.verdict()
-    finally:
-        signal_driver(driver, signal.SIGCONT)
-    until(lambda: gone(driver), "the zombie to notice", 120)
-    output = (hidden / "output.log").read_text()
-    assert "a newer run" in output
-    assert stage.job.log().newest_epoch == 2
-    assert before.right
-    assert stage.verdict() == before
-
-
 # What cannot be done is said in a sentence, and nothing changes
 
 
-def refusal(client: AirflowClient, run: RunOf, task_id: str, patience: float = 180) -> str:
+def refusal(client: AirflowClient, run: RunOf, task_id: str, patience: float = PATIENCE) -> str:
     """What a task that failed says, in its last try: one line."""
     assert client.await_run(run, patience=patience) == "failed", client.told(run)
     lines = client.log(run, task_id).splitlines()
@@ -187,7 +96,7 @@ def refusal(client: AirflowClient, run: RunOf, task_id: str, patience: float = 1
 
 
 def test_an_unknown_job_a_missing_connection_and_an_unreachable_root_are_told_in_a_sentence(
-    client: AirflowClient, folder: Path
+    client: AirflowClient, job: Job, folder: Path
 ) -> None:
     before = contents(folder / "checkpoints")
     unknown = client.trigger("stateflow_savepoint", {"job": "nonesuch"})
@@ -219,17 +128,121 @@ def test_a_form_with_nonsense_is_refused_before_anything_runs(
     assert refused.value.code in (400, 422)
 
 
-def test_an_approval_that_nobody_gives_ends_with_a_sentence_and_nothing_changes(
-    client: AirflowClient, job: Job, folder: Path
+# Who goes away, and what becomes of the driver
+
+
+def gated_run(client: AirflowClient, stage: Stage, on_live: str = "refuse") -> RunOf:
+    return client.trigger("gated_runs", {"job": stage.name, "on_live": on_live})
+
+
+def outcome_of(stage: Stage, epoch: int) -> RunOutcome | None:
+    beat = read_heartbeat(stage.job.store, stage.job.layout, epoch)
+    return beat.outcome if beat is not None else None
+
+
+def kill_worker(client: AirflowClient, run: RunOf) -> None:
+    """Airflow's worker process and the task's below it, both by SIGKILL."""
+    task = psutil.Process(int(client.task(run, "run")["pid"]))
+    worker = task.parent()
+    assert worker is not None
+    assert "airflow worker" in " ".join(worker.cmdline())
+    for process in (worker, task):
+        process.kill()
+
+
+@pytest.mark.usefixtures("unanswered")
+def test_two_runs_at_once_and_a_task_that_is_marked_failed_while_its_driver_lives(
+    client: AirflowClient, folder: Path
 ) -> None:
-    before = job.log()
-    run = client.trigger("stateflow_recovery", {"job": "orders", "origin": "latest"})
-    client.await_question(run, "approve", 300)
-    assert "nobody approved within" in refusal(client, run, "approve", 300)
-    states = {task["task_id"]: task["state"] for task in client.tasks(run)}
+    stage = Stage(folder, "pair")
+    stage.orders.add(2, ROWS)
+    stage.shut()
+    first = gated_run(client, stage)
+    stage.await_inside()
+    driver = driver_of(stage.job)
+
+    refused, second = gated_run(client, stage), gated_run(client, stage, on_live="wait")
+    client.await_task(refused, "run", states=["up_for_retry"])
+    alive = f"job 'pair' is run by DAG run 'gated_runs/{first.run_id}'"
+    assert alive in client.log(refused, "run", 1)
+    client.mark(refused, "run", "failed")
+    until(lambda: "waiting for its end" in client.log(second, "run"), "the second run to wait")
+    assert alive in client.log(second, "run")
+
+    client.mark(first, "run", "failed")
+    until(lambda: "was told to end" in client.log(first, "run"), "the task to hear of it")
+    assert not gone(driver), "its batch is not over"
+    stage.open()
+    succeeded(client, second)
+    assert gone(driver)
+    assert client.state(first) == "failed"
+    assert (ended := outcome_of(stage, 1)) is not None
+    assert ended.stopped == "its task was killed"
+    assert [record.epoch for record in stage.checkpoints()] == [1, 1, 2]
+    assert stage.verdict().right
+
+
+def test_the_scheduler_dies_and_then_a_worker_and_the_driver_is_gone_on_with(
+    server: AirflowServer, client: AirflowClient, folder: Path
+) -> None:
+    stage = Stage(folder, "orphan")
+    stage.orders.add(2, ROWS)
+    stage.shut()
+    run = gated_run(client, stage)
+    stage.await_inside()
+    driver = driver_of(stage.job)
+    server.restart("scheduler", kill=True)
+    kill_worker(client, run)
+    client.await_task(run, "run", states=["running"], attempt=2)
+    until(lambda: "going on with it" in client.log(run, "run"), "the retry to find the driver")
+    assert driver_of(stage.job).pid == driver.pid
+    stage.open()
+    succeeded(client, run)
+    assert stage.job.log().newest_epoch == 1, "one driver did it all"
+    assert gone(driver)
+    assert stage.verdict().right
+
+
+def test_a_retry_on_another_host_fences_the_zombie_that_still_writes(
+    client: AirflowClient, folder: Path
+) -> None:
+    stage = Stage(folder, "zombie")
+    stage.orders.add(2, ROWS)
+    stage.shut()
+    run = gated_run(client, stage)
+    stage.await_inside()
+    driver = driver_of(stage.job)
+    # Another host sees neither the process nor its folder, only a heartbeat that stands still.
+    kept = DriverFolder("zombie", f"gated_runs/{run.run_id}", "run").newest()
+    assert kept is not None
+    hidden = kept.folder.rename(folder / "elsewhere")
+    signal_driver(driver, signal.SIGSTOP)
+    kill_worker(client, run)
+    stage.open()
+    try:
+        succeeded(client, run)
+        assert not gone(driver)
+        before = stage.verdict()
+    finally:
+        signal_driver(driver, signal.SIGCONT)
+    until(lambda: gone(driver), "the zombie to notice")
+    output = (hidden / "output.log").read_text()
+    assert "a newer run" in output
+    assert stage.job.log().newest_epoch == 2
+    assert before.right
+    assert stage.verdict() == before
+
+
+def test_an_approval_that_nobody_gives_ends_with_a_sentence_and_nothing_changes(
+    client: AirflowClient, job: Job, unanswered: RunOf
+) -> None:
+    assert "nobody approved within" in refusal(client, unanswered, "approve")
+    states = {task["task_id"]: task["state"] for task in client.tasks(unanswered)}
     assert {states[name] for name in ("stop", "restore", "verify", "start")} <= {
         "upstream_failed",
         "skipped",
         None,
     }
-    assert job.log().decided == before.decided
+    newest = job.log().decided
+    assert newest is not None
+    assert newest.at < datetime.fromisoformat(client.task(unanswered, "plan")["start_date"]).timestamp() * 1e6
