@@ -7,6 +7,7 @@ by a few threads of its own, jobs one after the other, for a fifth of the time a
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -22,12 +23,14 @@ from stateflow.checkpoint.records import Outcome, Record
 from stateflow.checkpoint.retention import checked_retained
 from stateflow.checkpoint.savepoints import Listed, list_savepoints
 from stateflow.checkpoint.store import Store
-from stateflow.errors import NotFoundError, StateflowError, UnavailableError
+from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow_ui.kept import Kept, Known
 from stateflow_ui.observe import JobFacts, JobReader
 from stateflow_ui.place import Place
 from stateflow_ui.readers import Readers
 from stateflow_ui.storage import StorageFacts, read_storage
+
+_log = logging.getLogger(__name__)
 
 PATIENCE = 2.0
 """Seconds that a request waits for what is not known yet, or has not been looked at for long."""
@@ -73,7 +76,7 @@ class JobState:
 
 class _Job:
     def __init__(self, root: _Root, name: str) -> None:
-        self.name = name
+        self.root, self.name = root, name
         self.asked_at = float("-inf")
         self.whole = False
         self.reader = JobReader(
@@ -125,7 +128,7 @@ class _Root:
                 f"the checkpoint root {folder} does not exist on the API server: mount it there too, or wait for the "
                 "first run, which creates it"
             )
-        return list_jobs(self.store)
+        return [name for name in list_jobs(self.store) if _is_name(name)]
 
     def state(self) -> RootState:
         known = self.names.known()
@@ -171,23 +174,28 @@ class Catalog:
         problem = self._places.known().error
         if problem is not None and not roots:
             raise problem
-        return [root.state() for root in roots], [
+        states = [
             JobState(root.place.conn_id, job.name, job.facts.known())
             for root in roots
             for job in sorted(root.jobs.values(), key=lambda job: job.name)
         ]
+        # A job that was deleted is listed for a while.
+        there = [state for state in states if not isinstance(state.facts.error, NotFoundError)]
+        return [root.state() for root in roots], there
 
     async def job(self, conn_id: str, name: str) -> JobFacts:
         """One job with its history: what is known of it by now, perhaps not all of it yet."""
         deadline = self._begin()
         entry = await self._entry(conn_id, name, deadline)
         self._open(entry)
+        pace = self._pace(entry, 0.0)
         patient = True
         while True:
             known = entry.facts.known()
             value, waiting = known.value, known.waiting or 0.0
-            if value is not None and value.whole and known.age is not None and known.age < _OLD:
-                if entry.facts.due(self._pace(entry, 0.0)):
+            young = known.age is not None and known.age < max(_OLD, 2 * pace)
+            if value is not None and value.whole and young:
+                if entry.facts.due(pace):
                     entry.facts.refresh(urgent=True)
                 return value
             left = deadline - self._monotonic()
@@ -222,7 +230,7 @@ class Catalog:
             kept = entry.storage.pop(checked_retained(retained), None) or Kept(
                 f"the storage of job {name!r}",
                 partial(read_storage, entry.reader.store, entry.reader.layout, retained),
-                self._roots[conn_id].storage_readers,
+                entry.root.storage_readers,
                 self._monotonic,
             )
             entry.storage[retained] = kept
@@ -246,7 +254,7 @@ class Catalog:
             kept = entry.checkpoints.pop(key, None) or Kept(
                 f"checkpoint {slot} of job {name!r}",
                 partial(entry.reader.record, slot),
-                self._roots[conn_id].readers,
+                entry.root.readers,
                 self._monotonic,
             )
             entry.checkpoints[key] = kept
@@ -285,7 +293,10 @@ class Catalog:
                 if self._monotonic() - self._looked_at >= WATCHED:
                     self._ticker = None
                     return
-            self.refresh_due()
+            try:
+                self.refresh_due()
+            except Exception:
+                _log.exception("what is due was not read")  # and is due again in a second
 
     def _refresh_due(self) -> None:
         for root in list(self._roots.values()):
@@ -397,6 +408,15 @@ class Catalog:
             f"{what} is being read and not known yet: ask again in a moment"
         )
         raise error
+
+
+def _is_name(name: str) -> bool:
+    """Whether a folder with a job's file in it has a name that a job can have."""
+    try:
+        JobLayout(name)
+    except UsageError:
+        return False
+    return True
 
 
 async def _done(futures: Iterable[Future[None]], seconds: float) -> bool:

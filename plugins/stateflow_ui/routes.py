@@ -124,7 +124,9 @@ async def storage(
     retained: Annotated[int, Query(ge=1, le=100_000)] = COLLECTED_RETAINED,
 ) -> Response:
     """What the job stores, and what a clean-up that keeps so many checkpoints would free."""
-    found = await _catalog(request).storage(conn_id, job, retained)
+    catalog = _catalog(request)
+    await catalog.job(conn_id, job)  # says so if there is none
+    found = await catalog.storage(conn_id, job, retained)
     return await _answered(request, lambda: details.storage(found))
 
 

@@ -234,6 +234,8 @@ def test_storage(airflow_app: AirflowApp) -> None:
         (JOB + "/history?limit=100000", 422, "limit: "),
         (JOB + "/history?kind=nonsense", 422, "kind: "),
         (JOB + "/storage?retained=0", 422, "retained: "),
+        ("/stateflow/api/jobs/stateflow_default/nope/storage", 404, "there is no job 'nope'"),
+        ("/stateflow/api/jobs/stateflow_default/nope/savepoints", 404, "there is no job 'nope'"),
         ("/stateflow/nothing", 404, "Not Found"),
     ],
 )

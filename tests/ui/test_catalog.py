@@ -476,6 +476,31 @@ def test_asking_for_names_that_do_not_exist_fills_nothing(tmp_path: Path, store:
     assert set(look(catalog)[1]) == {"orders"}
 
 
+def test_a_folder_with_a_name_that_no_job_can_have_hides_no_job(tmp_path: Path, store: MemoryStore) -> None:
+    fill(store, tmp_path, Made("orders"))
+    store.put("of somebody else/job", b"")
+    assert heads(look(made([place(store)], Clock()))[1]) == {"orders": 5}
+
+
+def test_a_slow_root_is_shown_as_it_was_for_as_long_as_it_takes(tmp_path: Path, store: MemoryStore) -> None:
+    """What takes long to read is read seldom: nobody waits for it each time that it is older than usual."""
+    fill(store, tmp_path, Made("orders"))
+    clock = Clock()
+    catalog = made([place(store)], clock)
+
+    def slow(call: Call) -> None:
+        clock.seconds += 1
+
+    store.before = slow
+    open_job(catalog)
+    cost = catalog._roots["main"].jobs["orders"].facts.cost
+    assert cost > 10
+    clock.seconds += 15 * cost
+    with Gate(store) as gate:
+        assert open_job(catalog).status.head == 5
+        assert gate.reached.wait(60)
+
+
 @pytest.mark.parametrize("name", ["..", "../orders", "orders/chk-00000001", "_savepoints", "", "a\0b"])
 def test_a_name_that_would_leave_its_folder_is_refused_before_anything_is_read(
     store: MemoryStore, name: str
