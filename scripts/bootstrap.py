@@ -90,6 +90,9 @@ def install_packages() -> None:
 def install_project() -> None:
     with step("stateflow itself, editable"):
         run([*PIP, "install", "--no-deps", "--editable", "."], "the project itself could not be installed")
+        # The build's left-over would make the project be found twice from here: Airflow says so of its plugin.
+        for left in ROOT.glob("*.egg-info"):
+            shutil.rmtree(left)
 
 
 def uv_environment() -> dict[str, str]:

@@ -173,11 +173,13 @@ def test_two_runs_at_once_and_a_task_that_is_marked_failed_while_its_driver_live
     until(lambda: "was told to end" in client.log(first, "run"), "the task to hear of it")
     assert not gone(driver), "its batch is not over"
     stage.open()
+    # At once: what the first run says of its end goes with the collection of the second.
+    until(lambda: outcome_of(stage, 1) is not None, "the first run to say how it ended")
+    assert (ended := outcome_of(stage, 1)) is not None
+    assert ended.stopped == "its task was killed"
     succeeded(client, second)
     assert gone(driver)
     assert client.state(first) == "failed"
-    assert (ended := outcome_of(stage, 1)) is not None
-    assert ended.stopped == "its task was killed"
     assert [record.epoch for record in stage.checkpoints()] == [1, 1, 2]
     assert stage.verdict().right
 
@@ -227,7 +229,7 @@ def test_a_retry_on_another_host_fences_the_zombie_that_still_writes(
         signal_driver(driver, signal.SIGCONT)
     until(lambda: gone(driver), "the zombie to notice")
     output = (hidden / "output.log").read_text()
-    assert "a newer run" in output
+    assert "was taken over" in output
     assert stage.job.log().newest_epoch == 2
     assert before.right
     assert stage.verdict() == before

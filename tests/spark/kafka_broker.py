@@ -52,6 +52,8 @@ def properties(folder: Path, ports: dict[str, int]) -> str:
     )
     given["KAFKA_CONTROLLER_QUORUM_VOTERS"] = voters
     given["KAFKA_LOG_DIRS"] = str(folder / "data")
+    # Records of a test bear times of long ago: a slow machine would see them expire.
+    given["KAFKA_LOG_RETENTION_MS"] = "-1"
     return "".join(
         f"{name.removeprefix('KAFKA_').lower().replace('_', '.')}={value}\n"
         for name, value in given.items()

@@ -114,6 +114,16 @@ def test_one_job_at_one_glance(served: Served, visit: Visit) -> None:
         assert page.get_by_role("table", name=name).is_visible()
 
 
+def test_why_the_last_run_failed_is_said_first(served: Served, visit: Visit) -> None:
+    page = visit(f"{served.pages}#/jobs/stateflow_default/orders_features").page
+    settled(page)
+    assert "Blocked" in page.locator(".verdict").first.inner_text()
+    failure = page.locator(".failure").inner_text()
+    assert "Last run failed" in failure
+    assert "table s3://lake/totals was recreated" in failure
+    assert "exit code 7, 2 h ago" in failure
+
+
 def test_the_timeline_is_drawn_read_zoomed_and_opened(served: Served, visit: Visit) -> None:
     page = visit(served.job).page
     over = page.locator(".timeline .u-over")
@@ -134,7 +144,7 @@ def test_the_timeline_is_drawn_read_zoomed_and_opened(served: Served, visit: Vis
     middle = box["y"] + box["height"] / 2
     page.mouse.move(box["x"] + box["width"] * 0.3, middle)
     page.wait_for_function(
-        "(text) => document.querySelector('.timeline .readout').innerText !== text", arg=newest
+        "(text) => (document.querySelector('.timeline .readout')?.innerText ?? text) !== text", arg=newest
     )
     # What is brushed in one panel is what all of them show, asked again in full.
     with page.expect_response(re.compile(r"/timeline\?points=\d+&since=\d+&until=\d+$")):
@@ -157,7 +167,7 @@ def test_the_timeline_is_used_by_keys_alone(served: Served, visit: Visit) -> Non
     page.locator(".timeline").focus()
     page.keyboard.press("End")
     page.keyboard.press("+")
-    page.wait_for_function("() => document.querySelector('.range').innerText.includes(' to ')")
+    page.wait_for_function("() => document.querySelector('.range')?.innerText.includes(' to ')")
     page.keyboard.press("Escape")
     assert page.locator(".range").inner_text() == ""
     page.keyboard.press("Home")
@@ -188,7 +198,7 @@ def test_ten_thousand_checkpoints_are_paged_and_only_those_in_view_are_rows(
     page.get_by_role("link", name=f"#{served.world.head - loaded + 1}", exact=True).wait_for()
     page.evaluate("scrollTo(0, 0)")
     page.wait_for_function(
-        f"() => document.querySelector('tr[data-row] a').innerText === '#{served.world.head}'"
+        f"() => document.querySelector('tr[data-row] a')?.innerText === '#{served.world.head}'"
     )
     first = page.locator("table.history tr[data-row]").first
     # The run id has a slash, a colon and a plus: it is one part of the address.
@@ -301,7 +311,7 @@ def test_the_tab_on_a_dag_shows_its_jobs_and_lines(served: Served, visit: Visit)
     written = sum(line.dag_run.endswith(run) for line in served.world.lines)
     assert page.locator("tr[data-row]").count() == written < 40
     page.get_by_role("button", name="Show everything").click()
-    page.wait_for_function("() => document.querySelector('.more span').innerText.startsWith('100 of')")
+    page.wait_for_function("() => document.querySelector('.more span')?.innerText.startsWith('100 of')")
     assert "dag_id" not in page.url
 
 
