@@ -228,7 +228,7 @@ def erase(
         facts(
             [
                 ("operators", ", ".join(sorted(plan.keys))),
-                ("written anew", size(plan.rewritten_bytes)),
+                ("written anew", f"up to {size(plan.rewritten_bytes)}"),
                 ("checkpoints that go", ", ".join(map(str, plan.dropped))),
                 ("tags and pins let go", ", ".join(p.name or p.kind for p in plan.pins) or "none"),
                 ("savepoints that may hold it", ", ".join(plan.savepoints) or "none in this root"),

@@ -14,6 +14,7 @@ from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.memory_store import MemoryStore
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.store import Store
+from tests.checkpoint.snapshots import checkpoint, native
 from tests.servers import ObjectServer, azure_server, s3_server
 
 KINDS = ("local", "memory", "s3", "azure")
@@ -55,3 +56,11 @@ def other_disk() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> MemoryStore:
+    """A savepoint's folder."""
+    root, target = MemoryStore("root"), MemoryStore("saved")
+    native(root, checkpoint(root), target, tmp_path / "scratch")
+    return target

@@ -24,10 +24,14 @@ from stateflow.checkpoint.records import (
     SourceState,
 )
 from stateflow.checkpoint.retention import references
+from stateflow.checkpoint.savepoints import claim_savepoint, dispose_savepoint
 from stateflow.checkpoint.store import Store
+from stateflow.errors import StateflowError
 
 LAYOUT = JobLayout("orders")
 UUID = "11111111-1111-1111-1111-111111111111"
+JOB, OTHER = "22222222-orders", "33333333-fraud"
+"""Jobs that claim savepoints."""
 SOMEBODY = Owner(run="somebody", user="ann")
 _numbers = itertools.count(1)
 
@@ -138,3 +142,19 @@ def state(record: Record, store_of: Callable[[str], Store] | Store) -> Mapping[t
 
 def objects(store: Store) -> dict[str, int]:
     return {entry.path: entry.size for entry in store.list("")}
+
+
+def claim(store: Store, job: str = JOB, name: str = "orders", run: str = "first run") -> Savepoint:
+    return claim_savepoint(store, job=job, name=name, owner=Owner(run=run), clock=clock)
+
+
+def dispose(store: Store, by_job: str = "") -> int:
+    return dispose_savepoint(store, owner=SOMEBODY, clock=clock, by_job=by_job)
+
+
+def outcome(act: Callable[[Store], object], store: Store) -> object:
+    """What it gives, or the error."""
+    try:
+        return act(store)
+    except StateflowError as error:
+        return error

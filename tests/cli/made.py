@@ -12,6 +12,7 @@ import xxhash
 
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.control import Heartbeat, Progress, beat, report_progress
+from stateflow.checkpoint.files import inline
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.pins import pin
 from stateflow.checkpoint.records import (
@@ -46,6 +47,9 @@ class MadeJob:
     run: str = "run"
     retained: int | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    watermark: int | None = None
+    small: bool = False
+    """State travels inside the records."""
     ticks: Any = field(default_factory=lambda: itertools.count(1))
     writer: Writer = field(init=False)
 
@@ -86,8 +90,11 @@ class MadeJob:
         slot = writer.next_slot
         path = self.layout.shared_file(writer.epoch, slot, f"state{slot}", ".sst")
         body = f"state of {slot}".encode()
-        self.store.put(path, body)
-        new = FileRef(name=f"{slot}.sst", size=len(body), xxh3=xxhash.xxh3_64_hexdigest(body), path=path)
+        if self.small:
+            new = inline(f"{slot}.sst", body)
+        else:
+            self.store.put(path, body)
+            new = FileRef(name=f"{slot}.sst", size=len(body), xxh3=xxhash.xxh3_64_hexdigest(body), path=path)
         parent = writer.parent
         before = parent.operators.get("balance") if parent else None
         files = (*(before.shards[0][0].files[-1:] if before else ()), new)
@@ -100,10 +107,12 @@ class MadeJob:
             shards=((Shard(first=0, last=127, backend="rocksdb", files=files, entries=10),),),
             states=states,
             next_state_id=next_id,
+            hosts=("here",),
         )
         record = draft(
             "checkpoint",
             now=now,
+            watermark=self.watermark,
             sources={"events": SourceState(lines=(OFFSET % slot,), kind="delta", event_time=now)},
             operators={"balance": operator},
             sinks={

@@ -1,11 +1,28 @@
+"""What the schedules begin with."""
+
 from __future__ import annotations
 
 import pytest
 
-from stateflow.checkpoint import store
+from stateflow.checkpoint import store as stores
+from stateflow.checkpoint.memory_store import MemoryStore
+from tests.protocol.scenario import World, drain
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries of a create follow at once: here nothing gets better by waiting."""
-    monkeypatch.setattr(store, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(stores, "FIRST_PAUSE", 0.0)
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+@pytest.fixture
+def world(store: MemoryStore) -> World:
+    """After two batches."""
+    made = World(store)
+    drain(2)(made)
+    return made
