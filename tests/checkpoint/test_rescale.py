@@ -54,7 +54,7 @@ def owners(state: OperatorState) -> dict[int, list[tuple[int, Shard]]]:
     return found
 
 
-@pytest.mark.parametrize(("before", "after"), itertools.product((1, 2, 3, 5, 7, GROUPS), repeat=2))
+@pytest.mark.parametrize(("before", "after"), list(itertools.product((1, 2, 3, 5, 7, GROUPS), repeat=2)))
 def test_every_key_group_has_one_owner_whose_piece_has_the_files_it_had(before: int, after: int) -> None:
     old, new = operator(before), rescaled(operator(before), after, "operator 'x'")
     assert new.assignment == default_assignment(after, GROUPS)
@@ -68,7 +68,7 @@ def test_every_key_group_has_one_owner_whose_piece_has_the_files_it_had(before: 
         assert [p.first for p in pieces] == sorted(p.first for p in pieces)
 
 
-@pytest.mark.parametrize("path", itertools.permutations((1, 3, 5, GROUPS), 4))
+@pytest.mark.parametrize("path", list(itertools.permutations((1, 3, 5, GROUPS), 4)))
 def test_pieces_remember_how_wide_their_files_are_whatever_way_they_came(path: tuple[int, ...]) -> None:
     state = operator(2)
     for parallelism in path:
