@@ -6,7 +6,7 @@ TESTS ?=
 PORT ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-check demo-spark test lint format types bench bench-quick kill-long azurite browser screenshots compose-check docker-env lock clean
+.PHONY: help setup demo demo-check demo-spark test test-airflow lint format types bench bench-quick kill-long azurite browser screenshots compose-check docker-env lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -26,6 +26,9 @@ demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery o
 
 test: setup ## the whole test suite; TESTS=tests/state for a part of it
 	@$(RUN) -m pytest -q --durations=15 -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+
+test-airflow: setup ## the stories with a real Airflow and Spark, about ten minutes; Postgres as its database, too
+	@STATEFLOW_LONG=1 $(RUN) -m pytest -q --durations=15 tests/airflow
 
 lint: setup ## ruff: rules and formatting
 	@$(RUN) -m ruff check .

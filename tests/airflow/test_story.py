@@ -6,6 +6,7 @@ One Airflow for all of it, since it takes half a minute to start.
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from datetime import datetime
@@ -28,7 +29,12 @@ from tests.airflow.server import (
 from tests.airflow.stage import PATIENCE, ROWS, Stage, contents, driver_of, gone, signal_driver, until
 from tests.airflow.story import succeeded, whole_story
 
-pytestmark = pytest.mark.timeout(1800)  # Airflow and starts of Spark, on a machine that may be busy
+pytestmark = [
+    pytest.mark.timeout(1800),  # Airflow and starts of Spark, on a machine that may be busy
+    pytest.mark.skipif(
+        not os.environ.get("STATEFLOW_LONG"), reason="`make test-airflow` runs it: it takes minutes"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,12 @@ from stateflow.spark.java import require_java
 from tests.airflow.dag_runs import played
 from tests.cli.made import REPOSITORY
 
-pytestmark = pytest.mark.timeout(1200)  # Airflow and six starts of Spark, on a machine that may be busy
+pytestmark = [
+    pytest.mark.timeout(1200),  # Airflow and six starts of Spark, on a machine that may be busy
+    pytest.mark.skipif(
+        not os.environ.get("STATEFLOW_LONG"), reason="`make test-airflow` runs it: it takes minutes"
+    ),
+]
 
 ROWS = 300
 VERSION_1 = REPOSITORY / "examples" / "orders.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,12 @@ from tests.airflow.server import PROJECT, AirflowServer, airflow, connection
 from tests.airflow.stage import until
 from tests.cli.made import T0
 
-pytestmark = pytest.mark.timeout(900)  # Airflow takes its time to start on a machine that is busy
+pytestmark = [
+    pytest.mark.timeout(900),  # Airflow takes its time to start on a machine that is busy
+    pytest.mark.skipif(
+        not os.environ.get("STATEFLOW_LONG"), reason="`make test-airflow` runs it: it takes minutes"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

@@ -43,7 +43,7 @@ def test_all_jobs_with_the_unwell_ones_first_and_why(served: Served, visit: Visi
         "stateflow_lab the root /mnt/lab/checkpoints does not exist" in page.locator(".notice").inner_text()
     )
     orders = rows(page).filter(has=page.get_by_role("link", name="orders", exact=True)).inner_text()
-    assert re.search(r"Running\s+4 s ago|Running\s+[5-9] s ago", orders), orders
+    assert re.search(r"Running\s+\d+ s ago", orders), orders
     assert "1.5 GB" in orders
     assert rows(page).filter(has_text="orders").locator("svg.spark path").count() > 1
 
