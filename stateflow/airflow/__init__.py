@@ -7,7 +7,28 @@ any library that reads state.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stateflow.airflow.assets import checkpoint_asset as checkpoint_asset
+    from stateflow.airflow.connection import StateflowHook as StateflowHook
+    from stateflow.airflow.launchers import InProcess as InProcess
+    from stateflow.airflow.launchers import SparkSubmit as SparkSubmit
+    from stateflow.airflow.links import CheckpointLink as CheckpointLink
+    from stateflow.airflow.operators.base import StateflowOperator as StateflowOperator
+    from stateflow.airflow.operators.cleanup import StateflowCleanupOperator as StateflowCleanupOperator
+    from stateflow.airflow.operators.rescale import StateflowRescaleOperator as StateflowRescaleOperator
+    from stateflow.airflow.operators.restore import StateflowRestoreOperator as StateflowRestoreOperator
+    from stateflow.airflow.operators.run import StateflowRunOperator as StateflowRunOperator
+    from stateflow.airflow.operators.savepoint import StateflowSavepointOperator as StateflowSavepointOperator
+    from stateflow.airflow.operators.stop import StateflowStopOperator as StateflowStopOperator
+    from stateflow.airflow.operators.verify import StateflowVerifyOperator as StateflowVerifyOperator
+    from stateflow.airflow.run_trigger import StateflowRunTrigger as StateflowRunTrigger
+    from stateflow.airflow.sensors import CheckpointFreshnessSensor as CheckpointFreshnessSensor
+    from stateflow.airflow.sensors import WatermarkSensor as WatermarkSensor
+    from stateflow.airflow.staleness import StaleJobs as StaleJobs
+    from stateflow.airflow.triggers import CheckpointFreshnessTrigger as CheckpointFreshnessTrigger
+    from stateflow.airflow.triggers import WatermarkTrigger as WatermarkTrigger
 
 _HOME = {
     "CheckpointFreshnessSensor": "sensors",

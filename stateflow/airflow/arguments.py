@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 from stateflow.quantities import duration
 
+_SHOWN = 80
+
 T = TypeVar("T")
 Reader = Callable[[Any], T]
 """Gives the value in its own type, or raises TypeError or ValueError with what would be right."""
@@ -28,7 +30,9 @@ def read(task: str, name: str, value: Any, reader: Reader[T]) -> T:
     try:
         return reader(value)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"task {task!r}: {name}={value!r} {error}") from None
+        shown = repr(value)
+        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+        raise type(error)(f"task {task!r}: {name}={shown} {error}") from None
 
 
 def text(value: Any) -> str:

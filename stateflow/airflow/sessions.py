@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -11,6 +12,8 @@ from typing import Any
 @contextmanager
 def own_session() -> Iterator[None]:
     """A session that begins inside of the block ends with it; one that was there before is not ours to end."""
+    # It tells of every connection that it closes, which a task's log need not hear.
+    logging.getLogger("py4j").setLevel(logging.ERROR)
     before = _active()
     try:
         yield

@@ -112,6 +112,12 @@ def test_an_operator_survives_the_way_through_airflows_database(kind: type[State
     assert tuple(back.template_fields) == tuple(kind.template_fields)
 
 
+def test_a_long_argument_makes_no_long_sentence() -> None:
+    with pytest.raises(TypeError, match=r"parameters='x{79}\.\.\. has to be a mapping") as told:
+        task(StateflowRestoreOperator, pipeline="orders.py:orders", parameters="x" * 5000)
+    assert len(str(told.value)) < 200
+
+
 def test_an_argument_that_does_not_exist_is_refused() -> None:
     with pytest.raises(TypeError, match="nonsense"):
         task(StateflowStopOperator, nonsense=1)
