@@ -367,6 +367,12 @@ _SORROWS = {
 }
 
 
+REFUSED = {
+    "exit_code": 7, "error": "sink 'totals' and the log disagree: table s3://lake/totals was recreated, see `stateflow abandon`",
+    "batches": 0, "rows": 0, "checkpoint": 232, "stopped": "", "at": NOW - 2 * HOUR,
+}  # fmt: skip
+
+
 def other_job(k: int) -> dict[str, Any]:
     rng = random.Random(k)
     name = f"{TEAMS[k % 10]}_{THINGS[(k // 10 + k) % 10]}"
@@ -397,6 +403,7 @@ def other_job(k: int) -> dict[str, Any]:
         "dag_run": f"stateflow_{name}/scheduled__{_iso(NOW - age - age % HOUR)}",
         "task": f"run_{name}",
         "pending": [233] if health == "blocked" else [],
+        "outcome": REFUSED if health == "blocked" else None,
         "rows_per_second": rng.lognormvariate(9.5, 0.9) if running else None,
         "recent": {
             "t": [NOW - age - (50 - n) * MINUTE for n in range(50)],

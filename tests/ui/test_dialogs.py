@@ -85,10 +85,16 @@ def test_a_restore_from_a_checkpoint_and_from_a_savepoint(served: Served, visit:
     page = visit(f"{served.job}/checkpoints/{served.world.head - 3}").page
     page.get_by_role("region", name="Operator balance").wait_for()
     dialog = opened(page, "Restore")
-    assert dialog.get_by_label("Checkpoint", exact=True).input_value() == str(served.world.head - 3)
-    dialog.get_by_label("Checkpoint", exact=True).fill("some")
+    where = dialog.get_by_label("Checkpoint or savepoint")
+    assert where.input_value() == str(served.world.head - 3)
+    where.fill("some")
     assert dialog.get_by_role("button", name="Plan the restore").is_disabled()
-    dialog.get_by_label("Checkpoint", exact=True).fill(" 10330 ")
+    where.fill(" s3://backup/orders 1 ")
+    dialog.get_by_role("button", name="Plan the restore").click()
+    dialog.wait_for(state="detached")
+    assert sent(served)["conf"]["origin"] == "s3://backup/orders 1"
+    dialog = opened(page, "Restore")
+    where.fill(" 10330 ")
     dialog.get_by_role("button", name="Plan the restore").click()
     dialog.wait_for(state="detached")
     assert sent(served)["conf"]["origin"] == "checkpoint:10330"
@@ -180,9 +186,17 @@ def test_a_dialog_takes_the_focus_keeps_it_and_gives_it_back(served: Served, vis
         assert page.evaluate(f"document.activeElement === document.body || {focused}")
         seen.add(page.evaluate("document.activeElement.innerText || document.activeElement.type"))
     assert {"Cancel", "Stop", "checkbox", "text"} <= seen
-    page.keyboard.press("Escape")
-    dialog.wait_for(state="detached")
-    assert page.evaluate("document.activeElement.innerText") == "Stop"
+    # By the key, by a button in it, by a click beside it: it goes, and one is where one was.
+    for leave in (
+        lambda: page.keyboard.press("Escape"),
+        lambda: dialog.get_by_role("button", name="Cancel").click(),
+        lambda: page.mouse.click(5, 400),
+    ):
+        leave()
+        dialog.wait_for(state="detached")
+        assert page.evaluate("document.activeElement.innerText") == "Stop"
+        page.keyboard.press("Enter")
+        dialog.wait_for()
     assert served.world.posted == [] or served.world.posted[-1]["dag_id"] != "stateflow_stop"
 
 

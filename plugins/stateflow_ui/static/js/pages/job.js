@@ -13,7 +13,7 @@ import { Overview } from "../parts/overview.js";
 import { RunList } from "../parts/runlist.js";
 import { Savepoints } from "../parts/savepoints.js";
 import { Storage } from "../parts/storage.js";
-import { Trouble, Waiting } from "../parts/words.js";
+import { Notice, Sentence, Trouble, Waiting } from "../parts/words.js";
 
 const SECTIONS = [
   ["overview", "Overview", Overview],
@@ -33,6 +33,7 @@ export function JobPage({ route }) {
   return html`<div class="page">
     <${JobHead} conn=${conn} job=${job} data=${data} />
     <${Trouble} error=${error} data=${data} />
+    ${data?.error && html`<${Notice}><${Sentence} text=${data.error} /><//>`}
     <${RunList} conn=${conn} job=${job} />
     ${data && html`<${Facts} conn=${conn} job=${job} data=${data} now=${now} />`}
     ${!data && !error && html`<${Waiting} lines=${3} />`}

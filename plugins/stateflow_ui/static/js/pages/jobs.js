@@ -84,7 +84,11 @@ function Name({ job, root }) {
   return html`<span class="job-name"><a href=${jobHref(job.conn_id, job.job)}>${job.job}</a>${root && html`<span class="conn" title="Connection that holds its checkpoint root">${job.conn_id}</span>`}</span>`;
 }
 
-const whyUnwell = (job) => (["ok", "new"].includes(job.health) ? null : html`<span class="reason"><${Sentence} text=${withoutSubject(job.reason, job.job)} /></span>`);
+// Of a job that is well there is nothing to say, unless the last look at it failed and what is shown is older.
+function whyUnwell(job) {
+  const said = !["ok", "new"].includes(job.health) ? withoutSubject(job.reason, job.job) : job.error;
+  return said ? html`<span class="reason"><${Sentence} text=${said} /></span>` : null;
+}
 
 function Counts({ jobs, health, onHealth }) {
   const counts = Object.keys(HEALTH).map((key) => [key, jobs.filter((job) => job.health === key).length]);

@@ -3,6 +3,7 @@ import { html } from "../html.js";
 import { DagRun } from "../airflow.js";
 import { bytes, drained, lag, moment, plural, whole, withoutSubject } from "../format.js";
 import { checkpointHref } from "../route.js";
+import { Icon } from "./icons.js";
 import { Ago, Health, Running, Sentence } from "./words.js";
 
 export function Facts({ conn, job, data, now }) {
@@ -14,8 +15,9 @@ export function Facts({ conn, job, data, now }) {
       <${Health} health=${health} />
       <p><${Sentence} text=${withoutSubject(data.reason, job)} /></p>
     </div>
+    <${Failure} outcome=${data.outcome} now=${now} />
     <dl>
-      <${Fact} name="Run"><${Running} running=${status.status === "RUNNING"} status=${status.status} /><small>epoch ${status.epoch}</small><//>
+      <${Fact} name="Run"><${Running} running=${status.status === "RUNNING"} status=${status.status} /><small>${status.status !== "RUNNING" && data.outcome?.stopped ? data.outcome.stopped : `epoch ${status.epoch}`}</small><//>
       <${Fact} name="Last checkpoint">
         ${status.head === null || status.head === undefined ? "none yet" : html`<${Ago} at=${last} now=${now} /><small><a href=${checkpointHref(conn, job, status.head)}>#${status.head}</a></small>`}
       <//>
@@ -26,6 +28,15 @@ export function Facts({ conn, job, data, now }) {
       <${Fact} name="Written by"><${Writer} owner=${status.owner} /><//>
     </dl>
   </section>`;
+}
+
+// What the newest run said when it failed: the first thing that one would look for in its log.
+function Failure({ outcome, now }) {
+  if (!outcome?.exit_code) return null;
+  return html`<div class="verdict failure">
+    <span class="health health-lost"><${Icon} name="warning" />Last run failed</span>
+    <p><${Sentence} text=${outcome.error} /> <small>exit code ${outcome.exit_code}, <${Ago} at=${outcome.at} now=${now} /></small></p>
+  </div>`;
 }
 
 const Fact = ({ name, children }) => html`<div><dt>${name}</dt><dd>${children}</dd></div>`;

@@ -44,6 +44,7 @@ function SavepointFields({ values, set, status }) {
 }
 
 const NUMBER = /^\s*(?:checkpoint:)?(\d+)\s*$/;
+const PLACE = /^\s*([A-Za-z][A-Za-z0-9+.-]*:\/\/.+?|\/.+?)\s*$/;
 
 function RestoreFields({ values, set, status, conn, job }) {
   const saved = (useLive(jobPath(conn, job, "savepoints"), { every: 0 }).data?.savepoints ?? []).filter((each) => !each.problem && !each.claimed_by);
@@ -56,14 +57,18 @@ function RestoreFields({ values, set, status, conn, job }) {
       <option value="latest">the newest checkpoint${status?.head ? ` (#${status.head})` : ""}</option>
       ${tags.length > 0 && html`<optgroup label="Tags">${tags.map(([name, slot]) => html`<option key=${name} value=${`tag:${name}`}>${name} (#${slot})</option>`)}</optgroup>`}
       ${saved.length > 0 && html`<optgroup label="Savepoints">${saved.map((each) => html`<option key=${each.url} value=${each.url}>${each.name || each.url} (#${each.checkpoint}, ${each.kind})</option>`)}</optgroup>`}
-      <option value="other">a checkpoint by number …</option>
+      <option value="other">a checkpoint, or a savepoint elsewhere …</option>
     </select>`}<//>
-    ${value === "other" && html`<${Field} name="Checkpoint" hint="The Graph tab shows which are kept.">${(id) => html`<input type="text" inputmode="numeric" id=${id} value=${values.number} onInput=${(event) => set("number")(event.target.value)} />`}<//>`}
+    ${value === "other" && html`<${Field} name="Checkpoint or savepoint" hint="The number of a kept checkpoint (the Graph tab shows which are), or the URL of a savepoint.">${(id) => html`<input type="text" id=${id} value=${values.where} spellcheck="false" autocomplete="off" onInput=${(event) => set("where")(event.target.value)} />`}<//>`}
     <${Tick} name="Rewind the outputs too" hint="Delta tables are taken back to what they held then. Otherwise they keep what they have, and what followed is delivered again." value=${values.rewind_sinks} onValue=${set("rewind_sinks")} />
     <${Note} value=${values.note} onValue=${set("note")} />`;
 }
 
-const originOf = ({ origin, number }) => (origin === "other" ? `checkpoint:${number.match(NUMBER)?.[1] ?? ""}` : origin);
+function originOf({ origin, where }) {
+  if (origin !== "other") return origin;
+  const [, number] = where.match(NUMBER) ?? [];
+  return number ? `checkpoint:${number}` : (where.match(PLACE)?.[1] ?? "");
+}
 
 function StopFields({ values, set, status }) {
   return html`
@@ -122,10 +127,10 @@ export const FORMS = {
     command: (job) => `stateflow restore ${job} pipeline.py:${job} --from checkpoint:42`,
     verb: () => "Plan the restore",
     begin: ({ origin = "latest" }) => {
-      const number = origin.match(/^checkpoint:(\d+)$/)?.[1] ?? "";
-      return { origin: number ? "other" : origin, number, rewind_sinks: false, note: "" };
+      const where = origin.match(/^checkpoint:(\d+)$/)?.[1] ?? "";
+      return { origin: where ? "other" : origin, where, rewind_sinks: false, note: "" };
     },
-    wrong: ({ origin, number }) => origin === "other" && !NUMBER.test(number),
+    wrong: (values) => !originOf(values),
     conf: (values) => ({ origin: originOf(values), rewind_sinks: values.rewind_sinks, note: values.note }),
     Fields: RestoreFields,
   },

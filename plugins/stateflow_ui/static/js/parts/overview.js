@@ -7,7 +7,7 @@ import { Waiting } from "./words.js";
 
 export function Overview({ conn, job, data }) {
   return html`<div class="stack">
-    <${Timeline} conn=${conn} job=${job} p95=${data?.percentiles?.duration?.p95} />
+    <${Timeline} conn=${conn} job=${job} p95=${data?.percentiles?.duration?.p95} total=${data?.summary.numberOfCompletedCheckpoints} />
     ${data ? html`<${Summary} summary=${data.summary} percentiles=${data.percentiles} /><${Topology} status=${data.status} />` : html`<${Waiting} />`}
   </div>`;
 }

@@ -10,7 +10,7 @@ const WORDS = {
   success: "done",
   failed: "failed",
   deferred: "waiting",
-  awaiting_input: "waiting for approval",
+  awaiting_input: "asks for approval",
   upstream_failed: "not run",
   skipped: "skipped",
   up_for_retry: "tries again",
@@ -25,12 +25,18 @@ export function RunList({ conn, job }) {
   return html`<ul class="runs" aria-label="Started from here" aria-live="polite">
     ${runs.map((run) => html`<li key=${`${run.dag}/${run.run}`} class=${`started started-${run.unknown ? "unknown" : run.state}`}>
       <${Icon} name=${run.state === "success" ? "ok" : run.state === "failed" ? "lost" : "stale"} />
-      <span><b>${run.action}</b> ${run.unknown ? "started" : wordOf(run.state)}</span>
+      <span><b>${run.action}</b> ${stateOf(run)}</span>
       <${AirflowLink} to=${runPath(run.dag, run.run)} title=${`${run.dag} · ${run.run}`}>${run.dag}<//>
       <${Steps} tasks=${run.tasks} />
       <button type="button" class="icon" aria-label=${`Put away: ${run.action} ${wordOf(run.state)}`} onClick=${() => dismiss(run)}><${Icon} name="close" /></button>
     </li>`)}
   </ul>`;
+}
+
+function stateOf(run) {
+  if (run.unknown) return "started";
+  // The run goes on, and yet nothing will happen until somebody answers.
+  return run.tasks?.some((task) => task.state === "awaiting_input") ? "waits for approval" : wordOf(run.state);
 }
 
 function Steps({ tasks = [] }) {

@@ -44,22 +44,23 @@ function arranged(columns, byTime) {
 // A zoom is a stretch that stays, or the last so many, which moves on with the job.
 const viewOf = (range, extent) => range && (range.last ? { min: Math.max(extent[0], extent[1] - range.last), max: extent[1] } : range);
 
-function closer(coarse, byTime, view) {
-  if (!view || coarse.id.length < POINTS / 2) return null;
+// What to ask for a stretch of which the outline leaves something out. `total`: checkpoints that there are.
+function closer(coarse, byTime, view, total) {
+  if (!view || coarse.id.length >= total) return null;
   const inside = coarse.x.flatMap((at, k) => (at >= view.min && at <= view.max ? [coarse.t[k]] : []));
   const [since, until] = byTime ? [view.min * 1000, view.max * 1000] : [inside[0], inside.at(-1)];
   if (!(until > since)) return null;
   return `timeline?points=${POINTS}&since=${Math.floor(since)}${view.max < coarse.x.at(-1) ? `&until=${Math.ceil(until)}` : ""}`;
 }
 
-export function Timeline({ conn, job, p95 }) {
+export function Timeline({ conn, job, p95, total = Infinity }) {
   const [byTime, setByTime] = useState(true);
   const [range, setRange] = useState(null);
   const coarse = useLive(jobPath(conn, job, `timeline?points=${POINTS}`));
   const outline = useMemo(() => coarse.data && arranged(coarse.data, byTime), [coarse.data, byTime]);
   const extent = outline && [outline.x[0], outline.x.at(-1)];
   const view = outline && viewOf(range, extent);
-  const nearer = outline && closer(outline, byTime, view);
+  const nearer = outline && closer(outline, byTime, view, total);
   const fine = useLive(nearer && jobPath(conn, job, nearer));
   const series = useMemo(() => (nearer && fine.data?.id.length ? arranged(fine.data, byTime) : outline), [outline, nearer && fine.data, byTime]);
 
