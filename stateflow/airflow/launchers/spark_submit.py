@@ -81,6 +81,8 @@ class _Submitting:
         own = dict(DELTA) if self.submit.get("packages") or self.submit.get("jars") else submit_conf()
         if self.submit.get("deploy_mode") != "cluster":
             own["spark.driver.extraJavaOptions"] = QUIET
+            # Else a Python that is only there on executors (a package's) would be taken for the driver, too.
+            own["spark.pyspark.driver.python"] = sys.executable
         own["spark.ui.showConsoleProgress"] = "false"
         if "spark.sql.extensions" in errand.conf:
             named = f"{own['spark.sql.extensions']},{errand.conf['spark.sql.extensions']}"
