@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 LONGEST = (
     "test_kill.py",
     "test_cluster.py",
+    "test_standalone.py",
     "test_restore.py",
     "test_demo.py",
     "test_api_failures.py",
     "test_rewind.py",
+    "test_kafka.py",
 )
 """Files that take minutes. They begin first, so that no worker is left alone with one of them at the end."""
 

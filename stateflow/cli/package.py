@@ -58,7 +58,7 @@ def package(
     request = Request(
         file=loaded.path,
         name=loaded.pipeline.name,
-        folder=to.absolute(),
+        folder=to.resolve(),
         include_python=python,
         also=tuple(also or ()),
         platform=platform,

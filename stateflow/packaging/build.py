@@ -128,7 +128,7 @@ def _tried(request: Request, environment: Archive, pipeline: Archive, content: C
     try:
         spec = f"{request.file.name}:{request.name}"
         try_out(environment.path, pipeline.path, spec, sorted(packed & _modules()))
-    except UsageError:
+    except BaseException:  # an interrupted trial has shown nothing either
         for archive in (environment, pipeline):
             if archive.made:
                 archive.path.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import tarfile
 import tempfile
 from importlib.util import find_spec
@@ -48,8 +49,10 @@ def try_out(environment: Path, pipeline: Path, spec: str, modules: list[str]) ->
             "HOME": scratch,
             "PYTHONPATH": ":".join([*spark_modules(), PIPELINE]),
             "PYTHONDONTWRITEBYTECODE": "1",
+            # For an environment without an interpreter; this one's packages are not seen (-S).
+            "STATEFLOW_HOST_PYTHON": str(Path(sys.executable).resolve()),
         }
-        command = [str(folder / ENVIRONMENT / "bin" / "python"), "-c", _CODE, spec, ",".join(modules)]
+        command = [str(folder / ENVIRONMENT / "bin" / "python"), "-S", "-c", _CODE, spec, ",".join(modules)]
         try:
             done = subprocess.run(
                 command,

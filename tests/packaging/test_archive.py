@@ -36,6 +36,7 @@ def test_two_archives_of_the_same_content_are_the_same_bytes_whenever_and_by_who
     (folder / "b" / "run").chmod(0o755)
     second = write_archive(tmp_path / "2.tar.gz", content(folder))
     assert first.path.read_bytes() == second.path.read_bytes()
+    assert first.path.read_bytes()[4:8] == bytes(4), "gzip notes the time of day"
     assert (first.sha256, first.fingerprint) == (second.sha256, second.fingerprint)
 
 
@@ -81,6 +82,11 @@ def test_an_archive_that_could_not_be_finished_leaves_nothing(folder: Path, tmp_
     with pytest.raises(FileNotFoundError):
         write_archive(target, looked)
     assert list(target.parent.iterdir()) == []
+
+
+def test_the_order_in_which_files_are_found_does_not_matter() -> None:
+    entries = [Entry(name, name.encode()) for name in ("b", "a", "c/d")]
+    assert looked_at(entries).fingerprint == looked_at(reversed(entries)).fingerprint
 
 
 def test_of_two_files_of_one_name_the_first_counts() -> None:

@@ -41,6 +41,12 @@ def test_a_package_comes_whole_with_what_it_reads(tmp_path: Path) -> None:
     assert list(found.imports) == ["yaml"]
 
 
+def test_what_a_package_imports_of_itself_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "__init__.py").write_text("from .deep import x\nfrom . import deep\n")
+    assert written(tmp_path, orders="import shop\n", shop__deep="x = 1\n").imports == {}
+
+
 def test_what_is_python_s_own_is_nobody_s(tmp_path: Path) -> None:
     assert (
         written(tmp_path, orders="import json, os.path\nfrom __future__ import annotations\n").imports == {}
