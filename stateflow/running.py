@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,9 @@ def run_loaded(
     """Runs it as `job`. Its code travels to the workers by value, since they have no file of that name."""
     from stateflow.spark.shipping import by_value
 
-    cluster = master is not None and not master.startswith("local")
+    # Under spark-submit the master is the submit's own, and may well be a cluster.
+    submitted = master is None and "PYSPARK_GATEWAY_PORT" in os.environ
+    cluster = submitted or (master is not None and not master.startswith("local"))
     by_value([loaded.module, *(loaded.siblings() if cluster else ())])
     return job.run(
         loaded.pipeline,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,10 @@ class Bundle:
 
 
 def local_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
-    """The jars, from `cache` when they are there and whole, else resolved into it."""
+    """The jars, from `cache` when they are there and whole, else resolved into it.
+
+    Not those that Spark has itself: it would copy them at every start, to every executor, and never load a class of them.
+    """
     return recorded_jars(cache, bundle) or resolve_jars(cache, bundle)
 
 
@@ -54,7 +58,21 @@ def recorded_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]
     if record.get("packages") != list(bundle.packages):
         return ()
     jars = tuple(cache / name for name in record["jars"])
-    return jars if all(jar.is_file() for jar in jars) else ()
+    if not all(jar.is_file() for jar in jars):
+        return ()
+    there = {_artifact(jar.name) for jar in _spark_jars()}
+    return tuple(jar for jar in jars if _artifact(jar.name.partition("_")[2]) not in there)
+
+
+def _spark_jars() -> list[Path]:
+    import pyspark
+
+    return list((Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars").glob("*.jar"))
+
+
+def _artifact(jar: str) -> str:
+    """Without its version. The resolver puts the group's name and an underscore before it."""
+    return re.sub(r"-\d+(\.\w+)*([.-]\w+)*\.jar$", "", jar)
 
 
 def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
@@ -87,7 +105,7 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
     written = cache / f"jars{bundle.name}.json.{os.getpid()}.part"
     written.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     written.rename(cache / f"jars{bundle.name}.json")
-    return tuple(target / "jars" / jar for jar in names)
+    return recorded_jars(cache, bundle)
 
 
 def _own() -> Bundle:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkContext
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from stateflow.config import cache_folder
@@ -20,6 +20,7 @@ from stateflow.spark.java import require_java
 from stateflow.spark.settings import DELTA, LOOPBACK, QUIET, RUNTIME, STATIC
 
 _log = logging.getLogger(__name__)
+_SEARCH_PATH = "spark.executorEnv.PYTHONPATH"
 
 
 def build_session(
@@ -83,8 +84,14 @@ def _one_process(master: str | None) -> bool:
 
 def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
     """spark-submit has started the JVM: master, jars and memory are its own, the rest still can be set."""
+    SparkContext._ensure_initialized()
+    told = dict(SparkConf().getAll())
+    settings = {**RUNTIME, **{name: told[name] for name in RUNTIME if name in told}, **conf}
+    if path := told.get(_SEARCH_PATH):
+        # A package's modules are where spark-submit was told; the pipeline's folder is on the driver's host only.
+        settings[_SEARCH_PATH] = ":".join(dict.fromkeys(filter(None, (path, conf.get(_SEARCH_PATH)))))
     builder = SparkSession.builder.appName(app)
-    for name, value in {**RUNTIME, **conf}.items():
+    for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -41,6 +42,30 @@ def test_jars_are_resolved_once_and_then_taken_from_the_cache(
     assert all(jar.read_bytes() == b"jar" for jar in first)
     assert jars.local_jars(tmp_path) == first
     assert len(calls) == 1
+
+
+def test_what_spark_has_itself_is_left_out_whatever_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolver(monkeypatch, "")
+    home = tmp_path / "spark"
+    (home / "jars").mkdir(parents=True)
+    monkeypatch.setenv("SPARK_HOME", str(home))
+    for name in ("b-0.9", "hadoop-client-api-3.5.0", "spark-sql_2.13-4.2.0", "jackson-core-2.21.2"):
+        (home / "jars" / f"{name}.jar").touch()
+    brought = (
+        "org.apache.hadoop_hadoop-client-api-3.4.2", "io.delta_delta-spark_4.2_2.13-4.4.0",
+        "com.fasterxml.jackson.core_jackson-core-2.13.5", "com.fasterxml.jackson.core_jackson-core-asl-1.9.13",
+        "org.apache.spark_spark-sql-kafka-0-10_2.13-4.2.0", "org.example_b-1.0-jre",
+    )  # fmt: skip
+    jars.local_jars(tmp_path)
+    folder = tmp_path / "ivy" / "jars"
+    for name in brought:
+        (folder / f"{name}.jar").touch()
+    record = tmp_path / "jars.json"
+    told = json.loads(record.read_text())
+    record.write_text(json.dumps({**told, "jars": [f"ivy/jars/{name}.jar" for name in brought]}))
+    assert [jar.stem for jar in jars.local_jars(tmp_path)] == [brought[1], brought[3], brought[4]]
 
 
 def test_a_jar_that_has_gone_is_resolved_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

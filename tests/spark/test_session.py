@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyspark
@@ -68,17 +69,54 @@ def test_under_spark_submit_master_and_jars_are_the_submits_own(tmp_path: Path) 
         "print(json.dumps([spark.sparkContext.master, rows, zone]))\n",
         encoding="utf-8",
     )
+    conf = {**submit_conf(), "spark.ui.enabled": "false"}
+    done = submitted(script, tmp_path / "table", conf=conf)
+    assert json.loads(done.splitlines()[-1]) == ["local[1]", 3, "UTC"]
+
+
+def test_under_spark_submit_its_settings_come_before_ours_and_executors_find_modules_on_its_path_first(
+    tmp_path: Path,
+) -> None:
+    for folder, module in (("pipeline", "packaged"), ("pipeline", "both"), ("driver", "both")):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / f"{module}.py").touch()
+    (tmp_path / "driver" / "beside.py").touch()
+    script = tmp_path / "main.py"
+    script.write_text(
+        "import sys\n"
+        "from stateflow.spark.session import build_session\n"
+        "spark = build_session('mine', conf={'spark.executorEnv.PYTHONPATH': sys.argv[1]})\n"
+        "def places(_):\n"
+        "    import beside, both, packaged\n"
+        "    return [module.__file__ for module in (packaged, both, beside)]\n"
+        "zone = spark.conf.get('spark.sql.session.timeZone')\n"
+        "print(zone, *spark.sparkContext.parallelize([1], 1).mapPartitions(places).collect())\n",
+        encoding="utf-8",
+    )
+    conf = {
+        "spark.executorEnv.PYTHONPATH": "pipeline",
+        "spark.sql.session.timeZone": "Europe/Paris",
+        "spark.ui.enabled": "false",
+    }
+    done = submitted(script, tmp_path / "driver", conf=conf)
+    places = [
+        str(tmp_path / name) for name in ("pipeline/packaged.py", "pipeline/both.py", "driver/beside.py")
+    ]
+    assert done.splitlines()[-1].split() == ["Europe/Paris", *places]
+
+
+def submitted(script: Path, argument: Path, *, conf: Mapping[str, str]) -> str:
+    """What it printed."""
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    settings = {**submit_conf(), "spark.ui.enabled": "false"}
-    conf = [argument for name, value in settings.items() for argument in ("--conf", f"{name}={value}")]
+    flags = [word for name, value in conf.items() for word in ("--conf", f"{name}={value}")]
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
-        [str(submit), "--master", "local[1]", *conf, str(script), str(tmp_path / "table")],
+        [str(submit), "--master", "local[1]", *flags, str(script), str(argument)],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(root)},
-        cwd=tmp_path,
+        cwd=script.parent,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert json.loads(done.stdout.splitlines()[-1]) == ["local[1]", 3, "UTC"]
+    return done.stdout
