@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -9,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.quick_java import QUICK_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +28,11 @@ LONGEST = (
     "test_kafka.py",
 )
 """Files that take minutes. They begin first, so that no worker is left alone with one of them at the end."""
+
+
+def pytest_configure() -> None:
+    """For Spark's drivers."""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

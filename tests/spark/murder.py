@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -96,6 +97,8 @@ class Run:
         log = logs / f"{len(list(logs.glob('*.log'))):03d}.log"
         env = {k: v for k, v in os.environ.items() if not k.startswith("STATEFLOW_")}
         env["PYTHONPATH"] = str(ROOT)
+        # A JVM that is killed leaves copies of its jars, some 90 MB.
+        env["SPARK_LOCAL_DIRS"] = str(log.with_suffix(".spark"))
         command = [sys.executable, "-m", "tests.spark.murder_victim", msgspec.json.encode(errand).decode()]
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
@@ -186,6 +189,7 @@ class Run:
         self.process.wait(30)
         for process in self.family:
             process.kill()
+        shutil.rmtree(self.log.with_suffix(".spark"), ignore_errors=True)
 
     def story(self) -> str:
         errors = self.log.with_suffix(".err").read_text(errors="replace")[-3000:]

@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 
 import stateflow as sf
+from tests.quick_java import QUICK_JAVA
 from tests.spark import murder_pipelines
 from tests.spark.murder_pipelines import JOB, attempts, chain, copies, windows
 from tests.spark.murder_points import arm, tell
 
 QUICK = {
     # A run lives for seconds: what the JVM's second compiler and generated code would gain never comes back.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": QUICK_JAVA,
     "spark.driver.memory": "1g",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.shuffle.partitions": "2",

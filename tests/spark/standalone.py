@@ -17,8 +17,7 @@ from pathlib import Path
 from stateflow.config import cache_folder
 from stateflow.spark.java import require_java
 from tests.composed import replaced, services
-
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+from tests.quick_java import QUICK_JAVA
 
 
 def free_port() -> int:
@@ -43,7 +42,7 @@ def standalone(folder: Path, *, memory: str = "600m", patience: float = 300) -> 
         "SPARK_HOME": str(spark_home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "200m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
         "SPARK_NO_DAEMONIZE": "1",
     }
     started: list[subprocess.Popen[bytes]] = []

@@ -20,6 +20,7 @@ from stateflow.checkpoint.records import Record
 from stateflow.checkpoint.roots import open_store
 from stateflow.config import cache_folder
 from stateflow.spark.java import require_java
+from tests.quick_java import QUICK_JAVA
 from tests.spark.murder import ROOT, Run
 from tests.spark.murder_evidence import (
     Inbox,
@@ -101,7 +102,7 @@ def cluster(folder: Path) -> Iterator[str]:
         "JAVA_HOME": str(require_java(cache_folder())),
         "SPARK_HOME": str(Path(pyspark.__file__).parent),
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
         "PYTHONPATH": str(ROOT),
         "PYSPARK_PYTHON": sys.executable,
     }

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from stateflow.airflow import StateflowRunOperator
 from stateflow.demo.table import Orders, compared, read
-from tests.spark.standalone import QUICK, standalone
+from tests.airflow.conftest import Connect
+from tests.airflow.tasks import Try, ran
+from tests.quick_java import QUICK_JAVA
+from tests.spark.standalone import standalone
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -88,11 +92,11 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def stateflow(*arguments: object, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def stateflow(*arguments: object, folder: Path, **surroundings: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         [sys.executable, "-m", "stateflow.cli", *map(str, arguments)],
         cwd=folder,
-        env={**os.environ, **environment},
+        env={**os.environ, **surroundings},
         capture_output=True,
         text=True,
         check=False,
@@ -101,12 +105,12 @@ def stateflow(*arguments: object, folder: Path, **environment: str) -> subproces
     return done
 
 
-def test_a_packaged_pipeline_runs_where_nothing_of_it_is_installed(project: Path, tmp_path: Path) -> None:
-    packaged = stateflow(
-        "package", "orders.py:orders", "--to", tmp_path / "dist", "-o", "json", folder=project
-    )
+def test_a_packaged_pipeline_runs_where_nothing_of_it_is_installed(
+    project: Path, tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packaged = stateflow("package", "orders.py:orders", "--to", "../dist", "-o", "json", folder=project)
     package = json.loads(packaged.stdout)
-    again = stateflow("package", "orders.py", "--to", tmp_path / "dist", folder=project)
+    again = stateflow("package", "orders.py", "--to", "../dist", folder=project)
     assert again.stdout.count("was there already") == 2
 
     # The driver's folder lacks what only tasks need: they have it from the package, or not at all.
@@ -116,31 +120,46 @@ def test_a_packaged_pipeline_runs_where_nothing_of_it_is_installed(project: Path
         (driver / name).write_text((project / name).read_text())
     orders, totals = Orders(tmp_path / "orders"), tmp_path / "totals"
     orders.add(2, 500)
+    parameters = {"input": str(orders.folder), "output": str(totals)}
+    options = {"shared_filesystem": "true", "parallelism": "2"}
+    cluster = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.memory": "600m",
+        "spark.executor.memory": "600m",
+        "spark.executor.extraJavaOptions": QUICK_JAVA,
+        "spark.cores.max": "2",
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
+    }
     with standalone(tmp_path) as master:
-        conf = {
-            **package["conf"],
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.memory": "600m",
-            "spark.executor.memory": "600m",
-            "spark.driver.extraJavaOptions": QUICK,
-            "spark.executor.extraJavaOptions": QUICK,
-            "spark.cores.max": "2",
-            "spark.scheduler.minRegisteredResourcesRatio": "1.0",
-            "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
-        }
+        # As it was printed: from a shell, and in a DAG.
+        command = package["usage"]["run"]
+        command[2], command[command.index("--master") + 1] = "orders.py:orders", master
+        given = [word for key, value in parameters.items() for word in ("-p", f"{key}={value}")]
+        given += [word for key, value in options.items() for word in ("--option", f"{key}={value}")]
+        given += [word for key, value in cluster.items() for word in ("--conf", f"{key}={value}")]
         run = stateflow(
-            *("run", "orders.py:orders", "-p", f"input={orders.folder}", "-p", f"output={totals}"),
-            *("--master", master, "--parallelism", 2, "--checkpoint-dir", tmp_path / "root", "-o", "json"),
-            *(word for key, value in conf.items() for word in ("--conf", f"{key}={value}")),
-            folder=driver,
-            STATEFLOW_SHARED_FILESYSTEM="true",
-            STATEFLOW_CACHE_SIZE="1 GB",
+            *command[1:], *given, "--checkpoint-dir", tmp_path / "root", "-o", "json", folder=driver
         )
-    summary = json.loads(run.stdout.splitlines()[-1])
-    assert (summary["batches"], summary["processed_rows"]) == (2, 1000)
+        summary = json.loads(run.stdout.splitlines()[-1])
+        assert (summary["epoch"], summary["batches"], summary["processed_rows"]) == (1, 2, 1000)
 
+        orders.add(1, 500)
+        connect(tmp_path / "root", options=options)
+        host, _, port = master.rpartition(":")
+        connection = {"conn_type": "spark", "host": host, "port": int(port)}
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+        task = eval(package["usage"]["operator"], {"StateflowRunOperator": dict})
+        assert task["pipeline"] == f"{project / 'orders.py'}:orders"
+        task |= {
+            "pipeline": f"{driver / 'orders.py'}:orders",
+            "parameters": parameters,
+            "conf": {**task["conf"], **cluster},
+        }
+        result = ran(StateflowRunOperator, Try("orders", run_id=f"packaged__{os.getpid()}"), **task)
+        assert (result["epoch"], result["batches"], result["rows"]) == (2, 1, 500)
     verdict = compared(orders.folder, totals)
-    assert (verdict.orders, verdict.right) == (1000, True)
+    assert (verdict.orders, verdict.right) == (1500, True)
     rows = read(totals)
     for row in rows:
         unpacked = Path(row["folder"]) / "environment"
@@ -149,4 +168,4 @@ def test_a_packaged_pipeline_runs_where_nothing_of_it_is_installed(project: Path
         assert Path(row["library"]) == unpacked / "site-packages" / "stateflow" / "__init__.py"
         assert Path(row["sibling"]) == Path(row["folder"]) / "pipeline" / "there" / "greeting.py"
         assert Path(row["native"]).is_relative_to(unpacked / "site-packages" / "rocksdict")
-    assert len({row["folder"] for row in rows}) == 2, "one of the workers did nothing"
+    assert len({Path(row["folder"]).parents[1] for row in rows}) == 2, "one of the workers did nothing"

@@ -1,0 +1,114 @@
+"""The end of a job that was cut off, and the end that was reached when nobody was told."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.checkpoint.control import JOB_DRAINED
+from stateflow.checkpoint.records import Owner
+from stateflow.checkpoint.writer import CommitPermit
+from stateflow.config import load
+from stateflow.errors import IncompatibleError, StateflowError
+from stateflow.pipelines import load_pipeline
+from stateflow.spark import carry_out
+from stateflow.spark.runner import RunRequest, _Run
+from stateflow.spark.shipping import by_value
+from tests.cli import made
+from tests.cli.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob
+from tests.spark import pipelines
+from tests.spark.pipelines import VISIT, Told, Visit, Workbench, at
+
+TASK = Owner("r", dag_run="dag/1", task="run")
+
+
+@pytest.mark.parametrize(
+    ("writer", "pending", "drain", "refused"),
+    [
+        (
+            TASK,
+            False,
+            True,
+            False,
+        ),  # its own earlier try was through, and its task died before it could say so
+        (Owner("other"), True, True, False),  # decided, and not delivered
+        (Owner("other"), False, True, True),
+        (TASK, False, False, True),
+    ],
+)
+def test_only_a_run_that_finishes_a_drain_may_follow_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    writer: Owner,
+    *,
+    pending: bool,
+    drain: bool,
+    refused: bool,
+) -> None:
+    job = MadeJob(str(tmp_path))
+    job.batch()
+    monkeypatch.setattr(made, "draft", functools.partial(made.draft, final=True))
+    job.writer.owner = writer
+    job.batch(carried_out=not pending)
+    loaded = load_pipeline(str(ORDERS), REPOSITORY)
+    options = load(code={"checkpoint_dir": str(tmp_path)}, env={}, folder=tmp_path)
+    run = _Run(RunRequest(loaded.pipeline, options, PARAMETERS, job="orders", owner=TASK, drain=drain))
+    if refused:
+        with pytest.raises(IncompatibleError, match="was drained at checkpoint"):
+            run._check_before_spark()
+    else:
+        run._check_before_spark()
+
+
+class Silence(sf.KeyedProcess[int, Visit, Told]):
+    """Tells of users who come no more."""
+
+    end = sf.Timer("event")
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for row in rows:
+            self.end.set(row.ts + timedelta(hours=1))
+        return ()
+
+    @end.fires
+    def gone(self, key: int, at: datetime, ctx: sf.Context) -> Any:
+        yield Told(key, "gone")
+
+
+def test_output_of_a_drain_that_could_not_be_delivered_is_delivered_by_the_next_run_of_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_value([pipelines, sys.modules[__name__]])
+    bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
+    bench.rows("visits", [Visit(1, "home", 1.0, at(0)), Visit(2, "home", 1.0, at(1))])
+
+    @sf.pipeline("users")
+    def users(flow: sf.Flow) -> None:
+        rows = flow.source(
+            "visits", bench.source("visits", VISIT), Visit, event_time="ts", watermark="1 minute"
+        )
+        rows.key_by("user").process("silence", Silence).collect("told", told)
+
+    commit = carry_out.Sinks.commit
+
+    def away(sinks: carry_out.Sinks, permit: CommitPermit, still_owner: Any) -> dict[str, str]:
+        if permit.record.final:
+            raise StateflowError("the table is away")
+        return commit(sinks, permit, still_owner)
+
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(carry_out.Sinks, "commit", away)
+        with pytest.raises(StateflowError, match="the table is away"):
+            bench.run(users, drain=True)
+    assert told.rows == []
+    assert bench.run(users, drain=True).stopped == JOB_DRAINED
+    assert sorted((row["user"], row["text"]) for row in told.rows) == [(1, "gone"), (2, "gone")]
+    with pytest.raises(IncompatibleError, match="was drained"):
+        bench.run(users, drain=True)
