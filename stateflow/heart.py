@@ -7,13 +7,16 @@ import threading
 import time
 from collections.abc import Callable
 
-from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat, stop_requested
+from stateflow.checkpoint import scheduled
+from stateflow.checkpoint.control import KILLED, Heartbeat, RunOutcome, beat, stop_requested
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.records import Owner
 from stateflow.checkpoint.store import Store
 from stateflow.errors import StateflowError
 
 _log = logging.getLogger(__name__)
+LAST_BEATS = 4
+"""How often the last beat is tried: whoever follows the run by its heartbeat alone learns from it how it ended."""
 
 
 class Heart(threading.Thread):
@@ -52,11 +55,14 @@ class Heart(threading.Thread):
         self._looked_at = time.time_ns() // 1000
 
     def run(self) -> None:
-        while not self._ended.is_set():
+        if self.beat_once():
+            # After the first beat, which whoever recalls a driver looks for after the recall: one of both is seen.
+            self._hear_recall()
+        while not self._ended.wait(self._interval):
             self.beat_once()
-            self._ended.wait(self._interval)
 
-    def beat_once(self, *, ended: bool = False) -> None:
+    def beat_once(self, *, ended: bool = False) -> bool:
+        """Whether it could be written."""
         self._counter += 1
         now = time.time_ns() // 1000
         sign = Heartbeat(
@@ -69,10 +75,19 @@ class Heart(threading.Thread):
         except Exception as error:
             # The run's own writes will say so if the store stays away; a missed beat alone ends nothing.
             _log.warning("no heartbeat: %s", error)
-            return
+            return False
         if request is not None and not self._stop_run.is_set():
             self.reason = request.reason or "a stop request"
             self.drain = request.drain
+            self._stop_run.set()
+        return True
+
+    def _hear_recall(self) -> None:
+        if not self._owner.dag_run:
+            return
+        mark = scheduled.find(self._store, self._layout, self._owner.dag_run, self._owner.task)
+        if mark is not None and mark.recalled:
+            self.reason = KILLED
             self._stop_run.set()
 
     def __enter__(self) -> Heart:
@@ -84,7 +99,10 @@ class Heart(threading.Thread):
                 self.outcome = _failed(self._explain(failure))
             self._ended.set()
             self.join(timeout=10)
-            self.beat_once(ended=True)
+            for attempt in range(LAST_BEATS):
+                if self.beat_once(ended=True):
+                    break
+                time.sleep(self._interval * attempt / LAST_BEATS)
 
 
 def _failed(error: BaseException) -> RunOutcome:

@@ -15,6 +15,8 @@ from stateflow.errors import BusyError
 if TYPE_CHECKING:
     from stateflow.job import Job
 
+LOOKED_BACK = 8
+"""So many runs can have begun since an earlier try of a deed."""
 StopOutcome = Literal["not running", "requested", "stopped", "lost"]
 
 
@@ -43,9 +45,10 @@ def stop_job(
     """Asks the newest run to end; with `wait` (seconds) watches until it has. BusyError when the time is up."""
     store, layout, owner = job.store, job.layout, job.owner()
     log = job.log()
-    epoch = log.newest_epoch
+    epoch = _asked_before(job, owner.run) or log.newest_epoch
     beat = read_heartbeat(store, layout, epoch)
-    if epoch == 0 or (beat is not None and beat.ended) or (beat is None and _edited(log, epoch)):
+    over = epoch < log.newest_epoch or (beat is not None and beat.ended)
+    if epoch == 0 or over or (beat is None and _edited(log, epoch)):
         asked = stop_requested(store, layout, epoch)
         # An earlier try of this very deed may have asked and not have seen the end.
         return _stopped(job, epoch, "stopped" if asked and asked.by.run == owner.run else "not running")
@@ -71,6 +74,15 @@ def stop_job(
                 "after its batch"
             )
         sleep(0.25)
+
+
+def _asked_before(job: Job, deed: str) -> int | None:
+    """The run that an earlier try of this deed has asked to end: the one that came after it is none of its business."""
+    for epoch in sorted(read_epochs(job.store, job.layout), reverse=True)[:LOOKED_BACK]:
+        asked = stop_requested(job.store, job.layout, epoch)
+        if asked is not None and asked.by.run == deed:
+            return epoch
+    return None
 
 
 def _edited(log: Log, epoch: int) -> bool:

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 import stateflow as sf
+from stateflow.checkpoint.control import stop_requested
+from stateflow.checkpoint.records import Owner
 from stateflow.parameters import known_parameters, required_parameters
 from stateflow.pipelines import load_pipeline
 from tests.cli.made import ORDERS, PARAMETERS, REPOSITORY, T0, made_job
@@ -52,6 +54,20 @@ def test_waiting_for_a_stop_uses_the_watchers_own_clock(tmp_path: Path) -> None:
     done = job.stop(wait=60)
     assert (done.outcome, done.checkpoint) == ("stopped", 4)
     assert now[0] >= 30
+
+
+def test_a_retry_of_a_stop_does_not_end_the_run_that_came_after(tmp_path: Path) -> None:
+    made = made_job(tmp_path, ended=False)
+    deed = Owner("dag/1/stop/1", dag_run="dag/1", task="stop")
+    first = sf.Job(str(tmp_path), "orders", acts_as=deed).stop()
+    made.beat(2, ended=True)
+    made.begin("the next run")
+    made.beat(1)
+    again = sf.Job(str(tmp_path), "orders", acts_as=deed).stop(wait=60)
+    assert (again.outcome, again.epoch) == ("stopped", first.epoch)
+    assert stop_requested(made.store, made.layout, made.writer.epoch) is None
+    # Another stop means the run of its day.
+    assert sf.Job(str(tmp_path), "orders").stop().epoch == made.writer.epoch
 
 
 def test_a_run_that_takes_too_long_to_stop_is_busy(tmp_path: Path) -> None:

@@ -53,10 +53,21 @@ class StateflowRunTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Stores block, so they are left to threads."""
+        from msgspec import to_builtins
+
+        from stateflow.driver.standing import Ended, Lost, Running
+
         attendance = await asyncio.to_thread(self._attend)
-        while await asyncio.to_thread(self._running, attendance):
+        while isinstance(stands := await asyncio.to_thread(attendance.look), Running):
             await asyncio.sleep(self.interval)
-        told = {"above": self.fields["above"], "reattached": self.fields["reattached"]}
+        told = {
+            "above": self.fields["above"],
+            "reattached": self.fields["reattached"],
+            "folder": self.fields["folder"],
+            "given_up": stands.reason if isinstance(stands, Lost) else "",
+            "outcome": to_builtins(stands.outcome) if isinstance(stands, Ended) else None,
+            "counter": attendance.counter,
+        }
         yield TriggerEvent(told)  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
@@ -80,15 +91,9 @@ class StateflowRunTrigger(BaseTrigger):
             hook.job(of["job"]), errand, _Known(of["folder"]), owner,
             patience=of["patience"], say=lambda line: self.log.info("%s", line),
         )  # fmt: skip
-        attendance.rejoin(of["above"], reattached=of["reattached"])
+        attendance.rejoin(of["above"], reattached=of["reattached"], name=of["folder"])
         self._attendance = attendance
         return attendance
-
-    @staticmethod
-    def _running(attendance: Attendance) -> bool:
-        from stateflow.driver.standing import Running
-
-        return isinstance(attendance.look(), Running)
 
 
 class _Known:

@@ -32,6 +32,10 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 INPUT_DRAINED = "the input was drained"
 BOUND_REACHED = "the bound was reached"
 JOB_DRAINED = "the job was drained"
+INTERRUPTED = "a stop was requested"
+"""Of the process itself, by a signal: no request in the store stands behind it, and its host may be shutting down."""
+KILLED = "its task was killed"
+"""The reason of a stop request that a retry need not heed: it starts another driver."""
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

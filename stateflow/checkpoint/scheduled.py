@@ -32,6 +32,10 @@ class ScheduledRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ended: RunOutcome | None = None
     """How the try that ended well has ended; None until there is one."""
     ended_at: Micros | None = None
+    ended_by: str = ""
+    """Which deed that was: a retry of it has nothing left to do, whoever cleared the task has."""
+    recalled: bool = False
+    """Its task was killed before the driver had claimed the job: it ends as soon as it has."""
 
 
 def begin(
@@ -52,18 +56,30 @@ def find(store: Store, layout: JobLayout, dag_run: str, task: str) -> ScheduledR
 
 
 def finish(
-    store: Store, layout: JobLayout, mark: ScheduledRun, outcome: RunOutcome, clock: Callable[[], int]
+    store: Store,
+    layout: JobLayout,
+    mark: ScheduledRun,
+    outcome: RunOutcome,
+    deed: str,
+    clock: Callable[[], int],
 ) -> None:
     """Notes that the task has ended well."""
-    ended = msgspec.structs.replace(mark, ended=outcome, ended_at=clock())
+    ended = msgspec.structs.replace(mark, ended=outcome, ended_at=clock(), ended_by=deed)
     store.put(layout.scheduled(mark.dag_run, mark.task), encode(ended))
 
 
 def reopen(store: Store, layout: JobLayout, mark: ScheduledRun) -> ScheduledRun:
     """The same beginning, not ended: the task is run again on purpose."""
-    anew = msgspec.structs.replace(mark, ended=None, ended_at=None)
+    anew = msgspec.structs.replace(mark, ended=None, ended_at=None, ended_by="")
     store.put(layout.scheduled(mark.dag_run, mark.task), encode(anew))
     return anew
+
+
+def recall(store: Store, layout: JobLayout, dag_run: str, task: str, *, recalled: bool = True) -> None:
+    """Tells a driver that nobody has seen claim the job to end when it does; the next launch takes that back."""
+    mark = find(store, layout, dag_run, task)
+    if mark is not None and mark.recalled != recalled:
+        store.put(layout.scheduled(dag_run, task), encode(msgspec.structs.replace(mark, recalled=recalled)))
 
 
 def sweep(store: Store, layout: JobLayout) -> int:

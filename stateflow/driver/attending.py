@@ -8,7 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import (
+    INTERRUPTED,
+    KILLED,
     Heartbeat,
     RunOutcome,
     StopRequest,
@@ -16,6 +19,7 @@ from stateflow.checkpoint.control import (
     read_progress,
     request_stop,
     same_owner,
+    stop_requested,
     watch,
 )
 from stateflow.checkpoint.log import read_epochs
@@ -23,18 +27,18 @@ from stateflow.checkpoint.records import Owner
 from stateflow.driver.errand import Errand
 from stateflow.driver.keeping import Sight
 from stateflow.driver.standing import Ended, Lost, Running, Seen, Standing, standing
-from stateflow.errors import BusyError, StateflowError, UnavailableError, error_of
+from stateflow.errors import BusyError, FencedError, StateflowError, UnavailableError, error_of
 
 if TYPE_CHECKING:
     from stateflow.job import Job
 
 OnLive = Literal["refuse", "wait", "takeover"]
-KILLED = "its task was killed"
-"""The reason of a stop request that a retry need not heed: it starts another driver."""
 GRACE = 120.0
 """Seconds that a driver gets to end its batch when its task was killed."""
 STORE_PATIENCE = 300.0
 """Seconds for which a store may be out of reach before whoever follows a run gives up."""
+LOOK_AGAIN = 5.0
+"""Seconds after which a run that is known is looked for anew: a newer one of the same task may have taken over from it."""
 
 
 class Driver(Protocol):
@@ -42,6 +46,11 @@ class Driver(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def above(self) -> int:
+        """The newest epoch of its job when it was started: its own run's is higher."""
+        ...
+
     def look(self) -> Sight: ...
     def output(self) -> list[str]: ...
     def last_words(self) -> list[str]: ...
@@ -56,7 +65,7 @@ class Launcher(Protocol):
         ...
 
     def launch(self, errand: Errand) -> Driver | None:
-        """Starts one; None when it is followed by its heartbeat alone."""
+        """Starts one, which remembers `errand.above`; None when it is followed by its heartbeat alone."""
         ...
 
 
@@ -91,17 +100,27 @@ class Attendance:
         self._told = 0
         self._beat: Heartbeat | None = None
         self._unreachable: float | None = None
+        self._searched = -LOOK_AGAIN
+        self._given_up = ""
+        self._seen_end: RunOutcome | None = None
+
+    @property
+    def counter(self) -> tuple[int, int] | None:
+        """The newest heartbeat that was seen, as epoch and count."""
+        return self._counter
 
     def begin(self) -> None:
         """Finds this task's own driver or starts one."""
         store, layout = self.job.store, self.job.layout
+        self.driver = self.epoch = self._beat = self._counter = None
+        self._given_up, self._seen_end = "", None
         found = self.launcher.find(self.errand)
         newest, beat = self._newest()
         mine = beat is not None and not beat.ended and same_owner(beat.owner, self.owner)
         self._changed = self._monotonic()
         if found is not None and found.look().running:
             self.driver, self.reattached = found, True
-            self.above = newest - 1 if mine else newest
+            self.above = found.above
             self.say(
                 f"{self.job.name}: the driver of an earlier try still runs ({found.name}): going on with it"
             )
@@ -128,11 +147,42 @@ class Attendance:
         self.reattached = False
         self._launch()
 
-    def rejoin(self, above: int, *, reattached: bool) -> None:
-        """Takes up what `begin` of another process has begun."""
-        self.driver = self.launcher.find(self.errand)
+    def rejoin(
+        self,
+        above: int,
+        *,
+        reattached: bool,
+        name: str,
+        given_up: str = "",
+        outcome: RunOutcome | None = None,
+        counter: tuple[int, int] | None = None,
+    ) -> None:
+        """Takes up what `begin` of another process has begun: the driver of that name, or its heartbeat alone.
+
+        `given_up` is why that process took the driver for lost, `outcome` how it saw the run end, and `counter` the last
+        sign that it saw of it.
+        """
+        found = self.launcher.find(self.errand)
+        # Whatever else this task has started on this host belongs to another try.
+        self.driver = found if found is not None and found.name == name else None
         self.above, self.reattached = above, reattached
+        self._given_up, self._seen_end, self._counter = given_up, outcome, counter
         self._changed = self._monotonic()
+
+    def settled(self, interval: float = 0.5) -> Standing:
+        """Where a rejoined run stands. One that was given up elsewhere is lost here, too, unless there is a new sign of it."""
+        before = self._counter
+        if self._seen_end is not None:
+            return Ended(self._seen_end, before[0] if before else None)
+        stands = self.look()
+        while self._given_up and isinstance(stands, Running) and self._counter == before:
+            if self.driver is None or not self.driver.look().running:
+                return Lost(self._given_up, stands.epoch)
+            if before is None:
+                return stands  # a process that can be seen from here, and still starts
+            self._sleep(interval)
+            stands = self.look()
+        return stands
 
     def look(self) -> Standing:
         """Where the run stands; tells what is new."""
@@ -163,13 +213,20 @@ class Attendance:
     def again(self, stands: Ended | Lost) -> bool:
         """Whether a run that is over gives way to another one of this very try, which is begun then."""
         if isinstance(stands, Ended):
-            if self.reattached and not stands.outcome.exit_code and KILLED in stands.outcome.stopped:
+            code = stands.outcome.exit_code
+            if (not code and KILLED in stands.outcome.stopped) or (code == 1 and self._recalled(stands)):
                 self.say(
                     f"{self.job.name}: the earlier driver has stopped as its task's end demanded; starting anew"
                 )
                 self.begin()
                 return True
-            if stands.outcome.exit_code == BusyError.exit_code and self.on_live == "wait":
+            if code == FencedError.exit_code and self._has_sibling():
+                self.say(
+                    f"{self.job.name}: another driver of this very task has taken over; going on with that one"
+                )
+                self.begin()
+                return True
+            if code == BusyError.exit_code and self.on_live == "wait":
                 self.say(f"{stands.outcome.error}; waiting for its end")
                 self._wait_for_other()
                 self.begin()
@@ -185,9 +242,16 @@ class Attendance:
                 f"the driver of job {self.job.name!r} is lost ({stands.reason}): what it has decided stands, and the next try "
                 "goes on from there"
             )
+        if self.driver is not None and self.driver.look().running:
+            self.driver.stop(0)  # its run is over; something keeps the process from ending
         outcome = stands.outcome
         if outcome.exit_code:
             raise error_of(outcome.exit_code, outcome.error)
+        if outcome.stopped == INTERRUPTED:
+            raise StateflowError(
+                f"the driver of job {self.job.name!r} was told to end by its host before its input was used up: the next try "
+                "goes on from there"
+            )
         return outcome
 
     def stop(self, reason: str = KILLED, grace: float = GRACE) -> None:
@@ -195,19 +259,47 @@ class Attendance:
 
         Returns at once: a scheduler gives its tasks seconds.
         """
-        beat = self._heartbeat()
-        if beat is not None and not beat.ended:
-            request = StopRequest(epoch=beat.epoch, by=self.owner, reason=reason, at=self._clock())
-            request_stop(self.job.store, self.job.layout, request)
-        if self.driver is not None:
-            # Before it has claimed the job there is nothing to end in good order.
-            self.driver.stop(grace if beat is not None else 0.0)
+        beat = self._beat
+        try:
+            beat = self._heartbeat()
+            if beat is None:
+                # Wherever it is, it is told as soon as it claims the job; unless it just has.
+                scheduled.recall(self.job.store, self.job.layout, self.errand.dag_run, self.errand.task)
+                beat = self._heartbeat()
+            if beat is not None and not beat.ended:
+                request = StopRequest(epoch=beat.epoch, by=self.owner, reason=reason, at=self._clock())
+                request_stop(self.job.store, self.job.layout, request)
+        finally:
+            # A signal can come while one is being launched.
+            driver = self.driver or self.launcher.find(self.errand)
+            if driver is not None:
+                # Before it has claimed the job there is nothing to end in good order.
+                driver.stop(grace if beat is not None else 0.0)
+
+    def _recalled(self, stands: Ended) -> bool:
+        """Whether an earlier try's end had asked for this one: the driver overstayed its grace, and was killed."""
+        if not self.reattached or stands.epoch is None:
+            return False
+        asked = stop_requested(self.job.store, self.job.layout, stands.epoch)
+        return asked is not None and asked.reason == KILLED
+
+    def _has_sibling(self) -> bool:
+        """Whether the run that fenced this one is of the same task: a driver that an earlier try had sent."""
+        newest, beat = self._newest()
+        return (
+            beat is not None and not beat.ended and same_owner(beat.owner, self.owner) and newest > self.above
+        )
 
     def _launch(self) -> None:
+        scheduled.recall(
+            self.job.store, self.job.layout, self.errand.dag_run, self.errand.task, recalled=False
+        )
         previous = self.launcher.find(self.errand)
         if previous is not None and previous.look().running:
             previous.stop(0)
-        errand = replace(self.errand, takeover=True) if self.on_live == "takeover" else self.errand
+        errand = replace(
+            self.errand, takeover=self.errand.takeover or self.on_live == "takeover", above=self.above
+        )
         self.driver = self.launcher.launch(errand)
         self._changed = self._monotonic()
 
@@ -229,7 +321,8 @@ class Attendance:
         """The heartbeat; the last one known while the store cannot be reached, which is no sign of death."""
         now = self._monotonic()
         try:
-            self._beat = self._heartbeat()
+            # The next run of the job clears the last one's away; what it had said stands.
+            self._beat = self._heartbeat() or self._beat
             if self.driver is None and self._beat is not None:
                 self._progress(self._beat.epoch)
         except UnavailableError as error:
@@ -245,8 +338,12 @@ class Attendance:
 
     def _heartbeat(self) -> Heartbeat | None:
         """Of this run: the newest of its owner's above the epochs that were there before it."""
-        if self.epoch is not None and self.epoch > self.above:
-            return read_heartbeat(self.job.store, self.job.layout, self.epoch)
+        now = self._monotonic()
+        if self.epoch is not None and self.epoch > self.above and now - self._searched < LOOK_AGAIN:
+            known = read_heartbeat(self.job.store, self.job.layout, self.epoch)
+            if known is not None and not known.ended:
+                return known
+        self._searched = now
         epochs = sorted(read_epochs(self.job.store, self.job.layout), reverse=True)
         for epoch in epochs:
             if epoch <= self.above:

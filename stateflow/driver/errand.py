@@ -27,6 +27,8 @@ class Errand:
     allow_non_restored_state: bool = False
     final: bool = False
     note: str = ""
+    above: int = 0
+    """Epochs up to this one were there before it was sent."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for the driver: the root and its credentials, which never appear on a command line."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -43,6 +44,11 @@ class KeptDriver:
         """For people: where to look."""
         return str(self.folder)
 
+    @property
+    def above(self) -> int:
+        """The newest epoch of its job when it was started."""
+        return int((warden.read(self.folder / "command.json") or {}).get("above", 0))
+
     def look(self) -> Sight:
         """Whether it runs, and how it ended."""
         for last in (False, True):
@@ -57,6 +63,12 @@ class KeptDriver:
     def stop(self, grace: float) -> None:
         """Ends it by SIGKILL unless it has ended by itself in so many seconds: a kill loses nothing."""
         warden.write(self.folder / "stop", {"grace": grace})
+        if not grace and not _alive(warden.read(self.folder / "warden")):
+            # Nobody reads that any more. The driver leads a process group of its own.
+            driver = warden.read(self.folder / "driver")
+            if driver is not None and _alive(driver):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(int(driver["pid"]), signal.SIGKILL)
 
     def output(self) -> list[str]:
         """Whole lines that it has written since this was last asked."""
@@ -91,12 +103,14 @@ class DriverFolder:
         found = sorted(self._folder.glob("*/command.json"))
         return KeptDriver(found[-1].parent) if found else None
 
-    def start(self, argv: Sequence[str], environment: Mapping[str, str], cwd: Path) -> KeptDriver:
+    def start(
+        self, argv: Sequence[str], environment: Mapping[str, str], cwd: Path, *, above: int = 0
+    ) -> KeptDriver:
         """Starts a command. A folder is never used twice: an earlier driver's warden may still write to its own."""
         self._sweep(time.time())
         folder = self._folder / f"{time.time_ns():020d}"
         folder.mkdir(parents=True, mode=0o700)
-        warden.write(folder / "command.json", {"argv": list(argv), "cwd": str(cwd)})
+        warden.write(folder / "command.json", {"argv": list(argv), "cwd": str(cwd), "above": above})
         # By its path and isolated: importing the package takes a part of a second, and a driver's PYTHONPATH is not ours.
         command = [sys.executable, "-I", warden.__file__, str(folder)]
         keeper = subprocess.Popen(

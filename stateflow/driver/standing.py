@@ -59,19 +59,22 @@ def standing(seen: Seen, patience: float, last_words: Sequence[str] = ()) -> Sta
     epoch = beat.epoch if beat else None
     if seen.process is not None:
         if seen.process.running:
-            if beat is not None and not beat.ended and seen.silent_for > HUNG * patience:
+            if beat is None or seen.silent_for <= HUNG * patience:
+                return Running(epoch)
+            if not beat.ended:
                 return Lost(
                     f"its process lives, but its heart stood still for {seen.silent_for:.0f} s", epoch
                 )
-            return Running(epoch)
+            # The run is over, and something keeps its process from ending.
+            return Ended(_last(beat), epoch)
         code = seen.process.exit_code
-        if code is not None:
-            return Ended(_outcome(code, beat, last_words), epoch)
+        if code is not None and (outcome := _outcome(code, beat, last_words)) is not None:
+            return Ended(outcome, epoch)
     if beat is not None and beat.ended:
-        return Ended(beat.outcome or RunOutcome(exit_code=1, error="the run ended without saying how"), epoch)
+        return Ended(_last(beat), epoch)
     if beat is None:
         if seen.process is not None:
-            return Lost("the driver vanished before it had claimed the job")
+            return Lost("the driver was gone before it had claimed the job")
         if seen.silent_for > START_PATIENCE:
             return Lost(f"no heartbeat came within {seen.silent_for:.0f} s")
         return Running()
@@ -80,7 +83,12 @@ def standing(seen: Seen, patience: float, last_words: Sequence[str] = ()) -> Sta
     return Running(epoch)
 
 
-def _outcome(code: int, beat: Heartbeat | None, last_words: Sequence[str]) -> RunOutcome:
+def _last(beat: Heartbeat) -> RunOutcome:
+    return beat.outcome or RunOutcome(exit_code=1, error="the run ended without saying how")
+
+
+def _outcome(code: int, beat: Heartbeat | None, last_words: Sequence[str]) -> RunOutcome | None:
+    """None when the process says that all is well and the run itself has not said so (yet): then it is not known."""
     told = beat.outcome if beat is not None and beat.ended else None
     if told is not None and told.exit_code == code:
         return told
@@ -90,7 +98,7 @@ def _outcome(code: int, beat: Heartbeat | None, last_words: Sequence[str]) -> Ru
     if told is not None and told.exit_code:
         return told
     if code == 0:
-        return RunOutcome(stopped="ended")
+        return None
     return RunOutcome(
         exit_code=code, error=_sentence(last_words) or f"the driver ended with exit code {code}"
     )

@@ -125,7 +125,8 @@ class BatchLoop:
     def drain(self) -> None:
         """Raises the watermark to its end, so that every event-time timer fires; the job is over then."""
         self.draining = True
-        self.input_free()
+        if self.writer.parent is None or not self.writer.parent.final:
+            self.input_free()
         for _ in range(MOST_INPUT_FREE):
             if not self.due():
                 return

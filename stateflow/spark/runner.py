@@ -25,9 +25,11 @@ from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.control import (
     BOUND_REACHED,
     INPUT_DRAINED,
+    INTERRUPTED,
     JOB_DRAINED,
     RunOutcome,
     refuse_while_live,
+    same_owner,
 )
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
@@ -155,17 +157,25 @@ class _Run:
         log = read_log(self.store, self.layout)
         newest = log.decided if log.decided is not None and log.decided.carries_state else log.head
         check_flow(self.flow, newest, allow_non_restored_state=self.request.allow_non_restored_state)
-        self._refuse_drained(newest)
+        self._refuse_drained(newest, pending=bool(log.pending))
         if not self.request.takeover:
             self._refuse_while_live()
 
-    def _refuse_drained(self, record: Record | None) -> None:
-        if record is not None and record.final:
+    def _refuse_drained(self, record: Record | None, *, pending: bool = False) -> None:
+        if record is not None and record.final and not self._finishes(record, pending=pending):
             raise IncompatibleError(
                 f"job {self.job!r} was drained at checkpoint {record.slot}: its watermark stands at the end of time, so all "
                 f"new rows would be late; restore an earlier checkpoint, or `stateflow restore {self.job} ... --from latest "
                 "--reset-watermark`"
             )
+
+    def _finishes(self, record: Record, *, pending: bool) -> bool:
+        """Whether this run is to do what is left of a drain that was cut off, or what its own earlier try has done."""
+        if not self.request.drain:
+            return False
+        shards = (s for o in record.operators.values() for subtask in o.shards for s in subtask)
+        unfired = any(s.next_event_timer is not None for s in shards)
+        return pending or unfired or same_owner(record.owner, self.owner)
 
     def _refuse_while_live(self) -> None:
         self._known_epoch = self._newest_epoch()
@@ -239,12 +249,19 @@ class _Run:
             check_flow(
                 self.flow, writer.parent, allow_non_restored_state=self.request.allow_non_restored_state
             )
-            self._refuse_drained(writer.parent)
+            # What was pending is carried out by now, so that this can be all there was to do.
+            drained = writer.parent is not None and writer.parent.final and self.request.drain
+            if not drained:
+                self._refuse_drained(writer.parent)
             outline.check(writer.parent)
             self._rescale(writer)
             loop = self._loop(spark, inputs, sinks, carried, writer, scratch)
             with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
-                stopped = self._batches(spark, inputs, loop, writer, scratch, heart.found_nothing)
+                stopped = (
+                    JOB_DRAINED
+                    if drained
+                    else self._batches(spark, inputs, loop, writer, scratch, heart.found_nothing)
+                )
             if heart.drain or (self.request.drain and not self.stop.is_set()):
                 loop.drain()
                 stopped = JOB_DRAINED
@@ -374,7 +391,7 @@ class _Run:
             stopped = INPUT_DRAINED
             self._await(loop, self._query(inputs, loop, self._trigger()), idle)
         if self.stop.is_set():
-            return "a stop was requested"
+            return INTERRUPTED
         for _ in range(MOST_INPUT_FREE):
             if not loop.due() or self.stop.is_set():
                 break

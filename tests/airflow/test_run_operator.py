@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -112,6 +113,21 @@ def context(task: FakeTask | None = None, **more: Any) -> Any:
     }
 
 
+def cleared(run_id: str = FakeTask.run_id) -> Any:
+    """Of a task that somebody has cleared: Airflow gives it as many tries again."""
+    return context(FakeTask(run_id=run_id, max_tries=1))
+
+
+def fired(fields: dict[str, Any]) -> dict[str, Any]:
+    """What a trigger of these fields says."""
+
+    async def first() -> Any:
+        async for event in StateflowRunTrigger(**{**fields, "interval": 0.01}).run():
+            return event.payload
+
+    return asyncio.run(first())  # type: ignore[no-any-return]
+
+
 def test_a_run_tells_what_it_came_to(method: Method) -> None:
     task = FakeTask()
     told = operator(method).execute(context(task))
@@ -187,12 +203,30 @@ def test_a_retry_of_a_failed_run_just_goes_on(method: Method) -> None:
 
 def test_a_cleared_run_goes_on_by_default(method: Method) -> None:
     first = operator(method).execute(context())["checkpoint"]
-    assert operator(method).execute(context())["checkpoint"] > first
+    assert operator(method).execute(cleared())["checkpoint"] > first
+
+
+def test_a_retry_of_a_run_that_ended_well_tells_of_it_and_does_nothing(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Died(BaseException):
+        pass
+
+    def died(*_: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as dying:
+        dying.setattr(StateflowRunOperator, "_told", died)
+        with pytest.raises(Died):
+            operator(method).execute(context())
+    for on_rerun in ("go_on", "skip", "rewind"):
+        assert operator(method, on_rerun=on_rerun).execute(context())["rows"] == 5
+    assert len(method.errands) == 1
 
 
 def test_a_cleared_run_can_be_skipped_and_tells_what_it_told_before(method: Method) -> None:
     first = operator(method, on_rerun="skip").execute(context())
-    again = operator(method, on_rerun="skip").execute(context())
+    again = operator(method, on_rerun="skip").execute(cleared())
     assert len(method.errands) == 1
     assert (again["checkpoint"], again["rows"]) == (first["checkpoint"], first["rows"])
     operator(method, on_rerun="skip").execute(context(FakeTask(run_id="scheduled__2026-01-02")))
@@ -214,7 +248,7 @@ def test_nothing_to_rewind_to_is_said_before_anything_is_touched(method: Method)
     with pytest.raises(
         AirflowFailException, match="had no checkpoint when orders_dag/scheduled__2026-01-01 began"
     ):
-        operator(method, on_rerun="rewind").execute(context())
+        operator(method, on_rerun="rewind").execute(cleared())
     assert len(method.errands) == 1
 
 
@@ -236,7 +270,7 @@ def test_a_rerun_that_rewinds_begins_where_its_dag_run_began(method: Method) -> 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
         patch.setattr("stateflow.job.Job.restore", restore)
-        operator(method, on_rerun="rewind").execute(context(two))
+        operator(method, on_rerun="rewind").execute(cleared(run_id="two"))
     assert [plan["origin"] for plan in plans] == ["checkpoint:3"]
     assert plans[0]["rewind_sinks"]
     assert plans[0]["applied"]
@@ -272,22 +306,65 @@ def test_a_deferred_run_is_followed_by_a_trigger_and_resumed(method: Method) -> 
     path, fields = trigger.serialize()
     assert path == "stateflow.airflow.run_trigger.StateflowRunTrigger"
     json.dumps(fields)
-    event = {"above": fields["above"], "reattached": fields["reattached"]}
-    assert operator(method, deferrable=True).resume(context(), event)["checkpoint"] == 2
+    assert operator(method, deferrable=True).resume(context(), fired(fields))["checkpoint"] == 2
 
 
 def test_the_trigger_fires_when_the_heart_has_beaten_for_the_last_time(method: Method) -> None:
-    import asyncio
-
     with pytest.raises(TaskDeferred) as left:
         operator(method, deferrable=True).execute(context())
     _, fields = left.value.trigger.serialize()
+    told = fired(fields)
+    assert told.pop("outcome") == {"batches": 1, "rows": 5, "checkpoint": 2, "stopped": "from None"}
+    assert told == {"above": 0, "reattached": False, "folder": "", "given_up": "", "counter": (1, 9)}
+    json.dumps(told)
 
-    async def first() -> Any:
-        async for event in StateflowRunTrigger(**{**fields, "interval": 0.01}).run():
-            return event
 
-    assert asyncio.run(first()).payload == {"above": 0, "reattached": False}
+def test_a_run_whose_heartbeat_the_next_one_has_cleared_away_has_ended_as_the_trigger_saw(
+    method: Method,
+) -> None:
+    with pytest.raises(TaskDeferred) as left:
+        operator(method, deferrable=True).execute(context())
+    event = fired(left.value.trigger.serialize()[1])
+    store, layout = open_store(str(method.root)), JobLayout("orders")
+    store.delete([entry.path for entry in store.list(layout.control)])
+    assert operator(method, deferrable=True).resume(context(), event)["rows"] == 5
+
+
+class Gone(Method):
+    """Its driver claims the job, beats once, and is gone with its host."""
+
+    stale: Done | None = None
+
+    def find(self, errand: Errand) -> Any:
+        return self.stale
+
+    def launch(self, errand: Errand) -> Any:
+        self.errands.append(errand)
+        job = MadeJob(str(self.root), errand.job, run="gone")
+        job.batch()
+        owner = Owner("r", host="elsewhere", dag_run=errand.dag_run, task=errand.task)
+        beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner))
+
+
+def test_a_deferred_run_whose_driver_is_lost_fails_and_is_not_deferred_for_ever(method: Method) -> None:
+    gone = Gone(method.root)
+    with pytest.raises(TaskDeferred) as left:
+        operator(gone, deferrable=True).execute(context())
+    _, fields = left.value.trigger.serialize()
+    event = fired({**fields, "patience": 0.1})
+    assert "stood still" in event["given_up"]
+    with pytest.raises(AirflowException, match=r"is lost .*stood still"):
+        operator(gone, deferrable=True).resume(context(), event)
+
+
+def test_a_deferred_run_is_not_judged_by_what_another_try_left_where_it_is_resumed(method: Method) -> None:
+    gone = Gone(method.root)
+    with pytest.raises(TaskDeferred) as left:
+        operator(gone, deferrable=True).execute(context())
+    _, fields = left.value.trigger.serialize()
+    gone.stale = Done(0, name="an earlier try's")
+    with pytest.raises(AirflowException, match="is lost"):
+        operator(gone, deferrable=True).resume(context(), fired({**fields, "patience": 0.1}))
 
 
 @pytest.mark.parametrize(

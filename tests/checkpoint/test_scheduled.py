@@ -37,11 +37,23 @@ def test_tasks_and_dag_runs_are_told_apart(store: Store) -> None:
 def test_an_end_stands_until_the_run_is_opened_again(store: Store) -> None:
     mark = scheduled.begin(store, LAYOUT, "dag/1", "run", None, lambda: 1)
     outcome = RunOutcome(rows=5, checkpoint=9)
-    scheduled.finish(store, LAYOUT, mark, outcome, lambda: 2)
+    scheduled.finish(store, LAYOUT, mark, outcome, "run 1", lambda: 2)
     ended = scheduled.find(store, LAYOUT, "dag/1", "run")
     assert ended is not None
-    assert (ended.ended, ended.ended_at, ended.began_from) == (outcome, 2, None)
+    assert (ended.ended, ended.ended_at, ended.ended_by, ended.began_from) == (outcome, 2, "run 1", None)
     assert scheduled.reopen(store, LAYOUT, ended) == mark
+    assert scheduled.find(store, LAYOUT, "dag/1", "run") == mark
+
+
+def test_a_recall_stands_until_it_is_taken_back(store: Store) -> None:
+    scheduled.recall(store, LAYOUT, "dag/1", "run")  # of a task that has not begun: nobody would hear it
+    assert scheduled.find(store, LAYOUT, "dag/1", "run") is None
+    mark = scheduled.begin(store, LAYOUT, "dag/1", "run", 7, lambda: 1)
+    scheduled.recall(store, LAYOUT, "dag/1", "run")
+    recalled = scheduled.find(store, LAYOUT, "dag/1", "run")
+    assert recalled is not None
+    assert recalled.recalled
+    scheduled.recall(store, LAYOUT, "dag/1", "run", recalled=False)
     assert scheduled.find(store, LAYOUT, "dag/1", "run") == mark
 
 

@@ -10,7 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import (
+    INTERRUPTED,
+    KILLED,
     Heartbeat,
     RunOutcome,
     StopRequest,
@@ -19,11 +22,11 @@ from stateflow.checkpoint.control import (
     stop_requested,
 )
 from stateflow.checkpoint.records import Claim, Owner, encode
-from stateflow.driver.attending import KILLED, STORE_PATIENCE, Attendance, OnLive
+from stateflow.driver.attending import STORE_PATIENCE, Attendance, OnLive
 from stateflow.driver.errand import Errand
 from stateflow.driver.keeping import Sight
 from stateflow.driver.standing import Ended, Lost, Running
-from stateflow.errors import BusyError, IncompatibleError, StateflowError, UnavailableError
+from stateflow.errors import BusyError, FencedError, IncompatibleError, StateflowError, UnavailableError
 from stateflow.job import Job
 
 ME = Owner("me", dag_run="dag/1", task="run")
@@ -65,6 +68,7 @@ class FakeDriver:
     words: list[str] = field(default_factory=list)
     stopped: list[float] = field(default_factory=list)
     name: str = "here"
+    above: int = 0
 
     def look(self) -> Sight:
         return self.sight
@@ -92,7 +96,7 @@ class FakeLauncher:
         return self.found
 
     def launch(self, errand: Errand) -> FakeDriver:
-        driver = self.found = FakeDriver()
+        driver = self.found = FakeDriver(above=errand.above)
         self.launched.append((errand, driver))
         self.begins(driver)
         return driver
@@ -352,7 +356,7 @@ def test_a_second_process_takes_up_what_the_first_has_begun(scene: Scene) -> Non
     first = attendance(scene, launcher)
     first.begin()
     second = attendance(scene, launcher)
-    second.rejoin(first.above, reattached=first.reattached)
+    second.rejoin(first.above, reattached=first.reattached, name="here")
     assert second.look() == Running(1)
     scene.beats(1, ME, ended=True, outcome=WELL)
     launcher.launched[0][1].sight = Sight(False, 0)
@@ -376,3 +380,224 @@ def test_a_request_to_stop_of_yesterday_is_not_heeded(scene: Scene) -> None:
     one.begin()
     assert one.look() == Running(2)
     assert stop_requested(scene.job.store, scene.job.layout, 2) is None
+
+
+def ends(scene: Scene, driver: FakeDriver, epoch: int, outcome: RunOutcome) -> None:
+    """The run says how it ended, and then its process ends."""
+    scene.beats(epoch, ME, ended=True, outcome=outcome)
+    driver.sight = Sight(False, outcome.exit_code)
+
+
+def well_in(scene: Scene, epoch: int) -> Callable[[FakeDriver], None]:
+    """What a driver does that claims this epoch and ends well."""
+
+    def begins(driver: FakeDriver) -> None:
+        scene.happens = lambda: None
+        scene.claims(epoch, ME)
+        ends(scene, driver, epoch, WELL)
+
+    return begins
+
+
+def test_a_driver_that_still_winds_down_after_its_stop_is_no_success(scene: Scene) -> None:
+    scene.claims(1, ME)
+    scene.beats(1, ME, ended=True, outcome=RunOutcome(batches=1, stopped=KILLED))
+    old = FakeDriver()
+    scene.happens = lambda: setattr(old, "sight", Sight(False, 0))
+    launcher = FakeLauncher(found=old, begins=well_in(scene, 2))
+    assert attendance(scene, launcher).run() == WELL
+    assert len(launcher.launched) == 1
+
+
+def test_a_driver_that_starts_is_not_judged_by_the_heart_of_one_that_is_dead(scene: Scene) -> None:
+    scene.claims(1, ME)  # killed without a last word
+    second = FakeDriver(above=1)
+    claimed: list[int] = []
+
+    def happens() -> None:
+        if scene.now >= 200:
+            ends(scene, second, 2, WELL)
+        elif claimed:
+            scene.beats(2, ME)
+        elif scene.now >= 100:
+            claimed.append(2)
+            scene.claims(2, ME)
+
+    scene.happens = happens
+    assert attendance(scene, FakeLauncher(found=second)).run(interval=2) == WELL
+    assert second.stopped == []
+
+
+def test_a_stop_for_another_try_of_the_task_is_no_success_either(scene: Scene) -> None:
+    launched: list[FakeDriver] = []
+
+    def begins(driver: FakeDriver) -> None:
+        launched.append(driver)
+        if len(launched) == 2:
+            well_in(scene, 2)(driver)
+            return
+        scene.claims(1, ME)
+        scene.happens = lambda: ends(scene, driver, 1, RunOutcome(stopped=KILLED))
+
+    assert attendance(scene, FakeLauncher(begins=begins)).run() == WELL
+    assert len(launched) == 2
+
+
+def test_a_run_that_its_host_has_ended_is_tried_again(scene: Scene) -> None:
+    def begins(driver: FakeDriver) -> None:
+        scene.claims(1, ME)
+        scene.happens = lambda: ends(scene, driver, 1, RunOutcome(batches=1, stopped=INTERRUPTED))
+
+    with pytest.raises(StateflowError, match="told to end by its host"):
+        attendance(scene, FakeLauncher(begins=begins)).run()
+
+
+def test_a_process_that_does_not_end_after_its_run_is_ended(scene: Scene) -> None:
+    def begins(driver: FakeDriver) -> None:
+        scene.claims(1, ME)
+        scene.beats(1, ME, ended=True, outcome=WELL)
+
+    launcher = FakeLauncher(begins=begins)
+    assert attendance(scene, launcher).run(interval=5) == WELL
+    assert launcher.launched[0][1].stopped == [0]
+
+
+def test_a_driver_that_was_killed_at_the_end_of_its_grace_is_followed_by_another(scene: Scene) -> None:
+    scene.claims(1, ME)
+    old = FakeDriver()
+    request_stop(scene.job.store, scene.job.layout, StopRequest(epoch=1, by=ME, reason=KILLED))
+    scene.happens = lambda: setattr(old, "sight", Sight(False, -9))
+    launcher = FakeLauncher(found=old, begins=well_in(scene, 2))
+    assert attendance(scene, launcher).run() == WELL
+
+
+def test_a_driver_fenced_by_another_of_its_task_gives_way_to_that_one(scene: Scene) -> None:
+    fenced = RunOutcome(exit_code=FencedError.exit_code, error="taken over")
+
+    def begins(driver: FakeDriver) -> None:
+        scene.claims(1, ME)
+        scene.claims(2, ME)  # a slow driver of an earlier try
+        ends(scene, driver, 1, fenced)
+        beats = iter([lambda: scene.beats(2, ME)] * 4)
+        scene.happens = lambda: next(beats, lambda: scene.beats(2, ME, ended=True, outcome=WELL))()
+
+    launcher = FakeLauncher(begins=begins)
+    assert attendance(scene, launcher).run() == WELL
+    assert len(launcher.launched) == 1
+
+
+def test_a_driver_that_another_job_s_owner_has_fenced_is_not_tried_again(scene: Scene) -> None:
+    def begins(driver: FakeDriver) -> None:
+        scene.claims(1, ME)
+        scene.claims(2, OTHER)
+        ends(scene, driver, 1, RunOutcome(exit_code=FencedError.exit_code, error="taken over"))
+
+    with pytest.raises(FencedError):
+        attendance(scene, FakeLauncher(begins=begins)).run()
+
+
+def test_a_driver_is_stopped_even_when_the_store_is_away(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launcher = FakeLauncher(begins=lambda driver: scene.claims(1, ME))
+    one = attendance(scene, launcher)
+    one.begin()
+    one.look()
+
+    def away(*_: object) -> None:
+        raise UnavailableError("the store does not answer")
+
+    monkeypatch.setattr("stateflow.driver.attending.read_heartbeat", away)
+    with pytest.raises(UnavailableError):
+        one.stop(grace=5)
+    assert launcher.launched[0][1].stopped == [5]
+
+
+def test_a_driver_that_is_just_being_launched_is_stopped(scene: Scene) -> None:
+    class Killed(BaseException):
+        pass
+
+    class Interrupted(FakeLauncher):
+        def launch(self, errand: Errand) -> FakeDriver:
+            super().launch(errand)
+            one.stop(grace=5)  # as a signal's handler does
+            raise Killed
+
+    launcher = Interrupted()
+    one = attendance(scene, launcher)
+    with pytest.raises(Killed):
+        one.begin()
+    assert launcher.launched[0][1].stopped == [0]
+
+
+def marked(scene: Scene) -> scheduled.ScheduledRun:
+    job = scene.job
+    scheduled.begin(job.store, job.layout, ME.dag_run, ME.task, None, lambda: 1)
+    found = scheduled.find(job.store, job.layout, ME.dag_run, ME.task)
+    assert found is not None
+    return found
+
+
+def test_a_driver_that_nobody_has_seen_is_recalled_until_the_next_is_launched(scene: Scene) -> None:
+    class Elsewhere(FakeLauncher):
+        def find(self, errand: Errand) -> None:
+            return None
+
+    marked(scene)
+    attendance(scene, Elsewhere()).stop()
+    assert marked(scene).recalled
+    attendance(scene, Elsewhere()).begin()
+    assert not marked(scene).recalled
+
+
+def test_another_process_judges_by_the_driver_that_it_was_told_of_alone(scene: Scene) -> None:
+    earlier = FakeDriver(sight=Sight(False, 0), name="an earlier try's")
+    launcher = FakeLauncher(found=earlier)
+    scene.claims(1, ME)
+    for name, stands in (("", Running(1)), ("somebody's", Running(1))):
+        one = attendance(scene, launcher)
+        one.rejoin(0, reattached=False, name=name)
+        assert one.look() == stands
+
+
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_run_that_was_given_up_elsewhere_is_lost_unless_there_is_a_new_sign_of_it(
+    scene: Scene, *, claimed: bool
+) -> None:
+    if claimed:
+        scene.claims(1, ME)
+    seen = (1, scene.counter) if claimed else None
+
+    def again() -> Attendance:
+        one = attendance(scene, FakeLauncher())
+        one.rejoin(0, reattached=False, name="", given_up="it stood still", counter=seen)
+        return one
+
+    assert again().settled() == Lost("it stood still", 1 if claimed else None)
+    if not claimed:
+        scene.claims(1, ME)
+    scene.beats(1, ME)
+    assert again().settled() == Running(1)
+    scene.beats(1, ME, ended=True, outcome=WELL)
+    assert again().settled() == Ended(WELL, 1)
+
+
+def test_a_process_that_can_be_seen_is_given_up_only_after_more_patience(scene: Scene) -> None:
+    scene.claims(1, ME)
+    hung = FakeDriver()
+    one = attendance(scene, FakeLauncher(found=hung))
+    one.rejoin(0, reattached=False, name="here", given_up="it stood still", counter=(1, scene.counter))
+    assert isinstance(one.settled(), Lost)
+    assert scene.now > one.patience
+
+
+def test_a_last_word_that_was_heard_stands_when_the_next_run_has_cleared_it_away(scene: Scene) -> None:
+    scene.claims(1, ME)
+    driver = FakeDriver()
+    one = attendance(scene, FakeLauncher(found=driver))
+    one.begin()
+    scene.beats(1, ME, ended=True, outcome=WELL)
+    assert one.look() == Running(1)
+    scene.job.store.delete([entry.path for entry in scene.job.store.list(scene.job.layout.control)])
+    driver.sight = Sight(False, 0)
+    assert one.look() == Ended(WELL, 1)

@@ -159,3 +159,20 @@ def test_two_tasks_do_not_see_each_others_drivers(drivers: DriverFolder, tmp_pat
     assert DriverFolder("orders", "dag/run", "other", tmp_path / "cache").newest() is None
     assert DriverFolder("orders", "dag/other", "task", tmp_path / "cache").newest() is None
     until(lambda: driver.look().exit_code is not None)
+
+
+def test_a_driver_whose_warden_was_killed_can_still_be_ended(drivers: DriverFolder, tmp_path: Path) -> None:
+    driver = drivers.start(python("import time; time.sleep(600)"), {}, tmp_path)
+    until(lambda: (driver.folder / "driver").exists())
+    os.kill(pid_of(driver, "warden"), signal.SIGKILL)
+    until(lambda: warden.started(pid_of(driver, "warden")) == "")
+    assert driver.look().running
+    driver.stop(0)
+    until(lambda: not driver.look().running)
+
+
+def test_a_driver_remembers_the_epochs_before_it(drivers: DriverFolder, tmp_path: Path) -> None:
+    assert drivers.start(python(""), {}, tmp_path, above=7).above == 7
+    found = drivers.newest()
+    assert found is not None
+    assert found.above == 7

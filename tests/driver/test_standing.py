@@ -36,8 +36,15 @@ def test_a_process_whose_heart_stands_still_is_given_up_later_than_one_that_cann
     assert isinstance(judged(None, beat(), 11), Lost)
 
 
-def test_a_last_beat_is_no_standing_heart_while_the_process_winds_down() -> None:
-    assert judged(ALIVE, beat(ended=True, outcome=WELL), 10 * HUNG + 1) == Running(3)
+def test_a_process_may_wind_down_after_its_last_beat_but_not_for_ever() -> None:
+    assert judged(ALIVE, beat(ended=True, outcome=WELL), 10 * HUNG) == Running(3)
+    assert judged(ALIVE, beat(ended=True, outcome=WELL), 10 * HUNG + 1) == Ended(WELL, 3)
+
+
+def test_a_process_that_ends_well_without_its_runs_last_word_has_not_ended_well() -> None:
+    assert judged(GONE, beat(), 9) == Running(3)
+    assert isinstance(judged(GONE, beat(), 11), Lost)
+    assert isinstance(judged(GONE, None), Lost)
 
 
 def test_the_runs_own_words_are_taken_when_the_process_agrees() -> None:

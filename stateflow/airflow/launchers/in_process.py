@@ -51,6 +51,7 @@ class _Thread(threading.Thread):
     def __init__(self, errand: Errand, master: str | None, conf: dict[str, str]) -> None:
         super().__init__(name=f"stateflow {errand.job}", daemon=True)
         self._errand, self._master, self._conf = errand, master, conf
+        self.above = errand.above
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._stop_run = threading.Event()
         self._code: int | None = None

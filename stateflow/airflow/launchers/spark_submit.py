@@ -72,7 +72,9 @@ class _Submitting:
         if cluster:
             argv = _for_cluster(argv, errand)
         folder = DriverFolder(errand.job, errand.dag_run, errand.task)
-        return folder.start(argv, {**self._environment(), **errand.environment}, Path.cwd())
+        return folder.start(
+            argv, {**self._environment(), **errand.environment}, Path.cwd(), above=errand.above
+        )
 
     def _conf(self, errand: Errand) -> dict[str, str]:
         """Settings that come too late in the driver: the JVM is there before Python is."""

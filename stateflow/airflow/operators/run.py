@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -131,6 +130,9 @@ class StateflowRunOperator(StateflowOperator):
             head = job.log().head if job.exists else None
             slot = head.slot if head else None
             mark = scheduled.begin(job.store, job.layout, owner.dag_run, owner.task, slot, job.clock)
+            if mark.ended is not None and mark.ended_by == owner.run:
+                self.log.info("%s has ended well in an earlier try of this task", owner.dag_run)
+                return self._told(context, job, mark.ended)
             if mark.ended is not None:
                 choice = self.given("on_rerun")
                 if choice == "skip":
@@ -148,14 +150,24 @@ class StateflowRunOperator(StateflowOperator):
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """After the triggerer has seen the end of the run."""
         with self.at_work():
+            import msgspec
+
             from stateflow.checkpoint import scheduled
+            from stateflow.checkpoint.control import RunOutcome
             from stateflow.driver.standing import Running
 
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             attendance = self._attend(context, job)
-            attendance.rejoin(int(event["above"]), reattached=bool(event["reattached"]))
-            stands = attendance.look()
+            attendance.rejoin(
+                int(event["above"]),
+                reattached=bool(event["reattached"]),
+                name=event["folder"],
+                given_up=event["given_up"],
+                outcome=msgspec.convert(event["outcome"], RunOutcome | None),
+                counter=tuple(event["counter"]) if event["counter"] else None,
+            )
+            stands = attendance.settled()
             if isinstance(stands, Running):
                 self._defer(attendance)
             if attendance.again(stands):
@@ -219,6 +231,8 @@ class StateflowRunOperator(StateflowOperator):
         from stateflow.errors import UsageError
         from stateflow.pipelines import load_pipeline
 
+        if self.finished_before(job, "restore") is not None:
+            return
         if mark.began_from is None:
             raise UsageError(
                 f"job {job.name!r} had no checkpoint when {mark.dag_run} began, so there is none to rewind to: use "
@@ -265,7 +279,7 @@ class StateflowRunOperator(StateflowOperator):
         from stateflow.checkpoint import scheduled
 
         if mark is not None:
-            scheduled.finish(job.store, job.layout, mark, outcome, lambda: time.time_ns() // 1000)
+            scheduled.finish(job.store, job.layout, mark, outcome, self.acts_as(context).run, job.clock)
         return self._told(context, job, outcome)
 
     def _told(self, context: Context, job: Job, outcome: RunOutcome) -> dict[str, Any]:

@@ -1,0 +1,176 @@
+"""What operators do with Spark in a task's own process: typed savepoints, outputs taken back, output that is pending."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from stateflow.airflow import (
+    StateflowRescaleOperator,
+    StateflowRestoreOperator,
+    StateflowSavepointOperator,
+    StateflowStopOperator,
+)
+from stateflow.airflow.connection import StateflowHook
+from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.savepoints import verify_savepoint
+from stateflow.demo.table import Orders, compared, read
+from stateflow.errors import StateflowError
+from stateflow.job import Job
+from stateflow.pipelines import load_pipeline
+from stateflow.running import run_loaded
+from tests.airflow.conftest import Connect
+from tests.airflow.tasks import Try, files_of, ran
+from tests.cli.made import ORDERS, REPOSITORY
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PIPELINE = f"{ORDERS}:orders"
+
+
+class Desk:
+    """The orders example in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.root = folder / "root"
+        self.orders = Orders(folder / "orders")
+        self.job = Job(str(self.root), "orders")
+        self.parameters = {"input": str(folder / "orders"), "output": str(folder / "totals")}
+
+    def run(self, files: int = 2) -> None:
+        self.orders.add(files, 50)
+        options = StateflowHook().options(retained_checkpoints=20, progress=False)
+        run_loaded(load_pipeline(PIPELINE, self.folder), self.job, self.parameters, options=options)
+
+    @property
+    def totals(self) -> list[str]:
+        return sorted(map(str, read(self.folder / "totals")))
+
+    @property
+    def right(self) -> bool:
+        return compared(self.folder / "orders", self.folder / "totals").right
+
+
+@pytest.fixture
+def desk(spark: SparkSession, tmp_path: Path, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_HERE", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    connect(
+        tmp_path / "root",
+        options={"cache_dir": str(tmp_path / "cache"), "scratch_dir": str(tmp_path / "scratch")},
+    )
+    made = Desk(tmp_path)
+    made.run()
+    return made
+
+
+def the_table_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    def commit(*arguments: Any) -> Any:
+        raise StateflowError("the table is away")
+
+    monkeypatch.setattr("stateflow.spark.carry_out.commit", commit)
+
+
+def test_outputs_go_back_with_the_state_once_for_all_tries(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early, totals = desk.job.checkpoints()[-1].slot, desk.totals
+    desk.run()
+    assert desk.totals != totals
+    restore = {
+        "pipeline": PIPELINE,
+        "origin": f"checkpoint:{early}",
+        "rewind_sinks": True,
+        "spark_conn_id": "spark_here",
+    }
+    with monkeypatch.context() as cut_off:
+        the_table_is_away(cut_off)
+        with pytest.raises(AirflowException, match=r"^the table is away$") as failed:
+            ran(StateflowRestoreOperator, Try("it"), **restore)
+    assert not isinstance(failed.value, AirflowFailException)
+    [pending] = desk.job.log().pending
+    assert pending.kind == "restore"
+    told = ran(StateflowRestoreOperator, Try("it", try_number=2), **restore)
+    assert told["record"] == pending.slot
+    assert desk.totals == totals
+    assert desk.job.log().pending == ()
+    desk.run()
+    assert desk.right
+
+
+def test_output_that_a_run_left_pending_is_delivered_before_a_job_changes(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as cut_off:
+        the_table_is_away(cut_off)
+        with pytest.raises(StateflowError):
+            desk.run()
+    [pending] = desk.job.log().pending
+    told = ran(StateflowStopOperator, savepoint=True, spark_conn_id="spark_here")
+    assert (told["checkpoint"], desk.job.log().pending) == (pending.slot, ())
+    assert ran(StateflowRescaleOperator, parallelism=1, spark_conn_id="spark_here")["record"] > pending.slot
+    desk.run()
+    assert desk.right
+
+
+def test_a_typed_savepoint_is_made_and_restored_into_another_job(desk: Desk) -> None:
+    made = ran(StateflowSavepointOperator, kind="canonical", spark_conn_id="spark_here")
+    assert made["kind"] == "canonical"
+    assert verify_savepoint(open_store(made["savepoint"]), deep=True) == []
+    told = ran(
+        StateflowRestoreOperator,
+        job="copy",
+        pipeline=PIPELINE,
+        origin=made["savepoint"],
+        parameters={"output": str(desk.folder / "copied")},
+    )
+    assert told["document"]["new_job"]
+    assert [f for f in Job(str(desk.root), "copy").verify(deep=True) if f.severity == "error"] == []
+
+
+IN_A_PROCESS = """
+import json, os, signal, sys
+from airflow.sdk.exceptions import AirflowException
+from stateflow.airflow import StateflowSavepointOperator
+from tests.airflow.tasks import Try, airflow_signals, context_of, task
+
+operator = task(StateflowSavepointOperator, kind="canonical", spark_conn_id="spark_here")
+if sys.argv[1] == "killed":
+    operator.told = lambda: lambda *progress: os.kill(os.getpid(), signal.SIGTERM)
+with airflow_signals(operator):
+    try:
+        said = operator.execute(context_of(Try("it")))["savepoint"]
+    except AirflowException as error:
+        said = str(error)
+from pyspark import SparkContext
+print(json.dumps({"said": said, "spark": SparkContext._active_spark_context is not None}))
+"""
+
+
+@pytest.mark.parametrize("way", ["killed", "to its end"])
+def test_a_task_of_its_own_ends_with_its_spark(desk: Desk, way: str) -> None:
+    before = files_of(desk.root)
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_PROCESS, way], cwd=REPOSITORY, env=dict(os.environ), capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    [answer] = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert "py4j" not in done.stdout
+    assert not answer["spark"]
+    assert list_pins(desk.job.store, desk.job.layout) == []
+    if way == "killed":
+        assert answer["said"].startswith("task 'it' was told to end")
+        assert files_of(desk.root) == before
+    else:
+        assert verify_savepoint(open_store(answer["said"]), deep=True) == []

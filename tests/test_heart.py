@@ -1,0 +1,50 @@
+"""What the thread beside a run hears and says."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.checkpoint import scheduled
+from stateflow.checkpoint.control import KILLED, Heartbeat, beat, read_heartbeat
+from stateflow.checkpoint.records import Owner
+from stateflow.heart import Heart
+from tests.cli.made import MadeJob
+
+TASK = Owner("r", dag_run="dag/1", task="run")
+
+
+@pytest.mark.parametrize("recalled", [True, False])
+def test_a_driver_whose_task_was_killed_before_it_claimed_the_job_ends_as_soon_as_it_has(
+    tmp_path: Path, *, recalled: bool
+) -> None:
+    job = MadeJob(str(tmp_path))
+    scheduled.begin(job.store, job.layout, TASK.dag_run, TASK.task, None, lambda: 1)
+    if recalled:
+        scheduled.recall(job.store, job.layout, TASK.dag_run, TASK.task)
+    stop = threading.Event()
+    with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
+        heart.begin(job.writer.epoch)
+        assert stop.wait(10 if recalled else 0.3) == recalled
+    assert heart.reason == (KILLED if recalled else "")
+
+
+def test_the_last_beat_is_tried_more_than_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = MadeJob(str(tmp_path))
+    failures = [2]
+
+    def sometimes(store: Any, layout: Any, sign: Heartbeat) -> None:
+        if sign.ended and failures[0]:
+            failures[0] -= 1
+            raise OSError("the store is away")
+        beat(store, layout, sign)
+
+    monkeypatch.setattr("stateflow.heart.beat", sometimes)
+    with Heart(job.store, job.layout, TASK, 0.05, threading.Event()) as heart:
+        heart.begin(job.writer.epoch)
+    last = read_heartbeat(job.store, job.layout, job.writer.epoch)
+    assert last is not None
+    assert last.ended
