@@ -83,9 +83,9 @@ class BatchLoop:
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """For foreachBatch. Whatever fails is kept in `failure`, since Spark passes on only its text."""
         with self.lock:
-            if self.ended or self.stop.is_set():
-                raise InterruptedError("the run is stopping; this batch is not run")
             try:
+                if self.ended or self.stop.is_set():
+                    raise InterruptedError("the run is stopping; this batch is not run")
                 self._tried(
                     lambda: self.inputs.split(frame), lambda: self._captured(batch_id), input_free=False
                 )

@@ -17,7 +17,8 @@ from stateflow.config import cache_folder
 from stateflow.spark.jars import Bundle, local_jars
 from stateflow.spark.java import require_java
 from tests.composed import environment, replaced, services
-from tests.spark.standalone import QUICK, free_port
+from tests.quick_java import QUICK_JAVA
+from tests.spark.standalone import free_port
 
 BROKER = Bundle(
     "-kafka-broker", (f"org.apache.kafka:kafka_2.13:{services()['kafka']['image'].rpartition(':')[2]}",)
@@ -70,7 +71,7 @@ def broker(folder: Path, *, patience: float = 300) -> Iterator[str]:
     classpath = ":".join([*map(str, local_jars(cache_folder(), BROKER)), f"{spark_jars}/*"])
     java = [
         str(require_java(cache_folder()) / "bin" / "java"),
-        *QUICK.split(),
+        *QUICK_JAVA.split(),
         environment("kafka")["KAFKA_HEAP_OPTS"],
     ]
     java += ["-Djava.awt.headless=true", "-cp", classpath]

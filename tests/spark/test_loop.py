@@ -1,14 +1,19 @@
-"""Why a batch failed, when its run was taken over meanwhile."""
+"""Why a batch failed, when its run was taken over meanwhile; and a batch that comes when the run is to end."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
 
+import stateflow as sf
+from stateflow.checkpoint.control import INTERRUPTED
 from stateflow.errors import FencedError, StateflowError, UnavailableError
 from stateflow.spark.loop import cause
 from tests.cli.made import MadeJob
+from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
 MISSING = StateflowError(
     "the batch failed: [Errno 2] No such file or directory: 'root/orders/staged/e1-c2-x.parquet'"
@@ -40,3 +45,22 @@ def test_a_store_that_does_not_answer_hides_no_failure(
 
     monkeypatch.setattr(job.writer, "still_owner", away)
     assert cause(job.writer, MISSING) is MISSING
+
+
+def test_a_run_told_to_stop_ends_well_also_when_the_next_batch_begins_first(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stop is seen by the batch and not by the wait for the query, which looks five times a second."""
+    bench = Workbench(spark, tmp_path)
+    for minute in range(6):
+        bench.rows("visits", [Visit(1, "home", 1.0, at(minute))])
+
+    @sf.pipeline("stopped")
+    def stopped(flow: sf.Flow) -> None:
+        visits = flow.source("visits", bench.source("visits", VISIT), Visit)
+        visits.collect("out", sf.memory("stopped"))
+
+    waits = StreamingQuery.awaitTermination
+    monkeypatch.setattr(StreamingQuery, "awaitTermination", lambda query, _: waits(query, 120))
+    report = bench.run(stopped, stop_after=1)
+    assert (report.stopped, report.batches) == (INTERRUPTED, 1)
