@@ -48,6 +48,9 @@ def main() -> None:
     if not spark_is_ready():
         with step("Java and Spark's jars"):
             run([PYTHON, "-m", "stateflow.spark.jars"], "Java or Spark's jars could not be fetched")
+    if not any((cache() / "class-data").glob("*.jsa")):
+        with step("an archive of Spark's classes, so that drivers start sooner"):
+            runs([PYTHON, "-m", "stateflow.spark.class_data"], shown=True)
 
 
 def fingerprint() -> str:
@@ -113,15 +116,18 @@ def uv_environment() -> dict[str, str]:
     return environment
 
 
+def cache() -> Path:
+    return Path(os.environ.get("STATEFLOW_CACHE_DIR") or ROOT / ".cache").expanduser().absolute()
+
+
 def spark_is_ready() -> bool:
     """What the library checks before a session, without the cost of importing it."""
-    cache = Path(os.environ.get("STATEFLOW_CACHE_DIR") or ROOT / ".cache").expanduser().absolute()
     try:
-        jars = json.loads((cache / "jars.json").read_text())["jars"]
+        jars = json.loads((cache() / "jars.json").read_text())["jars"]
     except (OSError, ValueError, KeyError):
         return False
-    java = (cache / "java" / "bin" / "java").exists() or os.environ.get("JAVA_HOME") or shutil.which("java")
-    return bool(java) and all((cache / jar).is_file() for jar in jars)
+    java = (cache() / "java" / "bin" / "java").exists() or os.environ.get("JAVA_HOME") or shutil.which("java")
+    return bool(java) and all((cache() / jar).is_file() for jar in jars)
 
 
 class step:

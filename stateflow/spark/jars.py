@@ -60,11 +60,11 @@ def recorded_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]
     jars = tuple(cache / name for name in record["jars"])
     if not all(jar.is_file() for jar in jars):
         return ()
-    there = {_artifact(jar.name) for jar in _spark_jars()}
+    there = {_artifact(jar.name) for jar in spark_jars()}
     return tuple(jar for jar in jars if _artifact(jar.name.partition("_")[2]) not in there)
 
 
-def _spark_jars() -> list[Path]:
+def spark_jars() -> list[Path]:
     import pyspark
 
     return list((Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars").glob("*.jar"))

@@ -86,6 +86,8 @@ def install_java(cache: Path) -> Path:
         shim.chmod(0o755)
         shutil.copy(part / _RUNTIME / "release", part / "release")
         _trust_the_machines_authorities(part / _RUNTIME)
+        # The wheel leaves out the archive of Java's own classes, which every start profits from. It also goes without.
+        subprocess.run([str(shim), "-Xshare:dump"], capture_output=True, check=False)
         shutil.rmtree(target, ignore_errors=True)
         part.rename(target)
     finally:

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from stateflow.config import cache_folder
 from stateflow.logs import waiting
+from stateflow.spark import class_data
 from stateflow.spark.jars import local_jars
 from stateflow.spark.java import require_java
 from stateflow.spark.settings import DELTA, LOOPBACK, QUIET, RUNTIME, STATIC
@@ -39,7 +40,8 @@ def build_session(
 
 
 def _started(app: str, master: str | None, conf: Mapping[str, str], cache: Path) -> SparkSession:
-    os.environ["JAVA_HOME"] = str(require_java(cache))
+    java = require_java(cache)
+    os.environ["JAVA_HOME"] = str(java)
     chosen = master or conf.get("spark.master") or os.environ.get("MASTER")
     if chosen is None or chosen.startswith("local"):
         # Spark would take the first python3 on the PATH, which need not have this library.
@@ -51,9 +53,10 @@ def _started(app: str, master: str | None, conf: Mapping[str, str], cache: Path)
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {**DELTA, **RUNTIME, **STATIC, **(LOOPBACK if _one_process(chosen) else {}), **conf}
-    if "spark.log.level" not in conf:
-        given = conf.get("spark.driver.extraJavaOptions", "")
-        settings["spark.driver.extraJavaOptions"] = f"{QUIET} {given}".strip()
+    given = conf.get("spark.driver.extraJavaOptions", "")
+    quiet = "" if "spark.log.level" in conf else QUIET
+    if told := " ".join(filter(None, (quiet, class_data.options(cache, java, given), given))):
+        settings["spark.driver.extraJavaOptions"] = told
     jars = [*filter(None, [conf.get("spark.jars")]), *map(str, local_jars(cache))]
     settings["spark.jars"] = ",".join(jars)
     extensions = [DELTA["spark.sql.extensions"], *conf.get("spark.sql.extensions", "").split(",")]

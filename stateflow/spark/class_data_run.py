@@ -1,0 +1,61 @@
+"""A small run of what a pipeline uses, in a JVM that keeps the classes it has loaded when it ends.
+
+`python -m stateflow.spark.class_data_run FOLDER ARCHIVE`; `class_data` calls it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkContext
+
+import stateflow as sf
+from stateflow.config import load
+from stateflow.spark.runner import RunRequest, run
+from stateflow.spark.session import build_session
+
+
+class Count(sf.KeyedProcess[int, Any, Any]):
+    rows = sf.ValueState(int, default=0)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for _ in rows:
+            self.rows.value += 1
+        yield key, self.rows.value
+
+
+def exercise(folder: Path, archive: Path) -> None:
+    # The classes are what matters, not how fast this one run is.
+    given = f"-XX:ArchiveClassesAtExit={archive} -XX:TieredStopAtLevel=1 -Xlog:disable -Xlog:all=error:stderr"
+    spark = build_session(
+        "stateflow class data", master="local[2]", conf={"spark.driver.extraJavaOptions": given}
+    )
+    rows = spark.range(200).selectExpr("id % 7 AS user", "id", "timestamp_seconds(id) AS ts")
+    rows.write.format("delta").save(str(folder / "events"))
+
+    @sf.pipeline("class-data")
+    def pipeline(flow: sf.Flow) -> None:
+        counted = (
+            flow.source("events", sf.delta(str(folder / "events")))
+            .key_by("user")
+            .process("count", Count, output="user long, rows long")
+        )
+        counted.append("appended", sf.delta(str(folder / "appended")))
+        counted.upsert("newest", sf.delta(str(folder / "newest")), keys=["user"])
+
+    chosen = load(code={"checkpoint_dir": str(folder / "root")}, env={}, folder=folder)
+    run(RunRequest(pipeline, chosen))
+    rows.write.format("delta").mode("append").save(str(folder / "events"))
+    run(RunRequest(pipeline, chosen))
+    spark.read.format("delta").load(str(folder / "newest")).collect()
+    gateway: Any = SparkContext._gateway
+    spark.stop()
+    # Java writes the archive when it ends, and it ends with its standard input.
+    gateway.proc.stdin.close()
+    gateway.proc.wait(120)
+
+
+if __name__ == "__main__":
+    exercise(Path(sys.argv[1]), Path(sys.argv[2]))

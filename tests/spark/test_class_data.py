@@ -1,0 +1,122 @@
+"""Drivers start from an archive of Spark's classes: when it fits, when it does not, and when it cannot be made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stateflow.config import cache_folder
+from stateflow.errors import UnavailableError
+from stateflow.spark import class_data
+from stateflow.spark.java import require_java
+
+START = """
+from stateflow.spark.session import build_session
+given = "-Dsaid=yes -Xlog:class+load:file=loaded.txt"
+spark = build_session("start", master="local[1]", conf={"spark.driver.extraJavaOptions": given})
+management = spark._jvm.java.lang.management.ManagementFactory
+told = " ".join(management.getRuntimeMXBean().getInputArguments())
+print(spark.range(3).count(), "SharedArchiveFile" in told, "-Dsaid=yes" in told)
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    """The cache folder's own jars, and no archive yet."""
+    own, folder = cache_folder(), tmp_path / "cache"
+    folder.mkdir()
+    for name in ("ivy", "jars.json", "java"):
+        if (own / name).exists():
+            (folder / name).symlink_to(own / name)
+    return folder
+
+
+def started(cache: Path) -> tuple[str, int]:
+    """What a driver printed, and how many of its classes came from the archive."""
+    env = {**os.environ, "STATEFLOW_CACHE_DIR": str(cache)}
+    command = [sys.executable, "-c", START]
+    done = subprocess.run(command, env=env, cwd=cache, capture_output=True, text=True, check=True)
+    return done.stdout, (cache / "loaded.txt").read_text().count("shared objects file (top)")
+
+
+def spoiled(archive: Path) -> None:
+    archive.write_bytes(b"neither classes nor an archive" * 1000)
+
+
+def of_another_program(archive: Path) -> None:
+    java = require_java(cache_folder()) / "bin" / "java"
+    subprocess.run([java, f"-XX:ArchiveClassesAtExit={archive}", "-version"], capture_output=True, check=True)
+    assert archive.stat().st_size > 1000
+
+
+@pytest.mark.parametrize("harm", [spoiled, of_another_program], ids=lambda harm: harm.__name__)
+def test_an_archive_that_does_not_fit_is_passed_over_in_silence(
+    cache: Path, harm: Callable[[Path], None]
+) -> None:
+    archive = class_data.archive_of(cache, require_java(cache))
+    archive.parent.mkdir()
+    harm(archive)
+    printed, from_archive = started(cache)
+    assert printed == "3 True True\n"
+    assert from_archive < 100
+
+
+def test_what_the_user_says_of_archives_goes_first(cache: Path) -> None:
+    java = require_java(cache)
+    archive = class_data.archive_of(cache, java)
+    archive.parent.mkdir()
+    archive.touch()
+    assert str(archive) in class_data.options(cache, java, "-Xmx1g")
+    assert class_data.options(cache, java, "-XX:SharedArchiveFile=/mine.jsa") == ""
+    assert class_data.options(cache, java, "-Xshare:off") == ""
+
+
+def test_other_jars_of_spark_have_another_archive(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jar = cache / "spark-core.jar"
+    jar.write_bytes(b"old")
+    monkeypatch.setattr(class_data, "spark_jars", lambda: [jar])
+    before = class_data.archive_of(cache, require_java(cache))
+    jar.write_bytes(b"newer")
+    assert class_data.archive_of(cache, require_java(cache)) != before
+
+
+def test_the_archive_is_made_once_and_drivers_start_from_it(cache: Path) -> None:
+    archive = class_data.make(cache_folder())
+    made = archive.stat().st_mtime_ns
+    assert class_data.make(cache_folder()) == archive
+    assert archive.stat().st_mtime_ns == made
+    assert not list(archive.parent.glob("*.part"))
+    (cache / "class-data").symlink_to(archive.parent)
+    printed, from_archive = started(cache)
+    assert printed == "3 True True\n"
+    assert from_archive > 5000
+
+
+def test_older_archives_make_room(cache: Path) -> None:
+    folder = class_data.archive_of(cache, require_java(cache)).parent
+    folder.mkdir()
+    for number in range(5):
+        (folder / f"{number}.jsa").touch()
+        os.utime(folder / f"{number}.jsa", (number, number))
+    class_data.make_room(folder)
+    assert sorted(file.name for file in folder.iterdir()) == ["2.jsa", "3.jsa", "4.jsa"]
+
+
+def test_a_java_that_makes_none_is_named_and_leaves_nothing(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "java17"
+    (java / "bin").mkdir(parents=True)
+    (java / "release").write_text('JAVA_VERSION="17.0.1"\n')
+    program = java / "bin" / "java"
+    program.write_text("#!/bin/sh\necho 'no archives here' >&2\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(java))
+    with pytest.raises(UnavailableError, match="no archive of Spark's classes was made"):
+        class_data.make(cache)
+    assert list((cache / "class-data").iterdir()) == []
