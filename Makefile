@@ -25,7 +25,7 @@ demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery o
 	@$(RUN) -m stateflow.demo.spark
 
 test: setup ## the whole test suite; TESTS=tests/state for a part of it
-	@$(RUN) -m pytest -q --durations=15 -n 2 --dist loadfile --no-loadscope-reorder $(TESTS)
+	@$(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(TESTS)
 
 test-airflow: setup ## the stories with a real Airflow and Spark, about ten minutes; Postgres as its database, too
 	@STATEFLOW_LONG=1 $(RUN) -m pytest -q --durations=15 tests/airflow
