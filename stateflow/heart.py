@@ -55,11 +55,13 @@ class Heart(threading.Thread):
         self._looked_at = time.time_ns() // 1000
 
     def run(self) -> None:
-        if self.beat_once():
-            # After the first beat, which whoever recalls a driver looks for after the recall: one of both is seen.
-            self._hear_recall()
-        while not self._ended.wait(self._interval):
-            self.beat_once()
+        heard = False
+        while True:
+            # After a beat, which whoever recalls a driver looks for after the recall: one of both is seen.
+            if self.beat_once() and not heard:
+                heard = self._hear_recall()
+            if self._ended.wait(self._interval):
+                return
 
     def beat_once(self, *, ended: bool = False) -> bool:
         """Whether it could be written."""
@@ -76,18 +78,27 @@ class Heart(threading.Thread):
             # The run's own writes will say so if the store stays away; a missed beat alone ends nothing.
             _log.warning("no heartbeat: %s", error)
             return False
-        if request is not None and not self._stop_run.is_set():
-            self.reason = request.reason or "a stop request"
-            self.drain = request.drain
-            self._stop_run.set()
+        if request is not None:
+            self._end_run(request.reason or "a stop request", drain=request.drain)
         return True
 
-    def _hear_recall(self) -> None:
+    def _hear_recall(self) -> bool:
+        """Whether the mark of the DAG run could be read."""
         if not self._owner.dag_run:
-            return
-        mark = scheduled.find(self._store, self._layout, self._owner.dag_run, self._owner.task)
+            return True
+        try:
+            mark = scheduled.find(self._store, self._layout, self._owner.dag_run, self._owner.task)
+        except Exception as error:
+            _log.warning("whether this run was recalled is not known yet: %s", error)
+            return False
         if mark is not None and mark.recalled:
-            self.reason = KILLED
+            self._end_run(KILLED)
+        return True
+
+    def _end_run(self, reason: str, *, drain: bool = False) -> None:
+        """Whoever asks first is heard."""
+        if not self._stop_run.is_set():
+            self.reason, self.drain = reason, drain
             self._stop_run.set()
 
     def __enter__(self) -> Heart:

@@ -32,6 +32,29 @@ def test_a_driver_whose_task_was_killed_before_it_claimed_the_job_ends_as_soon_a
     assert heart.reason == (KILLED if recalled else "")
 
 
+def test_a_recall_is_heard_also_when_the_store_was_away_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = MadeJob(str(tmp_path))
+    scheduled.begin(job.store, job.layout, TASK.dag_run, TASK.task, None, lambda: 1)
+    scheduled.recall(job.store, job.layout, TASK.dag_run, TASK.task)
+    failures = [2]
+    find = scheduled.find
+
+    def sometimes(*told: Any) -> Any:
+        if failures[0]:
+            failures[0] -= 1
+            raise OSError("the store is away")
+        return find(*told)
+
+    monkeypatch.setattr(scheduled, "find", sometimes)
+    stop = threading.Event()
+    with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
+        heart.begin(job.writer.epoch)
+        assert stop.wait(10)
+    assert heart.reason == KILLED
+
+
 def test_the_last_beat_is_tried_more_than_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = MadeJob(str(tmp_path))
     failures = [2]
