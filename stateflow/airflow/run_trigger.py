@@ -11,6 +11,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 if TYPE_CHECKING:
     from stateflow.driver.attending import Attendance
+    from stateflow.driver.handover import Handover
 
 
 class StateflowRunTrigger(BaseTrigger):
@@ -24,9 +25,7 @@ class StateflowRunTrigger(BaseTrigger):
         checkpoint_dir: str,
         dag_run: str,
         task: str,
-        above: int,
-        reattached: bool,
-        folder: str,
+        handover: dict[str, Any],
         patience: float,
         grace: float,
         interval: float = 2.0,
@@ -38,9 +37,7 @@ class StateflowRunTrigger(BaseTrigger):
             "checkpoint_dir": checkpoint_dir,
             "dag_run": dag_run,
             "task": task,
-            "above": above,
-            "reattached": reattached,
-            "folder": folder,
+            "handover": handover,
             "patience": patience,
             "grace": grace,
             "interval": interval,
@@ -53,22 +50,16 @@ class StateflowRunTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Stores block, so they are left to threads."""
-        from msgspec import to_builtins
+        import msgspec
 
-        from stateflow.driver.standing import Ended, Lost, Running
+        from stateflow.driver.standing import Running
 
         attendance = await asyncio.to_thread(self._attend)
         while isinstance(stands := await asyncio.to_thread(attendance.look), Running):
             await asyncio.sleep(self.interval)
-        told = {
-            "above": self.fields["above"],
-            "reattached": self.fields["reattached"],
-            "folder": self.fields["folder"],
-            "given_up": stands.reason if isinstance(stands, Lost) else "",
-            "outcome": to_builtins(stands.outcome) if isinstance(stands, Ended) else None,
-            "counter": attendance.counter,
-        }
-        yield TriggerEvent(told)  # type: ignore[no-untyped-call]
+        # The driver's folder stays the one that was told: on another host than the driver's it is not found.
+        told = msgspec.structs.replace(attendance.handover(stands), folder=self._handover.folder)
+        yield TriggerEvent(told.plain())  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """Somebody ended the task in Airflow's UI."""
@@ -76,6 +67,12 @@ class StateflowRunTrigger(BaseTrigger):
         if attendance is None:
             attendance = await asyncio.to_thread(self._attend)
         await asyncio.to_thread(attendance.stop, grace=self.fields["grace"])
+
+    @property
+    def _handover(self) -> Handover:
+        from stateflow.driver.handover import Handover
+
+        return Handover.of(self.fields["handover"])
 
     def _attend(self) -> Attendance:
         from stateflow.airflow.connection import StateflowHook
@@ -88,10 +85,10 @@ class StateflowRunTrigger(BaseTrigger):
         errand = Errand("", of["job"], of["dag_run"], of["task"])
         owner = Owner(run="", dag_run=of["dag_run"], task=of["task"])
         attendance = Attendance(
-            hook.job(of["job"]), errand, _Known(of["folder"]), owner,
+            hook.job(of["job"]), errand, _Known(self._handover.folder), owner,
             patience=of["patience"], say=lambda line: self.log.info("%s", line),
         )  # fmt: skip
-        attendance.rejoin(of["above"], reattached=of["reattached"], name=of["folder"])
+        attendance.rejoin(self._handover)
         self._attendance = attendance
         return attendance
 

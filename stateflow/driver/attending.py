@@ -25,6 +25,7 @@ from stateflow.checkpoint.control import (
 from stateflow.checkpoint.log import read_epochs
 from stateflow.checkpoint.records import Owner
 from stateflow.driver.errand import Errand
+from stateflow.driver.handover import Handover
 from stateflow.driver.keeping import Sight
 from stateflow.driver.standing import Ended, Lost, Running, Seen, Standing, standing
 from stateflow.errors import BusyError, FencedError, StateflowError, UnavailableError, error_of
@@ -104,11 +105,6 @@ class Attendance:
         self._given_up = ""
         self._seen_end: RunOutcome | None = None
 
-    @property
-    def counter(self) -> tuple[int, int] | None:
-        """The newest heartbeat that was seen, as epoch and count."""
-        return self._counter
-
     def begin(self) -> None:
         """Finds this task's own driver or starts one."""
         store, layout = self.job.store, self.job.layout
@@ -147,26 +143,24 @@ class Attendance:
         self.reattached = False
         self._launch()
 
-    def rejoin(
-        self,
-        above: int,
-        *,
-        reattached: bool,
-        name: str,
-        given_up: str = "",
-        outcome: RunOutcome | None = None,
-        counter: tuple[int, int] | None = None,
-    ) -> None:
-        """Takes up what `begin` of another process has begun: the driver of that name, or its heartbeat alone.
+    def handover(self, stands: Standing | None = None) -> Handover:
+        """For another process, which rejoins with it; `stands` is how this one saw the run last."""
+        return Handover(
+            above=self.above,
+            reattached=self.reattached,
+            folder=self.driver.name if self.driver is not None else "",
+            given_up=stands.reason if isinstance(stands, Lost) else "",
+            outcome=stands.outcome if isinstance(stands, Ended) else None,
+            counter=self._counter,
+        )
 
-        `given_up` is why that process took the driver for lost, `outcome` how it saw the run end, and `counter` the last
-        sign that it saw of it.
-        """
+    def rejoin(self, told: Handover) -> None:
+        """Takes up what `begin` of another process has begun: its driver, or the driver's heartbeat alone."""
         found = self.launcher.find(self.errand)
         # Whatever else this task has started on this host belongs to another try.
-        self.driver = found if found is not None and found.name == name else None
-        self.above, self.reattached = above, reattached
-        self._given_up, self._seen_end, self._counter = given_up, outcome, counter
+        self.driver = found if found is not None and found.name == told.folder else None
+        self.above, self.reattached = told.above, told.reattached
+        self._given_up, self._seen_end, self._counter = told.given_up, told.outcome, told.counter
         self._changed = self._monotonic()
 
     def settled(self, interval: float = 0.5) -> Standing:

@@ -150,23 +150,14 @@ class StateflowRunOperator(StateflowOperator):
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """After the triggerer has seen the end of the run."""
         with self.at_work():
-            import msgspec
-
             from stateflow.checkpoint import scheduled
-            from stateflow.checkpoint.control import RunOutcome
+            from stateflow.driver.handover import Handover
             from stateflow.driver.standing import Running
 
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             attendance = self._attend(context, job)
-            attendance.rejoin(
-                int(event["above"]),
-                reattached=bool(event["reattached"]),
-                name=event["folder"],
-                given_up=event["given_up"],
-                outcome=msgspec.convert(event["outcome"], RunOutcome | None),
-                counter=tuple(event["counter"]) if event["counter"] else None,
-            )
+            attendance.rejoin(Handover.of(event))
             stands = attendance.settled()
             if isinstance(stands, Running):
                 self._defer(attendance)
@@ -256,7 +247,6 @@ class StateflowRunOperator(StateflowOperator):
     def _defer(self, attendance: Attendance) -> NoReturn:
         from stateflow.airflow.run_trigger import StateflowRunTrigger
 
-        driver = attendance.driver
         self.defer(
             trigger=StateflowRunTrigger(
                 job=attendance.job.name,
@@ -264,9 +254,7 @@ class StateflowRunOperator(StateflowOperator):
                 checkpoint_dir=self.given("checkpoint_dir"),
                 dag_run=attendance.owner.dag_run,
                 task=attendance.owner.task,
-                above=attendance.above,
-                reattached=attendance.reattached,
-                folder=driver.name if driver is not None else "",
+                handover=attendance.handover().plain(),
                 patience=attendance.patience,
                 grace=self.grace.total_seconds(),
             ),

@@ -1,0 +1,15 @@
+"""The scene that the tests of attending play on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stateflow.job import Job
+from tests.driver.scene import Scene
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(Job(str(tmp_path / "root"), "orders"))
