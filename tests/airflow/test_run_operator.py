@@ -23,6 +23,7 @@ from stateflow.checkpoint.records import Owner
 from stateflow.checkpoint.roots import open_store
 from stateflow.driver.errand import Errand
 from stateflow.driver.keeping import Sight
+from stateflow.job import Job
 from tests.airflow.conftest import Connect
 from tests.cli.made import ORDERS, PARAMETERS, MadeJob
 
@@ -274,6 +275,34 @@ def test_a_rerun_that_rewinds_begins_where_its_dag_run_began(method: Method) -> 
     assert [plan["origin"] for plan in plans] == ["checkpoint:3"]
     assert plans[0]["rewind_sinks"]
     assert plans[0]["applied"]
+
+
+def test_a_try_that_died_after_its_rewind_is_followed_by_one_that_does_not_rewind_again(
+    method: Method,
+) -> None:
+    """What the driver did since must not be undone; only the tables are left out, which would take Spark."""
+    method.work = lambda job: (job.batch(), job.batch())
+    operator(method).execute(context(FakeTask(run_id="one")))
+    operator(method).execute(context(FakeTask(run_id="two")))
+    restore, origins = Job.restore, list[str]()
+
+    def without_tables(job: Job, origin: str, *told: Any, **request: Any) -> Any:
+        origins.append(origin)
+        return restore(job, origin, *told, **{**request, "rewind_sinks": False})
+
+    def died(*_: object) -> None:
+        raise AirflowException("the worker is gone")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
+        patch.setattr(Job, "restore", without_tables)
+        with patch.context() as dying:
+            dying.setattr(scheduled, "reopen", died)
+            with pytest.raises(AirflowException, match="gone"):
+                operator(method, on_rerun="rewind", parameters=PARAMETERS).execute(cleared(run_id="two"))
+        operator(method, on_rerun="rewind", parameters=PARAMETERS).execute(cleared(run_id="two"))
+    assert origins == ["checkpoint:3"]
+    assert len(method.errands) == 3
 
 
 def test_killing_the_task_asks_the_driver_to_end_and_ends_the_task(method: Method) -> None:
