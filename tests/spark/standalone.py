@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -28,9 +28,16 @@ def free_port() -> int:
 
 
 @contextmanager
-def standalone(folder: Path, *, memory: str = "600m", patience: float = 300) -> Iterator[str]:
-    """The master's URL. Commands and health checks are the compose file's; each worker has an address of its own, one core
-    and a work folder `worker-N`."""
+def standalone(
+    folder: Path,
+    *,
+    cores: int = 1,
+    memory: str = "600m",
+    also: Mapping[str, str] = {},
+    patience: float = 300,
+) -> Iterator[str]:
+    """The master's URL. Commands and health checks are the compose file's; each worker has an address of its own (Spark
+    runs no second copy of a task on one host) and a work folder `worker-N`. `also` is in its environment."""
     import pyspark
 
     spark_home = Path(pyspark.__file__).parent
@@ -44,6 +51,7 @@ def standalone(folder: Path, *, memory: str = "600m", patience: float = 300) -> 
         "SPARK_DAEMON_MEMORY": "200m",
         "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
         "SPARK_NO_DAEMONIZE": "1",
+        **also,
     }
     started: list[subprocess.Popen[bytes]] = []
 
@@ -89,7 +97,7 @@ def standalone(folder: Path, *, memory: str = "600m", patience: float = 300) -> 
                 f"worker-{n}",
                 f"spark-worker-{n}",
                 ("spark://spark-master:7077", f"{url} --host 127.0.0.{n}"),
-                ("--cores 2 --memory 2g", f"--cores 1 --memory {memory}"),
+                ("--cores 2 --memory 2g", f"--cores {cores} --memory {memory}"),
                 ("--work-dir /work", f"--work-dir {folder / f'worker-{n}'}"),
             )
         yield url

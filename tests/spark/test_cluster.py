@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
-import socket
-import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,9 +12,6 @@ from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.records import Record
 from stateflow.checkpoint.roots import open_store
-from stateflow.config import cache_folder
-from stateflow.spark.java import require_java
-from tests.quick_java import QUICK_JAVA
 from tests.spark.murder import ROOT, Run
 from tests.spark.murder_evidence import (
     Inbox,
@@ -33,6 +24,7 @@ from tests.spark.murder_evidence import (
 )
 from tests.spark.murder_pipelines import JOB, Marks
 from tests.spark.murder_victim import Errand
+from tests.spark.standalone import standalone
 
 pytestmark = pytest.mark.timeout(1200)
 SEED = 404
@@ -80,86 +72,6 @@ def test_subtasks_stay_with_their_executor_and_move_when_it_is_killed(tmp_path: 
     assert examine(tmp_path, inbox.rows) == []
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _kill(processes: list[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.kill()
-
-
-@contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """A master and two workers that go by different addresses: Spark runs no second copy of a task on one host."""
-    import pyspark
-
-    env = {
-        **os.environ,
-        "JAVA_HOME": str(require_java(cache_folder())),
-        "SPARK_HOME": str(Path(pyspark.__file__).parent),
-        "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK_JAVA,
-        "PYTHONPATH": str(ROOT),
-        "PYSPARK_PYTHON": sys.executable,
-    }
-    program = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-    url = f"spark://127.0.0.1:{free_port()}"
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(name: str, *arguments: str) -> Path:
-        log = folder / f"{name}.log"
-        with log.open("wb") as out:
-            started.append(
-                subprocess.Popen(
-                    [program, *arguments],
-                    env=env,
-                    stdout=out,
-                    stderr=out,
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-            )
-        return log
-
-    def until(log: Path, text: str) -> None:
-        end = time.monotonic() + 300
-        while text not in log.read_text(errors="replace"):
-            assert time.monotonic() < end, log.read_text(errors="replace")[-2000:]
-            time.sleep(0.1)
-
-    room = "org.apache.spark.deploy"
-    with ExitStack() as stack:
-        stack.callback(lambda: [process.wait(30) for process in started])
-        stack.callback(_kill, started)
-        where = ["--host", "127.0.0.1", "--port", url.rpartition(":")[2], "--webui-port", "0"]
-        until(start("master", f"{room}.master.Master", *where), "elected leader")
-        logs = [
-            start(
-                f"worker-{n}",
-                f"{room}.worker.Worker",
-                url,
-                "--host",
-                f"127.0.0.{n}",
-                "--cores",
-                "2",
-                "--memory",
-                "900m",
-                "--webui-port",
-                "0",
-                "--work-dir",
-                str(folder / f"work-{n}"),
-            )
-            for n in (1, 2)
-        ]
-        for log in logs:
-            until(log, "Successfully registered")
-        yield url
-
-
 def test_of_two_copies_of_a_task_one_gives_rows_state_and_side_output(tmp_path: Path) -> None:
     inbox = Inbox(tmp_path / "orders", random.Random(SEED))
     for _ in range(3):
@@ -171,7 +83,8 @@ def test_of_two_copies_of_a_task_one_gives_rows_state_and_side_output(tmp_path: 
         "spark.speculation.multiplier": "1.1",
         "spark.speculation.minTaskRuntime": "100ms",
     }
-    with cluster(tmp_path) as master:
+    ours = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    with standalone(tmp_path, cores=2, memory="900m", also=ours) as master:
         run = Run.start(
             Errand(
                 str(tmp_path),

@@ -83,13 +83,14 @@ def test_the_pages_are_found_under_browse_and_look_like_a_part_of_airflow(live: 
     page.reload()
     frame = framed(page)
     frame.wait_for_function("() => document.documentElement.dataset.theme === 'dark'")
-    around = page.evaluate(
-        """() => { const ctx = document.createElement('canvas').getContext('2d');
+    # Airflow fades from one to the other.
+    page.wait_for_function(
+        """(ours) => { const ctx = document.createElement('canvas').getContext('2d');
         ctx.fillStyle = getComputedStyle(document.documentElement).backgroundColor; ctx.fillRect(0, 0, 1, 1);
         const [r, g, b] = [...ctx.getImageData(0, 0, 1, 1).data].map((v) => (v / 255 <= 0.04045 ? v / 255 / 12.92 : ((v / 255 + 0.055) / 1.055) ** 2.4));
-        return 0.2126 * r + 0.7152 * g + 0.0722 * b; }"""
+        return Math.abs(0.2126 * r + 0.7152 * g + 0.0722 * b - ours) < 0.003; }""",
+        arg=lightness(frame),
     )
-    assert abs(lightness(frame) - around) < 0.003
 
 
 def test_an_admin_presses_and_is_led_to_the_dag_run(live: str, visit: Visit) -> None:
