@@ -38,6 +38,8 @@ class Bundle:
     packages: tuple[str, ...]
     excluded: tuple[str, ...] = ()
     """Group and name of what they ask for and must not get."""
+    lacks_spark: bool = False
+    """Whether it is for a program that has not got Spark's own jars beside it."""
 
 
 def local_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
@@ -60,6 +62,8 @@ def recorded_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]
     jars = tuple(cache / name for name in record["jars"])
     if not all(jar.is_file() for jar in jars):
         return ()
+    if bundle.lacks_spark:
+        return jars
     there = {_artifact(jar.name) for jar in spark_jars()}
     return tuple(jar for jar in jars if _artifact(jar.name.partition("_")[2]) not in there)
 

@@ -21,7 +21,9 @@ from tests.quick_java import QUICK_JAVA
 from tests.spark.standalone import free_port
 
 BROKER = Bundle(
-    "-kafka-broker", (f"org.apache.kafka:kafka_2.13:{services()['kafka']['image'].rpartition(':')[2]}",)
+    "-kafka-broker",
+    (f"org.apache.kafka:kafka_2.13:{services()['kafka']['image'].rpartition(':')[2]}",),
+    lacks_spark=True,  # its metrics-core is another than Spark's
 )
 _TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 # Not every repository has the token provider in Spark's own version; nothing here uses tokens, so an older one will do.
