@@ -21,6 +21,7 @@ LONGEST = (
     "test_kill.py",
     "test_cluster.py",
     "test_standalone.py",
+    "test_story.py",
     "test_restore.py",
     "test_demo.py",
     "test_api_failures.py",

@@ -29,12 +29,10 @@ from tests.airflow.server import (
 from tests.airflow.stage import PATIENCE, ROWS, Stage, contents, driver_of, gone, signal_driver, until
 from tests.airflow.story import succeeded, whole_story
 
-pytestmark = [
-    pytest.mark.timeout(1800),  # Airflow and starts of Spark, on a machine that may be busy
-    pytest.mark.skipif(
-        not os.environ.get("STATEFLOW_LONG"), reason="`make test-airflow` runs it: it takes minutes"
-    ),
-]
+pytestmark = pytest.mark.timeout(1800)  # Airflow and starts of Spark, on a machine that may be busy
+long = pytest.mark.skipif(
+    not os.environ.get("STATEFLOW_LONG"), reason="`make test-airflow` runs it: it takes minutes"
+)
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +154,7 @@ def kill_worker(client: AirflowClient, run: RunOf) -> None:
         process.kill()
 
 
+@long
 @pytest.mark.usefixtures("unanswered")
 def test_two_runs_at_once_and_a_task_that_is_marked_failed_while_its_driver_lives(
     client: AirflowClient, folder: Path
@@ -190,6 +189,7 @@ def test_two_runs_at_once_and_a_task_that_is_marked_failed_while_its_driver_live
     assert stage.verdict().right
 
 
+@long
 def test_the_scheduler_dies_and_then_a_worker_and_the_driver_is_gone_on_with(
     server: AirflowServer, client: AirflowClient, folder: Path
 ) -> None:
@@ -211,6 +211,7 @@ def test_the_scheduler_dies_and_then_a_worker_and_the_driver_is_gone_on_with(
     assert stage.verdict().right
 
 
+@long
 def test_a_retry_on_another_host_fences_the_zombie_that_still_writes(
     client: AirflowClient, folder: Path
 ) -> None:
@@ -241,6 +242,7 @@ def test_a_retry_on_another_host_fences_the_zombie_that_still_writes(
     assert stage.verdict() == before
 
 
+@long
 def test_an_approval_that_nobody_gives_ends_with_a_sentence_and_nothing_changes(
     client: AirflowClient, job: Job, unanswered: RunOf
 ) -> None:
