@@ -11,23 +11,20 @@ from rich.console import Console
 
 import stateflow
 from stateflow.config import cache_folder
+from stateflow.demo.narrator import Narrator
 from stateflow.demo.spark_runs import Command, short
-from stateflow.demo.table import Orders, compared
 
 FIRST, LAST = (2, 4_000), (5, 4_000)
 """Files of new orders before each run, and orders in a file. A batch takes one file."""
 PIPELINE = Path(stateflow.__file__).parents[1] / "examples" / "orders.py"
 
 
-class Demo:
+class Demo(Narrator):
     """Three runs of one pipeline; the second does not end well."""
 
     def __init__(self, folder: Path, console: Console) -> None:
-        self.folder = folder
-        self.console = console
+        super().__init__(folder, console)
         self.command = Command(folder)
-        self.orders = Orders(folder / "orders")
-        self.totals = folder / "totals"
         self.run = [
             "run",
             f"{short(folder / 'orders.py')}:orders",
@@ -46,15 +43,15 @@ class Demo:
         self._first_run()
         self._killed_run()
         self._recovery()
-        right = self._verdict()
+        right = self.verdict("Is it right?")
         self.console.print(f"[dim]{time.perf_counter() - began:.0f} s in all[/]")
         self._next()
         return right
 
     def _first_run(self) -> None:
-        self._title("1  A first run")
+        self.title("1  A first run")
         count = self.orders.add(*FIRST)
-        self._say(
+        self.say(
             f"{count:,} orders lie in a Delta table. The pipeline keeps a total per user in RocksDB and appends the new "
             "totals to another table. It takes one checkpoint per micro-batch and ends when the input is used up."
         )
@@ -62,9 +59,9 @@ class Demo:
         self._checkpoints()
 
     def _killed_run(self) -> None:
-        self._title("2  kill -9 in the middle of a batch")
+        self.title("2  kill -9 in the middle of a batch")
         count = self.orders.add(*LAST)
-        self._say(
+        self.say(
             f"{count:,} orders. After two batches of this run, while the third is under way, the driver, its JVM and its "
             "workers get SIGKILL: no goodbye, no clean-up."
         )
@@ -78,28 +75,13 @@ class Demo:
         self._checkpoints()
 
     def _recovery(self) -> None:
-        self._title("3  Recovery")
-        self._say(
+        self.title("3  Recovery")
+        self.say(
             "The next run sees that the old one's heart has stopped, fences it, carries out what it had decided and not "
             "delivered, if anything, and goes on from there."
         )
         self._call(*self.run)
         self._checkpoints()
-
-    def _verdict(self) -> bool:
-        self._title("Is it right?")
-        verdict = compared(self.orders.folder, self.totals)
-        self._say(
-            f"One pass over all {verdict.orders:,} orders, without Spark, gives {verdict.users} users and "
-            f"{verdict.amount:,.2f} in all."
-        )
-        if verdict.right:
-            self.console.print("[bold green]Every total is the same, and no row was delivered twice.[/]")
-        else:
-            self.console.print(
-                f"[bold red]{len(verdict.wrong)} users have another total, {verdict.doubled} rows are doubled.[/]"
-            )
-        return verdict.right
 
     def suggestions(self) -> list[list[str]]:
         """Commands that work on what is left behind."""
@@ -113,7 +95,7 @@ class Demo:
         ]
 
     def _next(self) -> None:
-        self._title("Try this next")
+        self.title("Try this next")
         for arguments in self.suggestions():
             text = self.command.text(*arguments)
             self.console.print(f"  {text}", markup=False, soft_wrap=True, highlight=False)
@@ -130,13 +112,6 @@ class Demo:
         self.console.print(
             f"[dim]$ {self.command.text(*arguments)}[/]".replace("local[2]", r"local\[2]"), soft_wrap=True
         )
-
-    def _title(self, text: str) -> None:
-        self.console.print()
-        self.console.rule(f"[bold]{text}", align="left")
-
-    def _say(self, text: str) -> None:
-        self.console.print(text, highlight=False)
 
 
 def main() -> int:

@@ -16,7 +16,8 @@ from rich.padding import Padding
 from stateflow.demo.airflow_client import RUN_OVER, AirflowClient, RunOf
 from stateflow.demo.airflow_server import PROJECT, AirflowServer
 from stateflow.demo.crash import kill_in_a_batch
-from stateflow.demo.table import Orders, compared
+from stateflow.demo.narrator import Narrator
+from stateflow.demo.table import compared
 from stateflow.errors import StateflowError
 from stateflow.job import Job
 
@@ -31,14 +32,11 @@ PIPELINE_DAG, SAVEPOINT_DAG, RECOVERY_DAG = "stateflow_orders", "stateflow_savep
 OPTIONS = {"heartbeat_interval": "500 ms", "heartbeat_timeout": "5 seconds"}
 
 
-class Story:
+class Story(Narrator):
     """Run, savepoint, crash, recovery; each by way of Airflow's REST API."""
 
     def __init__(self, folder: Path, console: Console, port: int = 0) -> None:
-        self.folder = folder
-        self.console = console
-        self.orders = Orders(folder / "orders")
-        self.totals = folder / "totals"
+        super().__init__(folder, console)
         self.pipeline = folder / "orders.py"
         root = folder / "checkpoints"
         root.mkdir()
@@ -75,7 +73,7 @@ class Story:
         checkpoint = self._crash()
         self._faulty_version()
         self._recovery(checkpoint)
-        right = self._verdict("Is it right?")
+        right = self.verdict("Is it right?")
         self.console.print(f"[dim]{time.perf_counter() - began:.0f} s in all[/]")
         return right
 
@@ -87,8 +85,8 @@ class Story:
         return self.orders.add(1, 1_000)
 
     def _start(self) -> None:
-        self._title("1  Airflow starts")
-        self._say(
+        self.title("1  Airflow starts")
+        self.say(
             "Scheduler, DAG processor, API server and triggerer, with SQLite, on this machine alone. The DAGs are the project's "
             "own, from dags/; the pages come from plugins/."
         )
@@ -111,17 +109,17 @@ class Story:
         )
 
     def _first_run(self) -> None:
-        self._title("2  A run")
+        self.title("2  A run")
         count = self.orders.add(*FIRST)
-        self._say(
+        self.say(
             f"{count:,} orders lie in a Delta table. DAG {PIPELINE_DAG} submits the pipeline to Spark: it keeps a total per user "
             "and appends the new totals to another table, with a checkpoint after every micro-batch."
         )
         self._succeeded(self._triggered(PIPELINE_DAG), "run")
 
     def _savepoint(self) -> str:
-        self._title("3  A savepoint")
-        self._say(
+        self.title("3  A savepoint")
+        self.say(
             "A copy of the state in a folder of its own, which the job never deletes: a place to go back to."
         )
         run = self._triggered(SAVEPOINT_DAG, {"job": JOB, "note": "before the faulty version"})
@@ -131,9 +129,9 @@ class Story:
         return place
 
     def _crash(self) -> int:
-        self._title("4  kill -9 in the middle of a batch")
+        self.title("4  kill -9 in the middle of a batch")
         count = self.orders.add(*MORE)
-        self._say(
+        self.say(
             f"{count:,} orders now. After two batches of this run, while the third is under way, the Spark driver gets SIGKILL. "
             "The task fails, Airflow waits for its retry delay, and the retry goes on from the last checkpoint."
         )
@@ -146,15 +144,15 @@ class Story:
         )
         self._succeeded(run, "run")
         tries = self.client.tries(run, "run")
-        self._say(f"Tries of the task: {', '.join(tries)}.")
-        self._verdict("Nothing lost, nothing twice?")
+        self.say(f"Tries of the task: {', '.join(tries)}.")
+        self.verdict("Nothing lost, nothing twice?")
         return int(self.client.xcom(run, "run")["checkpoint"])
 
     def _faulty_version(self) -> None:
-        self._title("5  A faulty version is deployed")
+        self.title("5  A faulty version is deployed")
         count = self.orders.add(*LAST)
         self._deploy(GOOD, BAD)
-        self._say(
+        self.say(
             f"Somebody changes a line of the pipeline: `{BAD}`. {count:,} orders, and the totals of everybody who orders now are "
             "wrong, in the state as in the table."
         )
@@ -166,8 +164,8 @@ class Story:
         self._deploy(BAD, GOOD)
 
     def _recovery(self, checkpoint: int) -> None:
-        self._title("6  The recovery runbook")
-        self._say(
+        self.title("6  The recovery runbook")
+        self.say(
             f"The line is mended; state and table are not. DAG {RECOVERY_DAG} takes both back to checkpoint {checkpoint}, the last "
             "one before the faulty version. First it makes a plan, and then it waits for a person."
         )
@@ -188,25 +186,10 @@ class Story:
         self.console.print("[bold green]approved[/] [dim](in the UI: Browse, Required Actions)[/]")
         self._succeeded(run, "restore")
         again = self.client.newest_run(PIPELINE_DAG)
-        self._say(
+        self.say(
             f"The runbook has verified the job and triggered {PIPELINE_DAG}: everything since is read again."
         )
         self._succeeded(again, "run")
-
-    def _verdict(self, title: str) -> bool:
-        self._title(title)
-        verdict = compared(self.orders.folder, self.totals)
-        self._say(
-            f"One pass over all {verdict.orders:,} orders, without Spark, gives {verdict.users} users and "
-            f"{verdict.amount:,.2f} in all."
-        )
-        if verdict.right:
-            self.console.print("[bold green]Every total is the same, and no row was delivered twice.[/]")
-        else:
-            self.console.print(
-                f"[bold red]{len(verdict.wrong)} users have another total, {verdict.doubled} rows are doubled.[/]"
-            )
-        return verdict.right
 
     def _deploy(self, old: str, new: str) -> None:
         text = self.pipeline.read_text(encoding="utf-8")
@@ -263,13 +246,6 @@ class Story:
                 status.update(f"{text} [dim]{time.monotonic() - began:.0f} s[/]")
 
             yield told
-
-    def _title(self, text: str) -> None:
-        self.console.print()
-        self.console.rule(f"[bold]{text}", align="left")
-
-    def _say(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False)
 
 
 def _telling(line: str) -> bool:
