@@ -104,17 +104,30 @@ class DriverFolder:
         return KeptDriver(found[-1].parent) if found else None
 
     def start(
-        self, argv: Sequence[str], environment: Mapping[str, str], cwd: Path, *, above: int = 0
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: Path,
+        *,
+        above: int = 0,
+        temporary: str = "",
     ) -> KeptDriver:
-        """Starts a command. A folder is never used twice: an earlier driver's warden may still write to its own."""
+        """Starts a command. A folder is never used twice: an earlier driver's warden may still write to its own.
+
+        `temporary` is the variable that tells the command where to put files that go with it, however it ends.
+        """
         self._sweep(time.time())
         folder = self._folder / f"{time.time_ns():020d}"
         folder.mkdir(parents=True, mode=0o700)
         warden.write(folder / "command.json", {"argv": list(argv), "cwd": str(cwd), "above": above})
+        own = {}
+        if temporary:
+            (folder / warden.TEMPORARY).mkdir()
+            own[temporary] = str(folder / warden.TEMPORARY)
         # By its path and isolated: importing the package takes a part of a second, and a driver's PYTHONPATH is not ours.
         command = [sys.executable, "-I", warden.__file__, str(folder)]
         keeper = subprocess.Popen(
-            command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            command, env={**os.environ, **environment, **own}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, start_new_session=True, cwd=folder,
         )  # fmt: skip
         end = time.monotonic() + 30

@@ -1,13 +1,14 @@
 """Keeps one driver: `python warden.py FOLDER`. A process of its own session, so that it outlives its starter.
 
-It starts the command of FOLDER/command.json with its output in FOLDER/output.log, obeys FOLDER/stop, and writes
-FOLDER/exit when nothing of the driver runs any more. Only the standard library: it has to be up in milliseconds.
+It starts the command of FOLDER/command.json with its output in FOLDER/output.log, obeys FOLDER/stop, and when nothing of
+the driver runs any more it removes FOLDER/temporary and writes FOLDER/exit. Only the standard library: it has to be up in milliseconds.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 PAUSE = 0.1
+TEMPORARY = "temporary"
+"""The folder in FOLDER that goes with the driver."""
 
 
 def write(path: Path, body: dict[str, Any]) -> None:
@@ -74,6 +77,7 @@ def keep(folder: Path) -> int:
     write(folder / "driver", {"pid": driver.pid, "started": started(driver.pid)})
     code = _watch(driver, folder)
     _kill(driver.pid)  # whatever of its group is left
+    shutil.rmtree(folder / TEMPORARY, ignore_errors=True)
     write(folder / "exit", {"code": code, "at": time.time()})
     return 0
 

@@ -31,7 +31,7 @@ def options(cache: Path, java: Path, given: str = "") -> str:
     archive = archive_of(cache, java)
     if "Shared" in given or "-Xshare" in given or not archive.is_file():
         return ""
-    return f"-XX:SharedArchiveFile={archive} -Xshare:auto {_SILENT}"
+    return f'"-XX:SharedArchiveFile={archive}" -Xshare:auto {_SILENT}'
 
 
 def archive_of(cache: Path, java: Path) -> Path:

@@ -134,7 +134,13 @@ class _Run:
 
     def _in_session(self) -> RunReport:
         try:
-            spark = build_session(f"stateflow {self.job}", master=self.request.master, conf=self._conf())
+            spark = build_session(
+                f"stateflow {self.job}",
+                master=self.request.master,
+                conf=self._conf(),
+                # Named so that the next run sweeps it away, should this one be killed.
+                temporary=Path(self.scratch) / f"run-{os.getpid()}-spark",
+            )
         except Exception as error:
             if not self.stop.is_set():
                 raise

@@ -18,28 +18,36 @@ from stateflow.logs import waiting
 from stateflow.spark import class_data
 from stateflow.spark.jars import local_jars
 from stateflow.spark.java import require_java
-from stateflow.spark.settings import DELTA, LOOPBACK, QUIET, RUNTIME, STATIC
+from stateflow.spark.settings import DELTA, LOOPBACK, QUIET, RUNTIME, STATIC, TEMPORARY, says_where
 
 _log = logging.getLogger(__name__)
 _SEARCH_PATH = "spark.executorEnv.PYTHONPATH"
 
 
 def build_session(
-    app: str, *, master: str | None = None, conf: Mapping[str, str] = {}, cache: Path | None = None
+    app: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] = {},
+    cache: Path | None = None,
+    temporary: Path | None = None,
 ) -> SparkSession:
     """A session for `app`, or the one that is already there with the runtime settings applied to it.
 
     `master` defaults to what the Spark installation says, else to all cores of this machine. `cache` is where
-    jars and Java are kept; it defaults to the configuration's.
+    jars and Java are kept; it defaults to the configuration's. `temporary` is for the files that Spark leaves behind when it
+    is killed, where nobody has said where to put them.
     """
     if SparkContext._active_spark_context is not None:
         return _adapted(SparkSession.builder.getOrCreate(), conf)
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         return _submitted(app, conf)
-    return _started(app, master, conf, cache or cache_folder())
+    return _started(app, master, conf, cache or cache_folder(), temporary)
 
 
-def _started(app: str, master: str | None, conf: Mapping[str, str], cache: Path) -> SparkSession:
+def _started(
+    app: str, master: str | None, conf: Mapping[str, str], cache: Path, temporary: Path | None
+) -> SparkSession:
     java = require_java(cache)
     os.environ["JAVA_HOME"] = str(java)
     chosen = master or conf.get("spark.master") or os.environ.get("MASTER")
@@ -54,8 +62,13 @@ def _started(app: str, master: str | None, conf: Mapping[str, str], cache: Path)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {**DELTA, **RUNTIME, **STATIC, **(LOOPBACK if _one_process(chosen) else {}), **conf}
     given = conf.get("spark.driver.extraJavaOptions", "")
-    quiet = "" if "spark.log.level" in conf else QUIET
-    if told := " ".join(filter(None, (quiet, class_data.options(cache, java, given), given))):
+    ours = [] if "spark.log.level" in conf else [QUIET]
+    ours.append(class_data.options(cache, java, given))
+    if temporary is not None and _one_process(chosen) and not says_where(conf):
+        temporary.mkdir(parents=True, exist_ok=True)
+        settings[TEMPORARY] = str(temporary)
+        ours.append(f'"-Djava.io.tmpdir={temporary}"')
+    if told := " ".join(filter(None, (*ours, given))):
         settings["spark.driver.extraJavaOptions"] = told
     jars = [*filter(None, [conf.get("spark.jars")]), *map(str, local_jars(cache))]
     settings["spark.jars"] = ",".join(jars)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from stateflow.config import cache_folder
@@ -33,6 +36,19 @@ STATIC = {
 }
 # A machine's own name may resolve to an address that goes away with its network.
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+TEMPORARY = "spark.local.dir"
+
+
+def says_where(conf: Mapping[str, str]) -> bool:
+    """Whether somebody has chosen a place for Spark's temporary files."""
+    if TEMPORARY in conf or os.environ.get("SPARK_LOCAL_DIRS"):
+        return True
+    folder = os.environ.get("SPARK_CONF_DIR") or Path(os.environ.get("SPARK_HOME", "")) / "conf"
+    with suppress(OSError):
+        return TEMPORARY in (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8")
+    return False
 
 
 def submit_conf(cache: Path | None = None) -> dict[str, str]:

@@ -176,3 +176,19 @@ def test_a_driver_remembers_the_epochs_before_it(drivers: DriverFolder, tmp_path
     found = drivers.newest()
     assert found is not None
     assert found.above == 7
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_temporary_files_go_with_the_driver_however_it_ends(
+    drivers: DriverFolder, tmp_path: Path, *, killed: bool
+) -> None:
+    code = "import os, pathlib, time; pathlib.Path(os.environ['ROOM'], 'spilled').touch(); print('there')"
+    code += "; time.sleep(600)" if killed else ""
+    driver = drivers.start(python(code), {}, tmp_path, temporary="ROOM")
+    until(lambda: driver.last_words() == ["there"])
+    if killed:
+        assert (driver.folder / "temporary" / "spilled").exists()
+        driver.stop(0)
+    until(lambda: driver.look().exit_code is not None)
+    assert not (driver.folder / "temporary").exists()
+    assert (driver.folder / "output.log").exists()

@@ -28,7 +28,7 @@ print(spark.range(3).count(), "SharedArchiveFile" in told, "-Dsaid=yes" in told)
 @pytest.fixture
 def cache(tmp_path: Path) -> Path:
     """The cache folder's own jars, and no archive yet."""
-    own, folder = cache_folder(), tmp_path / "cache"
+    own, folder = cache_folder(), tmp_path / "the cache"
     folder.mkdir()
     for name in ("ivy", "jars.json", "java"):
         if (own / name).exists():

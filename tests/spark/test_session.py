@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stateflow.spark.session import build_session
-from stateflow.spark.settings import submit_conf
+from stateflow.spark.settings import says_where, submit_conf
 
 
 def test_a_delta_table_is_written_by_python_workers_and_read_back(
@@ -120,3 +120,45 @@ def submitted(script: Path, argument: Path, *, conf: Mapping[str, str]) -> str:
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
+
+
+LOCAL = """
+import sys
+from pathlib import Path
+from stateflow.spark.session import build_session
+conf = {"spark.local.dir": sys.argv[2]} if sys.argv[2:] else {}
+spark = build_session("local", master="local[1]", conf=conf, temporary=Path(sys.argv[1]) / "of this run")
+spark.range(5).selectExpr("id % 2 as k").groupBy("k").count().collect()
+print(spark.conf.get("spark.local.dir"), spark._jvm.System.getProperty("java.io.tmpdir"))
+"""
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_sparks_temporary_files_are_where_they_are_swept_unless_somebody_has_chosen(
+    tmp_path: Path, *, chosen: bool
+) -> None:
+    folder, mine = tmp_path / "scratch", tmp_path / "mine"
+    told = [str(mine)] if chosen else []
+    command = [sys.executable, "-c", LOCAL, str(folder), *told]
+    env = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_DIRS"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    if chosen:
+        assert done.stdout == f"{mine} /tmp\n"
+        assert not folder.exists()
+    else:
+        assert done.stdout == f"{folder}/of this run {folder}/of this run\n"
+
+
+def test_who_has_chosen_a_place_for_sparks_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert not says_where({})
+    assert says_where({"spark.local.dir": "/big"})
+    (tmp_path / "spark-defaults.conf").write_text("spark.local.dir /big\n")
+    assert says_where({})
+    (tmp_path / "spark-defaults.conf").write_text("spark.executor.memory 1g\n")
+    assert not says_where({})
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", "/big")
+    assert says_where({})

@@ -73,16 +73,32 @@ class _Submitting:
             argv = _for_cluster(argv, errand)
         folder = DriverFolder(errand.job, errand.dag_run, errand.task)
         return folder.start(
-            argv, {**self._environment(), **errand.environment}, Path.cwd(), above=errand.above
+            argv,
+            {**self._environment(), **errand.environment},
+            Path.cwd(),
+            above=errand.above,
+            temporary="" if self._says_where(argv) else "SPARK_LOCAL_DIRS",
         )
+
+    def _says_where(self, argv: Sequence[str]) -> bool:
+        """Whether somebody has chosen a place for Spark's temporary files; a file of properties may have."""
+        from stateflow.spark.settings import TEMPORARY, says_where
+
+        told = any(word.startswith(f"{TEMPORARY}=") for word in argv)
+        return told or says_where({}) or "properties_file" in self.submit
 
     def _conf(self, errand: Errand) -> dict[str, str]:
         """Settings that come too late in the driver: the JVM is there before Python is."""
+        from stateflow.config import cache_folder
+        from stateflow.spark import class_data
+        from stateflow.spark.java import require_java
         from stateflow.spark.settings import DELTA, QUIET, submit_conf
 
         own = dict(DELTA) if self.submit.get("packages") or self.submit.get("jars") else submit_conf()
         if self.submit.get("deploy_mode") != "cluster":
-            own["spark.driver.extraJavaOptions"] = QUIET
+            cache = cache_folder()
+            sooner = class_data.options(cache, require_java(cache))
+            own["spark.driver.extraJavaOptions"] = f"{QUIET} {sooner}".strip()
             # Else a Python that is only there on executors (a package's) would be taken for the driver, too.
             own["spark.pyspark.driver.python"] = sys.executable
         own["spark.ui.showConsoleProgress"] = "false"

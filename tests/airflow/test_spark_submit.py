@@ -1,0 +1,74 @@
+"""What a driver is started with by way of spark-submit."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.airflow import SparkSubmit
+from stateflow.config import cache_folder
+from stateflow.driver.errand import Errand
+from stateflow.driver.keeping import DriverFolder, KeptDriver
+from stateflow.spark import class_data
+from stateflow.spark.java import require_java
+
+
+class Started(dict[str, Any]):
+    """Of the one driver: its command, and what it was told."""
+
+    def settings(self) -> dict[str, str]:
+        argv = self["argv"]
+        pairs = (word.partition("=") for flag, word in itertools.pairwise(argv) if flag == "--conf")
+        return {name: value for name, _, value in pairs}
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
+    found = Started()
+
+    def start(
+        self: DriverFolder, argv: Sequence[str], environment: Mapping[str, str], cwd: Path, **told: Any
+    ) -> KeptDriver:
+        found.update(argv=list(argv), environment=dict(environment), **told)
+        return KeptDriver(tmp_path)
+
+    monkeypatch.setattr(DriverFolder, "start", start)
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    monkeypatch.delenv("SPARK_LOCAL_DIRS", raising=False)
+    return found
+
+
+def errand(**conf: str) -> Errand:
+    return Errand("orders.py:orders", "orders", "dag/1", "run", conf=conf, above=3)
+
+
+def test_a_driver_starts_from_the_archive_of_sparks_classes_and_takes_its_temporary_files_along(
+    started: Started,
+) -> None:
+    SparkSubmit().bound("spark_default").launch(errand())
+    cache = cache_folder()
+    options = class_data.options(cache, require_java(cache))
+    assert options in started.settings()["spark.driver.extraJavaOptions"]
+    assert (started["above"], started["temporary"]) == (3, "SPARK_LOCAL_DIRS")
+
+
+@pytest.mark.parametrize(
+    ("submit", "conf"),
+    [({}, {"spark.local.dir": "/big"}), ({"properties_file": "/etc/spark/our.conf"}, {})],
+    ids=["setting", "file"],
+)
+def test_where_somebody_has_chosen_temporary_files_stay(
+    started: Started, submit: dict[str, Any], conf: dict[str, str]
+) -> None:
+    SparkSubmit(**submit).bound("spark_default").launch(errand(**conf))
+    assert started["temporary"] == ""
+
+
+def test_a_driver_on_another_host_gets_no_archive_of_this_one(started: Started) -> None:
+    SparkSubmit(deploy_mode="cluster").bound("spark_default").launch(errand())
+    assert "spark.driver.extraJavaOptions" not in started.settings()
