@@ -8,12 +8,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Any
 
 from stateflow.checkpoint.layout import checked_name
 from stateflow.errors import UsageError
 from stateflow.operators.spec import DEAD_LETTER_SCHEMA, DEAD_LETTERS
+from stateflow.parameters import from_text
 from stateflow.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
 from stateflow.rows import KEY_TYPES, RowType, key_type, row_type
 from stateflow.state.declare import micros
@@ -435,7 +435,7 @@ class Pipeline:
     function: Callable[..., Any]
 
     def build(self, parameters: Mapping[str, Any] | None = None) -> Flow:
-        """The flow, checked; parameters given as text are converted to the annotated types."""
+        """The flow, checked; text becomes what a parameter is annotated as."""
         flow = Flow(self.name)
         self.function(flow, **self.arguments(parameters or {}))
         if not flow.sources:
@@ -456,7 +456,7 @@ class Pipeline:
         out: dict[str, Any] = {}
         for parameter in accepted:
             if parameter.name in given:
-                out[parameter.name] = _converted(self.name, parameter, given[parameter.name])
+                out[parameter.name] = from_text(self.name, parameter, given[parameter.name])
             elif parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY:
                 raise UsageError(
                     f"pipeline {self.name!r} needs parameter {parameter.name!r}: give it with -p {parameter.name}=VALUE"
@@ -467,27 +467,6 @@ class Pipeline:
 
     def __call__(self, flow: Flow, **parameters: Any) -> Any:
         return self.function(flow, **parameters)
-
-
-def _converted(pipeline: str, parameter: inspect.Parameter, value: Any) -> Any:
-    wanted = parameter.annotation
-    if get_origin(wanted) in (Union, UnionType):
-        inner = [one for one in get_args(wanted) if one is not type(None)]
-        wanted = inner[0] if len(inner) == 1 else wanted
-    if not isinstance(value, str) or wanted in (str, parameter.empty):
-        return value
-    try:
-        if wanted is bool:
-            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[
-                value.lower()
-            ]
-        if wanted in (int, float):
-            return wanted(value)
-    except (KeyError, ValueError):
-        raise UsageError(
-            f"pipeline {pipeline!r}: parameter {parameter.name!r} is {value!r}, which is no {wanted.__name__}"
-        ) from None
-    return value
 
 
 def pipeline(name: str) -> Callable[[Callable[..., Any]], Pipeline]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
 import stateflow as sf
 from stateflow.flow import Flow, KeyedNode, Pipeline
+from stateflow.parameters import as_texts
 
 
 @dataclass
@@ -290,3 +294,58 @@ def test_a_parameter_may_be_annotated_with_more_than_a_plain_type() -> None:
     assert found[-1] == (7, "x")
     built(declare, count=None)
     assert found[-1] == (None, "x")
+
+
+class Mode(enum.Enum):
+    FAST = "fast"
+
+
+class Unsaid:
+    pass
+
+
+def test_text_becomes_what_a_parameter_is_annotated_as_and_back() -> None:
+    def declare(
+        flow: Flow,
+        *,
+        day: date,
+        since: datetime,
+        rate: Decimal,
+        countries: list[str],
+        limits: dict[str, int] | None = None,
+        mode: Mode = Mode.FAST,
+        kind: Literal["a", "b"] = "a",
+        other: Unsaid | None = None,
+        folder: Path = Path(),
+    ) -> None:
+        found.append((day, since, rate, countries, limits, mode, kind, other, folder))
+        source(flow).append("out", NOWHERE)
+
+    typed = {
+        "day": date(2026, 1, 2),
+        "since": datetime(2026, 1, 2, 3, 4, tzinfo=UTC),
+        "rate": Decimal("1.50"),
+        "countries": ["a b", "c,d"],
+        "limits": {"x": 1},
+        "kind": "b",
+    }
+    texts = as_texts({**typed, "nothing": None})
+    assert texts["countries"] == '["a b","c,d"]'
+    assert texts["since"] == "2026-01-02T03:04:00+00:00"
+    assert "nothing" not in texts
+    built(declare, **texts, mode="fast", other="as it is", folder="/a b")
+    assert found[-1] == (
+        *(typed[n] for n in ("day", "since", "rate", "countries", "limits")),
+        Mode.FAST,
+        "b",
+        "as it is",
+        Path("/a b"),
+    )
+    for name, wrong, wanted in (
+        ("day", "yesterday", "date"),
+        ("countries", "a, b", r"list\[str\]"),
+        ("limits", '{"x": "many"}', r"dict\[str, int\]"),
+        ("kind", "c", "Literal"),
+    ):
+        with pytest.raises(sf.UsageError, match=f"parameter '{name}' is .*, which is no .*{wanted}"):
+            built(declare, **{**texts, name: wrong})

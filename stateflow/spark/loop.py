@@ -24,6 +24,7 @@ from stateflow.checkpoint.writer import Writer, continued_draft, draft
 from stateflow.config import Options
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
 from stateflow.operators.context import Moment
+from stateflow.parameters import as_texts
 from stateflow.spark.batch import Batch, BatchSettings
 from stateflow.spark.carry_out import Sinks
 from stateflow.spark.failures import translated
@@ -115,7 +116,7 @@ class BatchLoop:
             parent,
             sources={**(parent.sources if parent else {}), **begun},
             now=now,
-            parameters=_texts(self.parameters),
+            parameters=as_texts(self.parameters),
             versions=versions(),
             statistics={"trigger_timestamp": now // 1000, "positions": sorted(sources)},
         )
@@ -243,7 +244,7 @@ class BatchLoop:
             now=now,
             seed=moment.seed,
             watermark=moment.watermark,
-            parameters=_texts(self.parameters),
+            parameters=as_texts(self.parameters),
             versions=versions(),
             statistics=statistics,
             final=self.draining,
@@ -378,7 +379,3 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         **{p: version(p) for p in ("stateflow", "pyspark", "rocksdict")},
     }
-
-
-def _texts(parameters: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in parameters.items()}

@@ -193,6 +193,7 @@ class StateflowRunOperator(StateflowOperator):
 
     def _errand(self, context: Context) -> Errand:
         from stateflow.driver.errand import Errand
+        from stateflow.parameters import as_texts
 
         owner = self.acts_as(context)
         return Errand(
@@ -200,9 +201,9 @@ class StateflowRunOperator(StateflowOperator):
             job=self.given("job"),
             dag_run=owner.dag_run,
             task=owner.task,
-            parameters=_texts(self.given("parameters")),
-            options=_texts(self.given("options")),
-            conf=_texts(self.given("conf")),
+            parameters=as_texts(self.given("parameters")),
+            options=as_texts(self.given("options")),
+            conf=as_texts(self.given("conf")),
             until=self.given("until") or "",
             parallelism=self.given("parallelism"),
             trigger=self.given("trigger") or "",
@@ -220,6 +221,7 @@ class StateflowRunOperator(StateflowOperator):
 
     def _rewind(self, context: Context, job: Job, mark: ScheduledRun) -> None:
         from stateflow.errors import UsageError
+        from stateflow.parameters import as_texts
         from stateflow.pipelines import load_pipeline
 
         if self.finished_before(job, "restore") is not None:
@@ -236,7 +238,7 @@ class StateflowRunOperator(StateflowOperator):
         plan = job.restore(
             f"checkpoint:{mark.began_from}",
             loaded.pipeline,
-            _texts(self.given("parameters")),
+            as_texts(self.given("parameters")),
             options=self.hook.options(**self.given("options")),
             rewind_sinks=True,
             conf=self.spark_conf(),
@@ -298,12 +300,3 @@ def _name_of(pipeline: Any) -> str:
             f"pipeline={pipeline!r} names no pipeline after its file: write FILE:PIPELINE, or give job="
         )
     return name
-
-
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """As a command line takes them."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in values.items()
-        if value is not None
-    }
