@@ -39,16 +39,18 @@ _PIP_TO_UV = {
 def main() -> None:
     if sys.version_info[:2] != (3, 11):
         stop(f"the lock needs Python 3.11 and this is {sys.version.split()[0]}: run make PYTHON=python3.11")
+    changed = False
     if not (STAMP.is_file() and STAMP.read_text() == fingerprint() and PYTHON.exists()):
         STAMP.unlink(missing_ok=True)
         create_environment()
         install_packages()
         install_project()
         STAMP.write_text(fingerprint())
+        changed = True
     if not spark_is_ready():
         with step("Java and Spark's jars"):
             run([PYTHON, "-m", "stateflow.spark.jars"], "Java or Spark's jars could not be fetched")
-    if not any((cache() / "class-data").glob("*.jsa")):
+    if changed or not any((cache() / "class-data").glob("*.jsa")):
         with step("an archive of Spark's classes, so that drivers start sooner"):
             runs([PYTHON, "-m", "stateflow.spark.class_data"], shown=True)
 

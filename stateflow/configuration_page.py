@@ -16,9 +16,9 @@ Made by `python -m stateflow.config > docs/configuration.md` from the declaratio
 
 The first of these that sets an option wins:
 
-1. the command line: `--max-parallelism 256`
+1. the command line: `--option max_parallelism=256`; an Airflow task's `options`, and then those of its connection
 2. the environment: `{PREFIX}MAX_PARALLELISM=256`
-3. the pipeline's code: `max_parallelism=256`
+3. a program's own: `stateflow.config.load(code={{"max_parallelism": 256}})`
 4. the file: `max_parallelism = 256` in `{FILE_NAME}` in the working folder, or in the file that
    `{FILE_VARIABLE}` names
 5. the default

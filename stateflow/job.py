@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -189,12 +189,19 @@ class Job:
         pipeline: Pipeline,
         parameters: Mapping[str, Any] | None = None,
         *,
-        options: Options,
+        options: Options | Mapping[str, Any] | None = None,
         **request: Any,
     ) -> RunReport:
-        """Runs the pipeline as this job, to the end of its trigger. `request` takes the fields of `RunRequest`."""
+        """Runs the pipeline as this job, to the end of its trigger. `request` takes the fields of `RunRequest`.
+
+        What a mapping of options leaves open comes from the environment and `stateflow.toml`; root and credentials are the job's.
+        """
+        from stateflow.config import Options, load
         from stateflow.spark.runner import RunRequest, run
 
+        if not isinstance(options, Options):
+            found = load(code=options or {}, folder=Path.cwd())
+            options = replace(found, checkpoint_dir=self.root, storage_options=self.storage_options)
         return run(RunRequest(pipeline, options, dict(parameters or {}), job=self.name, **request))
 
     def stop(self, *, wait: float | None = None, reason: str = "", drain: bool = False) -> Stopped:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from stateflow.checkpoint import scheduled
-from stateflow.checkpoint.control import KILLED, Heartbeat, beat, read_heartbeat
+from stateflow.checkpoint.control import KILLED, Heartbeat, StopRequest, beat, read_heartbeat, request_stop
 from stateflow.checkpoint.records import Owner
+from stateflow.cli.run import AnnouncedStop
 from stateflow.heart import Heart
 from tests.cli.made import MadeJob
 
@@ -71,3 +75,25 @@ def test_the_last_beat_is_tried_more_than_once(tmp_path: Path, monkeypatch: pyte
     last = read_heartbeat(job.store, job.layout, job.writer.epoch)
     assert last is not None
     assert last.ended
+
+
+def test_a_stop_is_heard_when_nobody_can_be_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A closed pipe, or a full disk behind the log."""
+    job = MadeJob(str(tmp_path))
+    stop = AnnouncedStop()
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        monkeypatch.setattr("stateflow.cli.run.err", lambda: Console(file=full))
+        with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
+            heart.begin(job.writer.epoch)
+            request_stop(
+                job.store, job.layout, StopRequest(epoch=job.writer.epoch, by=TASK, reason="enough", at=1)
+            )
+            assert stop.wait(10)
+            time.sleep(0.3)
+            assert heart.is_alive()
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
+    assert heart.reason == "enough"

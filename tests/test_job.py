@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -140,3 +141,18 @@ def test_a_run_is_given_again_what_the_pipeline_cannot_do_without_but_never_what
 
     assert required_parameters(pipeline, head) == {"input": PARAMETERS["input"]}
     assert required_parameters(pipeline, None) == {}
+
+
+def test_a_run_takes_root_and_credentials_of_its_job_and_the_rest_from_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("stateflow.spark.runner.run", asked.append)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stateflow.toml").write_text('checkpoint_dir = "/elsewhere"\nretained_checkpoints = 7\n')
+    job = sf.Job(str(tmp_path / "root"), "mine", storage_options={"region": "x"})
+    job.run(load_pipeline(str(ORDERS), REPOSITORY).pipeline, PARAMETERS, options={"trigger": "drain"})
+    request = asked[0]
+    assert (request.job, request.options.checkpoint_dir) == ("mine", str(tmp_path / "root"))
+    assert dict(request.options.storage_options) == {"region": "x"}
+    assert (request.options.retained_checkpoints, request.options.trigger) == (7, "drain")

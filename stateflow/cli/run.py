@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,9 +32,12 @@ class AnnouncedStop(threading.Event):
     """A stop that says so at once: the batch under way may take a while."""
 
     def set(self) -> None:
-        if not self.is_set():
-            err().print("stopping after this batch; Ctrl-C again ends at once")
+        said = self.is_set()
         super().set()
+        if not said:
+            # Rich ends the program when nobody reads what it prints; the batch goes on.
+            with suppress(OSError, SystemExit):
+                err().print("stopping after this batch; Ctrl-C again ends at once")
 
 
 def run(

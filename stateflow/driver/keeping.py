@@ -21,6 +21,8 @@ from stateflow.errors import UnavailableError
 
 KEPT_DAYS = 7
 """Logs of drivers that are over stay so long."""
+STARTING = 60.0
+"""Seconds within which a warden says that it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +143,17 @@ class DriverFolder:
         return KeptDriver(folder)
 
     def _sweep(self, now: float) -> None:
-        for ended in self._of_job.glob("*/*/exit"):
-            told = warden.read(ended)
-            if told is not None and now - float(told["at"]) > KEPT_DAYS * 86_400:
-                shutil.rmtree(ended.parent, ignore_errors=True)
+        for command in self._of_job.glob("*/*/command.json"):
+            folder = command.parent
+            if any(_alive(warden.read(folder / who)) for who in ("warden", "driver")):
+                continue
+            ended = warden.read(folder / "exit")
+            if ended is None and now - command.stat().st_mtime < STARTING:
+                continue  # its warden may be about to begin
+            # Its host was switched off, if nobody has seen it end.
+            shutil.rmtree(folder / warden.TEMPORARY, ignore_errors=True)
+            if now - float(ended["at"] if ended else command.stat().st_mtime) > KEPT_DAYS * 86_400:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _alive(process: dict[str, object] | None) -> bool:

@@ -23,40 +23,57 @@ KEPT = 3
 """Archives of other Javas and Sparks that share the folder; the newest stay."""
 _FOLDER = "class-data"
 # Java would write its complaint about an archive that does not fit to standard output, among the user's own.
-_SILENT = "-Xlog:disable -Xlog:all=error:stderr"
+_SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+_SPEAK_OF_IT = ("Shared", "-Xshare", "ArchiveClasses")
+_JAVA_READS = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
 
 
 def options(cache: Path, java: Path, given: str = "") -> str:
-    """For a driver's JVM; empty when there is no archive for it, or when its own options speak of one."""
-    archive = archive_of(cache, java)
-    if "Shared" in given or "-Xshare" in given or not archive.is_file():
-        return ""
-    return f'"-XX:SharedArchiveFile={archive}" -Xshare:auto {_SILENT}'
+    """For a driver's JVM; empty when there is no archive for it, or when somebody's own options speak of one."""
+    said = " ".join((given, *(os.environ.get(name, "") for name in _JAVA_READS)))
+    archive = None if any(word in said for word in _SPEAK_OF_IT) else find(cache, java)
+    return f'"-XX:SharedArchiveFile={archive}" {_SILENT}' if archive else ""
 
 
-def archive_of(cache: Path, java: Path) -> Path:
-    """Where the archive for this Java and these jars of Spark's is, or would be."""
+def find(cache: Path, java: Path) -> Path | None:
+    """The archive for this Java and these jars of Spark's. Java dies of half a one, so its name tells its size."""
+    try:
+        for archive in (cache / _FOLDER).glob(f"{_key(java)}.*.jsa"):
+            if archive.name == _name(java, archive.stat().st_size) and os.access(archive, os.R_OK):
+                return archive
+    except OSError:
+        return None
+    return None
+
+
+def _name(java: Path, size: int) -> str:
+    return f"{_key(java)}.{size}.jsa"
+
+
+def _key(java: Path) -> str:
     digest = hashlib.sha256(str(java).encode())
     for file in [java / "release", *sorted(spark_jars())]:
         if file.is_file():
             found = file.stat()
-            digest.update(f"\n{file} {found.st_size} {found.st_mtime_ns}".encode())
-    return cache / _FOLDER / f"{digest.hexdigest()[:16]}.jsa"
+            # In whole seconds, as images of containers keep them, and as Java compares them.
+            digest.update(f"\n{file} {found.st_size} {int(found.st_mtime)}".encode())
+    return digest.hexdigest()[:16]
 
 
 def make(cache: Path) -> Path:
     """The archive, made if need be; it appears whole or not at all. Raises UnavailableError where Java cannot make one."""
-    archive = archive_of(cache, require_java(cache))
-    if archive.is_file():
+    java = require_java(cache)
+    if (archive := find(cache, java)) is not None:
         return archive
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    part = archive.with_name(f"{archive.stem}.{os.getpid()}.part")
+    folder = cache / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{_key(java)}.{os.getpid()}.part"
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            command = [sys.executable, "-m", "stateflow.spark.class_data_run", folder, str(part)]
+        with tempfile.TemporaryDirectory() as scratch:
+            command = [sys.executable, "-m", "stateflow.spark.class_data_run", scratch, str(part)]
             environment = {**os.environ, "STATEFLOW_CACHE_DIR": str(cache)}
             done = subprocess.run(
-                command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+                command, cwd=scratch, env=environment, capture_output=True, text=True, check=False
             )
         if done.returncode or not part.is_file():
             reason = (done.stderr.strip() or "Java gave no reason").splitlines()[-1]
@@ -65,10 +82,10 @@ def make(cache: Path) -> Path:
             )
         with part.open("rb") as file:  # half of one would keep drivers from starting
             os.fsync(file.fileno())
-        part.rename(archive)
+        archive = part.rename(folder / _name(java, part.stat().st_size))
     finally:
         part.unlink(missing_ok=True)
-    make_room(archive.parent)
+    make_room(folder)
     return archive
 
 

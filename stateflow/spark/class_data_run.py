@@ -28,7 +28,9 @@ class Count(sf.KeyedProcess[int, Any, Any]):
 
 def exercise(folder: Path, archive: Path) -> None:
     # The classes are what matters, not how fast this one run is.
-    given = f"-XX:ArchiveClassesAtExit={archive} -XX:TieredStopAtLevel=1 -Xlog:disable -Xlog:all=error:stderr"
+    given = (
+        f'"-XX:ArchiveClassesAtExit={archive}" -XX:TieredStopAtLevel=1 -Xlog:disable -Xlog:all=error:stderr'
+    )
     spark = build_session(
         "stateflow class data", master="local[2]", conf={"spark.driver.extraJavaOptions": given}
     )

@@ -68,10 +68,14 @@ def recorded_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]
     return tuple(jar for jar in jars if _artifact(jar.name.partition("_")[2]) not in there)
 
 
-def spark_jars() -> list[Path]:
+def spark_home() -> Path:
     import pyspark
 
-    return list((Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent) / "jars").glob("*.jar"))
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+
+
+def spark_jars() -> list[Path]:
+    return list((spark_home() / "jars").glob("*.jar"))
 
 
 def _artifact(jar: str) -> str:

@@ -271,6 +271,8 @@ class _Run:
             if heart.drain or (self.request.drain and not self.stop.is_set()):
                 loop.drain()
                 stopped = JOB_DRAINED
+            elif self.request.drain and (not drained or loop.due()):
+                stopped = INTERRUPTED  # its timers have not fired, so the next try does that
             loop.finish()
             report = RunReport(
                 self.job, writer.epoch, loop.batches, loop.rows, writer.parent.slot if writer.parent else None,
@@ -399,8 +401,10 @@ class _Run:
         if self.stop.is_set():
             return INTERRUPTED
         for _ in range(MOST_INPUT_FREE):
-            if not loop.due() or self.stop.is_set():
+            if not loop.due():
                 break
+            if self.stop.is_set():
+                return INTERRUPTED
             loop.input_free()
         return stopped
 
@@ -430,6 +434,8 @@ class _Run:
                     with loop.lock:
                         loop.ended = True
                     query.stop()
+                    if loop.failure is not None and not isinstance(loop.failure, InterruptedError):
+                        raise loop.failure from None
                     return
                 if endless and loop.due():
                     loop.input_free()

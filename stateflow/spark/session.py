@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -65,7 +66,9 @@ def _started(
     ours = [] if "spark.log.level" in conf else [QUIET]
     ours.append(class_data.options(cache, java, given))
     if temporary is not None and _one_process(chosen) and not says_where(conf):
-        temporary.mkdir(parents=True, exist_ok=True)
+        # In a container that was started anew this process may have the number of the one that was killed.
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
         settings[TEMPORARY] = str(temporary)
         ours.append(f'"-Djava.io.tmpdir={temporary}"')
     if told := " ".join(filter(None, (*ours, given))):

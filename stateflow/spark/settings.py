@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stateflow.config import cache_folder
-from stateflow.spark.jars import local_jars
+from stateflow.spark.jars import local_jars, spark_home
 
 DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -45,9 +45,11 @@ def says_where(conf: Mapping[str, str]) -> bool:
     """Whether somebody has chosen a place for Spark's temporary files."""
     if TEMPORARY in conf or os.environ.get("SPARK_LOCAL_DIRS"):
         return True
-    folder = os.environ.get("SPARK_CONF_DIR") or Path(os.environ.get("SPARK_HOME", "")) / "conf"
+    folder = os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf"
     with suppress(OSError):
-        return TEMPORARY in (Path(folder) / "spark-defaults.conf").read_text(encoding="utf-8")
+        return TEMPORARY in (Path(folder) / "spark-defaults.conf").read_text(
+            encoding="utf-8", errors="replace"
+        )
     return False
 
 

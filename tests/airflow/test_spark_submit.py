@@ -69,6 +69,14 @@ def test_where_somebody_has_chosen_temporary_files_stay(
     assert started["temporary"] == ""
 
 
-def test_a_driver_on_another_host_gets_no_archive_of_this_one(started: Started) -> None:
-    SparkSubmit(deploy_mode="cluster").bound("spark_default").launch(errand())
+@pytest.mark.parametrize("by", ["operator", "connection"])
+def test_a_driver_on_another_host_gets_no_archive_of_this_one(
+    started: Started, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    extra = {"deploy-mode": "cluster"} if by == "connection" else {}
+    told = {"conn_type": "spark", "host": "yarn", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(told))
+    submit = {"deploy_mode": "cluster"} if by == "operator" else {}
+    SparkSubmit(**submit).bound("spark_default").launch(errand())
+    assert started["argv"][started["argv"].index("--deploy-mode") + 1] == "cluster"
     assert "spark.driver.extraJavaOptions" not in started.settings()

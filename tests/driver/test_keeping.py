@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from stateflow.driver import warden
-from stateflow.driver.keeping import KEPT_DAYS, DriverFolder, KeptDriver
+from stateflow.driver.keeping import KEPT_DAYS, STARTING, DriverFolder, KeptDriver
 
 
 @pytest.fixture
@@ -192,3 +193,25 @@ def test_temporary_files_go_with_the_driver_however_it_ends(
     until(lambda: driver.look().exit_code is not None)
     assert not (driver.folder / "temporary").exists()
     assert (driver.folder / "output.log").exists()
+
+
+def test_what_a_driver_left_whose_host_was_switched_off_goes_with_the_next_start(
+    drivers: DriverFolder, tmp_path: Path
+) -> None:
+    old = drivers.start(python("import time; time.sleep(600)"), {}, tmp_path, temporary="ROOM")
+    until(lambda: (old.folder / "driver").exists())
+    for who in ("warden", "driver"):
+        os.kill(pid_of(old, who), signal.SIGKILL)
+    until(lambda: not old.look().running)
+    assert (old.folder / "temporary").exists()
+    fresh = old.folder.with_name("fresh")
+    shutil.copytree(old.folder, fresh)  # of which nobody can know yet
+    os.utime(fresh / "command.json")
+    long_ago = time.time() - STARTING - 1
+    os.utime(old.folder / "command.json", (long_ago, long_ago))
+    new = drivers.start(python("pass"), {}, tmp_path)
+    assert not (old.folder / "temporary").exists()
+    assert old.last_words() == []
+    assert old.folder.exists()
+    assert (fresh / "temporary").exists()
+    until(lambda: new.look().exit_code is not None)

@@ -70,6 +70,8 @@ class Workbench:
         drain, stop_after = options.pop("drain", False), options.pop("stop_after", 0)
         takeover = options.pop("takeover", False)
         stop = threading.Event()
+        if options.pop("stopped", False):
+            stop.set()
 
         def listen(report: BatchReport) -> None:
             self.reports.append(report)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -44,45 +43,71 @@ def started(cache: Path) -> tuple[str, int]:
     return done.stdout, (cache / "loaded.txt").read_text().count("shared objects file (top)")
 
 
-def spoiled(archive: Path) -> None:
-    archive.write_bytes(b"neither classes nor an archive" * 1000)
+def put(cache: Path, content: bytes) -> None:
+    folder = cache / "class-data"
+    folder.mkdir()
+    (folder / class_data._name(require_java(cache), len(content))).write_bytes(content)
 
 
-def of_another_program(archive: Path) -> None:
+def of_another_program(folder: Path) -> bytes:
+    archive = folder / "other.jsa"
     java = require_java(cache_folder()) / "bin" / "java"
     subprocess.run([java, f"-XX:ArchiveClassesAtExit={archive}", "-version"], capture_output=True, check=True)
-    assert archive.stat().st_size > 1000
+    return archive.read_bytes()
 
 
-@pytest.mark.parametrize("harm", [spoiled, of_another_program], ids=lambda harm: harm.__name__)
-def test_an_archive_that_does_not_fit_is_passed_over_in_silence(
-    cache: Path, harm: Callable[[Path], None]
-) -> None:
-    archive = class_data.archive_of(cache, require_java(cache))
-    archive.parent.mkdir()
-    harm(archive)
+@pytest.mark.parametrize("harm", ["spoiled", "of another program"])
+def test_an_archive_that_does_not_fit_is_passed_over_in_silence(cache: Path, harm: str) -> None:
+    put(cache, b"neither classes nor an archive" * 1000 if harm == "spoiled" else of_another_program(cache))
     printed, from_archive = started(cache)
     assert printed == "3 True True\n"
     assert from_archive < 100
 
 
-def test_what_the_user_says_of_archives_goes_first(cache: Path) -> None:
+def test_half_an_archive_of_which_java_would_die_is_not_given_to_it(cache: Path) -> None:
     java = require_java(cache)
-    archive = class_data.archive_of(cache, java)
-    archive.parent.mkdir()
-    archive.touch()
-    assert str(archive) in class_data.options(cache, java, "-Xmx1g")
-    assert class_data.options(cache, java, "-XX:SharedArchiveFile=/mine.jsa") == ""
-    assert class_data.options(cache, java, "-Xshare:off") == ""
+    put(cache, of_another_program(cache))
+    archive = class_data.find(cache, java)
+    assert archive is not None
+    whole = archive.read_bytes()
+    archive.chmod(0o644)
+    archive.write_bytes(whole[: len(whole) // 2])
+    assert class_data.find(cache, java) is None
+    assert class_data.options(cache, java) == ""
+
+
+def test_what_somebody_says_of_archives_goes_first(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = require_java(cache)
+    put(cache, b"archive")
+    assert str(class_data.find(cache, java)) in class_data.options(cache, java, "-Xmx1g")
+    for said in ("-XX:SharedArchiveFile=/mine.jsa", "-Xshare:off", "-XX:ArchiveClassesAtExit=/mine.jsa"):
+        assert class_data.options(cache, java, said) == ""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xshare:off")
+    assert class_data.options(cache, java) == ""
+
+
+def test_a_folder_that_cannot_be_read_is_no_reason_not_to_start(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: object) -> None:
+        raise PermissionError("another user's")
+
+    put(cache, b"archive")
+    monkeypatch.setattr(Path, "glob", denied)
+    assert class_data.find(cache, Path("/java")) is None
 
 
 def test_other_jars_of_spark_have_another_archive(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jar = cache / "spark-core.jar"
     jar.write_bytes(b"old")
     monkeypatch.setattr(class_data, "spark_jars", lambda: [jar])
-    before = class_data.archive_of(cache, require_java(cache))
+    put(cache, b"archive")
+    java = require_java(cache)
+    assert class_data.find(cache, java) is not None
+    os.utime(jar, (int(jar.stat().st_mtime),) * 2)  # as an image of a container keeps it
+    assert class_data.find(cache, java) is not None
     jar.write_bytes(b"newer")
-    assert class_data.archive_of(cache, require_java(cache)) != before
+    assert class_data.find(cache, java) is None
 
 
 def test_the_archive_is_made_once_and_drivers_start_from_it(cache: Path) -> None:
@@ -98,7 +123,7 @@ def test_the_archive_is_made_once_and_drivers_start_from_it(cache: Path) -> None
 
 
 def test_older_archives_make_room(cache: Path) -> None:
-    folder = class_data.archive_of(cache, require_java(cache)).parent
+    folder = cache / "class-data"
     folder.mkdir()
     for number in range(5):
         (folder / f"{number}.jsa").touch()

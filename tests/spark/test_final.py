@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.checkpoint.control import JOB_DRAINED
+from stateflow.checkpoint.control import INTERRUPTED, JOB_DRAINED
 from stateflow.checkpoint.records import Owner
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.config import load
@@ -112,3 +112,56 @@ def test_output_of_a_drain_that_could_not_be_delivered_is_delivered_by_the_next_
     assert sorted((row["user"], row["text"]) for row in told.rows) == [(1, "gone"), (2, "gone")]
     with pytest.raises(IncompatibleError, match="was drained"):
         bench.run(users, drain=True)
+
+
+class Chain(sf.KeyedProcess[int, Visit, Told]):
+    """A timer that sets itself again, twice."""
+
+    end = sf.Timer("event")
+    rung = sf.ValueState(int, default=0)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for row in rows:
+            self.end.set(row.ts + timedelta(hours=1))
+        return ()
+
+    @end.fires
+    def ring(self, key: int, at: datetime, ctx: sf.Context) -> Any:
+        self.rung.value += 1
+        if self.rung.value < 3:
+            self.end.set(at + timedelta(hours=1))
+        yield Told(key, f"rung {self.rung.value}")
+
+
+def test_a_drain_that_its_host_ends_before_its_timers_have_fired_is_no_good_end(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_value([pipelines, sys.modules[__name__]])
+    bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
+    bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
+
+    @sf.pipeline("users")
+    def users(flow: sf.Flow) -> None:
+        rows = flow.source(
+            "visits", bench.source("visits", VISIT), Visit, event_time="ts", watermark="1 minute"
+        )
+        rows.key_by("user").process("chain", Chain).collect("told", told)
+
+    # Told to end before it begins to drain.
+    assert bench.run(users, drain=True, stop_after=1).stopped == INTERRUPTED
+    assert told.rows == []
+
+    commit = carry_out.Sinks.commit
+
+    def away(sinks: carry_out.Sinks, permit: CommitPermit, still_owner: Any) -> dict[str, str]:
+        if permit.record.final:
+            raise StateflowError("the table is away")
+        return commit(sinks, permit, still_owner)
+
+    with monkeypatch.context() as cut_off:
+        cut_off.setattr(carry_out.Sinks, "commit", away)
+        with pytest.raises(StateflowError, match="away"):
+            bench.run(users, drain=True)
+    # Nothing is left but to deliver, which comes before a batch could be stopped.
+    assert bench.run(users, drain=True, stopped=True).stopped == JOB_DRAINED
+    assert [row["text"] for row in told.rows] == ["rung 1", "rung 2", "rung 3"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 import stateflow as sf
 from stateflow.checkpoint.control import INTERRUPTED
 from stateflow.errors import FencedError, StateflowError, UnavailableError
-from stateflow.spark.loop import cause
+from stateflow.spark.loop import BatchLoop, cause
 from tests.cli.made import MadeJob
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
@@ -64,3 +66,24 @@ def test_a_run_told_to_stop_ends_well_also_when_the_next_batch_begins_first(
     monkeypatch.setattr(StreamingQuery, "awaitTermination", lambda query, _: waits(query, 120))
     report = bench.run(stopped, stop_after=1)
     assert (report.stopped, report.batches) == (INTERRUPTED, 1)
+
+
+def test_a_batch_that_fails_after_a_stop_was_asked_for_fails_the_run(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Workbench(spark, tmp_path)
+    bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
+
+    @sf.pipeline("failing")
+    def failing(flow: sf.Flow) -> None:
+        visits = flow.source("visits", bench.source("visits", VISIT), Visit)
+        visits.collect("out", sf.memory("failing"))
+
+    def fails(loop: BatchLoop, *_: Any, **__: Any) -> None:
+        loop.stop.set()
+        time.sleep(1)  # the run sees the stop, and waits for the batch
+        raise StateflowError("the disk is full")
+
+    monkeypatch.setattr(BatchLoop, "_one", fails)
+    with pytest.raises(StateflowError, match="the disk is full"):
+        bench.run(failing)

@@ -138,14 +138,16 @@ def test_sparks_temporary_files_are_where_they_are_swept_unless_somebody_has_cho
     tmp_path: Path, *, chosen: bool
 ) -> None:
     folder, mine = tmp_path / "scratch", tmp_path / "mine"
+    left = folder / "of this run" / "blockmgr-of-the-one-before"
+    left.mkdir(parents=True)
     told = [str(mine)] if chosen else []
     command = [sys.executable, "-c", LOCAL, str(folder), *told]
     env = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_DIRS"}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     if chosen:
         assert done.stdout == f"{mine} /tmp\n"
-        assert not folder.exists()
     else:
+        assert not left.exists()
         assert done.stdout == f"{folder}/of this run {folder}/of this run\n"
 
 
@@ -159,6 +161,19 @@ def test_who_has_chosen_a_place_for_sparks_temporary_files(
     (tmp_path / "spark-defaults.conf").write_text("spark.local.dir /big\n")
     assert says_where({})
     (tmp_path / "spark-defaults.conf").write_text("spark.executor.memory 1g\n")
+    assert not says_where({})
+    (tmp_path / "spark-defaults.conf").write_bytes(
+        "# \u00dcbung\nspark.executor.memory 1g\n".encode("latin-1")
+    )
+    assert not says_where({})
+    home = tmp_path / "home"
+    (home / "conf").mkdir(parents=True)
+    (home / "conf" / "spark-defaults.conf").write_text("spark.local.dir /big\n")
+    monkeypatch.delenv("SPARK_CONF_DIR")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    with monkeypatch.context() as installed:
+        installed.setattr(pyspark, "__file__", str(home / "__init__.py"))
+        assert says_where({})
     assert not says_where({})
     monkeypatch.setenv("SPARK_LOCAL_DIRS", "/big")
     assert says_where({})

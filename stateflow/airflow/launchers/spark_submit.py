@@ -58,17 +58,9 @@ class _Submitting:
         return DriverFolder(errand.job, errand.dag_run, errand.task).newest()
 
     def launch(self, errand: Errand) -> KeptDriver:
-        hook = submit_hook(
-            self.spark_conn_id,
-            **self.submit,
-            conf=self._conf(errand),
-            application_args=errand.arguments(),
-            name=f"stateflow {errand.job}",
-        )
-        argv = hook._build_spark_submit_command(_application())
-        cluster = (
-            "cluster" in argv[argv.index("--deploy-mode") + 1 :][:1] if "--deploy-mode" in argv else False
-        )
+        # The connection may say it, too, and what is right for a driver on this host is not for one elsewhere.
+        cluster = _deploy_mode(self._command(errand, {})) == "cluster"
+        argv = self._command(errand, self._conf(errand, here=not cluster))
         if cluster:
             argv = _for_cluster(argv, errand)
         folder = DriverFolder(errand.job, errand.dag_run, errand.task)
@@ -80,6 +72,17 @@ class _Submitting:
             temporary="" if self._says_where(argv) else "SPARK_LOCAL_DIRS",
         )
 
+    def _command(self, errand: Errand, conf: Mapping[str, str]) -> list[str]:
+        hook = submit_hook(
+            self.spark_conn_id,
+            **self.submit,
+            conf=dict(conf),
+            application_args=errand.arguments(),
+            name=f"stateflow {errand.job}",
+        )
+        command: list[str] = hook._build_spark_submit_command(_application())
+        return command
+
     def _says_where(self, argv: Sequence[str]) -> bool:
         """Whether somebody has chosen a place for Spark's temporary files; a file of properties may have."""
         from stateflow.spark.settings import TEMPORARY, says_where
@@ -87,15 +90,15 @@ class _Submitting:
         told = any(word.startswith(f"{TEMPORARY}=") for word in argv)
         return told or says_where({}) or "properties_file" in self.submit
 
-    def _conf(self, errand: Errand) -> dict[str, str]:
-        """Settings that come too late in the driver: the JVM is there before Python is."""
+    def _conf(self, errand: Errand, *, here: bool) -> dict[str, str]:
+        """Settings that come too late in the driver: the JVM is there before Python is. `here`: on this very host."""
         from stateflow.config import cache_folder
         from stateflow.spark import class_data
         from stateflow.spark.java import require_java
         from stateflow.spark.settings import DELTA, QUIET, submit_conf
 
         own = dict(DELTA) if self.submit.get("packages") or self.submit.get("jars") else submit_conf()
-        if self.submit.get("deploy_mode") != "cluster":
+        if here:
             cache = cache_folder()
             sooner = class_data.options(cache, require_java(cache))
             own["spark.driver.extraJavaOptions"] = f"{QUIET} {sooner}".strip()
