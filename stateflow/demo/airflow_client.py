@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import httpx
+import psutil
 
 from stateflow.errors import StateflowError
 
@@ -272,7 +273,7 @@ class AirflowClient:
             return found is not None and self.task(run, task_id)["state"] == "awaiting_input"
 
         self._until(asked, f"task {task_id} of {run.dag_id} to ask", patience, lambda: self.told(run))
-        self._let_the_scheduler_notice()
+        self._let_the_scheduler_notice(int(self.task(run, task_id)["pid"] or 0))
         assert found is not None
         return found
 
@@ -281,11 +282,12 @@ class AirflowClient:
         body = {"chosen_options": list(options), "params_input": values}
         self.call("PATCH", f"{run.task(task_id)}/-1/hitlDetails", body)
 
-    def _let_the_scheduler_notice(self) -> None:
+    def _let_the_scheduler_notice(self, pid: int) -> None:
         """Airflow 3.3.2 fails a task that is answered before the scheduler has heard that its worker went.
 
-        People take longer. The second sign of life from now comes after a round that began after now.
+        People take longer. The second sign of life after the end of its process comes after a round that began after it.
         """
+        self._until(lambda: not (pid and psutil.pid_exists(pid)), f"process {pid} to end", None)
         for _ in range(2):
             last = self._signs().get("scheduler", 0.0)
             self._until(

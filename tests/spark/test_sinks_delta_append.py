@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from delta.tables import DeltaTable, DeltaTableBuilder
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import DisagreementError, FencedError, IncompatibleError, UsageError
@@ -334,8 +336,6 @@ def test_rows_deleted_by_deletion_vectors_stay_deleted(spark: SparkSession, path
 
 
 def test_generated_columns_are_filled(spark: SparkSession, path: Path, log: Log) -> None:
-    from delta.tables import DeltaTable
-
     (
         DeltaTable.create(spark)
         .location(str(path))
@@ -348,7 +348,7 @@ def test_generated_columns_are_filled(spark: SparkSession, path: Path, log: Log)
 
 
 def test_identity_columns_are_refused_when_the_run_starts(spark: SparkSession, path: Path) -> None:
-    from delta.tables import DeltaTable, IdentityGenerator
+    from delta.tables import IdentityGenerator
 
     (
         DeltaTable.create(spark)
@@ -445,3 +445,34 @@ def test_a_table_that_a_run_creates_writes_its_own_checkpoints_seldom_unless_tol
     other = path.with_name("other")
     opened(spark, other, options={"delta.checkpointInterval": "7"})
     assert DeltaLog(spark, str(other)).begin().shape().configuration["delta.checkpointInterval"] == "7"
+
+
+@pytest.mark.parametrize("made", [True, False])
+def test_a_table_that_another_first_run_is_just_creating_is_waited_for(
+    spark: SparkSession, path: Path, log: Log, monkeypatch: pytest.MonkeyPatch, *, made: bool
+) -> None:
+    execute, failures = DeltaTableBuilder.execute, [2]
+
+    def sometimes(builder: DeltaTableBuilder) -> DeltaTable:
+        if failures[0]:
+            failures[0] -= 1
+            if made and not failures[0]:
+                execute(builder)
+            raise AnalysisException("[DELTA_TABLE_NOT_FOUND] Delta table doesn't exist")
+        return execute(builder)
+
+    monkeypatch.setattr(DeltaTableBuilder, "execute", sometimes)
+    assert log.deliver(opened(spark, path), numbers(spark, 1, 2)) == "committed"
+    assert contents(spark, path) == [(1,), (2,)]
+
+
+def test_a_table_that_cannot_be_created_is_no_matter_of_waiting(
+    spark: SparkSession, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(builder: DeltaTableBuilder) -> DeltaTable:
+        raise AnalysisException("no")
+
+    monkeypatch.setattr(DeltaTableBuilder, "execute", never)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    with pytest.raises(AnalysisException, match="no"):
+        opened(spark, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 KIND = "delta_append"
 ATTEMPTS = 10
+CREATING = 5
 FRESH_KEPT = 64
 CREATED_WITH = {"delta.checkpointInterval": "100"}
 """Of tables that a run creates. Delta's own checkpoint is written inside a commit, by default inside every tenth: of
@@ -194,11 +196,17 @@ def create_table(spark: SparkSession, table: DeltaTable, schema: StructType) -> 
         builder = builder.partitionedBy(*table.partition_by)
     for name, value in {**CREATED_WITH, **table.properties}.items():
         builder = builder.property(name, value)
-    try:
-        builder.execute()
-    except Exception:
-        if not DeltaLog(spark, table.path).exists():
-            raise
+    for attempt in range(1, CREATING + 1):
+        try:
+            builder.execute()
+            return
+        except Exception:
+            # Two first runs at once: of one that has only begun Delta says that there is a table, and that there is none.
+            if DeltaLog(spark, table.path).exists():
+                return
+            if attempt == CREATING:
+                raise
+            time.sleep(0.3 * attempt)
 
 
 def check_log_store(spark: SparkSession, path: str, delivery: Delivery) -> None:
