@@ -122,4 +122,4 @@ def visit(browser: Browser) -> Iterator[Visit]:
     wrong = [what for each in opened for what in each.wrong]
     for context in contexts:
         context.close()
-    assert wrong == []
+    assert wrong == [], wrong

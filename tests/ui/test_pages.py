@@ -65,7 +65,7 @@ def test_jobs_are_sorted_by_any_column_both_ways(served: Served, visit: Visit) -
 
 
 def test_the_filter_finds_jobs_and_is_kept_in_the_address(served: Served, visit: Visit) -> None:
-    page = visit(served.pages).page
+    page = visit(served.pages, hasty=True).page
     settled(page)
     page.keyboard.press("/")
     page.keyboard.type("fraud stateflow_eu")
