@@ -11,7 +11,6 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 if TYPE_CHECKING:
     from stateflow.driver.attending import Attendance
-    from stateflow.driver.handover import Handover
 
 
 class StateflowRunTrigger(BaseTrigger):
@@ -54,16 +53,12 @@ class StateflowRunTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Stores block, so they are left to threads."""
-        import msgspec
-
         from stateflow.driver.standing import Running
 
         attendance = await asyncio.to_thread(self._attend)
         while isinstance(stands := await asyncio.to_thread(attendance.look), Running):
             await asyncio.sleep(self.interval)
-        # The driver's folder stays the one that was told: on another host than the driver's it is not found.
-        told = msgspec.structs.replace(attendance.handover(stands), folder=self._handover.folder)
-        yield TriggerEvent(told.plain())  # type: ignore[no-untyped-call]
+        yield TriggerEvent(attendance.handover(stands).plain())  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """Somebody ended the task in Airflow's UI."""
@@ -72,27 +67,23 @@ class StateflowRunTrigger(BaseTrigger):
             attendance = await asyncio.to_thread(self._attend)
         await asyncio.to_thread(attendance.stop, grace=self.fields["grace"])
 
-    @property
-    def _handover(self) -> Handover:
-        from stateflow.driver.handover import Handover
-
-        return Handover.of(self.fields["handover"])
-
     def _attend(self) -> Attendance:
         from stateflow.airflow.connection import StateflowHook
         from stateflow.checkpoint.records import Owner
         from stateflow.driver.attending import Attendance
         from stateflow.driver.errand import Errand
+        from stateflow.driver.handover import Handover
 
         of = self.fields
+        told = Handover.of(of["handover"])
         hook = StateflowHook(of["stateflow_conn_id"], of["checkpoint_dir"])
         errand = Errand("", of["job"], of["dag_run"], of["task"])
         owner = Owner(run="", dag_run=of["dag_run"], task=of["task"])
         attendance = Attendance(
-            hook.job(of["job"]), errand, _Known(self._handover.folder), owner,
+            hook.job(of["job"]), errand, _Known(told.folder), owner,
             patience=of["patience"], say=lambda line: self.log.info("%s", line),
         )  # fmt: skip
-        attendance.rejoin(self._handover)
+        attendance.rejoin(told)
         self._attendance = attendance
         return attendance
 

@@ -104,12 +104,14 @@ class Attendance:
         self._searched = -LOOK_AGAIN
         self._given_up = ""
         self._seen_end: RunOutcome | None = None
+        self._folder = ""
+        """Of the driver, which is on another host if it is not found."""
 
     def begin(self) -> None:
         """Finds this task's own driver or starts one."""
         store, layout = self.job.store, self.job.layout
         self.driver = self.epoch = self._beat = self._counter = None
-        self._given_up, self._seen_end = "", None
+        self._given_up, self._seen_end, self._folder = "", None, ""
         found = self.launcher.find(self.errand)
         newest, beat = self._newest()
         mine = beat is not None and not beat.ended and same_owner(beat.owner, self.owner)
@@ -148,7 +150,7 @@ class Attendance:
         return Handover(
             above=self.above,
             reattached=self.reattached,
-            folder=self.driver.name if self.driver is not None else "",
+            folder=self.driver.name if self.driver is not None else self._folder,
             given_up=stands.reason if isinstance(stands, Lost) else "",
             outcome=stands.outcome if isinstance(stands, Ended) else None,
             counter=self._counter,
@@ -159,7 +161,7 @@ class Attendance:
         found = self.launcher.find(self.errand)
         # Whatever else this task has started on this host belongs to another try.
         self.driver = found if found is not None and found.name == told.folder else None
-        self.above, self.reattached = told.above, told.reattached
+        self.above, self.reattached, self._folder = told.above, told.reattached, told.folder
         self._given_up, self._seen_end, self._counter = told.given_up, told.outcome, told.counter
         self._changed = self._monotonic()
 

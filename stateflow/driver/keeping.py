@@ -145,14 +145,15 @@ class DriverFolder:
     def _sweep(self, now: float) -> None:
         for command in self._of_job.glob("*/*/command.json"):
             folder = command.parent
-            if any(_alive(warden.read(folder / who)) for who in ("warden", "driver")):
-                continue
             ended = warden.read(folder / "exit")
-            if ended is None and now - command.stat().st_mtime < STARTING:
-                continue  # its warden may be about to begin
-            # Its host was switched off, if nobody has seen it end.
-            shutil.rmtree(folder / warden.TEMPORARY, ignore_errors=True)
-            if now - float(ended["at"] if ended else command.stat().st_mtime) > KEPT_DAYS * 86_400:
+            at = float(ended["at"]) if ended else command.stat().st_mtime
+            if ended is None:
+                lives = any(_alive(warden.read(folder / who)) for who in ("warden", "driver"))
+                if lives or now - at < STARTING:  # its warden may be about to begin
+                    continue
+                # Its host was switched off, or its warden killed, before it could be seen to end.
+                shutil.rmtree(folder / warden.TEMPORARY, ignore_errors=True)
+            if now - at > KEPT_DAYS * 86_400:
                 shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -39,7 +39,7 @@ def find(cache: Path, java: Path) -> Path | None:
     """The archive for this Java and these jars of Spark's. Java dies of half a one, so its name tells its size."""
     try:
         for archive in (cache / _FOLDER).glob(f"{_key(java)}.*.jsa"):
-            if archive.name == _name(java, archive.stat().st_size) and os.access(archive, os.R_OK):
+            if archive.suffixes == [f".{archive.stat().st_size}", ".jsa"] and os.access(archive, os.R_OK):
                 return archive
     except OSError:
         return None

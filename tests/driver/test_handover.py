@@ -35,6 +35,7 @@ def test_another_process_judges_by_the_driver_that_it_was_told_of_alone(scene: S
         one = attendance(scene, launcher)
         one.rejoin(Handover(0, folder=name))
         assert one.look() == stands
+        assert one.handover().folder == name  # it may be seen again where it is
 
 
 @pytest.mark.parametrize("claimed", [True, False])

@@ -82,20 +82,22 @@ class Silence(sf.KeyedProcess[int, Visit, Told]):
         yield Told(key, "gone")
 
 
-def test_output_of_a_drain_that_could_not_be_delivered_is_delivered_by_the_next_run_of_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    by_value([pipelines, sys.modules[__name__]])
-    bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
-    bench.rows("visits", [Visit(1, "home", 1.0, at(0)), Visit(2, "home", 1.0, at(1))])
-
+def watching(
+    bench: Workbench, uid: str, process: type[sf.KeyedProcess[int, Visit, Told]], told: Any
+) -> sf.Pipeline:
     @sf.pipeline("users")
     def users(flow: sf.Flow) -> None:
         rows = flow.source(
             "visits", bench.source("visits", VISIT), Visit, event_time="ts", watermark="1 minute"
         )
-        rows.key_by("user").process("silence", Silence).collect("told", told)
+        rows.key_by("user").process(uid, process).collect("told", told)
 
+    return users
+
+
+def drain_that_cannot_be_delivered(
+    bench: Workbench, pipeline: sf.Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     commit = carry_out.Sinks.commit
 
     def away(sinks: carry_out.Sinks, permit: CommitPermit, still_owner: Any) -> dict[str, str]:
@@ -106,7 +108,18 @@ def test_output_of_a_drain_that_could_not_be_delivered_is_delivered_by_the_next_
     with monkeypatch.context() as cut_off:
         cut_off.setattr(carry_out.Sinks, "commit", away)
         with pytest.raises(StateflowError, match="the table is away"):
-            bench.run(users, drain=True)
+            bench.run(pipeline, drain=True)
+
+
+def test_output_of_a_drain_that_could_not_be_delivered_is_delivered_by_the_next_run_of_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_value([pipelines, sys.modules[__name__]])
+    bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
+    bench.rows("visits", [Visit(1, "home", 1.0, at(0)), Visit(2, "home", 1.0, at(1))])
+
+    users = watching(bench, "silence", Silence, told)
+    drain_that_cannot_be_delivered(bench, users, monkeypatch)
     assert told.rows == []
     assert bench.run(users, drain=True).stopped == JOB_DRAINED
     assert sorted((row["user"], row["text"]) for row in told.rows) == [(1, "gone"), (2, "gone")]
@@ -140,28 +153,12 @@ def test_a_drain_that_its_host_ends_before_its_timers_have_fired_is_no_good_end(
     bench, told = Workbench(spark, tmp_path), sf.memory(tmp_path.name)
     bench.rows("visits", [Visit(1, "home", 1.0, at(0))])
 
-    @sf.pipeline("users")
-    def users(flow: sf.Flow) -> None:
-        rows = flow.source(
-            "visits", bench.source("visits", VISIT), Visit, event_time="ts", watermark="1 minute"
-        )
-        rows.key_by("user").process("chain", Chain).collect("told", told)
-
+    users = watching(bench, "chain", Chain, told)
     # Told to end before it begins to drain.
     assert bench.run(users, drain=True, stop_after=1).stopped == INTERRUPTED
     assert told.rows == []
 
-    commit = carry_out.Sinks.commit
-
-    def away(sinks: carry_out.Sinks, permit: CommitPermit, still_owner: Any) -> dict[str, str]:
-        if permit.record.final:
-            raise StateflowError("the table is away")
-        return commit(sinks, permit, still_owner)
-
-    with monkeypatch.context() as cut_off:
-        cut_off.setattr(carry_out.Sinks, "commit", away)
-        with pytest.raises(StateflowError, match="away"):
-            bench.run(users, drain=True)
+    drain_that_cannot_be_delivered(bench, users, monkeypatch)
     # Nothing is left but to deliver, which comes before a batch could be stopped.
     assert bench.run(users, drain=True, stopped=True).stopped == JOB_DRAINED
     assert [row["text"] for row in told.rows] == ["rung 1", "rung 2", "rung 3"]
