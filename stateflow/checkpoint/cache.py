@@ -17,7 +17,7 @@ from pathlib import Path
 
 from stateflow.checkpoint.files import verify, where
 from stateflow.checkpoint.records import FileRef
-from stateflow.checkpoint.store import TEMP, Store
+from stateflow.checkpoint.store import PIECE, TEMP, Store
 from stateflow.errors import CorruptError, NotFoundError, UnavailableError
 
 _TRIES = 20
@@ -256,4 +256,4 @@ def _link_or_copy(source: Path, target: Path) -> None:
         if error.errno not in (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP):
             raise
         with source.open("rb") as reader, target.open("xb") as writer:
-            shutil.copyfileobj(reader, writer, 1 << 20)
+            shutil.copyfileobj(reader, writer, PIECE)

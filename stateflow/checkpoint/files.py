@@ -7,18 +7,16 @@ from pathlib import Path
 import xxhash
 
 from stateflow.checkpoint.records import FileRef
-from stateflow.checkpoint.store import Store
+from stateflow.checkpoint.store import PIECE, Store
 from stateflow.errors import CorruptError, NotFoundError
-
-CHUNK = 1 << 20
 
 
 def checksum(local: Path) -> tuple[int, str]:
-    """`(size, XXH3-64 in hex)` of a file, read in chunks."""
+    """`(size, XXH3-64 in hex)` of a file, read in pieces."""
     digest = xxhash.xxh3_64()
     size = 0
     with local.open("rb") as file:
-        while chunk := file.read(CHUNK):
+        while chunk := file.read(PIECE):
             digest.update(chunk)
             size += len(chunk)
     return size, digest.hexdigest()

@@ -12,7 +12,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stateflow.checkpoint.store import TEMP, Entry, ExistsError, checked_folder, checked_path, checked_prefix
+from stateflow.checkpoint.store import (
+    PIECE,
+    TEMP,
+    Entry,
+    ExistsError,
+    checked_folder,
+    checked_path,
+    checked_prefix,
+)
 from stateflow.errors import NotFoundError, UnavailableError, UsageError
 
 _TRIES = 100
@@ -97,7 +105,7 @@ class LocalStore:
                 if error.errno not in _LINK_ELSEWHERE:
                     raise
                 with source.open("rb") as reader, target.open("xb") as writer:
-                    shutil.copyfileobj(reader, writer, 1 << 20)
+                    shutil.copyfileobj(reader, writer, PIECE)
 
     def write(self, path: str, pieces: Callable[[], Iterable[bytes | memoryview]]) -> None:
         """A file under a unique name, from pieces; nothing is stored when they end with an error."""
@@ -182,7 +190,7 @@ class LocalStore:
                         file.writelines(content())
                     else:
                         with content.open("rb") as source:
-                            shutil.copyfileobj(source, file, 1 << 20)
+                            shutil.copyfileobj(source, file, PIECE)
                 if self._fsync:
                     os.fsync(descriptor)
                 try:
