@@ -9,14 +9,15 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateflow.checkpoint.files import CHUNK, checksum, inline, upload_file, verify
+from stateflow.checkpoint.files import checksum, inline, upload_file, verify
 from stateflow.checkpoint.memory_store import MemoryStore
+from stateflow.checkpoint.store import PIECE
 from stateflow.errors import CorruptError, NotFoundError
 
 
 def test_an_uploaded_file_is_described_by_size_and_checksum(tmp_path: Path) -> None:
     content = bytes(range(256)) * 9_000  # more than two chunks
-    assert len(content) > 2 * CHUNK
+    assert len(content) > 2 * PIECE
     (tmp_path / "f").write_bytes(content)
     store = MemoryStore()
     ref = upload_file(store, "job/shared/e1-c1-a.sst", tmp_path / "f", "000012.sst")
