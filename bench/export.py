@@ -141,9 +141,9 @@ MEASUREMENT = Measurement(
     "export",
     "Canonical export",
     SIDES,
-    {"full": Size(4_000_000, 2_000_000, 3), "quick": Size(100_000, 50_000, 1)},
+    {"full": Size(12_000_000, 6_000_000, 3), "quick": Size(100_000, 50_000, 1)},
     run,
     section,
     repeats=2,
-    minutes={"full": 3.3, "quick": 1.0},
+    minutes={"full": 4.8, "quick": 1.0},
 )
