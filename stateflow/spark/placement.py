@@ -13,6 +13,8 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from stateflow.spark.spread import spread
+
 _SOURCE = """
 import org.apache.spark.rdd.*;
 public class StateflowPinned implements PartitionCoalescer, java.io.Serializable {
@@ -39,19 +41,23 @@ class Placement:
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
         self._factory: Any = None
+        self._known = ""
+        self._executors: dict[str, int] = {}
         master = str(spark.sparkContext.master)
         self.active = not master.startswith("local[") and master != "local"
 
     def pin(self, frame: DataFrame, hosts: Sequence[str]) -> DataFrame:
-        """`frame` with each partition preferring the executor that is named for it."""
-        if not self.active or not any(hosts):
+        """`frame` with each partition preferring an executor: that of `hosts`, or one with less to do."""
+        if not self.active:
             return frame
         jvm: Any = self._spark._jvm
         execution = frame._jdf.queryExecution()
         rdd = execution.toRdd()
-        if rdd.getNumPartitions() != len(hosts):
+        count = rdd.getNumPartitions()
+        chosen = spread(hosts if len(hosts) == count else [""] * count, self._living())
+        if not any(chosen):
             return frame
-        pinned = rdd.coalesce(len(hosts), False, jvm.scala.Option.apply(self._coalescer(list(hosts))), None)
+        pinned = rdd.coalesce(count, False, jvm.scala.Option.apply(self._coalescer(list(chosen))), None)
         pinned.partitions()
         # Computed on the driver by now; the compiled class must not travel to executors, which do not have it.
         for declared in pinned.getClass().getDeclaredFields():
@@ -74,6 +80,24 @@ class Placement:
         except Exception:  # the status store drops old tasks; then there is no preference
             found = {}
         return tuple(found.get(attempt, "") for attempt in attempts)
+
+    def _living(self) -> dict[str, int]:
+        """The cores of every executor; read anew only when others have come or gone."""
+        context: Any = self._spark.sparkContext._jsc.sc()
+        try:
+            known = context.getExecutorIds().mkString(" ")
+            if known != self._known:
+                every = context.statusStore().executorList(True)
+                found = [every.apply(at) for at in range(every.size())]
+                self._executors = {
+                    f"executor_{one.hostPort().rpartition(':')[0]}_{one.id()}": int(one.totalCores())
+                    for one in found
+                    if one.id() != "driver" and one.totalCores() > 0
+                }
+                self._known = known if len(self._executors) == len(known.split()) else ""
+        except Exception:  # a hint must not fail a batch
+            self._executors, self._known = {}, ""
+        return self._executors
 
     def _recent(self, store: Any, attempts: set[int]) -> dict[int, str]:
         # Read one by one by their ids none would be found: py4j makes an Integer of them, and the store has Longs.
