@@ -17,7 +17,7 @@ from stateflow.state.keycodec import KeyCodec
 from stateflow.state.memory import memory_backend
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/user-guide.md", "docs/cli.md")
+PAGES = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")))
 
 
 def blocks(page: str) -> Iterator[tuple[int, str]]:
@@ -57,12 +57,34 @@ def test_the_columnar_example_keeps_a_running_sum(tmp_path: Path, monkeypatch: p
     assert {"user": 1, "total": 8.0} in summed(rows, state, None).to_pylist()
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_lead_somewhere(page: str) -> None:
-    path = REPOSITORY / page
-    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
-    assert links
-    assert [link for link in links if not (path.parent / link).exists()] == []
+def links(page: Path) -> list[str]:
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+    return [link for link in found if not re.match("[a-z]+:", link)]
+
+
+def headings(page: Path) -> set[str]:
+    """As their anchors."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    astray = []
+    for link in links(page):
+        name, _, heading = link.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or (heading and heading not in headings(target)):
+            astray.append(link)
+    assert astray == []
+
+
+def test_every_picture_is_shown_somewhere() -> None:
+    shown = {(page.parent / link).resolve() for page in PAGES for link in links(page)}
+    pictures = [path for path in (REPOSITORY / "docs" / "img").rglob("*") if path.suffix in (".png", ".svg")]
+    assert pictures
+    assert [path.name for path in pictures if path not in shown] == []
 
 
 def test_the_command_line_page_has_every_command_and_option() -> None:
