@@ -6,12 +6,9 @@ from typing import Annotated
 
 import typer
 
-from stateflow.cli.options import Debug, JobName, Output, Root, Yes, configured, job_of
+from stateflow.cli.options import Debug, JobName, Note, Output, Root, Takeover, Yes, configured, job_of
 from stateflow.cli.output import document, err, facts, number, out, size, table
 from stateflow.cli.savepoint import named
-
-Takeover = Annotated[bool, typer.Option("--takeover", help="Fence a live run instead of refusing.")]
-Note = Annotated[str, typer.Option("--note", help="Why: kept in the record.", show_default=False)]
 
 
 def tag(

@@ -74,6 +74,8 @@ Conf = Annotated[
     typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark.", show_default=False),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Do it; without it the command only says what it would do.")]
+Takeover = Annotated[bool, typer.Option("--takeover", help="Fence a live run instead of refusing.")]
+Note = Annotated[str, typer.Option("--note", help="Why: kept in the record.", show_default=False)]
 
 
 def output_of(value: str) -> Format:

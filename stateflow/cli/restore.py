@@ -13,10 +13,12 @@ from stateflow.cli.options import (
     Debug,
     File,
     JobName,
+    Note,
     Output,
     Parameters,
     Root,
     Settings,
+    Takeover,
     Yes,
     configured,
     new_job_of,
@@ -64,10 +66,8 @@ def restore(
     max_parallelism: Annotated[
         int | None, typer.Option(min=1, help="canonical: key groups from now on.", show_default=False)
     ] = None,
-    takeover: Annotated[
-        bool, typer.Option("--takeover", help="Fence a live run instead of refusing.")
-    ] = False,
-    note: Annotated[str, typer.Option("--note", help="Why: kept in the record.", show_default=False)] = "",
+    takeover: Takeover = False,
+    note: Note = "",
     yes: Yes = False,
     conf: Conf = None,
     option: Settings = None,

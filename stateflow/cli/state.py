@@ -14,10 +14,12 @@ from stateflow.cli.options import (
     Debug,
     File,
     JobName,
+    Note,
     Output,
     Parameters,
     Root,
     Settings,
+    Takeover,
     Yes,
     configured,
     job_of,
@@ -195,10 +197,8 @@ def erase(
     operator: Annotated[
         str, typer.Option("--operator", metavar="UID", help="Only from this operator.", show_default=False)
     ] = "",
-    takeover: Annotated[
-        bool, typer.Option("--takeover", help="Fence a live run instead of refusing.")
-    ] = False,
-    note: Annotated[str, typer.Option("--note", help="Why: kept in the record.", show_default=False)] = "",
+    takeover: Takeover = False,
+    note: Note = "",
     yes: Yes = False,
     option: Settings = None,
     root: Root = None,
