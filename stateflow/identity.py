@@ -7,8 +7,17 @@ import os
 import socket
 import uuid
 from contextlib import suppress
+from pathlib import Path
 
 from stateflow.checkpoint.records import Owner
+
+
+def _pid_namespace() -> str:
+    """Empty where there is no such thing."""
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
 
 
 def this_process(*, run: str = "", dag_run: str = "", task: str = "", note: str = "") -> Owner:
@@ -20,6 +29,7 @@ def this_process(*, run: str = "", dag_run: str = "", task: str = "", note: str 
         run=run or uuid.uuid4().hex,
         host=socket.gethostname(),
         pid=os.getpid(),
+        pids=_pid_namespace(),
         user=user,
         dag_run=dag_run,
         task=task,

@@ -20,8 +20,8 @@ from stateflow.checkpoint.control import read_heartbeat, read_progress, refuse_w
 from stateflow.checkpoint.deeds import pins_of, told_of
 from stateflow.checkpoint.deletion import Deleted, delete_job
 from stateflow.checkpoint.edit import Edited, edit
-from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_identity, read_log
+from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout
+from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_epochs, read_identity, read_log
 from stateflow.checkpoint.pins import list_pins, pin, release, tags
 from stateflow.checkpoint.records import Owner, Pin, Record
 from stateflow.checkpoint.rescale import rescaled_operators
@@ -37,7 +37,7 @@ from stateflow.checkpoint.writer import Writer, continued_draft
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.identity import this_process
 from stateflow.parameters import known_parameters
-from stateflow.restore.origin import slot_named
+from stateflow.restore.origin import require_checkpoint, slot_named
 from stateflow.status import JobStatus, standing_lines, status_of
 from stateflow.stopping import Stopped, stop_job
 
@@ -232,7 +232,9 @@ class Job:
     def tag(self, name: str, checkpoint: str = "latest", *, note: str = "") -> Pin:
         """Names a checkpoint and keeps it: an instant savepoint inside the job that copies nothing."""
         kind, _, rest = checkpoint.partition(":")
-        slot = slot_named(kind, rest, self, self.log())
+        log = self.log()
+        slot = slot_named(kind, rest, self, log)
+        require_checkpoint(log, slot)
         return pin(
             self.store, self.layout, slot, kind="tag", owner=self.owner(), ids=self.new_id,
             clock=self.clock, name=name, reason=note,
@@ -323,17 +325,23 @@ class Job:
         )
 
     def delete(self, *, note: str = "", takeover: bool = False) -> Deleted:
-        """Deletes the job: its state, checkpoints and claimed savepoints. A tombstone keeps zombies out."""
-        if not self.exists:
-            raise self._unknown()
-        self.refuse_while_live(self.owner(), takeover=takeover)
+        """Deletes the job: its state, checkpoints and claimed savepoints. A tombstone keeps zombies out.
+
+        May be repeated, also for what a run that was fenced by it has left behind since.
+        """
+        exists = self.exists
+        if LAST_EPOCH not in read_epochs(self.store, self.layout):
+            if not exists:
+                raise self._unknown()
+            self.refuse_while_live(self.owner(), takeover=takeover)
         return delete_job(
             self.store,
             self.layout,
             owner=self.owner(note),
             ids=self.new_id,
             clock=self.clock,
-            dispose=self._disposal(),
+            # Who the job was goes last, when it has no savepoint any more.
+            dispose=self._disposal() if exists else lambda url: None,
         )
 
     def beside(self, name: str) -> Job:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.pins import list_pins, release
-from stateflow.checkpoint.records import Pin
+from stateflow.checkpoint.records import Owner, Pin
 from stateflow.checkpoint.store import Store
+from stateflow.identity import this_process
 
 _STARTED = "process started "
 
@@ -31,16 +31,23 @@ def process_start(pid: int) -> str | None:
     return None if fields[0] in ("Z", "X") else fields[19]
 
 
-def stale(pins: Iterable[Pin], host: str, started: Callable[[int], str | None] = process_start) -> list[Pin]:
-    """Pins that processes of this host made for as long as they ran, and that are gone; those of other hosts cannot be
-    judged from here. Tags and abandoned outputs are kept until somebody lets them go."""
+def stale(
+    pins: Iterable[Pin], here: Owner, started: Callable[[int], str | None] = process_start
+) -> list[Pin]:
+    """Pins that processes of the host of `here` made for as long as they ran, and that are gone; those of other hosts, or of another
+    container of this name, cannot be judged from here. Tags and abandoned outputs are kept until somebody lets them go."""
     passing = ("reader", "fork", "savepoint")
-    return [pin for pin in pins if pin.kind in passing and pin.owner.host == host and _gone(pin, started)]
+    return [pin for pin in pins if pin.kind in passing and beside(pin.owner, here) and _gone(pin, started)]
+
+
+def beside(one: Owner, other: Owner) -> bool:
+    """Whether the number of one's process means the same to the other."""
+    return one.host == other.host and (not one.pids or one.pids == other.pids)
 
 
 def release_stale(store: Store, layout: JobLayout) -> list[Pin]:
     """Lets them go; gives those that were."""
-    found = stale(list_pins(store, layout), socket.gethostname())
+    found = stale(list_pins(store, layout), this_process())
     for pin in found:
         release(store, layout, pin.id)
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,15 @@ from typing import Any
 import pytest
 
 from stateflow.checkpoint.local import LocalStore
+from stateflow.checkpoint.log import read_epochs
 from stateflow.checkpoint.memory_store import Call, MemoryStore, named_store
-from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.records import Pin, Record
+from stateflow.checkpoint.pins import list_pins, release
+from stateflow.checkpoint.records import Owner, Pin, Record
 from stateflow.checkpoint.retention import bases, references
 from stateflow.checkpoint.savepoints import read_claim, read_savepoint
+from stateflow.checkpoint.writer import continued_draft
 from stateflow.config import Options, load
-from stateflow.errors import CorruptError, NotFoundError
+from stateflow.errors import CorruptError, FencedError, NotFoundError, UsageError
 from stateflow.job import Job
 from stateflow.pipelines import load_pipeline
 from stateflow.restore.plan import Restored
@@ -72,13 +76,17 @@ class Scene:
         return seen
 
 
-@pytest.fixture
-def scene(tmp_path: Path) -> Scene:
-    made = MadeJob(f"memory://{tmp_path}", watermark=77)
+def made_scene(folder: Path) -> Scene:
+    made = MadeJob(f"memory://{folder}", watermark=77)
     for _ in range(3):
         made.batch()
     made.beat(ended=True)
-    return Scene(tmp_path, made)
+    return Scene(folder, made)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return made_scene(tmp_path)
 
 
 def test_an_older_checkpoint_comes_back_as_a_record_of_a_new_timeline(scene: Scene) -> None:
@@ -100,6 +108,107 @@ def test_it_is_pinned_until_the_record_stands_and_let_go_then(scene: Scene) -> N
     assert [(pin.slot, pin.kind) for pin in held] == [(2, "reader")]
     scene.restore("latest", "copy", from_job="orders")
     assert [(pin.slot, pin.kind) for pin in held[1:]] == [(scene.head().slot, "fork")]
+    assert list_pins(scene.store, scene.job().layout) == []
+
+
+def when_it_claims(scene: Scene, act: Callable[[], object]) -> None:
+    """Before the next claim of an epoch; what it does is not interrupted itself."""
+
+    def look(call: Call) -> None:
+        if call.verb == "create" and "/epochs/" in call.path:
+            scene.store.before = None
+            act()
+
+    scene.store.before = look
+
+
+def go_on_and_collect(scene: Scene) -> None:
+    made = MadeJob(scene.root, run="later", retained=1)
+    for _ in range(2):
+        made.batch()
+    scene.job().collect(1)
+
+
+def test_what_was_let_go_and_collected_after_the_plan_is_not_restored(scene: Scene) -> None:
+    def others() -> None:
+        for pin in list_pins(scene.store, scene.job().layout):
+            release(scene.store, scene.job().layout, pin.id)
+        go_on_and_collect(scene)
+
+    when_it_claims(scene, others)
+    with pytest.raises(NotFoundError, match="checkpoint 2 of job 'orders'"):
+        scene.restore("checkpoint:2")
+    assert scene.head().kind == "checkpoint"
+    assert [finding for finding in scene.job().verify(deep=True) if finding.severity == "error"] == []
+    assert list_pins(scene.store, scene.job().layout) == []
+
+
+def test_a_try_that_another_overtakes_at_any_moment_does_not_restore_a_second_time(tmp_path: Path) -> None:
+    deed = Owner(run="the task")
+    for moment in itertools.count():
+        scene = made_scene(tmp_path / str(moment))
+        scene.job().tag("kept", "checkpoint:2")
+        began, others = len(scene.store.calls), list[int]()
+
+        def look(
+            call: Call, scene: Scene = scene, at: int = began + moment, others: list[int] = others
+        ) -> None:
+            if call.number == at:
+                scene.store.before = None
+                others.append(scene.restore("tag:kept", owner=deed).checkpoint)
+                go_on_and_collect(scene)
+
+        scene.store.before = look
+        try:
+            assert [scene.restore("tag:kept", owner=deed).checkpoint] == (others or [6])
+        except FencedError:
+            assert others
+        assert [line.kind for line in scene.job().history()].count("restore") == 1
+        if not others:
+            break
+        assert scene.head().kind == "checkpoint"
+    assert moment > 50
+
+
+def test_a_try_that_wakes_up_when_all_is_done_does_not_even_claim(scene: Scene) -> None:
+    deed = Owner(run="the task")
+    scene.job().tag("kept", "checkpoint:2")
+    scene.restore("tag:kept", owner=deed)
+    go_on_and_collect(scene)
+    epochs = read_epochs(scene.store, scene.job().layout)
+    with pytest.raises(FencedError, match="another try of this restore of job 'orders' has made record"):
+        scene.restore("tag:kept", owner=deed)
+    assert read_epochs(scene.store, scene.job().layout) == epochs
+
+
+def test_a_checkpoint_from_before_an_erasure_is_not_restored(scene: Scene) -> None:
+    scene.job().tag("kept", "checkpoint:2")
+    writer = scene.made.begin("eraser")
+    writer.complete(writer.decide(continued_draft("erase", writer.parent)), {})
+    for origin in ("checkpoint:2", "tag:kept"):
+        with pytest.raises(UsageError, match="checkpoint 2 of job 'orders' still holds a key that record 6"):
+            scene.restore(origin)
+    assert scene.restore("latest").timeline == 2
+
+
+def test_a_key_that_is_erased_between_plan_and_claim_does_not_come_back(scene: Scene) -> None:
+    def erase() -> None:
+        writer = scene.made.begin("eraser")
+        writer.complete(writer.decide(continued_draft("erase", writer.parent)), {})
+
+    when_it_claims(scene, erase)
+    with pytest.raises(UsageError, match="still holds a key"):
+        scene.restore("checkpoint:2")
+    assert scene.head().kind == "erase"
+
+
+def test_a_record_without_state_is_not_tagged(scene: Scene) -> None:
+    fence = next(r.slot for r in scene.job().log().chain if r.kind == "fence")
+    with pytest.raises(NotFoundError, match=f"record {fence} of job 'orders' is no complete checkpoint"):
+        scene.job().tag("v1", f"checkpoint:{fence}")
+    pending = scene.made.batch(carried_out=False)
+    with pytest.raises(NotFoundError, match="not carried out yet"):
+        scene.job().tag("v1", f"checkpoint:{pending}")
     assert list_pins(scene.store, scene.job().layout) == []
 
 

@@ -10,9 +10,9 @@ from stateflow.checkpoint.records import Owner, Pin
 from stateflow.stale import note_of_process, process_start, stale
 
 
-def pin(pid: int, *, host: str = "here", kind: str = "reader", start: str = "") -> Pin:
-    owner = Owner(run="r", host=host, pid=pid, note=note_of_process(start))
-    return Pin(id=f"{host}-{pid}-{kind}-{start}", slot=1, kind=kind, owner=owner)  # type: ignore[arg-type]
+def pin(pid: int, *, host: str = "here", pids: str = "", kind: str = "reader", start: str = "") -> Pin:
+    owner = Owner(run="r", host=host, pid=pid, pids=pids, note=note_of_process(start))
+    return Pin(id=f"{host}{pids}-{pid}-{kind}-{start}", slot=1, kind=kind, owner=owner)  # type: ignore[arg-type]
 
 
 def test_only_what_gone_processes_of_this_host_held_for_a_while_is_stale() -> None:
@@ -28,12 +28,16 @@ def test_only_what_gone_processes_of_this_host_held_for_a_while_is_stale() -> No
         pin(5, kind="tag"),
         pin(5, kind="savepoint"),
         pin(0),
+        pin(5, pids="mine"),
+        pin(5, pids="another container's"),
     ]
-    assert [p.id for p in stale(pins, "here", living.get)] == [
+    here = Owner(run="me", host="here", pids="mine")
+    assert [p.id for p in stale(pins, here, living.get)] == [
         "here-8-reader-100",
         "here-5-reader-100",
         "here-5-reader-",
         "here-5-savepoint-",
+        "heremine-5-reader-",
     ]
 
 

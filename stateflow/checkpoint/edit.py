@@ -7,12 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from stateflow.checkpoint.claim import CarryOut, StillOwner, claim
-from stateflow.checkpoint.deeds import made_by
+from stateflow.checkpoint.deeds import made_by, told_of
 from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.records import Kind, Outcome, Owner, Record
+from stateflow.checkpoint.statistics import history
 from stateflow.checkpoint.store import Store, refused_for_good
 from stateflow.checkpoint.writer import CommitPermit, Writer
-from stateflow.errors import StateflowError, UnavailableError
+from stateflow.errors import FencedError, StateflowError, UnavailableError
 
 Draft = Callable[[Writer], Record]
 """The record to add, once everything below it is carried out. May bring files in: the slot and epoch are known."""
@@ -50,8 +52,11 @@ def edit(
     """Fences a running writer; a crash at any point leaves the old state or the new one, and may be repeated.
 
     `once`: a record of this kind that an earlier try of the same deed has added, as `owner.run` tells, stands for the new
-    one; whoever repeats a deed gets that.
+    one; whoever repeats a deed gets that. A try that another has overtaken so far that this record was collected is fenced.
     """
+    if once is not None:
+        # Asked before the claim, which would fence a run, and after it, when no other try can do the deed any more.
+        _refuse_overtaken(store, layout, read_log(store, layout), owner.run, once)
     writer = claim(
         store,
         layout,
@@ -66,6 +71,8 @@ def edit(
         outcome = writer.log.slots[stands.slot].outcome
         assert outcome is not None  # the claim has carried out whatever was pending
         return Edited(stands, outcome)
+    if once is not None:
+        _refuse_overtaken(store, layout, writer.log, owner.run, once)
     try:
         made = draft(writer)
         # What took long may have been overtaken: found out here it costs nothing, after the decision a stuck record.
@@ -82,6 +89,16 @@ def edit(
         raise
     outcomes = commit(permit, writer.still_owner) if permit.record.sinks else {}
     return Edited(permit.record, writer.complete(permit, outcomes))
+
+
+def _refuse_overtaken(store: Store, layout: JobLayout, log: Log, run: str, kind: Kind) -> None:
+    if made_by(log, run, kind) is not None or log.identity is None:
+        return
+    told = told_of(history(store, layout, log=log), run, kind)
+    if told is not None:
+        raise FencedError(
+            f"another try of this {kind} of job {layout.job!r} has made record {told.id}, and the job has gone on since"
+        )
 
 
 def _take_away(writer: Writer) -> None:

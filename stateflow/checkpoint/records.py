@@ -155,6 +155,8 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
     run: str
     host: str = ""
     pid: int = 0
+    pids: str = ""
+    """The namespace that `pid` is a number of: containers of one host name may have one each."""
     user: str = ""
     dag_run: str = ""
     task: str = ""

@@ -10,7 +10,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, collect
-from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout
 from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs
 from stateflow.checkpoint.records import Kind, Outcome, Owner, Record, decode, encode
 from stateflow.checkpoint.recovery import commits_after, continued, late_after, link_to
@@ -277,6 +277,8 @@ class Writer:
 
 
 def taken_over(layout: JobLayout, newest: int, epoch: int) -> FencedError:
+    if newest == LAST_EPOCH:
+        return FencedError(f"job {layout.job!r} was deleted while this run (epoch {epoch}) had it: do not retry")
     return FencedError(
         f"job {layout.job!r} was taken over: epoch {newest} is newer than this run's {epoch}; "
         "do not retry, the newer run carries on"

@@ -75,11 +75,17 @@ def delete(
     """Deletes a job with all its checkpoints and tags, and the savepoints it has claimed; others stay."""
     found = job_of(configured(root, debug=debug), job)
     if not yes:
-        status = found.status()
         entries = found.store.list(found.layout.folder)
+        status = found.status() if found.exists or not entries else None
         if output == "json":
             document(
                 {"job": job, "deleted": False, "files": len(entries), "bytes": sum(e.size for e in entries)}
+            )
+            return
+        if status is None:
+            err().print(
+                f"Nothing was done: job {job} is deleted already; --yes deletes what runs have written there since.",
+                markup=False,
             )
             return
         facts(

@@ -20,9 +20,9 @@ import msgspec
 
 from stateflow.checkpoint.deeds import release_others
 from stateflow.checkpoint.edit import Edited, edit
-from stateflow.checkpoint.log import read_log
+from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
-from stateflow.checkpoint.records import FileRef, Prepared, Record
+from stateflow.checkpoint.records import FileRef, Pin, Prepared, Record
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import bases
 from stateflow.checkpoint.roots import open_store
@@ -32,7 +32,7 @@ from stateflow.config import cache_folder
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.heart import Heart
 from stateflow.restore.copying import copied
-from stateflow.restore.origin import newest_sinks
+from stateflow.restore.origin import newest_sinks, refuse_erased
 from stateflow.restore.plan import Progress, Restored, RestorePlan, kept_by, same_job
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class RestoreRun:
         self.progress = progress
         self.copied = 0
         self._held = ExitStack()
+        self._pin: Pin | None = None
+        """What keeps the snapshot, when it is a checkpoint."""
 
     def run(self) -> Restored:
         job, request = self.job, self.request
@@ -61,7 +63,7 @@ class RestoreRun:
         with ExitStack() as stack:
             self._held = stack
             if self.origin.owner is not None:
-                stack.enter_context(self._pinned(self.origin.owner, self.origin.record.slot))
+                self._pin = stack.enter_context(self._pinned(self.origin.owner, self.origin.record.slot))
             self._check_sources()
             heart = stack.enter_context(
                 Heart(job.store, job.layout, request.owner, self._beat_every(), Event())
@@ -97,7 +99,7 @@ class RestoreRun:
         return self.request.options.heartbeat_interval.total_seconds()
 
     @contextmanager
-    def _pinned(self, owner: Job, slot: int) -> Iterator[None]:
+    def _pinned(self, owner: Job, slot: int) -> Iterator[Pin]:
         """The snapshot stays while it is restored, whatever its job collects."""
         same = same_job(owner, self.job)
         with pinned(
@@ -110,8 +112,7 @@ class RestoreRun:
             clock=_micros,
             reason=f"restored into job {self.job.name}",
         ) as mine:
-            release_others(owner.store, owner.layout, mine)
-            yield
+            yield mine
 
     def _check_sources(self) -> None:
         """Input that is to be read again must still be there."""
@@ -195,10 +196,27 @@ class RestoreRun:
                 store, job=writer.job, name=self.job.name, owner=self.request.owner, clock=_micros
             )
             return record
-        if origin.savepoint is None and origin.owner is not None and same_job(origin.owner, self.job):
-            return record
+        if origin.owner is not None and self._pin is not None:
+            if same_job(origin.owner, self.job):
+                self._pin = self._held.enter_context(self._pinned(self.job, record.slot))
+                self._require_same(writer.log)
+            # Only now, when tries before this one are fenced: until then their pins are all that they have.
+            release_others(origin.owner.store, origin.owner.layout, self._pin)
+            if same_job(origin.owner, self.job):
+                return record
         copied = self._copied(record, writer)
         return self._loaded(copied, writer) if origin.canonical else copied
+
+    def _require_same(self, log: Log) -> None:
+        """Whoever had the job between the plan and the claim may have let go of its pin and collected, or erased a key."""
+        slot = self.origin.record.slot
+        stands = log.slots[slot].record if slot in log.slots else None
+        if stands is None or stands.writer != self.origin.record.writer:
+            raise NotFoundError(
+                f"checkpoint {slot} of job {self.job.name!r} was collected after this restore was planned: "
+                f"`stateflow checkpoints {self.job.name}` lists those that stay"
+            )
+        refuse_erased(log, slot)
 
     def _copied(self, record: Record, writer: Writer) -> Record:
         brought, missing = record, None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import tags
-from stateflow.checkpoint.records import Prepared, Record, Savepoint
+from stateflow.checkpoint.records import Outcome, Prepared, Record, Savepoint
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import read_savepoint, resolved
 from stateflow.errors import NotFoundError, UsageError
@@ -61,12 +61,8 @@ def _checkpoint(kind: str, rest: str, job: Job) -> Origin:
     log = job.log()
     slot = slot_named(kind, rest, job, log)
     record = log.record(slot)
-    facts = log.slots[slot]
-    if not record.carries_state or not facts.complete or facts.outcome is None:
-        raise NotFoundError(
-            f"record {slot} of job {job.name!r} is no complete checkpoint (it is a {record.kind}): "
-            f"`stateflow checkpoints {job.name}` lists those that can be restored"
-        )
+    outcome = require_checkpoint(log, slot)
+    refuse_erased(log, slot)
     label = f"checkpoint:{slot}" if kind == "latest" else f"{kind}:{rest}"
     newest = newest_sinks(log)
     return Origin(
@@ -74,7 +70,7 @@ def _checkpoint(kind: str, rest: str, job: Job) -> Origin:
         record=record,
         job=job.name,
         owner=job,
-        last_commits=facts.outcome.last_commits,
+        last_commits=outcome.last_commits,
         targets={uid: prepared.target for uid, prepared in newest.items()},
     )
 
@@ -94,6 +90,29 @@ def slot_named(kind: str, rest: str, job: Job, log: Log) -> int:
         known = ", ".join(sorted(found)) or "none"
         raise NotFoundError(f"job {job.name!r} has no tag {rest!r}; its tags are: {known}")
     return found[rest].slot
+
+
+def require_checkpoint(log: Log, slot: int) -> Outcome:
+    """How a record that has state and is carried out has come out; raises for any other."""
+    record, facts = log.record(slot), log.slots[slot]
+    if not record.carries_state or not facts.complete or facts.outcome is None:
+        what = f"a {record.kind}" if not record.carries_state else "not carried out yet"
+        raise NotFoundError(
+            f"record {slot} of job {log.job!r} is no complete checkpoint (it is {what}): "
+            f"`stateflow checkpoints {log.job}` lists those that are"
+        )
+    return facts.outcome
+
+
+def refuse_erased(log: Log, slot: int) -> None:
+    """What was erased does not come back with an older checkpoint that has outlived it, as one that is pinned does."""
+    erased = next(
+        (record.slot for record in log.chain if record.kind == "erase" and record.slot > slot), None
+    )
+    if erased is not None:
+        raise UsageError(
+            f"checkpoint {slot} of job {log.job!r} still holds a key that record {erased} has erased: restore a newer one"
+        )
 
 
 def newest_sinks(log: Log) -> dict[str, Prepared]:

@@ -226,7 +226,7 @@ class FollowedJobs:
         for name in self.names():
             layout = JobLayout(name)
             try:
-                for old in stale(list_pins(store, layout), self._owner.host):
+                for old in stale(list_pins(store, layout), self._owner):
                     release(store, layout, old.id)
                     released += 1
             except StateflowError as error:

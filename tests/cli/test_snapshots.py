@@ -201,6 +201,12 @@ def test_a_deleted_job_leaves_only_its_tombstone_and_savepoints_of_others(
     assert (root / "orders" / "job").exists()
     assert command("delete", "orders", "--yes", "--checkpoint-dir", root).code == 0
     assert files_of(root / "orders") == {"epochs/99999999"}
+    left = root / "orders" / "shared" / "by-a-zombie.sst"
+    left.parent.mkdir()
+    left.write_bytes(b"state")
+    assert "deleted already" in command("delete", "orders", "--checkpoint-dir", root).err
+    assert command("delete", "orders", "--yes", "--checkpoint-dir", root).code == 0
+    assert files_of(root / "orders") == {"epochs/99999999"}
     assert command("show", "orders", "--checkpoint-dir", root).code == 3
     assert command("verify", place).code == 0
 

@@ -10,6 +10,7 @@ import pytest
 from stateflow.checkpoint.claim import StillOwner
 from stateflow.checkpoint.deletion import delete_job
 from stateflow.checkpoint.edit import Edited, edit
+from stateflow.checkpoint.layout import LAST_EPOCH
 from stateflow.checkpoint.log import read_epochs
 from stateflow.checkpoint.memory_store import MemoryStore
 from stateflow.checkpoint.pins import list_pins, pinned, tags
@@ -20,6 +21,7 @@ from stateflow.checkpoint.writer import CommitPermit, Writer, continued_draft, d
 from stateflow.errors import FencedError, StateflowError, UsageError
 from tests.protocol.scenario import World, check, drain, offset_of, settle
 from tests.protocol.test_crash_everywhere import FAULTS, Moment, survive
+from tests.protocol.turns import Choose, Played, Turns, some_schedules
 
 Life = Callable[[World], None]
 
@@ -284,6 +286,31 @@ def test_a_run_that_was_asleep_while_its_job_was_deleted_decides_nothing_that_an
         writer.decide(draft_)
     assert {uid: sink.rows for uid, sink in world.sinks.items()} == rows
     assert max(read_epochs(world.store, world.layout)) == 99_999_999
+
+
+def deletion(world: World) -> None:
+    delete_job(
+        world.store, world.layout, owner=world.owner("deleter"), ids=world.ids, clock=world.clock,
+        dispose=lambda url: None,
+    )  # fmt: skip
+
+
+def test_a_run_that_starts_while_its_job_is_deleted_never_has_an_epoch_above_the_tombstone() -> None:
+    def play(choose: Choose) -> Played:
+        world = World(MemoryStore())
+        drain(2)(world)
+        played = Turns(
+            world,
+            world.store,
+            {"run": lambda: world.batch(world.claim("run")), "delete": lambda: deletion(world)},
+        ).play(choose)
+        assert max(read_epochs(world.store, world.layout)) <= LAST_EPOCH
+        # What the run had left to write lies there still, or all that a deletion which died had yet to do.
+        deletion(world)
+        assert [entry.path for entry in world.store.list(world.layout.folder)] == [world.layout.tombstone]
+        return played
+
+    assert len(list(some_schedules(play, 7, 300))) == 300
 
 
 def test_a_job_that_is_being_forked_is_not_deleted() -> None:
