@@ -3,7 +3,8 @@
 The shard that holds the key is written anew without it, since a deletion inside a database leaves the old bytes in its
 files, and so are others that still have such bytes (`traces`). What the job has in claimed savepoints moves to its own
 folder, so that they go. The record that names the new files lets nothing older be kept: retention starts again from it,
-and tags and other pins below it are let go. Savepoints are their owners' own, so they are named and left alone.
+and tags below it are let go. Whoever reads an older checkpoint at that time is waited for: a savepoint or a fork that is
+being made of it would have the key again. Savepoints are their owners' own, so they are named and left alone.
 """
 
 from __future__ import annotations
@@ -22,18 +23,19 @@ from stateflow.checkpoint.collection import CollectionReport
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins, release
-from stateflow.checkpoint.records import FileRef, OperatorState, Pin, Record, Shard
-from stateflow.checkpoint.retention import references
+from stateflow.checkpoint.records import OperatorState, Pin, Record, Shard
 from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import list_savepoints
+from stateflow.checkpoint.savepoints import list_savepoints, unfinished
 from stateflow.checkpoint.writer import Writer, continued_draft
 from stateflow.config import cache_folder
-from stateflow.errors import NotFoundError, UsageError
+from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
 from stateflow.heart import Heart
+from stateflow.identity import this_process
 from stateflow.query import key_from_text
 from stateflow.restore.copying import copied
-from stateflow.spark.place import TaskPlace, place_of
+from stateflow.spark.place import TaskPlace, place_of, sweep
 from stateflow.spark.shards import TaskShards
+from stateflow.stale import stale
 from stateflow.state.backend import Backend, OpenShard
 from stateflow.state.backends import open_backend, open_reader
 from stateflow.state.encoding import group_range, split, split_timer
@@ -48,6 +50,8 @@ if TYPE_CHECKING:
     from stateflow.state.rocksdb import RocksReader
 
 CHUNK = 50_000
+LOOK_AGAIN = 0.5
+"""Seconds between two looks at who still reads an older checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ class ErasePlan:
     pins: tuple[Pin, ...]
     """Tags and other pins that are let go."""
     savepoints: tuple[str, ...]
-    """Savepoints of the job in its root: they may hold the key and stay."""
+    """Savepoints of the job in its root, unfinished ones, too: they may hold the key and stay."""
     rewritten_bytes: int
     """At most: some shards are only looked at."""
 
@@ -78,6 +82,9 @@ class Erased:
     entries: int
     """How many entries of the key there were."""
     report: CollectionReport
+    """Of the collection after which nothing older was left."""
+    savepoints: tuple[str, ...]
+    """Those of the plan that are still there, and those that were made meanwhile."""
 
 
 def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> ErasePlan:
@@ -100,8 +107,8 @@ def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> E
         keys=keys,
         checkpoint=head.slot,
         dropped=tuple(r.slot for r in log.chain if r.carries_state),
-        pins=tuple(_older(log, list_pins(job.store, job.layout))),
-        savepoints=tuple(path for path, _ in list_savepoints(job.store, job.name)),
+        pins=tuple(_let_go(log, list_pins(job.store, job.layout))),
+        savepoints=_savepoints(job),
         rewritten_bytes=_rewritten(head, keys, newest_cut(job.history())),
     )
 
@@ -117,9 +124,21 @@ def _keys(head: Record, text: str, operator: str) -> Iterator[tuple[str, object]
                 raise
 
 
-def _older(log: Log, pins: list[Pin]) -> Iterator[Pin]:
-    members = {record.slot for record in log.chain}
-    yield from (pin for pin in pins if pin.slot in members)
+def _let_go(log: Log, pins: list[Pin]) -> Iterator[Pin]:
+    members, held = {record.slot for record in log.chain}, _held(pins)
+    yield from (pin for pin in pins if pin.slot in members and pin not in held)
+
+
+def _held(pins: Iterable[Pin], run: str = "") -> list[Pin]:
+    """Pins of others who read at this moment, as far as that can be known; `run` is the deed that asks."""
+    passing = [pin for pin in pins if pin.kind not in ("tag", "abandoned") and pin.owner.run != run]
+    gone = stale(passing, this_process())
+    return [pin for pin in passing if pin not in gone]
+
+
+def _savepoints(job: Job) -> tuple[str, ...]:
+    made = {path for path, _ in list_savepoints(job.store, job.name)}
+    return tuple(sorted(made | set(unfinished(job.store, job.name))))
 
 
 def group_of(operator: OperatorState, key: object) -> int:
@@ -137,9 +156,8 @@ def _rewritten(head: Record, keys: Mapping[str, object], cut: int) -> int:
     )
 
 
-def _files(log: Log) -> set[FileRef]:
-    records = (slot.record for slot in log.slots.values() if slot.record is not None)
-    return {ref for record in records for ref in references(record) if ref.path}
+def _pause() -> None:
+    Event().wait(LOOK_AGAIN)
 
 
 class _Erasure:
@@ -153,21 +171,53 @@ class _Erasure:
         patience = options.heartbeat_timeout.total_seconds()
         job.refuse_while_live(self.owner, takeover=self.takeover, patience=patience)
         beats = options.heartbeat_interval.total_seconds()
-        held = _files(job.log())
+        self._refuse_while_copied()
         with Heart(job.store, job.layout, self.owner, beats, Event()) as heart:
             edited = self._edited(heart.begin)
-        for pin in list_pins(job.store, job.layout):
-            if pin.slot < edited.slot:
-                release(job.store, job.layout, pin.id)
-        report = job.collect(retained=1)
-        self._forget(held - _files(job.log()))
-        return Erased(edited.slot, self.entries, report)
+        report = self._collected(edited.slot, max(1, round(patience / LOOK_AGAIN)))
+        self._forget()
+        return Erased(edited.slot, self.entries, report, _savepoints(job))
 
-    def _forget(self, refs: Iterable[FileRef]) -> None:
-        """Out of this host's cache, too."""
-        cache = place_of(self.options, self.job.root, self.job.name, 0, 0).cache()
-        for ref in refs:
-            cache.distrust(ref)
+    def _refuse_while_copied(self) -> None:
+        """Before anything is claimed. Who begins later is found by `_collected`."""
+        for pin in _held(list_pins(self.job.store, self.job.layout), self.owner.run):
+            if pin.kind != "reader":
+                raise BusyError(f"nothing of job {self.job.name!r} is erased now: {self._reads(pin)}")
+
+    def _collected(self, slot: int, looks: int) -> CollectionReport:
+        """Nothing older than the record in `slot` is left after this. Tags are made at any time, so it looks again."""
+        job = self.job
+        for look in range(looks):
+            if look:
+                _pause()
+            pins = [pin for pin in list_pins(job.store, job.layout) if pin.slot < slot]
+            held = _held(pins, self.owner.run)
+            for pin in pins:
+                if pin not in held:
+                    release(job.store, job.layout, pin.id)
+            report = job.collect(retained=1)
+            slots = job.log().slots
+            left = [n for n in sorted(slots) if n < slot and slots[n].record is not None]
+            if not left:
+                return report
+        done = f"record {slot} of job {job.name!r} has erased the key, but older ones still hold it"
+        if held:
+            raise BusyError(f"{done}: {self._reads(held[0])}")
+        raise StateflowError(f"{done} ({', '.join(map(str, left))}): erase it again")
+
+    def _reads(self, pin: Pin) -> str:
+        owner, gc = pin.owner, f"`stateflow gc {self.job.name} --release {pin.id} --yes`"
+        who = f"{owner.user or owner.run}{' on ' + owner.host if owner.host else ''}"
+        return (
+            f"{pin.kind} by {who} reads checkpoint {pin.slot} ({pin.reason or 'no reason given'}): erase the key when that "
+            f"is over, or after {gc} if its process is gone for good"
+        )
+
+    def _forget(self) -> None:
+        """Out of this host's cache, too: all of it, for nobody knows which entries came from files that are gone."""
+        place = place_of(self.options, self.job.root, self.job.name, 0, 0)
+        place.cache().clear()
+        sweep(Path(place.scratch_dir))
 
     def _edited(self, begin: Callable[[int], object]) -> Edited:
         from stateflow.spark.carry_out import Sinks

@@ -105,6 +105,16 @@ class FileCache:
         """Forgets an entry whose content turned out to be damaged: whoever wants it next fetches and checks it anew."""
         self._entry(ref).unlink(missing_ok=True)
 
+    def clear(self) -> None:
+        """Forgets everything, also what others are about to put in, who then fetch anew. Files that somebody has linked
+        or opened stay theirs."""
+        # Twice: what was half written when the folder was listed may have become an entry since.
+        for _ in range(2):
+            with suppress(FileNotFoundError), os.scandir(self.folder) as scan:
+                for item in scan:
+                    if not item.name.startswith(".") or item.name.startswith(TEMP):
+                        Path(item.path).unlink(missing_ok=True)
+
     def _entry(self, ref: FileRef) -> Path:
         return self.folder / f"{ref.xxh3}-{ref.size}"
 

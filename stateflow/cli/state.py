@@ -237,11 +237,14 @@ def erase(
     if yes:
         done = plan.apply(this_process(note=note), takeover=takeover)
         body |= {"erased": True, "record": done.checkpoint, "entries": done.entries}
+        body["savepoints"] = list(done.savepoints)
     if output == "json":
         document(body)
     elif yes:
         out().print(
             f"record {done.checkpoint}: {number(done.entries)} entries of the key are gone", markup=False
         )
+        if made := sorted(set(done.savepoints) - set(plan.savepoints)):
+            out().print(f"made meanwhile, and may hold it: {', '.join(made)}", markup=False, soft_wrap=True)
     else:
         err().print("Nothing was done: --yes erases it.", markup=False)

@@ -14,9 +14,9 @@ from stateflow.checkpoint import cache as cache_module
 from stateflow.checkpoint.cache import FileCache
 from stateflow.checkpoint.files import checksum, inline, upload_file
 from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.memory_store import MemoryStore
+from stateflow.checkpoint.memory_store import Call, MemoryStore
 from stateflow.checkpoint.records import FileRef
-from stateflow.checkpoint.store import Store
+from stateflow.checkpoint.store import TEMP, Store
 from stateflow.errors import CorruptError, NotFoundError, UnavailableError
 
 BIG = 1 << 30
@@ -357,3 +357,37 @@ def test_processes_that_fetch_evict_and_wipe_at_once_all_read_what_was_stored(
     assert said == [None] * 3
     assert sum(p.stat().st_size for p in folder.iterdir()) <= 40_000 + 3 * 4000
     assert [e.size for e in store.list("job/shared/")] == [4000] * 20
+
+
+def test_a_cleared_cache_leaves_what_was_linked_and_fetches_the_rest_again(tmp_path: Path) -> None:
+    store, cache = MemoryStore(), FileCache(tmp_path / "cache", BIG)
+    ref = stored(store, tmp_path, "a", b"state")
+    mine = cache.link(store, ref, tmp_path / "mine")
+    cache.clear()
+    assert entries(cache) == set()
+    assert mine.read_bytes() == b"state"
+    assert cache.fetch(store, ref).read_bytes() == b"state"
+    assert counters(cache) == (0, 2, 10)
+
+
+def test_what_was_being_fetched_when_the_cache_was_cleared_is_fetched_again(tmp_path: Path) -> None:
+    store, cache = MemoryStore(), FileCache(tmp_path / "cache", BIG)
+    ref = stored(store, tmp_path, "a", b"state")
+
+    def clears(call: Call) -> None:
+        if call.verb == "download":
+            store.after = None
+            half = cache.folder / f"{TEMP}{os.getpid()}-half"
+            half.write_bytes(b"half")
+            FileCache(cache.folder, BIG).clear()
+            assert list(cache.folder.glob(f"{TEMP}*")) == []
+
+    cache.fetch(store, stored(store, tmp_path, "b", b"other"))
+    store.after = clears
+    assert cache.link(store, ref, tmp_path / "mine").read_bytes() == b"state"
+    assert entries(cache) == {f"{ref.xxh3}-5"}
+
+
+def test_clearing_a_cache_that_is_not_there_is_nothing(tmp_path: Path) -> None:
+    FileCache(tmp_path / "cache", BIG).clear()
+    assert not (tmp_path / "cache").exists()
