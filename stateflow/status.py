@@ -40,6 +40,8 @@ class SourceStatus:
     position: str
     offsets: list[dict[str, Any]]
     """Of every stream that the source consists of, decoded."""
+    lines: list[str]
+    """The same as Spark writes them, and as `stateflow state import --offset` takes them."""
     event_time: int | None
     """Highest event time seen, microseconds since 1970."""
 
@@ -232,6 +234,7 @@ def _source(uid: str, state: SourceState) -> SourceStatus:
         kind=state.kind,
         position=position_of(state),
         offsets=decoded_offsets(state),
+        lines=list(state.lines),
         event_time=state.event_time,
     )
 

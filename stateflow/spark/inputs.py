@@ -9,15 +9,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stateflow.checkpoint.records import SourceState
-from stateflow.errors import IncompatibleError, StateflowError, UsageError
+from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.flow import Flow, SourceNode
 from stateflow.spark.exchange import LATE
 from stateflow.spark.leaves import LeafDescription, check_frame
 from stateflow.spark.offsets import SourceLeaves
+from stateflow.spark.tables import DeltaTable
+
+_ABSENT = ("DELTA_SCHEMA_NOT_SET", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
+"""What Spark and Delta say when there is nothing where a source points to."""
 
 TAG = "_sf_source"
 _OBSERVED = "stateflow-source-"
@@ -71,16 +76,23 @@ def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenI
     frames: dict[str, DataFrame] = {}
     layout: list[SourceLeaves] = []
     for node in flow.sources:
-        frame = _opened(spark, node)
-        try:
-            leaves = check_frame(frame, exactly_once)
-        except StateflowError as error:
-            raise type(error)(f"source {node.uid!r}: {error}") from error
+        frame, leaves = open_source(spark, node, exactly_once=exactly_once)
         layout.append(SourceLeaves(node.uid, len(leaves), tuple(leaf.kind for leaf in leaves)))
         frames[node.uid] = frame
     nodes = tuple(flow.sources)
     stream = _unioned([(node, _observed(node, frames[node.uid])) for node in nodes])
     return OpenInputs(nodes, frames, stream, tuple(layout), tuple(check_frame(stream, exactly_once)))
+
+
+def open_source(
+    spark: SparkSession, node: SourceNode, *, exactly_once: bool
+) -> tuple[DataFrame, list[LeafDescription]]:
+    """One source's frame, checked, and the streams that it consists of."""
+    frame = _opened(spark, node)
+    try:
+        return frame, check_frame(frame, exactly_once)
+    except StateflowError as error:
+        raise type(error)(f"source {node.uid!r}: {error}") from error
 
 
 def _opened(spark: SparkSession, node: SourceNode) -> DataFrame:
@@ -90,6 +102,8 @@ def _opened(spark: SparkSession, node: SourceNode) -> DataFrame:
     except StateflowError:
         raise
     except Exception as error:
+        if isinstance(error, PySparkException) and (condition := error.getCondition()) in _ABSENT:
+            raise NotFoundError(_absent(node, str(condition), error)) from error
         raise UsageError(f"source {node.uid!r} cannot be opened: {first_line(error)}") from error
     if not isinstance(frame, DataFrame) or not frame.isStreaming:
         raise UsageError(f"source {node.uid!r} gives no streaming DataFrame: open it with spark.readStream")
@@ -106,6 +120,16 @@ def _opened(spark: SparkSession, node: SourceNode) -> DataFrame:
             "not a timestamp"
         )
     return frame
+
+
+def _absent(node: SourceNode, condition: str, error: Exception) -> str:
+    if isinstance(node.factory, DeltaTable):
+        return (
+            f"source {node.uid!r}: there is no Delta table at {node.factory.path}; check where it points to"
+        )
+    if condition.startswith("DELTA_"):  # Delta's own words leave out which table it is
+        return f"source {node.uid!r} opens a Delta table that is not there; check where it points to"
+    return f"source {node.uid!r} opens what is not there: {first_line(error)}"
 
 
 def _observed(node: SourceNode, frame: DataFrame) -> DataFrame:

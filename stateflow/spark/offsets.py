@@ -16,6 +16,10 @@ from stateflow.errors import CorruptError, IncompatibleError, UsageError
 
 NOTHING = "-"
 """The line of a leaf that has not had data yet."""
+_WRITTEN = {
+    "delta": '{"sourceVersion":1,"reservoirId":"TABLE ID","reservoirVersion":8,"index":-1,"isStartingVersion":false}',
+    "kafka": '{"TOPIC":{"0":12,"1":7}}',
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +107,38 @@ def check_same_source(source: SourceLeaves, recorded: SourceState) -> None:
         )
     for leaf, (line, kind) in enumerate(zip(recorded.lines, source.kinds, strict=False)):
         if line != NOTHING and kind not in ("", "other") and kind_of(line) != kind:
+            found = kind_of(line)
             raise IncompatibleError(
-                f"source {source.uid!r} (stream {leaf}) is now a {kind} source but the checkpoint holds a "
-                f"{kind_of(line)} offset for it: give the changed source a new uid"
+                f"source {source.uid!r} (stream {leaf}) is now a {kind} source but the checkpoint holds "
+                f"{f'a {found} offset' if found != 'other' else 'an offset of another kind'} for it: give the changed source a new uid"
             )
+
+
+def check_given(uid: str, kinds: Sequence[str], line: str) -> None:
+    """Refuse an offset that somebody has typed, unless it is one of the source's only stream."""
+    if len(kinds) != 1:
+        raise UsageError(
+            f"source {uid!r} consists of {len(kinds)} streams, and the offset of one alone cannot be given: keep those of a "
+            "job with --like, or let the source begin at its beginning"
+        )
+    kind = kinds[0]
+    if kind == "file":
+        raise UsageError(
+            f"source {uid!r} reads files, and its offset counts the entries of a log that a job keeps beside it: keep both "
+            "with --like, or let the source begin at its beginning"
+        )
+    if kind in _WRITTEN and not _is_offset(kind, line):
+        raise UsageError(
+            f"{line!r} is no offset of source {uid!r}, which is a {kind} source: write --offset {uid}='{_WRITTEN[kind]}', "
+            "as `stateflow show JOB -o json` has it under `lines`"
+        )
+
+
+def _is_offset(kind: str, line: str) -> bool:
+    try:
+        return kind_of(line) == kind and bool(decode(line))
+    except (KeyError, TypeError, ValueError):
+        return False
 
 
 def kind_of(line: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.cli.made import made_job
+from tests.cli.made import OFFSET, made_job
 
 
 def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> None:
@@ -79,6 +79,7 @@ def test_show_tells_what_a_job_is_made_of(command: Command, root: Path) -> None:
     (source,) = shown["sources"]
     assert source["kind"] == "delta"
     assert source["position"] == "version 3 read completely"
+    assert source["lines"] == [OFFSET % 4], "what `state import --offset` takes"
     assert shown["sinks"] == [
         {"uid": "totals", "kind": "delta_append", "target": "/data/totals", "last_commit": 4}
     ]

@@ -282,6 +282,24 @@ def no_source(flow: sf.Flow, bench: Workbench) -> None:
     )
 
 
+def no_table(flow: sf.Flow, bench: Workbench) -> None:
+    flow.source("in", sf.delta(str(bench.folder / "nowhere"))).collect("out", sf.memory("bad"))
+
+
+def no_table_of_a_function(flow: sf.Flow, bench: Workbench) -> None:
+    path = str(bench.folder / "nowhere")
+    flow.source("in", lambda spark: spark.readStream.format("delta").load(path)).collect(
+        "out", sf.memory("bad")
+    )
+
+
+def no_folder(flow: sf.Flow, bench: Workbench) -> None:
+    path = str(bench.folder / "nowhere")
+    flow.source("in", lambda spark: spark.readStream.schema("a int").json(path)).collect(
+        "out", sf.memory("bad")
+    )
+
+
 def stateful(flow: sf.Flow, bench: Workbench) -> None:
     opened = bench.source("in", ORDER)
     flow.source("in", lambda spark: opened(spark).groupBy("user").count()).collect("out", sf.memory("bad"))
@@ -343,6 +361,9 @@ def wrong_target(flow: sf.Flow, bench: Workbench) -> None:
         (no_frame, sf.UsageError, "transform-1"),
         (no_stream, sf.UsageError, "source 'in' gives no streaming DataFrame: open it with spark.readStream"),
         (no_source, sf.UsageError, "source 'in' cannot be opened: "),
+        (no_table, sf.NotFoundError, "source 'in': there is no Delta table at /"),
+        (no_table_of_a_function, sf.NotFoundError, "source 'in' opens a Delta table that is not there"),
+        (no_folder, sf.NotFoundError, "source 'in' opens what is not there: [PATH_NOT_FOUND]"),
         (stateful, sf.UsageError, "source 'in': "),
         (
             no_event_time,

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import stateflow as sf
 from stateflow.checkpoint.records import Owner
 from stateflow.config import Options, load
-from stateflow.errors import NotFoundError, StateflowError
+from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.job import Job
 from stateflow.spark.shipping import by_value
 from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
@@ -122,3 +122,36 @@ def test_tables_that_do_not_fit_leave_nothing_behind(spark: SparkSession, bench:
         with pytest.raises(error, match=words):
             build_savepoint(spark, BuildRequest(begins, tables, place, options(bench), ME))
     assert list(bench.folder.glob("made*")) == []
+
+
+def test_an_offset_that_the_source_cannot_begin_with_is_refused_before_anything_is_made(
+    spark: SparkSession, bench: Workbench
+) -> None:
+    place, events = str(bench.folder / "made"), str(bench.folder / "events")
+    spark.createDataFrame([], ORDER).write.format("delta").save(events)
+
+    @sf.pipeline("begins")
+    def begins(flow: sf.Flow, *, input: str) -> None:
+        rows = flow.source("orders", sf.delta(input), Order)
+        rows.key_by("user", order_by="ts").process("sum", Sum).collect("totals", sf.memory("begins"))
+
+    def made(path: str = events, **offsets: str) -> None:
+        keys = spark.createDataFrame([(1, 1.0)], "user long, value double")
+        wanted = BuildRequest(
+            begins, {"sum": {"total": keys}}, place, options(bench), ME, {"input": path}, offsets=offsets
+        )
+        build_savepoint(spark, wanted)
+
+    with pytest.raises(
+        UsageError, match="'garbage' is no offset of source 'orders', which is a delta source"
+    ):
+        made(orders="garbage")
+    with pytest.raises(NotFoundError, match="no source 'order'; its sources are: orders"):
+        made(order="garbage")
+    nowhere = str(bench.folder / "nowhere")
+    with pytest.raises(NotFoundError, match=f"source 'orders': there is no Delta table at {nowhere}; check"):
+        made(nowhere, orders="garbage")
+    assert list(bench.folder.glob("made*")) == []
+    made(
+        orders='{"sourceVersion":1,"reservoirId":"x","reservoirVersion":1,"index":-1,"isStartingVersion":false}'
+    )

@@ -11,6 +11,7 @@ from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.spark.file_log import ReadFile, entries_at, files_between, restore_entries, save_entries
 from stateflow.spark.offsets import (
     SourceLeaves,
+    check_given,
     check_same_source,
     decode,
     joined_lines,
@@ -84,7 +85,31 @@ def test_a_source_that_became_another_is_refused() -> None:
         joined_lines([SourceLeaves("b", 1)], {"b": SourceState(lines=("-", KAFKA))})
     with pytest.raises(IncompatibleError, match=r"'b' \(stream 1\) is now a delta source .* a kafka offset"):
         check_same_source(SourceLeaves("b", 2, ("file", "delta")), SourceState(lines=("-", KAFKA)))
+    with pytest.raises(IncompatibleError, match="holds an offset of another kind for it"):
+        check_same_source(SourceLeaves("b", 1, ("delta",)), SourceState(lines=("garbage",)))
     check_same_source(SourceLeaves("b", 2, ("file", "other")), SourceState(lines=("-", KAFKA)))
+
+
+def test_an_offset_that_somebody_has_typed_is_one_of_its_source() -> None:
+    check_given("b", ("delta",), DELTA % (8, -1, "false"))
+    check_given("b", ("kafka",), KAFKA)
+    check_given("b", ("other",), "42")
+    decoded = '{"kind":"delta","version":24,"index":-1,"snapshot":false,"table":"d6c7"}'
+    for line in (
+        "garbage",
+        decoded,
+        KAFKA,
+        FILE,
+        "-",
+        '{"reservoirId":"d6c7"}',
+        '{"reservoirId":1,"index":[]}',
+    ):
+        with pytest.raises(UsageError, match=r"no offset of source 'b'.* --offset b='\{\"sourceVersion\":1,"):
+            check_given("b", ("delta",), line)
+    with pytest.raises(UsageError, match=r"reads files.* --like"):
+        check_given("b", ("file",), FILE)
+    with pytest.raises(UsageError, match="2 streams"):
+        check_given("b", ("delta", "delta"), DELTA % (8, -1, "false"))
 
 
 def offset_entry(location: Path, text: str) -> Path:

@@ -27,7 +27,8 @@ from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.flow import Flow, KeyedNode, Pipeline
 from stateflow.operators.compatibility import resolve_states
 from stateflow.rows import key_type
-from stateflow.spark.offsets import kinds_of
+from stateflow.spark.inputs import open_source
+from stateflow.spark.offsets import check_given, kinds_of
 from stateflow.spark.place import TaskPlace, place_of
 from stateflow.spark.state_tables.canonical import create_canonical
 from stateflow.spark.state_tables.frames import table_frame
@@ -77,6 +78,7 @@ def build_savepoint(
             f"pipeline {flow.name!r} has no operator {unknown[0]!r} to make state for; its operators are: "
             f"{', '.join(sorted(nodes)) or 'none'}"
         )
+    _check_offsets(spark, request, flow)
     job = request.job or _job_of(like) or request.pipeline.name
     slot = like.record.slot if like else 1
     building = f"{request.to.rstrip('/')}.building-{ids()}"
@@ -91,7 +93,7 @@ def build_savepoint(
             for uid in nodes
             if uid in request.tables or (like is not None and uid in like.record.operators)
         }
-        record = _record(request, flow, operators, slot, ids(), clock())
+        record = _record(request, operators, slot, ids(), clock())
         facts: dict[str, Any] = {
             "name": Path(request.to.rstrip("/")).name,
             "owner": request.owner,
@@ -111,6 +113,18 @@ def build_savepoint(
             store, JobLayout(job), record, open_store(request.to, options.storage_options),
             open_base=lambda base: open_store(base, options.storage_options), scratch=scratch, **facts,
         )  # fmt: skip
+
+
+def _check_offsets(spark: SparkSession, request: BuildRequest, flow: Flow) -> None:
+    """The run that is to begin with them would only say that the checkpoint does not fit."""
+    sources = {node.uid: node for node in flow.sources}
+    for uid, line in request.offsets.items():
+        if uid not in sources:
+            raise NotFoundError(
+                f"pipeline {flow.name!r} has no source {uid!r}; its sources are: {', '.join(sorted(sources))}"
+            )
+        _, leaves = open_source(spark, sources[uid], exactly_once=request.options.delivery == "exactly_once")
+        check_given(uid, [leaf.kind for leaf in leaves], line)
 
 
 def _emptied(store: Store) -> None:
@@ -178,18 +192,12 @@ def _key(node: KeyedNode, given: Mapping[str, DataFrame]) -> tuple[tuple[str, st
 
 def _record(
     request: BuildRequest,
-    flow: Flow,
     operators: Mapping[str, OperatorState],
     slot: int,
     writer: str,
     now: int,
 ) -> Record:
     like = request.like
-    known = {node.uid for node in flow.sources}
-    if unknown := sorted(set(request.offsets) - known):
-        raise NotFoundError(
-            f"pipeline {flow.name!r} has no source {unknown[0]!r}; its sources are: {', '.join(sorted(known))}"
-        )
     given = {uid: SourceState(lines=(line,), kind=kinds_of((line,))) for uid, line in request.offsets.items()}
     if like is None:
         return Record(
