@@ -189,13 +189,14 @@ def statistics(slot: int) -> dict[str, Any]:
 def keep_lines(root: Path, layout: Any, lines: list[tuple[Any, Any]]) -> None:
     """As a collection keeps them, in segments."""
     import msgspec
+    import xxhash
 
     from stateflow.checkpoint.statistics import SEGMENT, history_line
 
     for at in range(0, len(lines), SEGMENT):
         part = [history_line(record, outcome) for record, outcome in lines[at : at + SEGMENT]]
         body = b"".join(msgspec.json.encode(line) + b"\n" for line in part)
-        put(root, layout.statistics_segment(1, part[0].id), body)
+        put(root, layout.statistics_segment(part[0].id, len(part), xxhash.xxh3_64_hexdigest(body)), body)
 
 
 def put(root: Path, path: str, body: bytes) -> None:

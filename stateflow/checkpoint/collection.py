@@ -155,12 +155,10 @@ def collect(
     collector: str,
     retained: int,
     orphans: bool,
-    epoch: int = 0,
     cache: BodyCache | None = None,
     dispose: DisposeSavepoint | None = None,
 ) -> CollectionReport:
-    """Deletes what no root reaches. `collector` is a name never used before; `epoch` is the caller's, 0
-    without one."""
+    """Deletes what no root reaches. `collector` is a name never used before."""
     cache = {} if cache is None else cache
     pins = list_pins(store, layout, cache=cache)
     log = read_log(store, layout, cache=cache)
@@ -181,7 +179,7 @@ def collect(
     # One's own marks only: another collector's may be all that keeps a pinner from trusting a record it is
     # deleting.
     store.delete([layout.dead(slot, collector) for slot in withdrawn])
-    keep_history(store, layout, log, todo.records, epoch=epoch)
+    keep_history(store, layout, log, todo.records)
     # Said before it is done: should this collector die halfway, the next one finds a record that has lost files and,
     # perhaps, a pin whose maker died too. Without a word it would have to take that for a tag to keep.
     doomed = [slot for slot in todo.records if not log.slots[slot].doomed]

@@ -13,6 +13,7 @@ LAST_EPOCH = 99_999_999
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
 _SLOT = re.compile(r"(?:.*/)?chk-(\d{8,})/([^/]+)\Z")
 _EPOCH = re.compile(r"(?:.*/)?epochs/(\d{8,})\Z")
+_SEGMENT = re.compile(r"(?:.*/)?statistics/c\d+-(\d+)-([0-9a-f]{16})\.jsonl\Z")
 _STATE_FILE = re.compile(r"(?:.*/)?(?:shared|staged)/e(\d+)-c(\d+)-[^/]+\Z")
 _SAVEPOINT_FILE = re.compile(r"(?:state/[^/]+-\d{6,}(?:\.\w+)?|tables/.+/g\d{5,}-[^/]+\.parquet)\Z")
 
@@ -123,8 +124,9 @@ class JobLayout:
     def statistics(self) -> str:
         return f"{self.job}/statistics/"
 
-    def statistics_segment(self, epoch: int, first_slot: int) -> str:
-        return f"{self.job}/statistics/e{epoch}-c{first_slot:0{SLOT_DIGITS}d}.jsonl"
+    def statistics_segment(self, first_slot: int, lines: int, xxh3: str) -> str:
+        """Named by what is in it: it never becomes anything else."""
+        return f"{self.job}/statistics/c{first_slot:0{SLOT_DIGITS}d}-{lines}-{xxh3}.jsonl"
 
 
 SAVEPOINTS = "_savepoints"
@@ -168,6 +170,12 @@ def epoch_of(path: str) -> int | None:
     """The epoch that a claim's path stands for."""
     found = _EPOCH.match(path)
     return int(found[1]) if found else None
+
+
+def segment_of(path: str) -> tuple[int, str] | None:
+    """`(lines, xxh3)` of a segment of the history."""
+    found = _SEGMENT.match(path)
+    return (int(found[1]), found[2]) if found else None
 
 
 def origin_of(path: str) -> tuple[int, int] | None:

@@ -1,18 +1,20 @@
 """One history line per record, with Flink's names where it has one, that outlives the record.
 
-Lines of collected records are kept in segments of 256, so that months of history are a handful of objects.
-Statistics decide nothing: a line lost to a crash in the wrong moment is a line missing on a page.
+Lines of collected records are kept in segments of 256, so that months of history are a handful of objects. A segment never
+changes: an unfilled one is deleted when its lines stand in another. So whoever collects beside loses none of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import xxhash
 
-from stateflow.checkpoint.layout import JobLayout, origin_of
-from stateflow.checkpoint.log import Log, Slot, read_log
+from stateflow.checkpoint.layout import JobLayout, origin_of, segment_of
+from stateflow.checkpoint.log import LISTINGS, Log, Slot, read_log
 from stateflow.checkpoint.records import Outcome, Record, decoder, total_size
 from stateflow.checkpoint.retention import references
 from stateflow.checkpoint.store import Store
@@ -123,11 +125,9 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
 
 def history(store: Store, layout: JobLayout, *, log: Log | None = None) -> list[HistoryLine]:
     """Every record that ever stood, collected ones too, by slot."""
-    lines: dict[int, HistoryLine] = {}
-    for entry in store.list(layout.statistics):
-        for line in _read(store, entry.path):
-            lines[line.id] = line
+    # The log first: what is collected after it was read has its line by then.
     log = log or read_log(store, layout)
+    lines = {line.id: line for segment in _segments(store, layout) for line in segment.lines}
     for record in log.chain:
         slot = log.slots[record.slot]
         lines[record.slot] = history_line(record, slot.outcome if slot.complete else None)
@@ -153,49 +153,67 @@ def summary(lines: Iterable[HistoryLine]) -> Summary:
     )
 
 
-def keep_history(store: Store, layout: JobLayout, log: Log, going: Iterable[int], *, epoch: int) -> None:
-    """Writes the lines of records that are about to be deleted.
-
-    A segment belongs to an epoch, so that a run and a collector beside it never overwrite each other's lines.
-    A new epoch takes over the unfilled segments of those before it.
-    """
+def keep_history(store: Store, layout: JobLayout, log: Log, going: Iterable[int]) -> None:
+    """Writes the lines of records that are about to be deleted, together with those of unfilled segments."""
     slots: list[Slot] = [log.slots[number] for number in going if number in log.slots]
     new = [history_line(s.record, s.outcome) for s in slots if s.record is not None and s.complete]
     if not new:
         return
-    segments = [(path, _read(store, path)) for path in sorted(e.path for e in store.list(layout.statistics))]
-    mine = [path for path, _ in segments if _epoch_of_segment(path) == epoch]
-    open_ones = [(p, ls) for p, ls in segments if len(ls) < SEGMENT and _epoch_of_segment(p) <= epoch]
-    lines = {line.id: line for _, held in open_ones for line in held}
+    # A damaged one stays as it is: it may be had again from a copy of the store.
+    unfilled = [s for s in _segments(store, layout, _may_be_unfilled) if s.sound and len(s.lines) < SEGMENT]
+    lines = {line.id: line for segment in unfilled for line in segment.lines}
     lines.update({line.id: line for line in new})
     ordered = [lines[slot] for slot in sorted(lines)]
     written = set()
     for at in range(0, len(ordered), SEGMENT):
         part = ordered[at : at + SEGMENT]
-        path = layout.statistics_segment(epoch, part[0].id)
-        if path in mine and path not in {p for p, _ in open_ones}:
-            # A full segment begins with this very slot: a crash came between writing it and deleting the
-            # record.
-            part = list({**{x.id: x for x in _read(store, path)}, **{x.id: x for x in part}}.values())
-        store.put(path, b"".join(msgspec.json.encode(line) + b"\n" for line in part))
+        body = b"".join(msgspec.json.encode(line) + b"\n" for line in part)
+        path = layout.statistics_segment(part[0].id, len(part), xxhash.xxh3_64_hexdigest(body))
+        store.put(path, body)
         written.add(path)
-    store.delete([path for path, _ in open_ones if path not in written])
+    store.delete([segment.path for segment in unfilled if segment.path not in written])
 
 
-def _epoch_of_segment(path: str) -> int:
-    digits = path.rpartition("/")[2].partition("-")[0].removeprefix("e")
-    return int(digits) if digits.isdigit() else 0
+def damaged_segments(store: Store, layout: JobLayout) -> list[str]:
+    """Paths of segments that are not what they were when they were written."""
+    return [segment.path for segment in _segments(store, layout) if not segment.sound]
 
 
-def _read(store: Store, path: str) -> list[HistoryLine]:
+@dataclass(frozen=True, slots=True)
+class _Segment:
+    path: str
+    lines: tuple[HistoryLine, ...]
+    sound: bool
+
+
+def _may_be_unfilled(path: str) -> bool:
+    named = segment_of(path)
+    return named is None or named[0] < SEGMENT
+
+
+def _segments(
+    store: Store, layout: JobLayout, wanted: Callable[[str], bool] = lambda path: True
+) -> list[_Segment]:
+    for _ in range(LISTINGS):
+        paths = [entry.path for entry in store.list(layout.statistics) if wanted(entry.path)]
+        found = [segment for path in paths if (segment := _read(store, path)) is not None]
+        if len(found) == len(paths):
+            break
+    return found
+
+
+def _read(store: Store, path: str) -> _Segment | None:
+    """None when its lines stand in another one since it was listed."""
     try:
-        text = store.read(path)
+        body = store.read(path)
     except NotFoundError:
-        return []  # taken over by a newer epoch since it was listed
+        return None
+    named = segment_of(path)
+    sound = named is None or named[1] == xxhash.xxh3_64_hexdigest(body)
     found = []
-    for line in text.splitlines():
+    for line in body.splitlines():
         try:
             found.append(decoder(HistoryLine).decode(line))
-        except (msgspec.DecodeError, msgspec.ValidationError):
-            continue  # a damaged line costs a row on a page, nothing else
-    return found
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            sound = False  # a damaged line costs a row on a page
+    return _Segment(path, tuple(found), sound)

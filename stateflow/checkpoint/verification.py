@@ -18,6 +18,7 @@ from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.records import FileRef, Pin, Record, SavepointClaim, decode
 from stateflow.checkpoint.retention import references
 from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.statistics import damaged_segments
 from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.transfer import read_through
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
@@ -82,6 +83,15 @@ def verify(
             path=entry.path,
         )
         for entry in unreached(log, listed)
+    ]
+    findings += [
+        Finding(
+            "warning",
+            f"{path}, in which lines of the history are kept, is damaged: put it back from a copy of the store; nothing but "
+            "the history needs it",
+            path=path,
+        )
+        for path in damaged_segments(store, layout)
     ]
     return findings
 

@@ -231,7 +231,6 @@ class Writer:
             collector=f"e{self.epoch}-{self._ids()}",
             retained=retained,
             orphans=orphans,
-            epoch=self.epoch,
             cache=self._cache,
             dispose=dispose,
         )

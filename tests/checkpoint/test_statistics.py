@@ -5,13 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.files import inline
-from stateflow.checkpoint.memory_store import MemoryStore
+from stateflow.checkpoint.memory_store import Call, CrashError, MemoryStore
 from stateflow.checkpoint.records import FileRef, OperatorState, Outcome, Shard, total_size
 from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.checkpoint.statistics import HistoryLine, history, history_line, summary
+from stateflow.checkpoint.statistics import HistoryLine, damaged_segments, history, history_line, summary
 from tests.protocol.facts import SOMEBODY, file, record
-from tests.protocol.scenario import World, drain
+from tests.protocol.scenario import World, copy_sinks, drain
+from tests.protocol.turns import Choose, Played, Turns, some_schedules
 
 
 @pytest.fixture
@@ -66,6 +68,115 @@ def test_a_run_and_a_collector_beside_it_lose_no_line(world: World) -> None:
         drain(target, retained=3)(world)
         world.collect(1)
     assert len(checkpoints(world)) == 18
+
+
+def collected(world: World, name: str) -> None:
+    collect(world.store, world.layout, collector=name, retained=1, orphans=False)
+
+
+def test_two_who_collect_at_once_lose_no_line_whenever_the_other_one_comes(world: World) -> None:
+    """And the run decides another batch between the two, so that the other one has more to keep."""
+    drain(4)(world)
+    collected(world, "earlier")
+    writer = world.claim("run", retained=1)
+    for _ in range(2):
+        world.batch(writer)
+    assert isinstance(world.store, MemoryStore)
+    objects, slots = world.store.snapshot(), len(history(world.store, world.layout))
+    for at in range(1_000):
+        again = World(MemoryStore("test", objects))
+        again.ticks, again.sinks = world.ticks, copy_sinks(world)
+
+        def other(call: Call, at: int = at, again: World = again) -> None:
+            assert isinstance(again.store, MemoryStore)
+            if call.number == at:
+                again.store.before = None
+                again.batch(again.claim("other", retained=1))
+                collected(again, "other")
+
+        assert isinstance(again.store, MemoryStore)
+        again.store.before = other
+        collected(again, "one")
+        if again.store.before is not None:
+            break
+        collected(again, "last")
+        assert [line.id for line in history(again.store, again.layout)] == list(range(1, slots + 3)), at
+    assert at > 20
+
+
+def test_collectors_side_by_side_lose_no_line(world: World) -> None:
+    def play(choose: Choose) -> Played:
+        store = MemoryStore()
+        again = World(store)
+        writer = again.claim("run", retained=2)
+        for _ in range(5):
+            again.batch(writer)
+        actors = {name: lambda name=name: collected(again, name) for name in ("GC1", "GC2", "GC3")}  # type: ignore[misc]
+        played = Turns(again, store, actors).play(choose)
+        store.before = again.step = None
+        assert len(history(store, again.layout)) == 6
+        assert {type(error) for error in played.errors.values()} <= {CrashError}
+        return played
+
+    assert sum(bool(played.errors) for played in some_schedules(play, 11, 60)) > 5
+
+
+def test_who_reads_the_history_while_segments_are_merged_misses_no_line(world: World) -> None:
+    drain(4)(world)
+    collected(world, "earlier")
+    world.batch(world.claim("run", retained=1))
+    assert isinstance(world.store, MemoryStore)
+    objects, whole = world.store.snapshot(), history(world.store, world.layout)
+    for at in range(1_000):
+        again = World(MemoryStore("test", objects))
+
+        def merges(call: Call, at: int = at, again: World = again) -> None:
+            assert isinstance(again.store, MemoryStore)
+            if call.number == at:
+                again.store.before = None
+                collected(again, "other")
+
+        assert isinstance(again.store, MemoryStore)
+        again.store.before = merges
+        assert history(again.store, again.layout) == whole, at
+        if again.store.before is not None:
+            break
+    assert at > 5
+
+
+@pytest.mark.parametrize("found", [b'"kind":"checkpoint"', b'"run":"drain 6"'])
+def test_a_flipped_bit_costs_no_more_than_a_line_and_is_told(found: bytes, world: World) -> None:
+    drain(6)(world)
+    (path,) = segments(world)
+    whole = world.store.read(path)
+    at = whole.index(found) + len(found) - 2
+    damaged = whole[:at] + bytes([whole[at] ^ 0x80]) + whole[at + 1 :]
+    world.store.put(path, damaged)
+    assert damaged_segments(world.store, world.layout) == [path]
+    assert len(history(world.store, world.layout)) == 6
+    drain(9)(world)
+    assert world.store.read(path) == damaged  # so that it can be put back
+    world.store.put(path, whole)
+    assert damaged_segments(world.store, world.layout) == []
+    assert len(history(world.store, world.layout)) == 11
+
+
+def test_a_letter_that_became_another_is_told(world: World) -> None:
+    drain(6)(world)
+    (path,) = segments(world)
+    world.store.put(path, world.store.read(path).replace(b'"fence"', b'"fenze"', 1))
+    assert damaged_segments(world.store, world.layout) == [path]
+    assert len(history(world.store, world.layout)) == 7
+
+
+def test_full_segments_are_not_read_by_who_collects(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    monkeypatch.setattr("stateflow.checkpoint.statistics.SEGMENT", 4)
+    drain(14)(world)
+    assert isinstance(world.store, MemoryStore)
+    before = len(world.store.calls)
+    drain(16)(world)
+    read = {call.path for call in world.store.calls[before:] if call.verb == "read"}
+    assert [path for path in segments(world)[:3] if path in read] == []
 
 
 def test_a_damaged_line_costs_one_line(world: World) -> None:

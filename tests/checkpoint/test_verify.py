@@ -113,6 +113,14 @@ def test_a_pin_of_nothing_is_a_warning_and_an_unreadable_one_an_error(
     assert [f.severity for f in verify(store, world.layout)] == ["error"]
 
 
+def test_damaged_lines_of_the_history_are_a_warning(world: World, store: MemoryStore) -> None:
+    drain(9)(world)
+    (path,) = (entry.path for entry in store.list(world.layout.statistics))
+    body = store.read(path)
+    store.put(path, body.replace(b'"run":"', b'"run":"\xf5', 1))
+    assert findings(world) == [("warning", path)]
+
+
 def test_a_record_collected_during_the_verification_is_no_finding(world: World, store: MemoryStore) -> None:
     writer = world.claim(retained=1)
 
