@@ -15,7 +15,7 @@ def tag(
     job: JobName,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The tag's name.", show_default=False)],
     checkpoint: Annotated[
-        str, typer.Option("--checkpoint", metavar="N|latest", help="Which checkpoint it names.")
+        str, typer.Option("--checkpoint", metavar="N|tag:NAME|latest", help="Which checkpoint it names.")
     ] = "latest",
     remove: Annotated[bool, typer.Option("--remove", help="Let the tag go.")] = False,
     note: Note = "",

@@ -76,15 +76,20 @@ def _checkpoint(kind: str, rest: str, job: Job) -> Origin:
 
 
 def slot_named(kind: str, rest: str, job: Job, log: Log) -> int:
-    """The slot that `latest`, `checkpoint:N` or `tag:NAME` stands for."""
-    if kind == "latest":
+    """The slot that `latest`, `N`, `checkpoint:N` or `tag:NAME` stands for."""
+    if kind.isdecimal() and not rest:
+        kind, rest = "checkpoint", kind
+    if kind == "latest" and not rest:
         if log.head is None:
             raise NotFoundError(f"job {job.name!r} has no checkpoint yet: run it once")
         return log.head.slot
     if kind == "checkpoint":
-        if not rest.isdigit():
+        if not rest.isdecimal():
             raise UsageError(f"checkpoint:{rest} does not name a checkpoint: write checkpoint:42")
         return int(rest)
+    if kind != "tag" or not rest:
+        written = f"{kind}:{rest}" if rest else kind
+        raise UsageError(f"{written!r} names no checkpoint: write latest, 42, checkpoint:42 or tag:NAME")
     found = tags(job.store, job.layout)
     if rest not in found:
         known = ", ".join(sorted(found)) or "none"

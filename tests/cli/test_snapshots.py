@@ -221,6 +221,11 @@ def test_a_deleted_job_leaves_only_its_tombstone_and_savepoints_of_others(
         (("savepoint", "create", "orders", "--name", "../up"), 2, "not usable"),
         (("savepoint", "show", "/nowhere/at/all"), 3, "no savepoint"),
         (("tag", "orders", "v2", "--checkpoint", "77"), 3, "77"),
+        (("tag", "orders", "v2", "--checkpoint", "tag:v9"), 3, "no tag 'v9'"),
+        (("tag", "orders", "v2", "--checkpoint", "abc"), 2, "'abc' names no checkpoint: write latest, 42,"),
+        (("tag", "orders", "v2", "--checkpoint", "latest:x"), 2, "'latest:x' names no checkpoint"),
+        (("savepoint", "create", "orders", "--checkpoint", "abc"), 2, "'abc' names no checkpoint"),
+        (("savepoint", "create", "orders", "--checkpoint", "tag:"), 2, "'tag' names no checkpoint"),
         (("restore", "orders", PIPELINE, "--from", "tag:v9"), 3, "no tag 'v9'"),
         (("restore", "orders", PIPELINE, "--from", "checkpoint:x"), 2, "checkpoint:42"),
         (
