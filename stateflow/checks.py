@@ -10,7 +10,13 @@ from stateflow.checkpoint.records import OperatorState, Record
 from stateflow.checkpoint.rescale import rescaled
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.flow import Flow, KeyedNode
-from stateflow.operators.compatibility import check_flow, check_key, resolve_states
+from stateflow.operators.compatibility import (
+    check_flow,
+    check_key,
+    check_renamed,
+    check_sources,
+    resolve_states,
+)
 from stateflow.rows import key_type
 
 Verdict = Literal["compatible", "new", "incompatible", "dropped"]
@@ -38,10 +44,12 @@ class Check:
     sources: Mapping[str, str]
     """Per source uid: continues, new, or dropped."""
     sinks: Mapping[str, str]
+    problem: str = ""
+    """Of the sources together."""
 
     @property
     def problems(self) -> list[str]:
-        return [each.problem for each in self.operators if each.problem]
+        return [problem for problem in (self.problem, *(each.problem for each in self.operators)) if problem]
 
 
 def compare(
@@ -55,7 +63,9 @@ def compare(
     """Goes on after the first problem, so that one run of it tells all."""
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
-    operators = [_operator(node, before.get(uid), parallelism) for uid, node in nodes.items()]
+    operators = [
+        _operator(node, before.get(uid), parallelism, allow_non_restored_state) for uid, node in nodes.items()
+    ]
     for uid in sorted(set(before) - set(nodes)):
         problem = (
             ""
@@ -67,7 +77,13 @@ def compare(
         )
         states = dict.fromkeys(before[uid].states, "dropped")
         operators.append(OperatorCheck(uid, "incompatible" if problem else "dropped", states, problem))
-    compatible = not any(each.problem for each in operators)
+    problem = ""
+    if record is not None and not allow_non_restored_state:
+        try:
+            check_sources(flow, record)
+        except IncompatibleError as error:
+            problem = str(error)
+    compatible = not problem and not any(each.problem for each in operators)
     if compatible:
         check_flow(flow, record, allow_non_restored_state=allow_non_restored_state)
     return Check(
@@ -78,14 +94,19 @@ def compare(
         operators=tuple(operators),
         sources=_compared([n.uid for n in flow.sources], list(record.sources) if record else []),
         sinks=_compared([n.uid for n in flow.sinks], list(record.sinks) if record else []),
+        problem=problem,
     )
 
 
-def _operator(node: KeyedNode, before: OperatorState | None, parallelism: int) -> OperatorCheck:
+def _operator(
+    node: KeyedNode, before: OperatorState | None, parallelism: int, allow_non_restored_state: bool
+) -> OperatorCheck:
     try:
         resolved, _ = resolve_states(node, before)
         if before is not None:
             _check_key(node, before)
+            if not allow_non_restored_state:
+                check_renamed(node, before)
             if parallelism:
                 rescaled(before, parallelism, f"operator {node.uid!r}")
     except (IncompatibleError, UsageError) as error:

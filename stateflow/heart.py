@@ -1,4 +1,4 @@
-"""The thread beside whoever holds a job: shows that it lives, and hears stop requests."""
+"""The thread beside whoever holds a job: shows that it lives, hears stop requests, and notices who took the job over."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 
 from stateflow.checkpoint import scheduled
+from stateflow.checkpoint.claim import require_newest
 from stateflow.checkpoint.control import KILLED, Heartbeat, RunOutcome, beat, stop_requested
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.records import Owner
 from stateflow.checkpoint.store import Store
-from stateflow.errors import StateflowError
+from stateflow.errors import FencedError, StateflowError
 
 _log = logging.getLogger(__name__)
 LAST_BEATS = 4
@@ -42,6 +43,8 @@ class Heart(threading.Thread):
         self.reason = ""
         self.drain = False
         """Whether the stop request asks for all timers to fire first."""
+        self.fenced: FencedError | None = None
+        """Set once a newer epoch was seen. A run without input decides nothing, and would never find out by itself."""
         self.outcome: RunOutcome | None = None
         """Told with the last beat; of a block that raises, the error is."""
         self._looked_at: int | None = None
@@ -74,6 +77,12 @@ class Heart(threading.Thread):
         try:
             beat(self._store, self._layout, sign)
             request = stop_requested(self._store, self._layout, self._epoch)
+            require_newest(self._store, self._layout, self._epoch)
+        except FencedError as error:
+            if not ended:
+                self.fenced = error
+                self._end_run("a newer run")
+            return True
         except Exception as error:
             # The run's own writes will say so if the store stays away; a missed beat alone ends nothing.
             _log.warning("no heartbeat: %s", error)

@@ -97,3 +97,15 @@ def test_a_stop_is_heard_when_nobody_can_be_told_of_it(
         with suppress(OSError):
             full.close()
     assert heart.reason == "enough"
+
+
+def test_a_run_that_has_nothing_to_decide_learns_all_the_same_that_it_was_taken_over(tmp_path: Path) -> None:
+    job = MadeJob(str(tmp_path))
+    stop = threading.Event()
+    with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
+        heart.begin(job.writer.epoch)
+        assert not stop.wait(0.3)
+        assert heart.fenced is None
+        newer = job.begin("newer")
+        assert stop.wait(10)
+    assert f"epoch {newer.epoch} is newer" in str(heart.fenced)

@@ -20,7 +20,11 @@ def check(
     parameter: Parameters = None,
     parallelism: Annotated[int | None, typer.Option(min=1, show_default=False)] = None,
     allow_non_restored_state: Annotated[
-        bool, typer.Option("--allow-non-restored-state", help="State without an operator may be dropped.")
+        bool,
+        typer.Option(
+            "--allow-non-restored-state",
+            help="State without an operator may be dropped, and what looks renamed is new.",
+        ),
     ] = False,
     option: Settings = None,
     root: Root = None,
@@ -50,7 +54,8 @@ def check(
     else:
         result = compare(loaded.pipeline.build(given), name, None)
     if output == "json":
-        document({**_plain(result), "problems": result.problems})
+        plain = {name: value for name, value in _plain(result).items() if name != "problem"}
+        document({**plain, "problems": result.problems})
     else:
         against = (
             f"checkpoint {result.checkpoint} of job {name}"

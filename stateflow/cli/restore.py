@@ -52,7 +52,11 @@ def restore(
         ),
     ] = "no-claim",
     allow_non_restored_state: Annotated[
-        bool, typer.Option("--allow-non-restored-state", help="State without an operator may be dropped.")
+        bool,
+        typer.Option(
+            "--allow-non-restored-state",
+            help="State without an operator may be dropped, and what looks renamed is new.",
+        ),
     ] = False,
     rewind_sinks: Annotated[
         bool, typer.Option("--rewind-sinks", help="Take the outputs back to the checkpoint, too.")

@@ -79,7 +79,11 @@ def run(
         bool, typer.Option("--takeover", help="Fence a live run instead of refusing to start.")
     ] = False,
     allow_non_restored_state: Annotated[
-        bool, typer.Option("--allow-non-restored-state", help="State without an operator may be dropped.")
+        bool,
+        typer.Option(
+            "--allow-non-restored-state",
+            help="State without an operator may be dropped, and what looks renamed is new.",
+        ),
     ] = False,
     final: Annotated[
         bool,

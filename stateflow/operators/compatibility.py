@@ -26,10 +26,45 @@ def check_flow(flow: Flow, record: Record | None, *, allow_non_restored_state: b
             f"job {flow.name!r}, checkpoint {record.slot}: state of operator {', '.join(map(repr, lost))} has no operator "
             "in this pipeline: give an operator that uid again, or drop the state with --allow-non-restored-state"
         )
+    if not allow_non_restored_state:
+        check_sources(flow, record)
     for uid, node in nodes.items():
         if uid in record.operators:
             resolve_states(node, record.operators[uid])
             _check_key_names(node, record.operators[uid])
+            if not allow_non_restored_state:
+                check_renamed(node, record.operators[uid])
+
+
+def check_sources(flow: Flow, record: Record) -> None:
+    """A source under another uid would be read from its beginning once more, into state that has its rows."""
+    uids = {node.uid for node in flow.sources}
+    lost, new = sorted(set(record.sources) - uids), sorted(uids - set(record.sources))
+    if lost and new:
+        raise IncompatibleError(
+            f"job {flow.name!r}, checkpoint {record.slot}: it knows how far source {', '.join(map(repr, lost))} was read, which "
+            f"is not in this pipeline any more, and source {', '.join(map(repr, new))} is new and would be read from its "
+            "beginning: give it the uid that it had, or accept that with --allow-non-restored-state"
+        )
+
+
+def check_renamed(node: KeyedNode, before: OperatorState) -> None:
+    """A state under another name would begin empty, while its entries lie there under the old one."""
+    resolved, _ = resolve_states(node, before)
+    declared = set(declared_states(node))
+    known = {schema.id for schema in before.states.values()}
+    for name in sorted(declared):
+        new = resolved[name]
+        if new.id in known:
+            continue
+        for left, old in before.states.items():
+            alike = (old.kind, old.value, old.map_key) == (new.kind, new.value, new.map_key)
+            if left in resolved and left not in declared and alike:
+                raise IncompatibleError(
+                    f"operator {node.uid!r}: state {left!r} is not declared any more and {name!r}, of the same type, is new and "
+                    f'would begin empty: if it was renamed, declare it with aliases=("{left}",); if not, accept that with '
+                    "--allow-non-restored-state"
+                )
 
 
 def declared_states(node: KeyedNode) -> dict[str, StateSchema]:

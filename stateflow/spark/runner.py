@@ -268,6 +268,8 @@ class _Run:
                     if drained
                     else self._batches(spark, inputs, loop, writer, scratch, heart.found_nothing)
                 )
+            if heart.fenced is not None:
+                raise heart.fenced
             if heart.drain or (self.request.drain and not self.stop.is_set()):
                 loop.drain()
                 stopped = JOB_DRAINED

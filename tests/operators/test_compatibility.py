@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 import stateflow as sf
-from stateflow.checkpoint.records import OperatorState, Owner, Record
+from stateflow.checkpoint.records import OperatorState, Owner, Record, SourceState
+from stateflow.checks import compare
 from stateflow.flow import Flow, Pipeline
 from stateflow.operators.compatibility import check_flow, check_key, resolve_states, state_ids
 
@@ -146,3 +147,43 @@ def test_queryable_and_ttl_may_change() -> None:
     assert changed.states["total"] == msgspec.structs.replace(
         before.states["total"], ttl=86_400_000_000, queryable=True
     )
+
+
+def reading(*uids: str) -> Record:
+    sources = {uid: SourceState(lines=("0",), kind="delta") for uid in uids}
+    return msgspec.structs.replace(record(op=state_of(BEFORE)), sources=sources)
+
+
+def test_a_source_under_another_uid_is_refused_unless_it_is_meant() -> None:
+    with pytest.raises(
+        sf.IncompatibleError,
+        match=r"source 'events' was read, .* 'in' is new .*the uid that it had",
+    ):
+        check_flow(flow(BEFORE), reading("events"))
+    check_flow(flow(BEFORE), reading("events"), allow_non_restored_state=True)
+    # One that goes, and one that comes, are what they look like.
+    check_flow(flow(BEFORE), reading("in", "events"))
+    check_flow(flow(BEFORE), reading())
+
+
+def test_a_state_that_looks_renamed_is_refused_unless_it_is_meant() -> None:
+    before = record(op=state_of(BEFORE))
+    renamed = process(sum=sf.ValueState(float), skus=sf.MapState(str, int))
+    with pytest.raises(
+        sf.IncompatibleError, match=r"'total' is not declared .* 'sum', .* aliases=\(\"total\",\)"
+    ):
+        check_flow(flow(renamed), before)
+    check_flow(flow(renamed), before, allow_non_restored_state=True)
+    check_flow(flow(process(sum=sf.ValueState(float, aliases=["total"]), skus=sf.MapState(str, int))), before)
+    # Of another type, or beside it, or alone gone: nothing of it can have been meant.
+    check_flow(flow(process(sum=sf.ValueState(int), skus=sf.MapState(str, int))), before)
+    check_flow(flow(process(sum=sf.ValueState(float), total=sf.ValueState(float))), before)
+    check_flow(flow(process(skus=sf.MapState(str, int))), before)
+
+
+def test_a_comparison_names_both() -> None:
+    renamed = process(sum=sf.ValueState(float), skus=sf.MapState(str, int))
+    found = compare(flow(renamed), "job", reading("events"))
+    assert not found.compatible
+    assert ["source" in problem for problem in found.problems] == [True, False]
+    assert compare(flow(renamed), "job", reading("events"), allow_non_restored_state=True).compatible

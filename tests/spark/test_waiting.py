@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import stateflow as sf
+from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.control import Heartbeat, read_heartbeat
+from stateflow.checkpoint.records import Owner
 from stateflow.config import load
+from stateflow.errors import FencedError
 from stateflow.spark.runner import RunRequest, run
 
 if TYPE_CHECKING:
@@ -72,3 +75,39 @@ def test_a_run_is_fresh_while_it_waits_for_input_and_not_while_a_batch_hangs(
         gate.touch()
         stop.set()
         thread.join(120)
+
+
+def test_a_run_that_waits_for_input_ends_as_fenced_when_another_takes_the_job_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source, root = tmp_path / "in", tmp_path / "root"
+    spark.range(3).selectExpr("id as user").coalesce(1).write.format("delta").save(str(source))
+
+    @sf.pipeline("orders")
+    def orders(flow: sf.Flow) -> None:
+        flow.source("events", sf.delta(str(source)), Row).append("out", sf.delta(str(tmp_path / "out")))
+
+    code = {"checkpoint_dir": str(root), "trigger": "until-stopped", "heartbeat_interval": "50 ms"}
+    ended: list[BaseException] = []
+
+    def endless() -> None:
+        try:
+            run(RunRequest(orders, load(code=code, folder=tmp_path), stop=threading.Event()))
+        except BaseException as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=endless)
+    thread.start()
+    job = sf.Job(str(root), "orders")
+    until = time.monotonic() + 120
+    while (beat := read_heartbeat(job.store, job.layout, 1)) is None or beat.looked_at is None:
+        assert thread.is_alive()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    claim(
+        job.store, job.layout, owner=Owner(run="newer"), ids=job.new_id, clock=job.clock,
+        carry_out=lambda record, last, still_owner: {},
+    )  # fmt: skip
+    thread.join(60)
+    assert not thread.is_alive()
+    assert [type(error) for error in ended] == [FencedError]
