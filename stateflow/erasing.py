@@ -109,7 +109,7 @@ def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> E
         dropped=tuple(r.slot for r in log.chain if r.carries_state),
         pins=tuple(_let_go(log, list_pins(job.store, job.layout))),
         savepoints=_savepoints(job),
-        rewritten_bytes=_rewritten(head, keys, newest_cut(job.history())),
+        rewritten_bytes=_rewritten(head, keys, newest_cut(head, job.history())),
     )
 
 
@@ -239,7 +239,7 @@ class _Erasure:
     def _draft(self, writer: Writer) -> Record:
         parent = writer.parent
         assert parent is not None
-        cut = newest_cut(self.job.history())
+        cut = newest_cut(parent, self.job.history())
         operators = dict(parent.operators)
         for uid, key in self.plan.keys.items():
             if uid in operators:

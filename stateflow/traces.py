@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stateflow.checkpoint.layout import origin_of
-from stateflow.checkpoint.records import FileRef, Shard
+from stateflow.checkpoint.records import FileRef, Record, Shard
 from stateflow.checkpoint.statistics import HistoryLine
+from stateflow.checkpoint.writer import CUTS
 
 TABLE = ".sst"
 
 
-def newest_cut(lines: Iterable[HistoryLine]) -> int:
-    """The record that last brought in shards from elsewhere, or gave them other key groups; 0 when none ever did."""
-    return max((line.id for line in lines if line.kind in ("rescale", "restore")), default=0)
+def newest_cut(record: Record, lines: Iterable[HistoryLine]) -> int:
+    """The record that last brought in shards from elsewhere, or gave them other key groups; 0 when none ever did.
+
+    The lines count, too: records of early versions do not say it.
+    """
+    return max([record.cut, *(line.id for line in lines if line.kind in CUTS)])
 
 
 def may_hold(shard: Shard, group: int, cut: int) -> bool:

@@ -97,6 +97,21 @@ def test_also_when_they_have_deleted_what_is_not_theirs(made: QueriedJob, tmp_pa
     erased(tmp_path)
 
 
+@pytest.mark.parametrize("made", ["rocksdb"], indirect=True)
+def test_also_when_the_history_of_the_rescale_is_lost(made: QueriedJob, tmp_path: Path) -> None:
+    job(tmp_path).rescale(8)
+    opened_by_a_batch(made, tmp_path)
+    last = opened_by_a_batch(made, tmp_path)
+    last.writer.collect(1, orphans=False)
+    last.record(flat(last.head()))
+    last.writer.collect(1, orphans=False)
+    made.store.delete([entry.path for entry in made.store.list("orders/statistics/")])
+    assert [line.kind for line in job(tmp_path).history()] == ["checkpoint"]
+    assert last.head().cut == 4
+    assert [f.text for f in job(tmp_path).verify(deep=True)] == []
+    erased(tmp_path)
+
+
 def test_a_key_that_user_code_has_cleared_leaves_nothing_either(made: QueriedJob, tmp_path: Path) -> None:
     entries = marked()
     opened_by_a_batch(made, tmp_path, tuple(key for key in entries if MARK.encode() in key + entries[key]))

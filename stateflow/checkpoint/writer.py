@@ -19,6 +19,8 @@ from stateflow.checkpoint.store import Store, create_once
 from stateflow.errors import CorruptError, FencedError, StateflowError, UsageError
 
 SinkOutcome = Literal["committed", "already", "abandoned", "none"]
+CUTS = ("restore", "rescale")
+"""Kinds of records that bring in shards from elsewhere, or give them other key groups."""
 _GRANTED = object()
 
 
@@ -168,6 +170,7 @@ class Writer:
             previous=link_to(top),
             based_on=draft.based_on if draft.based_on is not None else continued(self.parent),
             floor=floor_after(self._log, draft.kind, self._retained),
+            cut=self.next_slot if draft.kind in CUTS else self.parent.cut if self.parent else 0,
             owner=self.owner,
             at=self._clock(),
             sinks={
