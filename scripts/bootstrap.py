@@ -57,7 +57,7 @@ def main() -> None:
 
 def fingerprint() -> str:
     """Of everything that the environment is made from, the interpreter included."""
-    digest = hashlib.sha256(f"{sys.version} {ROOT} {UV}".encode())
+    digest = hashlib.sha256(f"{sys.version} {ROOT} {UV} as paths".encode())
     for name in (*LOCKS, "pyproject.toml"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
@@ -94,7 +94,13 @@ def install_packages() -> None:
 
 def install_project() -> None:
     with step("stateflow itself, editable"):
-        run([*PIP, "install", "--no-deps", "--editable", "."], "the project itself could not be installed")
+        # As paths, not as an import hook: Spark looks for data sources in folders, and does not see through a hook.
+        run(
+            [*PIP, "install", "--no-deps", "--config-settings", "editable_mode=compat", "--editable", "."],
+            "the project itself could not be installed",
+        )
+        packages = next(VENV.glob("lib/python*/site-packages"))
+        (packages / "stateflow_plugins.pth").write_text(f"{ROOT / 'plugins'}\n", encoding="utf-8")
         # The build's left-over would make the project be found twice from here: Airflow says so of its plugin.
         for left in ROOT.glob("*.egg-info"):
             shutil.rmtree(left)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -456,3 +459,12 @@ def test_every_session_knows_the_format_without_being_told(spark: SparkSession) 
     fresh = spark.newSession()
     with pytest.raises(Exception, match="operator"):
         fresh.read.format("stateflow").option("job", "nobody").load()
+
+
+def test_a_python_that_has_the_library_finds_the_format_from_any_folder(tmp_path: Path) -> None:
+    """PySpark asks `pkgutil`, which does not see what an import hook brings."""
+    asked = "import pkgutil; print('pyspark_stateflow' in {found.name for found in pkgutil.iter_modules()})"
+    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", asked]
+    said = subprocess.run(command, cwd=tmp_path, env=surroundings, capture_output=True, text=True, check=True)
+    assert said.stdout.strip() == "True"
