@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from stateflow.checkpoint.file_urls import file_url
 from stateflow.checkpoint.store import (
     PIECE,
     TEMP,
@@ -41,6 +42,7 @@ class LocalStore:
 
     def __init__(self, root: Path, fsync: bool = True, unique: Callable[[], str] = _unique) -> None:
         self._root = Path(os.path.normpath(root.absolute()))
+        self._url = file_url(self._root)
         self._fsync = fsync
         self._unique = unique
         self._anchored: dict[str, int] = {}
@@ -51,7 +53,7 @@ class LocalStore:
 
     @property
     def url(self) -> str:
-        return f"file://{self._root}"
+        return self._url
 
     @property
     def local_root(self) -> Path | None:

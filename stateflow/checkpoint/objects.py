@@ -359,7 +359,10 @@ class _Place:
 
 
 def _parsed(url: str) -> _Place:
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"{url!r} is not a root ({error}): correct it") from None
     if parts.query or parts.fragment or ":" in parts.netloc:
         raise UsageError(
             f"the root {parts.scheme}://... has more than a bucket and a path: give credentials as options"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from urllib.parse import unquote, urlsplit
 
+from stateflow.checkpoint.file_urls import file_folder, file_url
 from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.memory_store import named_store
 from stateflow.checkpoint.store import Store
@@ -18,6 +19,7 @@ from stateflow.errors import UsageError
 
 _KEPT = 32
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+_SCHEME = re.compile(r"(?:([a-z][a-z0-9+.-]*)://|(file):)", re.IGNORECASE)
 
 _Key = tuple[str, bytes, bool]
 _opened: OrderedDict[_Key, Store] = OrderedDict()
@@ -29,40 +31,37 @@ def open_store(url: str, options: Mapping[str, str] = _NO_OPTIONS, *, fsync: boo
 
     Cheap to call again, since every task does: a process keeps the stores that it used last.
     """
-    scheme = urlsplit(url).scheme if "://" in url or url.startswith("file:") else ""
-    if scheme == "memory":
+    if url.startswith("memory://"):
         return named_store(url.removeprefix("memory://").strip("/"))
-    if not url.strip():
-        raise UsageError("the checkpoint root is empty: name a folder or a URL")
-    if scheme in ("", "file"):
-        url = f"file://{_folder(url, scheme)}"
-    key = (url.rstrip("/"), _fingerprint(options), fsync)
+    folder = local_folder(url)
+    key = (url.rstrip("/") if folder is None else file_url(folder), _fingerprint(options), fsync)
     with _lock:
         store = _opened.get(key)
         if store is None:
-            store = _opened[key] = _made(url, scheme, options, fsync)
+            store = _opened[key] = _made(url, folder, options, fsync)
             if len(_opened) > _KEPT:
                 _opened.popitem(last=False)
         _opened.move_to_end(key)
         return store
 
 
-def _made(url: str, scheme: str, options: Mapping[str, str], fsync: bool) -> Store:
-    if scheme in ("", "file"):
-        return LocalStore(Path(url.removeprefix("file://")), fsync=fsync)
+def local_folder(url: str) -> Path | None:
+    """The folder that a root is on this host; None when it is elsewhere."""
+    if not url.strip():
+        raise UsageError("the checkpoint root is empty: name a folder or a URL")
+    found = _SCHEME.match(url)
+    if found is None:
+        return Path(os.path.normpath(Path(url).expanduser().absolute()))
+    return file_folder(url) if (found[1] or found[2]).lower() == "file" else None
+
+
+def _made(url: str, folder: Path | None, options: Mapping[str, str], fsync: bool) -> Store:
+    if folder is not None:
+        return LocalStore(folder, fsync=fsync)
     # Imported late: a command on a local root need not load a client with its own threads.
     from stateflow.checkpoint.objects import ObjectStore
 
     return ObjectStore(url, options)
-
-
-def _folder(url: str, scheme: str) -> str:
-    if scheme == "":
-        return os.path.normpath(Path(url).expanduser().absolute())
-    parts = urlsplit(url)
-    if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
-        raise UsageError(f"{url!r} is not a local folder: write file:///absolute/path or the plain path")
-    return os.path.normpath(unquote(parts.path))
 
 
 def _fingerprint(options: Mapping[str, str]) -> bytes:

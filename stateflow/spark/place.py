@@ -13,7 +13,7 @@ from pathlib import Path
 from stateflow.checkpoint.cache import FileCache
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.records import FileRef
-from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.roots import local_folder, open_store
 from stateflow.checkpoint.store import Store
 from stateflow.config import Options, cache_folder
 from stateflow.errors import UnavailableError
@@ -81,8 +81,9 @@ class TaskPlace:
 def place_of(options: Options, root: str, job: str, epoch: int, slot: int) -> TaskPlace:
     """Where tasks work for one slot of a job, as the options say."""
     cache = Path(options.cache_dir) if options.cache_dir else cache_folder()
+    folder = local_folder(root)
     return TaskPlace(
-        root if "://" in root else str(Path(root).absolute()),
+        root if folder is None else str(folder),
         job,
         epoch,
         slot,

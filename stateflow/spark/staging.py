@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from stateflow.checkpoint.file_urls import file_folder, file_url
 from stateflow.checkpoint.files import checksum, upload_file, verify
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.records import FileRef
@@ -86,7 +87,7 @@ class StagedWriter:
         self._sink = None
         if isinstance(self._target, Scratch):
             size, xxh3 = checksum(self._file)
-            base = self._file.parent.absolute().as_uri()
+            base = file_url(self._file.parent.absolute())
             return FileRef(name=self._file.name, size=size, xxh3=xxh3, path=self._file.name, base=base)
         path = self._target.path
         try:
@@ -163,9 +164,7 @@ class Stager:
 
     def _local(self, ref: FileRef) -> Path | None:
         if ref.base:
-            return (
-                Path(ref.base.removeprefix("file://")) / ref.path if ref.base.startswith("file://") else None
-            )
+            return file_folder(ref.base) / ref.path if ref.base.startswith("file://") else None
         root = self.store.local_root
         return None if root is None else root / ref.path
 
@@ -219,7 +218,7 @@ class _Fetching:
                 ref = FileRef(**row)
                 with tempfile.TemporaryDirectory(prefix="stateflow-") as folder:
                     if ref.base.startswith("file://"):
-                        local, root = Path(ref.base.removeprefix("file://")) / ref.path, ref.base
+                        local, root = file_folder(ref.base) / ref.path, ref.base
                     else:
                         store = store or self.opener()
                         local, root = Path(folder) / "staged", store.url

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from stateflow.checkpoint.file_urls import file_url
 from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.memory_store import MemoryStore
 from stateflow.checkpoint.objects import ObjectStore
@@ -37,6 +42,64 @@ def test_a_folder_is_a_root_however_it_is_written(tmp_path: Path, monkeypatch: p
 
 def test_a_folder_with_a_space_in_its_url(tmp_path: Path) -> None:
     assert open_store(f"file://{tmp_path}/my%20root").local_root == tmp_path / "my root"
+
+
+NAMES = st.text(
+    st.sampled_from("aZ09 .,:;&+=~^'\"`*|<>{}[]()!$@\\_-\t\n#?%äé日\u0301\U0001f600") | st.sampled_from("#?%4125fF"),
+    min_size=1, max_size=12,
+) | st.binary(min_size=1, max_size=8).map(os.fsdecode)  # fmt: skip
+"""What a folder can be called on a disk."""
+
+
+@given(
+    st.lists(
+        NAMES.filter(lambda n: n not in (".", "..") and not {"/", "\0"} & set(n)), min_size=1, max_size=3
+    )
+)
+@example(["release#2"])
+@example(["team%20a"])
+@example(["what?"])
+@example(["100%", "%%41", "%4%31", "%"])
+@example([os.fsdecode(b"\xff\xc3\xa9\xe9")])
+def test_the_url_that_a_root_says_is_the_same_folder_s(names: list[str]) -> None:
+    folder = "/".join(("/data", *names))
+    store = open_store(folder)
+    assert str(store.local_root) == folder
+    assert open_store(store.url) is store
+    assert open_store(store.url + "/") is store
+    # What other programs take a URL for, this version's predecessor among them.
+    parts = urlsplit(store.url)
+    assert unquote(parts.path, errors="surrogateescape") == folder
+    assert (parts.query, parts.fragment) == ("", "")
+    assert store.url.encode().isascii() or store.url.isprintable() or not folder.isprintable()
+    # A folder in it is named by what is put behind its URL.
+    inner = open_store(f"{store.url}/_savepoints/orders/one").local_root
+    assert str(inner) == f"{folder}/_savepoints/orders/one"
+
+
+@given(NAMES, NAMES)
+def test_two_folders_never_have_one_url(one: str, other: str) -> None:
+    assert (file_url(Path("/") / one) == file_url(Path("/") / other)) == (
+        Path("/") / one == Path("/") / other
+    )
+
+
+@pytest.mark.parametrize("name", ["my root", "größe", "a+b&c;d=e", "100%", "50% off", "[v1]", "a\\b", "%zz"])
+def test_what_cannot_be_misread_is_seen_as_it_is(name: str) -> None:
+    assert open_store(f"/data/{name}").url == f"file:///data/{name}"
+    assert str(open_store(f"file:///data/{name}").local_root) == f"/data/{name}"
+
+
+@pytest.mark.parametrize(
+    ("name", "url"), [("a#1", "a%231"), ("a?b", "a%3Fb"), ("a%20b", "a%2520b"), ("a\nb", "a%0Ab")]
+)
+def test_what_could_be_misread_is_quoted(name: str, url: str) -> None:
+    assert open_store(f"/data/{name}").url == f"file:///data/{url}"
+
+
+@pytest.mark.parametrize("name", ["release#2", "what?", "a#b?c#"])
+def test_a_url_in_which_nothing_is_quoted_means_the_whole_name(name: str) -> None:
+    assert str(open_store(f"file:///data/{name}").local_root) == f"/data/{name}"
 
 
 def test_opening_makes_nothing(tmp_path: Path) -> None:
@@ -82,7 +145,21 @@ def test_a_memory_root_is_the_same_for_the_whole_process() -> None:
     assert open_store("memory://another") is not store
 
 
-@pytest.mark.parametrize("url", ["", " ", "ftp://host/x", "s3:///x", "file://otherhost/x", "hdfs://nn/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        " ",
+        "ftp://host/x",
+        "s3:///x",
+        "s3://[x",
+        "file://otherhost/x",
+        "file://",
+        "file:x",
+        "file:///a%00b",
+        "hdfs://nn/x",
+    ],
+)
 def test_a_root_that_is_none_is_refused(url: str) -> None:
     with pytest.raises(UsageError):
         open_store(url)

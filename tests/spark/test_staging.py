@@ -123,7 +123,7 @@ def test_a_worker_writes_scratch_files_that_are_read_back(
     spark: SparkSession, tmp_path: Path, kind: Format
 ) -> None:
     schema = StructType.fromJson(spark.range(0).schema.jsonValue())
-    target = Scratch(str(tmp_path / "scratch"), "op-0-1", kind)
+    target = Scratch(str(tmp_path / "my scratch%20#1"), "op-0-1", kind)
     writer = StagedWriter(arrow_schema(schema), target)
     for start in (0, 2):
         writer.write(pa.record_batch([pa.array([start, start + 1], pa.int64())], schema=arrow_schema(schema)))
