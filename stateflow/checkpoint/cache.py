@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from stateflow.checkpoint.files import verify, where
+from stateflow.checkpoint.local import link_file
 from stateflow.checkpoint.records import FileRef
 from stateflow.checkpoint.store import PIECE, TEMP, Store
 from stateflow.errors import CorruptError, NotFoundError, UnavailableError
@@ -261,7 +262,7 @@ def _alive(temp: str) -> bool:
 
 def _link_or_copy(source: Path, target: Path) -> None:
     try:
-        target.hardlink_to(source)
+        link_file(source, target)
     except OSError as error:
         if error.errno not in (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.EOPNOTSUPP):
             raise

@@ -102,7 +102,7 @@ class LocalStore:
         source = self._at(path)
         with self._errors(target, path):
             try:
-                os.link(source, target)
+                link_file(source, target)
             except OSError as error:
                 if error.errno not in _LINK_ELSEWHERE:
                     raise
@@ -226,7 +226,7 @@ class LocalStore:
                     os.close(descriptor)
         for _ in range(_TRIES):
             try:
-                os.link(source, target)
+                link_file(source, target)
             except FileNotFoundError:
                 if not source.exists():
                     raise NotFoundError(f"{source} was removed while it was stored as {target}") from None
@@ -337,6 +337,14 @@ class LocalStore:
                 return UnavailableError(
                     f"{path} in {self.url} failed ({error.strerror}): check the disk and run again"
                 )
+
+
+def link_file(source: Path, target: Path) -> None:
+    """A hard link to a file. A symbolic link counts as one on another disk: Linux would link the link itself, which
+    keeps nothing once its owner deletes what it points to, and that is his to change besides."""
+    if source.is_symlink():
+        raise OSError(errno.EXDEV, "a symbolic link is no file of this store", str(source))
+    os.link(source, target)
 
 
 def _fsync_folder(folder: Path) -> None:

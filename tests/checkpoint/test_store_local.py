@@ -47,6 +47,43 @@ def test_a_file_with_all_the_links_it_can_have_is_copied(
     assert not (tmp_path / "root/job/shared/a").samefile(tmp_path / "root/job/shared/b")
 
 
+@pytest.mark.parametrize("how", ["upload", "download", "copy"])
+def test_what_a_symbolic_link_points_to_is_copied(how: str, tmp_path: Path) -> None:
+    store = LocalStore(tmp_path / "root")
+    store.put("job/shared/other", b"x")
+    owned, linked = tmp_path / "archive", tmp_path / "root/job/shared/a"
+    owned.write_bytes(b"state")
+    linked.symlink_to(owned)
+    got = {
+        "upload": tmp_path / "root/job/shared/b", "copy": tmp_path / "root/job/shared/b", "download": tmp_path / "b",
+    }[how]  # fmt: skip
+    if how == "upload":
+        store.upload(linked, "job/shared/b")
+    elif how == "copy":
+        store.copy("job/shared/a", "job/shared/b")
+    else:
+        store.download("job/shared/a", got)
+    assert not got.is_symlink()
+    owned.write_bytes(b"other")
+    owned.unlink()
+    linked.unlink()
+    assert got.read_bytes() == b"state"
+
+
+def test_a_symbolic_link_to_nothing_is_no_file(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.put("job/shared/other", b"x")
+    (tmp_path / "job/shared/a").symlink_to(tmp_path / "gone")
+    for call in (
+        lambda: store.download("job/shared/a", tmp_path / "got"),
+        lambda: store.copy("job/shared/a", "job/shared/b"),
+        lambda: store.upload(tmp_path / "job/shared/a", "job/shared/b"),
+    ):
+        with pytest.raises(NotFoundError):
+            call()
+    assert [entry.path for entry in store.list("")] == ["job/shared/other"]
+
+
 @pytest.mark.parametrize("fsync", [True, False])
 def test_a_source_that_goes_while_it_is_linked_is_named(
     fsync: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -102,6 +102,21 @@ def test_on_one_disk_files_are_hard_links(make: Make, tmp_path: Path) -> None:
     assert (here.local_root / item.source_path).samefile(there.local_root / item.target_path)
 
 
+@pytest.mark.parametrize("target", ["local", "other disk", "memory"])
+def test_what_a_symbolic_link_points_to_arrives_and_not_the_link(
+    target: str, make: Make, tmp_path: Path
+) -> None:
+    here, there = make("local"), make(target)
+    (item,) = items(here, [5000])
+    assert here.local_root is not None
+    linked, owned = here.local_root / item.source_path, tmp_path / "archive.sst"
+    linked.rename(owned)
+    linked.symlink_to(owned)
+    transfer([item], there, scratch=tmp_path / "scratch", verify=True)
+    owned.unlink()
+    assert there.read(item.target_path) == body("file0", 5000)
+
+
 def test_inside_one_store_nothing_is_read(tmp_path: Path) -> None:
     store = MemoryStore()
     todo = items(store, [10, 20])
