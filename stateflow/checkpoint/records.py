@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import xxhash
@@ -26,19 +26,32 @@ END_OF_TIME: Micros = 253_402_300_799_999_999
 """The last instant that a datetime can name: the watermark of a job that was drained."""
 
 
+# Names in a record become names of files on the host that reads it, and whoever hands out a savepoint has written its
+# record: these are checked where it is decoded, which is before anything opens, claims, copies or verifies it.
+_SEGMENT = r"(?!\.\.?(?:/|\Z))(?!\.tmp-)[^/\\\x00]+"
+_PLAIN = r"(?!\.\.?(?:/|\Z))[A-Za-z0-9._-]+"
+Name = Annotated[str, msgspec.Meta(pattern=rf"^{_SEGMENT}\Z")]
+"""Of an operator or a state: one segment of a path."""
+FileName = Annotated[str, msgspec.Meta(pattern=rf"^{_PLAIN}(?:/{_PLAIN})*\Z")]
+InnerPath = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_SEGMENT}(?:/{_SEGMENT})*)?\Z")]
+"""What a store's `checked_path` takes, or nothing."""
+Checksum = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]*\Z")]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     """An immutable file that state consists of, or its bytes when they are few."""
 
-    name: str
-    """The name that the state backend knows it by."""
-    size: int
-    xxh3: str
-    path: str = ""
+    name: FileName
+    """The name that the state backend knows it by; a source's own begins with a folder."""
+    size: Count
+    xxh3: Checksum
+    path: InnerPath = ""
     """Relative to `base`; empty when `data` holds the content."""
     base: str = ""
     """Empty: the job's checkpoint root. Else the URL of the savepoint that the path is relative to."""
     data: bytes | None = None
-    offset: int | None = None
+    offset: Count | None = None
     """Where it begins in a container of several files; None when it is a file of its own."""
 
     @property
@@ -98,7 +111,7 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Key groups (inclusive bounds) of each subtask."""
     shards: tuple[tuple[Shard, ...], ...]
     """Ordered shards of each subtask."""
-    states: dict[str, StateSchema] = {}
+    states: dict[Name, StateSchema] = {}
     next_state_id: int = 1
     """Ids are never reused."""
     operator_states: dict[str, OperatorListState] = {}
@@ -199,7 +212,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     watermark: Micros | None = None
     """Fixed when the batch began; timers at or below it have fired."""
     sources: dict[str, SourceState] = {}
-    operators: dict[str, OperatorState] = {}
+    operators: dict[Name, OperatorState] = {}
     sinks: dict[str, Prepared] = {}
     statistics: dict[str, Any] = {}
     versions: dict[str, str] = {}
@@ -280,10 +293,10 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class TableFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """One Parquet file of a canonical savepoint: whole key groups of one state, in their order."""
 
-    path: str
+    path: InnerPath
     """Relative to the savepoint."""
-    size: int
-    xxh3: str
+    size: Count
+    xxh3: Checksum
     rows: int
     groups: tuple[tuple[int, int], ...] = ()
     """Lowest and highest key group of each row group: the index."""
@@ -299,7 +312,7 @@ class Savepoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The job's name; `record.job` is its UUID."""
     record: Record
     """The checkpoint, without sinks. Its files are relative to the savepoint; a canonical one has no shards."""
-    tables: dict[str, dict[str, tuple[TableFile, ...]]] = {}
+    tables: dict[Name, dict[Name, tuple[TableFile, ...]]] = {}
     """Canonical: by operator uid and state name."""
     targets: dict[str, str] = {}
     """Per sink uid where the job wrote: a fork must not write there too."""
@@ -384,4 +397,10 @@ def decode(data: bytes, kind: type[T], path: str) -> T:
     try:
         return decoder(kind).decode(text)
     except msgspec.ValidationError as error:
+        said, _, where = str(error).rpartition(" - at ")
+        if "matching regex" in said:
+            raise CorruptError(
+                f"{path} was not written by stateflow, or was changed since: a name in it may lead out of its folder "
+                f"({where}); use another one, and ask where this one comes from"
+            ) from None
         raise CorruptError(f"{path} does not have the fields of a {kind.__name__}: {error}") from error

@@ -8,6 +8,7 @@ times as fast.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,6 +45,8 @@ _ENTRY_OVERHEAD = 200
 """Bytes that a buffered entry costs beside its value: two objects and a slot of the dict."""
 _POINT_DELETES = 256
 """A range of up to so many entries is deleted one by one: range tombstones slow down all reads."""
+_OWN = re.compile(r"(?:CURRENT|MANIFEST-\d+|\d+\.sst)\Z")
+"""What a snapshot consists of. RocksDB would read settings from a file of another name, and so may write to one."""
 _ABSENT: Final[Any] = object()
 _PATIENCE = 0.5
 _GLANCE = 0.01
@@ -86,6 +89,12 @@ class RocksBackend:
         self._directory.mkdir(parents=True, exist_ok=True)
         for ref in self._refs:
             target = self._directory / ref.name
+            # What came twice would be written through the first one's link, into the cache.
+            if not _OWN.match(ref.name) or os.path.lexists(target):
+                raise CorruptError(
+                    f"a shard names a file {ref.name!r}, which is none of a database's, or names it twice: its record was "
+                    "changed; restore an intact checkpoint"
+                )
             if ref.data is not None:
                 target.write_bytes(ref.data)
             elif ref.name.endswith(".sst"):

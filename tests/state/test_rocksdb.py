@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stateflow.checkpoint.files import inline
 from stateflow.checkpoint.records import Shard
 from stateflow.config import Options
 from stateflow.errors import CorruptError, StateflowError, UnavailableError, UsageError
@@ -195,6 +196,34 @@ def test_an_opening_that_fails_leaves_no_directory(shelf_of: Make, tmp_path: Pat
     with pytest.raises(UnavailableError, match="the store is away"):
         shelf.open_shard(base, directory, unreachable)
     assert not directory.exists()
+
+
+@pytest.mark.parametrize("open_shard", [rocksdb_backend, rocksdb_reader])
+@pytest.mark.parametrize(
+    "name", ["rocksdict-config.json", "../x", "ingest-0.sst", "a/000001.sst", "LOCK", "."]
+)
+def test_no_file_but_a_database_s_own_is_laid_out(
+    shelf_of: Make, tmp_path: Path, name: str, open_shard: Any
+) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    base = filled(shelf, 100)
+    alien = msgspec.structs.replace(base, files=(inline(name, b"mine"), *base.files))
+    directory = tmp_path / "private"
+    with pytest.raises(CorruptError, match=r"names a file '.*', which is none of a database's"):
+        open_shard()(alien, directory, shelf.fetch)
+    assert not directory.exists()
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_name_that_comes_twice_does_not_reach_into_the_file_that_has_it(shelf_of: Make) -> None:
+    shelf = shelf_of(rocksdb_backend())
+    base = filled(shelf, 20_000)
+    table = next(ref for ref in base.files if ref.name.endswith(".sst"))
+    before = shelf.checksums()
+    for second in (inline(table.name, b"mine"), msgspec.structs.replace(table, path=base.files[-1].path)):
+        with pytest.raises(CorruptError, match=f"'{table.name}', .* or names it twice"):
+            shelf.open(msgspec.structs.replace(base, files=(*base.files, second)))
+    assert shelf.checksums() == before
 
 
 def test_files_are_copied_where_they_cannot_be_linked(

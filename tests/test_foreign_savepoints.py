@@ -1,0 +1,126 @@
+"""Savepoints that came from elsewhere, or lie in folders of any name, through the commands that people use."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stateflow.checkpoint.files import inline
+from stateflow.checkpoint.records import encode
+from stateflow.checkpoint.roots import open_store
+from stateflow.checkpoint.savepoints import read_claim, read_savepoint
+from stateflow.config import Options, load
+from stateflow.errors import CorruptError
+from stateflow.job import Job
+from stateflow.pipelines import load_pipeline
+from stateflow.reading import place_of, savepoint_reader
+from stateflow.savepointing import dispose_expired
+from tests.cli.made import ORDERS, PARAMETERS, MadeJob
+from tests.serve.made import QueriedJob, entries_of, filled
+from tests.test_erasing import job as queried_job
+from tests.test_erasing import options as queried_options
+
+ODD = ("release#2", "what?", "team%20a", "100%", "a b ä+&;=~")
+
+
+def options(root: Path) -> Options:
+    return load(
+        code={"checkpoint_dir": str(root), "scratch_dir": str(root.parent / "scratch")},
+        env={},
+        folder=root.parent,
+    )
+
+
+def made(root: Path, run: str = "run") -> Job:
+    orders = MadeJob(str(root), run=run, watermark=77)
+    for _ in range(3):
+        orders.batch()
+    orders.beat(ended=True)
+    return Job(str(root), "orders")
+
+
+def plain(name: str) -> str:
+    """The folder that a careless reader of the name would open."""
+    return name.partition("#")[0].partition("?")[0].replace("%20", " ")
+
+
+@pytest.mark.parametrize(
+    "name", [str, lambda victim: f"../../../home/{victim.name}"], ids=["absolute", "relative"]
+)
+def test_a_query_of_a_savepoint_writes_no_file_that_its_maker_has_chosen(
+    name: object, tmp_path: Path
+) -> None:
+    made = QueriedJob(tmp_path / "root")
+    made.checkpoint(entries_of(filled(*range(1, 40))))
+    folder = str(tmp_path / "sp")
+    queried_job(tmp_path).savepoint("native", options=queried_options(tmp_path), to=folder)
+    victim = tmp_path / "home" / "authorized_keys"
+    victim.parent.mkdir()
+    victim.write_text("mine\n")
+    store = open_store(folder)
+    savepoint = read_savepoint(store)
+    operator = savepoint.record.operators["balance"]
+    assert callable(name)
+    evil = inline(name(victim), b"theirs\n")
+    shards = tuple(
+        tuple(msgspec.structs.replace(shard, files=(evil, *shard.files)) for shard in task)
+        for task in operator.shards
+    )
+    record = msgspec.structs.replace(
+        savepoint.record, operators={"balance": msgspec.structs.replace(operator, shards=shards)}
+    )
+    store.put("_metadata", encode(msgspec.structs.replace(savepoint, record=record)))
+    place = place_of(queried_options(tmp_path), str(tmp_path / "root"), made.clock)
+    with (
+        pytest.raises(CorruptError, match="may lead out of its folder"),
+        savepoint_reader(place, folder) as reader,
+    ):
+        reader.look_up("balance", "total", 7)
+    assert victim.read_text() == "mine\n"
+
+
+def test_a_restored_job_lives_on_when_what_the_savepoint_s_links_point_to_is_gone(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    savepoint = made(root).savepoint("native", options=options(root), to=str(tmp_path / "sp"))
+    (tmp_path / "archive").mkdir()
+    for file in list((tmp_path / "sp/state").iterdir()):
+        shutil.move(file, tmp_path / "archive" / file.name)
+        file.symlink_to(tmp_path / "archive" / file.name)
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    given = {**PARAMETERS, "output": "/data/copy"}
+    Job(str(root), "copy").restore(savepoint.url, pipeline, given, options=options(root)).apply()
+    shutil.rmtree(tmp_path / "sp")
+    shutil.rmtree(tmp_path / "archive")
+    assert Job(str(root), "copy").verify(deep=True) == []
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_claim_takes_the_savepoint_that_was_named_and_no_other(name: str, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    job = made(root)
+    beside = plain(name)
+    for folder in {beside, name}:
+        job.savepoint("native", options=options(root), to=str(tmp_path / folder))
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    job.restore(str(tmp_path / name), pipeline, PARAMETERS, options=options(root), claim_mode="claim").apply()
+    claims = {folder: read_claim(open_store(str(tmp_path / folder))) for folder in {beside, name}}
+    assert [folder for folder, claim in claims.items() if claim is not None] == [name]
+    assert [f for f in job.verify(deep=True) if f.severity == "error"] == []
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_expired_in_one_root_is_not_disposed_of_in_another(name: str, tmp_path: Path) -> None:
+    over = datetime.timedelta(seconds=-1)
+    roots = {folder: made(tmp_path / folder / "chk") for folder in {plain(name), name}}
+    for folder, job in roots.items():
+        expires = over if folder == name else None
+        job.savepoint("native", options=options(tmp_path / folder / "chk"), name="daily", expires=expires)
+    assert len(dispose_expired(roots[name])) == 1
+    left = {
+        folder: (tmp_path / folder / "chk/_savepoints/orders/daily/_metadata").exists() for folder in roots
+    }
+    assert left == {folder: folder != name for folder in roots}
