@@ -24,8 +24,6 @@ from stateflow.errors import CorruptError, NotFoundError, UsageError
 CONTAINER_BYTES = 256 << 20
 CONTAINER = ".pack"
 
-_Key = tuple[str, str, int | None]
-
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -112,10 +110,10 @@ def create_native(
 
 def distinct(record: Record) -> list[FileRef]:
     """Every file that a savepoint of the record has to hold, once."""
-    found: dict[_Key, FileRef] = {}
+    found: dict[tuple[str, str, int], FileRef] = {}
     for ref in references(msgspec.structs.replace(record, sinks={})):
         if ref.path:
-            found.setdefault(_key(ref), ref)
+            found.setdefault(ref.place, ref)
     return list(found.values())
 
 
@@ -181,17 +179,17 @@ def _pack(
 
 
 def _moved(record: Record, contents: Sequence[Content]) -> Record:
-    places: dict[_Key, tuple[str, int | None]] = {}
+    places: dict[tuple[str, str, int], tuple[str, int | None]] = {}
     for content in contents:
         at = 0
         for ref in content.refs:
-            places[_key(ref)] = content.path, at if len(content.refs) > 1 else None
+            places[ref.place] = content.path, at if len(content.refs) > 1 else None
             at += ref.size
 
     def moved(ref: FileRef) -> FileRef:
         if not ref.path:
             return ref
-        path, offset = places[_key(ref)]
+        path, offset = places[ref.place]
         return msgspec.structs.replace(ref, base="", path=path, offset=offset)
 
     record = with_references(record, moved)
@@ -211,10 +209,6 @@ class _Progress:
     def __call__(self, size: int) -> None:
         self._done += size
         self._tell("copying files", self._done, self._total)
-
-
-def _key(ref: FileRef) -> _Key:
-    return ref.base, ref.path, ref.offset
 
 
 def _text(ref: FileRef) -> str:

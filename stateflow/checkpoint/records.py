@@ -59,7 +59,8 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
         """The same for references to the same bytes: after a rescale several shards share their files."""
         if not self.path:
             return "", f"inline {self.xxh3}", self.size
-        return self.base, self.path, self.offset or 0
+        # An empty file begins where the next one in its container does.
+        return self.base, self.path, (self.offset or 0) if self.size else -1
 
 
 def total_size(refs: Iterable[FileRef]) -> int:

@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 
 from stateflow.checkpoint.files import checksum, inline, upload_file, verify
 from stateflow.checkpoint.memory_store import MemoryStore
+from stateflow.checkpoint.retention import references
+from stateflow.checkpoint.savepoints import resolved
 from stateflow.checkpoint.store import PIECE
 from stateflow.errors import CorruptError, NotFoundError
+from stateflow.restore.copying import copied
+from tests.checkpoint.snapshots import checkpoint, ids, native, state
+from tests.protocol.scenario import World
 
 
 def test_an_uploaded_file_is_described_by_size_and_checksum(tmp_path: Path) -> None:
@@ -36,6 +41,24 @@ def test_inline_bytes_carry_their_own_checksum(data: bytes) -> None:
 def test_an_empty_file_has_a_checksum(tmp_path: Path) -> None:
     (tmp_path / "f").touch()
     assert checksum(tmp_path / "f") == (0, xxhash.xxh3_64_hexdigest(b""))
+
+
+def test_an_empty_file_stays_empty_when_it_is_packed_copied_and_packed_again(tmp_path: Path) -> None:
+    root, packed, again = MemoryStore("root"), MemoryStore("packed"), MemoryStore("again")
+    record = checkpoint(root, sizes=(300, 20, 0, 0))
+    once = native(root, record, packed, tmp_path, max_files=1)
+    from_packed = resolved(once, "memory://packed")
+    twice = native(root, from_packed, again, tmp_path, max_files=1, open_base=lambda base: packed)
+    for made, store in ((once, packed), (twice, again)):
+        assert state(made.record, store) == state(record, root)
+        # The empty file shares its beginning with the one behind it.
+        assert len({ref.offset for ref in references(made.record) if ref.path}) < 5
+    new, _ = copied(
+        from_packed, World(MemoryStore()).claim("x"), lambda base: packed, ids=ids, scratch=tmp_path
+    )
+    paths = {(ref.name, ref.path, ref.size) for ref in references(new) if ref.path}
+    assert len({path for _, path, _ in paths}) == 4  # one for both empty ones
+    assert [size for name, _, size in sorted(paths)] == [13, 300, 20, 0, 0]
 
 
 @pytest.mark.parametrize(

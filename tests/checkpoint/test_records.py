@@ -178,6 +178,17 @@ def test_a_body_of_another_kind_is_not_taken_for_a_record() -> None:
         decode(encode(DeadMark(slot=1, collector="c")), Record, "orders/chk-00000001/_pending")
 
 
+def test_references_share_a_place_if_and_only_if_they_are_to_the_same_bytes() -> None:
+    pack = [
+        FileRef("a", size, "00", "state/p.pack", offset=at)
+        for size, at in [(20, 0), (0, 20), (0, 320), (300, 20)]
+    ]
+    assert len({ref.place for ref in pack}) == 3  # the empty ones are one
+    assert pack[1].place == pack[2].place != pack[3].place
+    whole = FileRef("a", 20, "00", "state/p.pack")
+    assert whole.place == pack[0].place != msgspec.structs.replace(whole, base="file:///sp").place
+
+
 def test_a_record_is_readable_by_people() -> None:
     assert msgspec.json.decode(FROZEN.split(b"\n")[1])["operators"]["balance"]["key"] == [["user", "int"]]
 
