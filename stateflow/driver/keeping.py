@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from stateflow.checkpoint.layout import checked_name
 from stateflow.config import cache_folder
 from stateflow.driver import warden
 from stateflow.errors import UnavailableError
@@ -97,7 +98,8 @@ class DriverFolder:
 
     def __init__(self, job: str, dag_run: str, task: str, cache: Path | None = None) -> None:
         unique = hashlib.sha256(f"{dag_run}\n{task}".encode()).hexdigest()[:24]
-        self._of_job = (cache or cache_folder()) / "drivers" / job
+        # Folders in there are deleted, and a DAG run's own parameters may have named the job.
+        self._of_job = (cache or cache_folder()) / "drivers" / checked_name("job", job)
         self._folder = self._of_job / unique
 
     def newest(self) -> KeptDriver | None:

@@ -17,6 +17,7 @@ import pytest
 
 from stateflow.driver import warden
 from stateflow.driver.keeping import KEPT_DAYS, STARTING, DriverFolder, KeptDriver
+from stateflow.errors import UsageError
 
 
 @pytest.fixture
@@ -153,6 +154,12 @@ def test_logs_of_drivers_that_ended_long_ago_go(drivers: DriverFolder, tmp_path:
     new = drivers.start(python("pass"), {}, tmp_path)
     assert not old.folder.exists()
     until(lambda: new.look().exit_code is not None)
+
+
+@pytest.mark.parametrize("job", ["../../home", "/etc", "..", ""])
+def test_a_job_s_name_leads_to_no_other_folder(job: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"job name .* is not usable"):
+        DriverFolder(job, "dag/run", "task", tmp_path / "cache")
 
 
 def test_two_tasks_do_not_see_each_others_drivers(drivers: DriverFolder, tmp_path: Path) -> None:
