@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
@@ -31,6 +32,7 @@ __all__ = [
 ]
 
 Format = Literal["text", "json"]
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 WIDE = 200
 """Columns of a table that goes into a pipe: nothing there should be cut off."""
 
@@ -76,7 +78,7 @@ def table(
     for name in columns:
         made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
     for row in rows:
-        made.add_row(*("" if cell is None else escape(str(cell)) for cell in row))
+        made.add_row(*("" if cell is None else _shown(cell) for cell in row))
     out().print(made)
 
 
@@ -86,8 +88,13 @@ def facts(pairs: Iterable[tuple[str, object]]) -> None:
     made.add_column(style="bold")
     made.add_column(overflow="fold")
     for name, value in pairs:
-        made.add_row(name, escape("-" if value in (None, "") else str(value)))
+        made.add_row(name, _shown("-" if value in (None, "") else value))
     out().print(made)
+
+
+def _shown(value: object) -> str:
+    """Without what a terminal obeys: notes and names may be somebody else's."""
+    return escape(_CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", str(value)))
 
 
 def seconds(length: float) -> str:

@@ -51,6 +51,19 @@ def test_a_savepoint_is_made_listed_shown_and_disposed_of(command: Command, root
     )
 
 
+def test_what_somebody_wrote_into_a_note_does_not_command_the_terminal(
+    command: Command, root: Path, job: MadeJob
+) -> None:
+    made = created(command, root, "--note", "\x1b]0;owned\x07\x9b2J[red]café 日本")
+    for said in (
+        command("savepoint", "show", made["place"]),
+        command("savepoint", "list", "--checkpoint-dir", root),
+    ):
+        assert said.code == 0
+        assert not {"\x1b", "\x07", "\x9b"} & set(said.out)
+        assert "\\x1b]0;owned\\x07\\x9b2J[red]café 日本" in "".join(said.out.split("\n"))
+
+
 def test_a_savepoint_whose_file_is_gone_is_named_and_not_restored(
     command: Command, root: Path, job: MadeJob, tmp_path: Path
 ) -> None:
