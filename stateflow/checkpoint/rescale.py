@@ -41,6 +41,18 @@ def rescaled(operator: OperatorState, parallelism: int, where: str) -> OperatorS
     )
 
 
+def kept_key_groups(record: Record, wanted: int, job: str) -> str:
+    """Why operators that have state do not get `wanted` key groups, and how they would; empty if they have as many."""
+    kept = {uid: o.max_parallelism for uid, o in record.operators.items() if o.max_parallelism != wanted}
+    if not kept:
+        return ""
+    have = ", ".join(f"{uid!r} keeps {count}" for uid, count in sorted(kept.items()))
+    return (
+        f"of {wanted} key groups {have}, with which its state began; `stateflow savepoint create {job} --type canonical` and "
+        f"`stateflow restore {job} ... --from URL --max-parallelism {wanted}` change that"
+    )
+
+
 def clipped(shard: Shard, first: int, last: int) -> Shard | None:
     """What of a shard lies in `first..last`; its files stay, and remember how wide they are."""
     low, high = max(shard.first, first), min(shard.last, last)

@@ -84,14 +84,23 @@ def create(
     debug: Debug = False,
 ) -> None:
     """Makes a savepoint of a complete checkpoint. A running pipeline is not slowed, and need not run at all."""
+    from stateflow.checkpoint.layout import checked_name
     from stateflow.quantities import duration
     from stateflow.quantities import size as bytes_of
+    from stateflow.restore.origin import require_checkpoint, slot_named
 
     if kind not in ("native", "canonical"):
         raise UsageError(f"--type {kind!r} is neither native nor canonical")
     options = configured(root, option, debug=debug)
     found = job_of(options, job)
-    found.log()  # an unknown job is said at once, not by a detached process
+    # Said at once, not by a detached process: an unknown job, a checkpoint that is not there, what cannot be read.
+    which, _, rest = named(checkpoint).partition(":")
+    log = found.log()
+    require_checkpoint(log, slot_named(which, rest, found, log))
+    lasts = _parsed(duration, "--expires", expires) if expires else None
+    split_bytes, spark_conf = _parsed(bytes_of, "--split-size", split_size), pairs(conf, "--conf")
+    if name:
+        checked_name("savepoint", name)
     if detach:
         return _detached(job, output)
     with bars(f"savepoint of {job}", shown=options.progress) as progress:
@@ -103,10 +112,10 @@ def create(
             to=to,
             name=name,
             note=note,
-            expires=_parsed(duration, expires) if expires else None,
+            expires=lasts,
             max_files=max_files,
-            split_size=_parsed(bytes_of, split_size),
-            conf=pairs(conf, "--conf"),
+            split_size=split_bytes,
+            conf=spark_conf,
         )
     if output == "json":
         document(described(made.url, made.savepoint))
@@ -129,6 +138,8 @@ def list_(
     place = root_of(options)
     store = open_store(place, options.storage_options)
     listed = [(f"{store.url}/{path}", each) for path, each in list_savepoints(store, job or None)]
+    if job and not listed:
+        job_of(options, job).log()  # a slip; savepoints of a job that is deleted are listed all the same
     if output == "json":
         document({"root": place, "savepoints": [_listed(url, each) for url, each in listed]})
         return
@@ -295,11 +306,11 @@ def _rows(savepoint: Savepoint, uid: str, state: str) -> str | None:
     return number(sum(f.rows for f in files)) if files is not None else None
 
 
-def _parsed(parse: Any, text: str) -> Any:
+def _parsed(parse: Any, flag: str, text: str) -> Any:
     try:
         return parse(text)
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(f"{flag}: {error}") from None
 
 
 def _detached(job: str, output: str) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from stateflow.checkpoint.claim import living_epochs
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.records import FileRef, Owner, Prepared, Record
 from stateflow.checkpoint.rescale import rescaled_operators
@@ -159,6 +160,11 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
             f"--max-parallelism needs a canonical savepoint, and {origin.label} is not one: make one with `stateflow "
             f"savepoint create {origin.job} --type canonical`"
         )
+    if request.claim_mode == "claim" and origin.savepoint is None:
+        raise UsageError(
+            f"--claim-mode claim takes over a savepoint, and {origin.label} is a checkpoint, which stays its job's: leave "
+            "it out"
+        )
     _refuse_damaged(origin, job)
     from stateflow.parameters import known_parameters
 
@@ -168,6 +174,10 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
     if not check.compatible:
         raise IncompatibleError(check.problems[0])
     log = job.log() if job.exists else None
+    if log is None:
+        living_epochs(
+            job.store, job.layout
+        )  # a name that was deleted is refused here, not when all is confirmed
     if request.rewind_sinks and (origin.owner is None or not same_job(origin.owner, job)):
         raise UsageError(
             f"--rewind-sinks takes the outputs of job {job.name!r} back to one of its own checkpoints, and {origin.label} is "
@@ -258,6 +268,7 @@ def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRest
 
 def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterator[SinkRestore]:
     newest = newest_sinks(log) if log else {}
+    moves = _moves(flow, origin.record, log)
     commits = log.last_commits if log else {}
     for node in flow.sinks:
         target = _place(node.target) if node.mode in ("append", "upsert") else node.mode
@@ -267,6 +278,8 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
         elif rewind and node.uid in newest and _can_go_back(newest[node.uid]):
             to = f"slot {had}" if had is not None else "before this job's first output"
             yield SinkRestore(node.uid, target, "rewinds", f"back to {to}")
+        elif not moves:
+            yield SinkRestore(node.uid, target, "keeps", "all sources go on from where they are")
         elif has == had:
             yield SinkRestore(node.uid, target, "keeps", "has nothing newer than the snapshot")
         else:
@@ -274,6 +287,21 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
                 node.uid, target, "keeps",
                 f"keeps its output up to slot {has}: what followed the snapshot will be delivered again",
             )  # fmt: skip
+
+
+def _moves(flow: Flow, record: Record, log: Log | None) -> bool:
+    """Whether any source reads something again, or leaves something out."""
+    head = log.head if log else None
+    if head is None:
+        return True
+    lines = {
+        node.uid: [
+            state.lines if state else ()
+            for state in (record.sources.get(node.uid), head.sources.get(node.uid))
+        ]
+        for node in flow.sources
+    }
+    return any(then != now for then, now in lines.values())
 
 
 def _can_go_back(prepared: Prepared) -> bool:

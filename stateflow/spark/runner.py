@@ -34,7 +34,7 @@ from stateflow.checkpoint.control import (
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.records import Owner, Record
-from stateflow.checkpoint.rescale import needs_rescale, rescaled_operators
+from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.writer import Writer, continued_draft
@@ -164,6 +164,10 @@ class _Run:
         newest = log.decided if log.decided is not None and log.decided.carries_state else log.head
         check_flow(self.flow, newest, allow_non_restored_state=self.request.allow_non_restored_state)
         self._refuse_drained(newest, pending=bool(log.pending))
+        origin = self.options.origin("max_parallelism")
+        said = kept_key_groups(newest, self.options.max_parallelism, self.job) if newest else ""
+        if said and origin != "default":
+            _log.warning("max_parallelism, set by %s, is not taken: %s", origin, said)
         if not self.request.takeover:
             self._refuse_while_live()
 

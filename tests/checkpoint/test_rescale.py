@@ -12,6 +12,7 @@ from stateflow.checkpoint.records import FileRef, OperatorListState, OperatorSta
 from stateflow.checkpoint.rescale import (
     clipped,
     joined,
+    kept_key_groups,
     needs_rescale,
     redistributed,
     rescaled,
@@ -187,3 +188,13 @@ class TestJoined:
     def test_a_shard_alone_or_none(self) -> None:
         assert self.ranges(shard(0, 15), limit=100) == [[0]]
         assert joined((), 100) == ()
+
+
+def test_an_operator_with_state_keeps_its_key_groups_and_that_is_said_with_the_way_to_change_it() -> None:
+    standing = msgspec.structs.replace(record(1), operators={"balance": operator(2)})
+    assert kept_key_groups(standing, GROUPS, "orders") == ""
+    said = kept_key_groups(standing, 256, "orders")
+    assert "'balance' keeps 16" in said
+    assert "savepoint create orders --type canonical" in said
+    assert "--max-parallelism 256" in said
+    assert kept_key_groups(record(1), 256, "orders") == ""

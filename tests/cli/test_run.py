@@ -11,8 +11,10 @@ import pytest
 
 from stateflow.bounds import parse_bounds
 from stateflow.errors import UsageError
+from stateflow.pipelines import load_pipeline
 from tests.cli.conftest import Command
-from tests.cli.made import ORDERS
+from tests.cli.made import ORDERS, REPOSITORY, made_job
+from tests.cli.made import PARAMETERS as GIVEN
 
 PARAMETERS = ("-p", "input=a", "-p", "output=b")
 
@@ -108,8 +110,6 @@ def test_the_version_is_told(command: Command) -> None:
 
 
 def test_commands_that_only_look_load_neither_spark_nor_arrow(root: Path) -> None:
-    from tests.cli.made import made_job
-
     made_job(root)
     script = (
         "import sys\nfrom typer.testing import CliRunner\nfrom stateflow.cli.main import app\n"
@@ -121,3 +121,24 @@ def test_commands_that_only_look_load_neither_spark_nor_arrow(root: Path) -> Non
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_key_groups_that_a_job_does_not_take_are_said(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from stateflow.config import load
+    from stateflow.spark.runner import RunRequest, _Run
+
+    made_job(root)
+    pipeline = load_pipeline(str(ORDERS), REPOSITORY).pipeline
+
+    def warned(**given: str) -> str:
+        caplog.clear()
+        options = load(cli={"checkpoint_dir": str(root), **given}, env={}, folder=tmp_path)
+        _Run(RunRequest(pipeline, options, GIVEN))._check_before_spark()
+        return caplog.text
+
+    assert warned() == warned(max_parallelism="128") == ""
+    said = warned(max_parallelism="256")
+    assert "the command line (--max-parallelism), is not taken: of 256 key groups 'balance' keeps 128" in said
+    assert "restore orders ... --from URL --max-parallelism 256" in said

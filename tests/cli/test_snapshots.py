@@ -222,6 +222,10 @@ def test_a_deleted_job_leaves_only_its_tombstone_and_savepoints_of_others(
     assert files_of(root / "orders") == {"epochs/99999999"}
     assert command("show", "orders", "--checkpoint-dir", root).code == 3
     assert command("verify", place).code == 0
+    listed = command("savepoint", "list", "orders", "--checkpoint-dir", root, "-o", "json")
+    assert [each["place"] for each in listed.json["savepoints"]] == [place]
+    assert command("savepoint", "dispose", place, "--yes").code == 0
+    assert command("savepoint", "list", "orders", "--checkpoint-dir", root).code == 3
 
 
 @pytest.mark.parametrize(
@@ -239,6 +243,20 @@ def test_a_deleted_job_leaves_only_its_tombstone_and_savepoints_of_others(
         (("tag", "orders", "v2", "--checkpoint", "latest:x"), 2, "'latest:x' names no checkpoint"),
         (("savepoint", "create", "orders", "--checkpoint", "abc"), 2, "'abc' names no checkpoint"),
         (("savepoint", "create", "orders", "--checkpoint", "tag:"), 2, "'tag' names no checkpoint"),
+        (
+            ("savepoint", "create", "orders", "--detach", "--expires", "7"),
+            2,
+            "--expires: '7' is not a duration",
+        ),
+        (
+            ("savepoint", "create", "orders", "--detach", "--split-size", "big"),
+            2,
+            "--split-size: 'big' is not",
+        ),
+        (("savepoint", "create", "orders", "--detach", "--checkpoint", "77"), 3, "no checkpoint 77"),
+        (("savepoint", "create", "orders", "--detach", "--name", "../up"), 2, "not usable"),
+        (("savepoint", "list", "ordres"), 3, "no job 'ordres' in"),
+        (("restore", "orders", PIPELINE, "--from", "latest", "--claim-mode", "claim"), 2, "is a checkpoint"),
         (("restore", "orders", PIPELINE, "--from", "tag:v9"), 3, "no tag 'v9'"),
         (("restore", "orders", PIPELINE, "--from", "checkpoint:x"), 2, "checkpoint:42"),
         (
