@@ -27,7 +27,7 @@ from stateflow.checkpoint.records import Owner, Pin, Record
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import retained_by_age
 from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import dispose_claimed
+from stateflow.checkpoint.disposal import dispose_claimed
 from stateflow.checkpoint.scheduled import sweep
 from stateflow.checkpoint.statistics import HistoryLine, Summary, history, summary
 from stateflow.checkpoint.store import Store
@@ -440,7 +440,9 @@ class Job:
         identity = read_identity(self.store, self.layout)
         if identity is None:
             raise self._unknown()
-        return dispose_claimed(self.storage_options, job=identity.uuid, owner=self.owner(), clock=self.clock)
+        return dispose_claimed(
+            self.storage_options, job=identity.uuid, owner=self.owner(), clock=self.clock, root=self.store.url
+        )
 
     def refuse_while_live(self, owner: Owner, *, takeover: bool, patience: float | None = None) -> None:
         """Raises BusyError while somebody else's run lives, unless it is to be fenced."""

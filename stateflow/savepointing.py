@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -10,17 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from stateflow.checkpoint.deeds import pins_of, release_others
+from stateflow.checkpoint.disposal import dispose_savepoint
 from stateflow.checkpoint.layout import checked_name, default_savepoint
+from stateflow.checkpoint.log import is_job
 from stateflow.checkpoint.native import create_native
 from stateflow.checkpoint.pins import list_pins, pinned, release
+from stateflow.checkpoint.places import probe_elsewhere, require_fit
+from stateflow.checkpoint.publishing import require_vacant
 from stateflow.checkpoint.records import Owner, Savepoint
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import (
-    dispose_savepoint,
     expired,
     list_savepoints,
+    read_claim,
     read_savepoint,
     unfinished,
+    whole,
 )
 from stateflow.checkpoint.store import Store
 from stateflow.config import cache_folder
@@ -32,6 +38,8 @@ from stateflow.status import decoded_offsets
 if TYPE_CHECKING:
     from stateflow.config import Options
     from stateflow.job import Job
+
+_log = logging.getLogger(__name__)
 
 SavepointKind = Literal["native", "canonical"]
 Progress = Callable[[str, int, int], object]
@@ -83,8 +91,11 @@ def create_savepoint(
     name = checked_name("savepoint", request.name or f"{request.kind}-{slot}-{job.new_id()[:8]}")
     url = request.to or f"{job.root.rstrip('/')}/{default_savepoint(job.name, name)}"
     target = open_store(url, job.storage_options)
+    require_fit(target.url, job.store.url, job.name, lambda folder: is_job(job.store, folder))
     if (stands := _made_before(request, target)) is not None:
         return MadeSavepoint(target.url, stands)
+    require_vacant(target)
+    probe_elsewhere(target, job.store.url, job.new_id)
     facts: dict[str, Any] = {
         "name": name,
         "owner": request.owner,
@@ -148,12 +159,19 @@ def _made_before(request: SavepointRequest, target: Store) -> Savepoint | None:
         stands = read_savepoint(target)
     except NotFoundError:
         if left:
-            with suppress(NotFoundError):  # nothing was stored yet
-                dispose_savepoint(target, owner=owner, clock=job.clock)
+            with suppress(
+                NotFoundError, UsageError
+            ):  # nothing was stored yet, or that try has just made it after all
+                dispose_savepoint(target, owner=owner, clock=job.clock, expect="")
         return None
     except (CorruptError, IncompatibleError):
         return None  # not ours, then
-    if stands.owner.run != owner.run:
+    if stands.owner.run != owner.run or ((claim := read_claim(target)) is not None and not claim.job):
+        return None
+    if not whole(target, stands):
+        # That try was killed between making it visible and finding out that its files were disposed of meanwhile.
+        with suppress(NotFoundError):
+            dispose_savepoint(target, owner=owner, clock=job.clock, expect=stands.id)
         return None
     for pin in left:
         release(job.store, job.layout, pin.id)
@@ -162,22 +180,22 @@ def _made_before(request: SavepointRequest, target: Store) -> Savepoint | None:
 
 def expired_savepoints(job: Job) -> list[str]:
     """URLs of the job's savepoints in its root whose time is over and that nobody has claimed."""
+    return list(_expired(job))
+
+
+def _expired(job: Job) -> dict[str, str]:
+    """The same, each with the savepoint's id."""
     now = job.clock()
-    return [
-        f"{job.store.url}/{path}"
+    return {
+        f"{job.store.url}/{path}": listed.savepoint.id
         for path, listed in list_savepoints(job.store, job.name)
         if listed.savepoint is not None and listed.claim is None and expired(listed.savepoint, now)
-    ]
+    }
 
 
 def dispose_expired(job: Job) -> dict[str, int]:
     """Deletes them; gives the bytes of each."""
-    return {
-        url: dispose_savepoint(
-            open_store(url, job.storage_options), owner=this_process(run=job.new_id()), clock=job.clock
-        )
-        for url in expired_savepoints(job)
-    }
+    return _disposed_of(job, _expired(job))
 
 
 def unfinished_savepoints(job: Job) -> list[str]:
@@ -194,9 +212,20 @@ def unfinished_savepoints(job: Job) -> list[str]:
 
 def dispose_unfinished(job: Job) -> dict[str, int]:
     """Deletes them; gives the bytes of each."""
+    return _disposed_of(job, dict.fromkeys(unfinished_savepoints(job), ""))
+
+
+def _disposed_of(job: Job, found: Mapping[str, str]) -> dict[str, int]:
+    """By URL the savepoint that was listed, or nothing. What has become another since, or somebody's, is passed over."""
     freed = {}
-    for url in unfinished_savepoints(job):
+    for url, listed in found.items():
         store = open_store(url, job.storage_options)
-        with suppress(NotFoundError, UsageError):  # others were faster, or have made one there
-            freed[url] = dispose_savepoint(store, owner=this_process(run=job.new_id()), clock=job.clock)
+        try:
+            freed[url] = dispose_savepoint(
+                store, owner=this_process(run=job.new_id()), clock=job.clock, expect=listed
+            )
+        except NotFoundError:
+            pass  # others were faster
+        except UsageError as error:
+            _log.warning("%s was passed over: %s", url, error)
     return freed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stateflow.checkpoint.claim import claim_epoch
 from stateflow.checkpoint.collection import DisposeSavepoint
 from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout
-from stateflow.checkpoint.log import read_epochs, read_log
+from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.records import Claim, Owner, encode
 from stateflow.checkpoint.retention import bases
@@ -45,7 +45,11 @@ def delete_job(
         )
     if LAST_EPOCH not in read_epochs(store, layout):
         claim_epoch(store, layout, owner=owner, ids=ids, clock=clock, probe=lambda store, ids: None)
-        tombstone = Claim(epoch=LAST_EPOCH, writer=ids(), owner=owner, at=clock())
+        # Who it was is said, for what it had claimed elsewhere may be anybody's to dispose of from now on.
+        identity = read_identity(store, layout)
+        tombstone = Claim(
+            epoch=LAST_EPOCH, writer=ids(), owner=owner, at=clock(), job=identity.uuid if identity else ""
+        )
         create_once(store, layout.tombstone, encode(tombstone))
     log = read_log(store, layout)
     claimed = tuple(sorted(bases(slot.record for slot in log.slots.values() if slot.record is not None)))

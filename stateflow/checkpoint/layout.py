@@ -15,7 +15,9 @@ _SLOT = re.compile(r"(?:.*/)?chk-(\d{8,})/([^/]+)\Z")
 _EPOCH = re.compile(r"(?:.*/)?epochs/(\d{8,})\Z")
 _SEGMENT = re.compile(r"(?:.*/)?statistics/c\d+-(\d+)-([0-9a-f]{16})\.jsonl\Z")
 _STATE_FILE = re.compile(r"(?:.*/)?(?:shared|staged)/e(\d+)-c(\d+)-[^/]+\Z")
-_SAVEPOINT_FILE = re.compile(r"(?:state/[^/]+-\d{6,}(?:\.\w+)?|tables/.+/g\d{5,}-[^/]+\.parquet)\Z")
+_SAVEPOINT_FILE = re.compile(
+    r"(?:state/[^/]+-\d{6,}(?:\.\w+)?|tables/.+/g\d{5,}-[^/]+\.parquet|built-\w+/shared/e\d+-c\d+-[^/]+)\Z"
+)
 
 
 def checked_name(kind: str, name: str) -> str:
@@ -133,6 +135,8 @@ SAVEPOINTS = "_savepoints"
 """Folder of a root that holds the savepoints which were given no other place; no job can have this name."""
 SAVEPOINT_METADATA, SAVEPOINT_CLAIM = "_metadata", "_claimed"
 SAVEPOINT_STATE, SAVEPOINT_TABLES = "state/", "tables/"
+SAVEPOINT_BUILT = "built-"
+"""How the name of a folder begins that has state of which the savepoint is being made: it goes when that is done."""
 
 
 def default_savepoint(job: str, name: str) -> str:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from stateflow.checkpoint.layout import JobLayout, epoch_of, slot_of
+from stateflow.checkpoint.places import as_read
 from stateflow.checkpoint.records import Claim, JobIdentity, Outcome, Record, decode
 from stateflow.checkpoint.store import Store
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
@@ -254,10 +255,11 @@ def read_claim(store: Store, layout: JobLayout, epoch: int) -> Claim:
 
 def list_jobs(store: Store) -> list[str]:
     """The names of the jobs of a root."""
-    return [name for name in sorted(store.folders("")) if _is_job(store, name)]
+    return [name for name in sorted(store.folders("")) if is_job(store, name)]
 
 
-def _is_job(store: Store, name: str) -> bool:
+def is_job(store: Store, name: str) -> bool:
+    """Whether a folder of a root is a job's."""
     return any(entry.path == f"{name}/job" for entry in store.list(f"{name}/job"))
 
 
@@ -305,6 +307,7 @@ def read_body(store: Store, path: str, size: int, kind: type[B], bodies: BodyCac
     """An immutable body, decoded once."""
     key = (path, size)
     if key not in bodies:
-        bodies[key] = decode(store.read(path), kind, path)
+        read = decode(store.read(path), kind, path)
+        bodies[key] = as_read(read, store.url) if isinstance(read, Record) else read
     body: B = bodies[key]
     return body

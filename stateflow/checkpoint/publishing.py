@@ -1,7 +1,8 @@
 """Making a savepoint visible, once all its files are stored: the create of its `_metadata`.
 
 Several attempts may be made in one folder at once. Each has its own file names, so whichever creates `_metadata` first
-stands with exactly its files, and the others delete theirs.
+stands with exactly its files, and the others delete theirs. A disposal may be under way, too: it takes all files, those
+of attempts included, so whoever finds its claim after the create gives way.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
+from stateflow.checkpoint.disposal import dispose_savepoint
 from stateflow.checkpoint.layout import SAVEPOINT_CLAIM, SAVEPOINT_METADATA
 from stateflow.checkpoint.records import Owner, Savepoint, encode
-from stateflow.checkpoint.savepoints import dispose_savepoint, stored_files
+from stateflow.checkpoint.savepoints import read_claim, stored_files
 from stateflow.checkpoint.store import Store, create_once, refused_for_good
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 
@@ -67,14 +69,21 @@ def publish(
         raise UsageError(
             f"another savepoint was made in {target.url} meanwhile: use that one, or choose another name"
         )
-    if not _whole(target, files):
-        # Somebody made a savepoint here and disposed of it, and of all files that lay here, just before the create.
+    if _being_disposed_of(target, savepoint) or not _whole(target, files):
+        # Somebody disposed of what lay here before the create, or still does. A disposal that has come to its end no longer
+        # looks at what was made here; one that has not takes this along.
         with suppress(StateflowError):
-            dispose_savepoint(target, owner=owner, clock=clock)
+            dispose_savepoint(target, owner=owner, clock=clock, expect=savepoint.id)
         raise NotFoundError(
             f"the savepoint in {target.url} was disposed of while it was being made: run again"
         )
     return savepoint
+
+
+def _being_disposed_of(target: Store, savepoint: Savepoint) -> bool:
+    """Asked before the files are looked at: a disposal that has withdrawn its claim deletes no more of them."""
+    claim = read_claim(target)
+    return claim is not None and not (claim.job and claim.savepoint == savepoint.id)
 
 
 def _whole(target: Store, files: Mapping[str, int]) -> bool:

@@ -49,7 +49,8 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     path: InnerPath = ""
     """Relative to `base`; empty when `data` holds the content."""
     base: str = ""
-    """Empty: the job's checkpoint root. Else the URL of the savepoint that the path is relative to."""
+    """Empty: the job's checkpoint root. Else the URL of the savepoint that the path is relative to; as stored, its path in
+    the root if it is in there."""
     data: bytes | None = None
     offset: Count | None = None
     """Where it begins in a container of several files; None when it is a file of its own."""
@@ -267,6 +268,8 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     writer: str
     owner: Owner
     at: Micros = 0
+    job: str = ""
+    """Of a tombstone: the UUID of the job that was deleted."""
 
 
 class JobIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -337,6 +340,10 @@ class SavepointClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Under which the job names it: the same folder under another URL would look like another savepoint."""
     owner: Owner
     at: Micros = 0
+    savepoint: str | None = None
+    """The id of the savepoint that is meant; empty: what is left of none. None in claims that do not say."""
+    root: str = ""
+    """Where the job is: a copy of its root has a job with the same UUID, which must not delete what the other one uses."""
 
 
 class DeadMark(msgspec.Struct, frozen=True, kw_only=True):

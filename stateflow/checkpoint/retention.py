@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.records import FileRef, Micros, Pin, Record, Shard
 from stateflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from stateflow.checkpoint.log import Log
 
 
 def checked_retained(retained: int) -> int:

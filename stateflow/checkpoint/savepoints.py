@@ -1,22 +1,24 @@
 """Savepoints from outside: reading, listing and checking them, and who owns one.
 
 A savepoint is `_metadata`, created last, and the files that it names; without `_metadata` there is none. `_claimed`,
-created once, says who may delete it: the job that took it over, or (with no job) whoever disposes of it now. Disposal
-deletes `_metadata` first and `_claimed` last, so that whatever dies in between leaves no half savepoint, only work for
-the next disposal.
+created once, says who may delete it: the job that took it over, or (with no job) whoever disposes of it now, and which
+savepoint is meant. Disposal deletes `_metadata` first and `_claimed` last, so that whatever dies in between leaves no half
+savepoint, only work for the next disposal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 
-from stateflow.checkpoint.collection import DisposeSavepoint
 from stateflow.checkpoint.layout import (
+    SAVEPOINT_BUILT,
     SAVEPOINT_CLAIM,
     SAVEPOINT_METADATA,
     SAVEPOINT_STATE,
@@ -26,6 +28,7 @@ from stateflow.checkpoint.layout import (
     is_savepoint_file,
 )
 from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.places import path_inside
 from stateflow.checkpoint.records import (
     Owner,
     Record,
@@ -35,8 +38,7 @@ from stateflow.checkpoint.records import (
     encode,
 )
 from stateflow.checkpoint.retention import bases, references, with_references
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.store import Entry, Store, create_once
+from stateflow.checkpoint.store import TEMP, Entry, Store, create_once
 from stateflow.checkpoint.verification import Finding, Wanted, damage
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError, UsageError
 
@@ -48,7 +50,7 @@ def read_savepoint(store: Store) -> Savepoint:
     try:
         body = store.read(SAVEPOINT_METADATA)
     except NotFoundError:
-        raise _missing(store) from None
+        raise missing(store) from None
     return decode(body, Savepoint, f"{store.url}/{SAVEPOINT_METADATA}")
 
 
@@ -132,7 +134,8 @@ def unfinished(root: Store, job: str) -> list[str]:
         if SAVEPOINT_CLAIM in paths:
             over = not _claimed_by_job(root, f"{folder}/{SAVEPOINT_CLAIM}")
         else:
-            over = SAVEPOINT_METADATA not in paths and any(map(is_savepoint_file, paths))
+            left = any(map(is_savepoint_file, paths)) or bool(half_written(root, folder))
+            over = SAVEPOINT_METADATA not in paths and left
         if over:
             found.append(folder)
     return found
@@ -196,21 +199,37 @@ def _findings(store: Store, savepoint: Savepoint, *, deep: bool) -> list[Finding
     return findings
 
 
+def whole(store: Store, savepoint: Savepoint) -> bool:
+    """Whether every file is there, with its size."""
+    return all(finding.severity != "error" for finding in _findings(store, savepoint, deep=False))
+
+
 def claim_savepoint(
-    store: Store, *, job: str, name: str, owner: Owner, clock: Callable[[], int]
+    store: Store, *, job: str, name: str, owner: Owner, clock: Callable[[], int], root: str = ""
 ) -> Savepoint:
     """Makes the savepoint the job's own (`job` is its UUID), once and for all; gives what was claimed, which is whole.
+
+    `root` is the URL of the job's checkpoint root.
 
     A job may claim again what it has claimed, but before it restores from that a second time it has to pin what
     `to_pin` names: its own collector may be about to dispose of it.
     """
     before = read_savepoint(store)
-    body = encode(SavepointClaim(job=job, name=name, url=store.url, owner=owner, at=clock()))
+    body = encode(
+        SavepointClaim(
+            job=job, name=name, url=store.url, owner=owner, at=clock(), savepoint=before.id, root=root
+        )
+    )
     stands = create_once(store, SAVEPOINT_CLAIM, body)
     claim = decode(stands, SavepointClaim, f"{store.url}/{SAVEPOINT_CLAIM}")
     if claim.job != job:
-        raise _taken(store, claim)
-    if claim.url != store.url:
+        raise taken(store, claim)
+    if not belongs(claim, root, store.url):
+        if claim.root not in ("", root):
+            raise UsageError(
+                f"the savepoint in {store.url} was claimed by this job in {claim.root}, of which {root} is a copy: restore "
+                "it with --claim-mode no-claim"
+            )
         # Records that name one savepoint by two URLs are two savepoints to a collector: it would dispose of one of them.
         raise UsageError(
             f"the savepoint in {store.url} was claimed by this job as {claim.url}: restore from that URL, or with "
@@ -218,7 +237,7 @@ def claim_savepoint(
         )
     try:
         # A disposal may have come and gone in between: it ends with the deletion of its own claim.
-        if _id_of(store) != before.id:
+        if id_of(store) != before.id:
             raise NotFoundError(
                 f"the savepoint in {store.url} was disposed of meanwhile: restore another one"
             )
@@ -226,7 +245,7 @@ def claim_savepoint(
         if errors:
             raise CorruptError(errors[0])
     except (NotFoundError, CorruptError):
-        _withdraw(store, body)
+        withdraw(store, body)
         raise
     return before
 
@@ -251,98 +270,46 @@ def to_pin(log: Log, url: str) -> Record | None:
     return None
 
 
-def dispose_savepoint(store: Store, *, owner: Owner, clock: Callable[[], int], by_job: str = "") -> int:
-    """Deletes a savepoint; gives the bytes. Safe to repeat after a crash at any point, and by several at once.
-
-    `by_job`: UUID of the job that has claimed it, for its own disposal. Also deletes what failed attempts to make it
-    have left, and nothing that has another name than a savepoint's files. NotFoundError when there is nothing.
-    """
-    mine = _held_for_disposal(store, owner, clock, by_job)
-    named: set[str] = set()
-    with suppress(NotFoundError, CorruptError, IncompatibleError):
-        named = {each.path for each in wanted(read_savepoint(store))}
-    entries = [e for e in stored_files(store) if e.path in named or is_savepoint_file(e.path)]
-    heads = [e for e in store.list("_") if e.path in (SAVEPOINT_METADATA, SAVEPOINT_CLAIM)]
-    # Asked before each deletion of a name that a later savepoint in this folder would have too: another disposal may
-    # have finished this one, and the folder be used anew.
-    if _stands(store, mine):
-        store.delete([SAVEPOINT_METADATA])
-        store.delete([entry.path for entry in entries])
-    _withdraw(store, mine)
-    if store.local_root is not None:
-        with suppress(OSError):  # something else is in it
-            store.local_root.rmdir()
-    return sum(entry.size for entry in (*entries, *heads))
+def belongs(claim: SavepointClaim, root: str, url: str) -> bool:
+    """Whether a job's claim is that of the job in this root on the savepoint at this URL. One in the job's own root goes
+    wherever the root is moved or copied to."""
+    if not root or not claim.root:
+        return claim.url == url
+    inside = path_inside(claim.url, claim.root)
+    return inside == path_inside(url, root) if inside else (claim.url, claim.root) == (url, root)
 
 
-def size_of(store: Store) -> int:
-    """Bytes that a disposal would free, its own claim apart."""
-    return sum(
-        entry.size
-        for entry in (*stored_files(store), *store.list("_"))
-        if entry.path == SAVEPOINT_METADATA or is_savepoint_file(entry.path)
-    )
-
-
-def _held_for_disposal(store: Store, owner: Owner, clock: Callable[[], int], by_job: str) -> bytes:
-    """The body of the claim under which the savepoint is deleted."""
-    try:
-        stands = store.read(SAVEPOINT_CLAIM)
-    except NotFoundError:
-        if by_job:
-            raise NotFoundError(f"no job has claimed what is in {store.url}: nothing was deleted") from None
-        stands = _claimed_for_disposal(store, SavepointClaim(job="", owner=owner, at=clock()))
-    claim = decode(stands, SavepointClaim, f"{store.url}/{SAVEPOINT_CLAIM}")
-    if claim.job != by_job:
-        raise _taken(store, claim)
-    return stands
-
-
-def _claimed_for_disposal(store: Store, claim: SavepointClaim) -> bytes:
-    # A damaged or newer `_metadata` is refused: who knows what this folder is.
-    before = _id_of(store)
-    if before is None and not any(is_savepoint_file(entry.path) for entry in stored_files(store)):
-        raise _missing(store)
-    body = encode(claim)
-    stands = create_once(store, SAVEPOINT_CLAIM, body)
-    if _id_of(store) not in (before, None):
-        _withdraw(store, body)
-        raise UsageError(
-            f"another savepoint was made in {store.url} meanwhile: dispose of it again if that one is to go too"
-        )
-    return stands
-
-
-def _stands(store: Store, claim: bytes) -> bool:
+def stands_still(store: Store, claim: bytes) -> bool:
     try:
         return store.read(SAVEPOINT_CLAIM) == claim
     except NotFoundError:
         return False
 
 
-def _withdraw(store: Store, claim: bytes) -> None:
+def withdraw(store: Store, claim: bytes) -> None:
     # Looked at first: by now it may be the claim of another, on another savepoint in this folder.
-    if _stands(store, claim):
+    if stands_still(store, claim):
         store.delete([SAVEPOINT_CLAIM])
 
 
-def _taken(store: Store, claim: SavepointClaim) -> StateflowError:
+def taken(store: Store, claim: SavepointClaim) -> StateflowError:
     if not claim.job:
         return NotFoundError(f"the savepoint in {store.url} is being disposed of: use another one")
     return UsageError(
         f"the savepoint in {store.url} was claimed by job {claim.name!r}, which deletes it once no checkpoint needs "
-        "it: restore it with --claim-mode no-claim, or make another one"
+        "it: restore it with --claim-mode no-claim, or make another one; when that job has been deleted, `stateflow "
+        "savepoint dispose` takes it"
     )
 
 
-def _missing(store: Store) -> NotFoundError:
+def missing(store: Store) -> NotFoundError:
     return NotFoundError(
         f"there is no savepoint in {store.url}: it has no {SAVEPOINT_METADATA}; `stateflow savepoint list JOB` "
         "shows those of a job"
     )
 
 
-def _id_of(store: Store) -> str | None:
+def id_of(store: Store) -> str | None:
     try:
         return read_savepoint(store).id
     except NotFoundError:
@@ -350,25 +317,26 @@ def _id_of(store: Store) -> str | None:
 
 
 def stored_files(store: Store) -> list[Entry]:
-    return [*store.list(SAVEPOINT_STATE), *store.list(SAVEPOINT_TABLES)]
+    """What lies where only a savepoint's files do."""
+    return [
+        entry for part in (SAVEPOINT_STATE, SAVEPOINT_TABLES, SAVEPOINT_BUILT) for entry in store.list(part)
+    ]
 
 
-def dispose_claimed(
-    storage_options: Mapping[str, str],
-    *,
-    job: str,
-    owner: Owner,
-    clock: Callable[[], int],
-    open_base: Callable[..., Store] = open_store,
-) -> DisposeSavepoint:
-    """What `collect` calls for savepoints that a job (its UUID) had claimed. One that is gone, or that has become
-    another's, is left as it is."""
-
-    def dispose(url: str) -> None:
-        store = open_base(url, storage_options)
-        claim = read_claim(store)
-        if claim is not None and claim.job == job:
-            with suppress(NotFoundError):
-                dispose_savepoint(store, owner=owner, clock=clock, by_job=job)
-
-    return dispose
+def half_written(store: Store, folder: str = "") -> dict[str, int]:
+    """Folders of a savepoint, each with its `/`, where killed processes have left half a file, which no listing shows, and
+    the bytes."""
+    if store.local_root is None:
+        return {}
+    found: dict[str, int] = {}
+    top = store.local_root / folder
+    for part in (SAVEPOINT_STATE, SAVEPOINT_TABLES, f"{SAVEPOINT_BUILT}*/"):
+        for start in top.glob(part):
+            for place, _, files in os.walk(start):
+                for name in files:
+                    if name.startswith(TEMP):
+                        with suppress(FileNotFoundError):
+                            inside = f"{Path(place).relative_to(top).as_posix()}/"
+                            size = (Path(place) / name).stat().st_size
+                            found[inside] = found.get(inside, 0) + size
+    return found

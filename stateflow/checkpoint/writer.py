@@ -12,6 +12,7 @@ import msgspec
 from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, collect
 from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout
 from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs
+from stateflow.checkpoint.places import as_stored
 from stateflow.checkpoint.records import Kind, Outcome, Owner, Record, decode, encode
 from stateflow.checkpoint.recovery import commits_after, continued, late_after, link_to
 from stateflow.checkpoint.retention import floor_after, retained_by_age
@@ -179,7 +180,7 @@ class Writer:
             },
         )
         path = self.layout.pending(record.slot)
-        body = encode(record)
+        body = encode(as_stored(record, self.store.url))
         # Until the answer is in, nobody knows whether the slot is ours: a second attempt with another body
         # could leave two runs of the batch in the world. So whatever goes wrong here ends this writer.
         self._stopped = f"whether record {record.slot} was decided is not known"
@@ -280,7 +281,9 @@ class Writer:
 
 def taken_over(layout: JobLayout, newest: int, epoch: int) -> FencedError:
     if newest == LAST_EPOCH:
-        return FencedError(f"job {layout.job!r} was deleted while this run (epoch {epoch}) had it: do not retry")
+        return FencedError(
+            f"job {layout.job!r} was deleted while this run (epoch {epoch}) had it: do not retry"
+        )
     return FencedError(
         f"job {layout.job!r} was taken over: epoch {newest} is newer than this run's {epoch}; "
         "do not retry, the newer run carries on"

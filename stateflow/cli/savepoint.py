@@ -187,11 +187,12 @@ def show(place: Place, root: Root = None, output: Output = "text", debug: Debug 
 def dispose(
     place: Place, yes: Yes = False, root: Root = None, output: Output = "text", debug: Debug = False
 ) -> None:
-    """Deletes a savepoint. One that a job has claimed is the job's own, and refused."""
+    """Deletes a savepoint. One that a job has claimed is refused, unless that job has been deleted."""
     import time
 
+    from stateflow.checkpoint.disposal import dispose_savepoint
     from stateflow.checkpoint.roots import open_store
-    from stateflow.checkpoint.savepoints import dispose_savepoint, read_savepoint
+    from stateflow.checkpoint.savepoints import read_savepoint
     from stateflow.identity import this_process
 
     options = configured(root, debug=debug)
@@ -204,7 +205,12 @@ def dispose(
         _show(store.url, savepoint)
         err().print("Nothing was done: --yes deletes it.", markup=False)
         return
-    freed = dispose_savepoint(store, owner=this_process(), clock=lambda: time.time_ns() // 1000)
+    freed = dispose_savepoint(
+        store,
+        owner=this_process(),
+        clock=lambda: time.time_ns() // 1000,
+        storage_options=options.storage_options,
+    )
     if output == "json":
         document({"place": store.url, "disposed": True, "bytes": freed})
         return

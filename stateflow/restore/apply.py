@@ -19,14 +19,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stateflow.checkpoint.deeds import release_others
+from stateflow.checkpoint.disposal import dispose_claimed
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
+from stateflow.checkpoint.places import probe_elsewhere
 from stateflow.checkpoint.records import FileRef, Pin, Prepared, Record
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import bases
 from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import claim_savepoint, dispose_claimed, read_savepoint, to_pin
+from stateflow.checkpoint.savepoints import claim_savepoint, read_savepoint, to_pin
 from stateflow.checkpoint.writer import Writer, draft
 from stateflow.config import cache_folder
 from stateflow.errors import CorruptError, NotFoundError
@@ -87,11 +89,12 @@ class RestoreRun:
         slots = read_log(self.job.store, self.job.layout).slots.values()
         if origin.url not in bases(slot.record for slot in slots if slot.record is not None):
             store = open_store(origin.url, self.job.storage_options)
+            uuid, root = edited.record.job, self.job.store.url
             claim_savepoint(
-                store, job=edited.record.job, name=self.job.name, owner=request.owner, clock=_micros
+                store, job=uuid, name=self.job.name, owner=request.owner, clock=_micros, root=root
             )
             dispose = dispose_claimed(
-                self.job.storage_options, job=edited.record.job, owner=request.owner, clock=_micros
+                self.job.storage_options, job=uuid, owner=request.owner, clock=_micros, root=root
             )
             dispose(origin.url)
 
@@ -192,8 +195,10 @@ class RestoreRun:
                 self._held.enter_context(self._pinned(self.job, naming.slot))
             # After the log was read: when no record named it there, a disposal that has ended is found by the claim.
             store = open_store(origin.url, self.job.storage_options)
+            root = writer.store.url
+            probe_elsewhere(store, root, _id)
             claim_savepoint(
-                store, job=writer.job, name=self.job.name, owner=self.request.owner, clock=_micros
+                store, job=writer.job, name=self.job.name, owner=self.request.owner, clock=_micros, root=root
             )
             return record
         if origin.owner is not None and self._pin is not None:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow.checkpoint.control import Progress, report_progress
 from stateflow.checkpoint.files import inline, upload_file
 from stateflow.checkpoint.records import END_OF_TIME, FileRef, Record, SourceState
-from stateflow.checkpoint.savepoints import dispose_claimed
+from stateflow.checkpoint.disposal import dispose_claimed
 from stateflow.checkpoint.writer import Writer, continued_draft, draft
 from stateflow.config import Options
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
@@ -309,7 +309,11 @@ class BatchLoop:
                     Progress(epoch=writer.epoch, slot=slot, statistics=statistics, at=at),
                 )
                 dispose = dispose_claimed(
-                    self.options.storage_options, job=writer.job, owner=writer.owner, clock=self.clock
+                    self.options.storage_options,
+                    job=writer.job,
+                    owner=writer.owner,
+                    clock=self.clock,
+                    root=writer.store.url,
                 )
                 age = self.options.retained_age // timedelta(microseconds=1)
                 retained = writer.retained(self.options.retained_checkpoints, age, self.clock())

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import xxhash
 
+from stateflow.checkpoint.disposal import dispose_savepoint
 from stateflow.checkpoint.files import inline
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.native import create_native
@@ -24,7 +25,7 @@ from stateflow.checkpoint.records import (
     SourceState,
 )
 from stateflow.checkpoint.retention import references
-from stateflow.checkpoint.savepoints import claim_savepoint, dispose_savepoint
+from stateflow.checkpoint.savepoints import claim_savepoint
 from stateflow.checkpoint.store import Store
 from stateflow.errors import StateflowError
 

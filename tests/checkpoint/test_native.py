@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from stateflow.checkpoint.cache import FileCache
+from stateflow.checkpoint.disposal import dispose_savepoint
 from stateflow.checkpoint.layout import is_savepoint_file
 from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.memory_store import Call, MemoryStore
@@ -19,7 +20,6 @@ from stateflow.checkpoint.records import FileRef, Record, SavepointClaim, encode
 from stateflow.checkpoint.retention import references
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import (
-    dispose_savepoint,
     read_savepoint,
     resolved,
     verify_savepoint,

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from stateflow.checkpoint.collection import DisposeSavepoint, collect
+from stateflow.checkpoint.disposal import dispose_claimed, dispose_savepoint
 from stateflow.checkpoint.memory_store import CrashError, MemoryStore, named_store
 from stateflow.checkpoint.native import create_native
 from stateflow.checkpoint.pins import list_pins, pinned, release
 from stateflow.checkpoint.savepoints import (
     claim_savepoint,
-    dispose_claimed,
-    dispose_savepoint,
     read_claim,
     resolved,
     to_pin,

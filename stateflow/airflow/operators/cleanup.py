@@ -142,7 +142,7 @@ class StateflowCleanupOperator(StateflowOperator):
 
 
 def _size(job: Any, url: str) -> int:
+    from stateflow.checkpoint.disposal import size_of
     from stateflow.checkpoint.roots import open_store
-    from stateflow.checkpoint.savepoints import size_of
 
     return size_of(open_store(url, job.storage_options))
