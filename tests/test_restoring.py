@@ -336,3 +336,26 @@ class TestCopying:
         assert {(tmp_path / "root" / entry.path).stat().st_nlink for entry in store.list("copy/shared/")} == {
             2
         }
+
+
+def outputs(scene: Scene, origin: str) -> list[str]:
+    pipeline = load_pipeline(str(ORDERS), scene.folder).pipeline
+    return [
+        sink.note for sink in scene.job().restore(origin, pipeline, PARAMETERS, options=scene.options).sinks
+    ]
+
+
+def test_a_plan_says_that_output_comes_again_only_when_it_does(scene: Scene) -> None:
+    url, _ = scene.savepoint()
+    assert outputs(scene, url) == ["has nothing newer than the snapshot"]
+    assert outputs(scene, "latest") == ["has nothing newer than the snapshot"]
+    assert "will be delivered again" in outputs(scene, "checkpoint:2")[0]
+    scene.made.batch()
+    assert "will be delivered again" in outputs(scene, url)[0]
+
+
+def test_a_plan_for_a_name_that_was_deleted_is_refused(scene: Scene) -> None:
+    url, _ = scene.savepoint()
+    scene.job().delete()
+    with pytest.raises(UsageError, match="was deleted and leaves a tombstone"):
+        outputs(scene, url)

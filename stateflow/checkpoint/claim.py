@@ -126,13 +126,13 @@ def claim_epoch(
     probe: ProbeStore = probe,
 ) -> Claimed:
     """Claims the next epoch, creating the job if there is none yet."""
-    if not _living(store, layout):
+    if not living_epochs(store, layout):
         # Everything rests on create-only writes, and some stores and emulators ignore the condition.
         probe(store, ids)
         identity = JobIdentity(uuid=ids(), name=layout.job, at=clock())
         create_once(store, layout.identity, encode(identity))
     while True:
-        epoch = max(_living(store, layout), default=0) + 1
+        epoch = max(living_epochs(store, layout), default=0) + 1
         body = encode(Claim(epoch=epoch, writer=ids(), owner=owner, at=clock()))
         if create_once(store, layout.epoch(epoch), body) == body:
             # No guarantee yet: the name may have been another's before collection deleted it. `observe` looks
@@ -140,7 +140,7 @@ def claim_epoch(
             return Claimed(epoch, ids(), {})
 
 
-def _living(store: Store, layout: JobLayout) -> tuple[int, ...]:
+def living_epochs(store: Store, layout: JobLayout) -> tuple[int, ...]:
     """The epochs of a job that was not deleted. Asked each time: it may be deleted while others claim it."""
     known = read_epochs(store, layout)
     if LAST_EPOCH in known:

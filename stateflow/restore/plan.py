@@ -268,7 +268,8 @@ def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRest
 
 def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterator[SinkRestore]:
     newest = newest_sinks(log) if log else {}
-    moves = _moves(flow, origin.record, log)
+    # Of a savepoint it is not known what its job had delivered; of one that was edited, the slot is that of its model.
+    still = log is not None and origin.job == log.job and not _moves(flow, origin.record, log)
     commits = log.last_commits if log else {}
     for node in flow.sinks:
         target = _place(node.target) if node.mode in ("append", "upsert") else node.mode
@@ -278,9 +279,7 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
         elif rewind and node.uid in newest and _can_go_back(newest[node.uid]):
             to = f"slot {had}" if had is not None else "before this job's first output"
             yield SinkRestore(node.uid, target, "rewinds", f"back to {to}")
-        elif not moves:
-            yield SinkRestore(node.uid, target, "keeps", "all sources go on from where they are")
-        elif has == had:
+        elif has == had or (still and has <= origin.record.slot):
             yield SinkRestore(node.uid, target, "keeps", "has nothing newer than the snapshot")
         else:
             yield SinkRestore(
@@ -289,19 +288,13 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
             )  # fmt: skip
 
 
-def _moves(flow: Flow, record: Record, log: Log | None) -> bool:
+def _moves(flow: Flow, record: Record, log: Log) -> bool:
     """Whether any source reads something again, or leaves something out."""
-    head = log.head if log else None
-    if head is None:
-        return True
-    lines = {
-        node.uid: [
-            state.lines if state else ()
-            for state in (record.sources.get(node.uid), head.sources.get(node.uid))
-        ]
-        for node in flow.sources
-    }
-    return any(then != now for then, now in lines.values())
+    now = log.head.sources if log.head is not None else {}
+    return any(
+        (record.sources[uid].lines if uid in record.sources else ()) != (now[uid].lines if uid in now else ())
+        for uid in (node.uid for node in flow.sources)
+    )
 
 
 def _can_go_back(prepared: Prepared) -> bool:
