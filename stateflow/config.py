@@ -287,12 +287,14 @@ def checkpoint_root(options: Options) -> str:
 def load(
     *,
     cli: Mapping[str, str | None] = {},
+    typed: Mapping[str, str] = {},
     code: Mapping[str, Any] = {},
     env: Mapping[str, str] = os.environ,
     folder: Path,
     origin_of_code: str = "the pipeline's code",
 ) -> Options:
-    """`folder` is where `stateflow.toml` is looked for. None in `cli`: the argument was not given."""
+    """`folder` is where `stateflow.toml` is looked for. None in `cli`: the argument was not given. `typed` says how one was that
+    has not the option's own name, such as `--option backend`."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     layers = (
@@ -300,7 +302,7 @@ def load(
         ((name, value, origin_of_code) for name, value in code.items()),
         _from_environment(env),
         (
-            (name, value, f"the command line (--{_dashed(name)})")
+            (name, value, f"the command line ({typed.get(name) or f'--{_dashed(name)}'})")
             for name, value in cli.items()
             if value is not None
         ),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stateflow.cli.options import Debug, JobName, Note, Output, Root, Takeover, Yes, configured, job_of
 from stateflow.cli.output import document, err, facts, number, out, size, table
 from stateflow.cli.savepoint import named
+
+if TYPE_CHECKING:
+    from stateflow.job import Job
 
 
 def tag(
@@ -74,12 +78,19 @@ def delete(
 ) -> None:
     """Deletes a job with all its checkpoints and tags, and the savepoints it has claimed; others stay."""
     found = job_of(configured(root, debug=debug), job)
+    claimed = _claimed(found)
     if not yes:
         entries = found.store.list(found.layout.folder)
         status = found.status() if found.exists or not entries else None
         if output == "json":
             document(
-                {"job": job, "deleted": False, "files": len(entries), "bytes": sum(e.size for e in entries)}
+                {
+                    "job": job,
+                    "deleted": False,
+                    "files": len(entries),
+                    "bytes": sum(e.size for e in entries),
+                    "savepoints": _listed(claimed.items()),
+                }
             )
             return
         if status is None:
@@ -96,12 +107,14 @@ def delete(
                 ("pending", ", ".join(map(str, status.pending)) or "none"),
                 ("tags", ", ".join(status.tags) or "none"),
                 ("files", f"{number(len(entries))}, {size(sum(e.size for e in entries))}"),
+                ("claimed savepoints", _told(claimed) or "none"),
             ]
         )
         lost = " Output that is pending is given up." if status.pending else ""
         err().print(f"Nothing was done: --yes deletes all of it.{lost}", markup=False)
         return
     done = found.delete(note=note, takeover=takeover)
+    gone = {url: claimed[url] for url in done.savepoints if url in claimed}
     if output == "json":
         document(
             {
@@ -109,11 +122,39 @@ def delete(
                 "deleted": True,
                 "files": done.files,
                 "bytes": done.bytes,
-                "savepoints": list(done.savepoints),
+                "savepoints": _listed(gone.items()),
             }
         )
         return
     out().print(
-        f"job {job} is deleted: {number(done.files)} files, {size(done.bytes)}; a tombstone stays",
+        f"job {job} is deleted: {number(done.files)} files, {size(done.bytes)}"
+        f"{f', and the savepoints that it had claimed: {_told(gone)}' if gone else ''}; a tombstone stays",
         markup=False,
+        soft_wrap=True,
     )
+
+
+def _claimed(job: Job) -> dict[str, int]:
+    """URLs of the savepoints that are the job's own, with their bytes."""
+    from stateflow.checkpoint.log import read_identity
+    from stateflow.checkpoint.retention import bases
+    from stateflow.checkpoint.roots import open_store
+    from stateflow.checkpoint.savepoints import read_claim
+
+    if (identity := read_identity(job.store, job.layout)) is None:
+        return {}
+    records = (slot.record for slot in job.log().slots.values() if slot.record is not None)
+    stores = {url: open_store(url, job.storage_options) for url in sorted(bases(records))}
+    return {
+        url: sum(entry.size for entry in store.list(""))
+        for url, store in stores.items()
+        if (claim := read_claim(store)) is not None and claim.job == identity.uuid
+    }
+
+
+def _told(savepoints: dict[str, int]) -> str:
+    return ", ".join(f"{url} ({size(count)})" for url, count in savepoints.items())
+
+
+def _listed(savepoints: Iterable[tuple[str, int]]) -> list[dict[str, Any]]:
+    return [{"place": url, "bytes": count} for url, count in savepoints]

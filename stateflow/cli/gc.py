@@ -13,6 +13,12 @@ from stateflow.errors import NotFoundError
 if TYPE_CHECKING:
     from stateflow.checkpoint.collection import Plan
 
+_CLAIMED, _OVER, _HALF = (
+    "claimed savepoint that nothing names",
+    "savepoint whose time is over",
+    "savepoint that was never finished",
+)
+
 
 def gc(
     job: JobName,
@@ -66,8 +72,9 @@ def gc(
             release(found.store, found.layout, pin_id)
     plan = found.garbage(options.retained_checkpoints, options.retained_age)
     done = found.collect(options.retained_checkpoints, options.retained_age) if yes else None
-    over = list(dispose_expired(found)) if yes else expired_savepoints(found)
-    halves = list(dispose_unfinished(found)) if yes else unfinished_savepoints(found)
+    freed = {"over": dispose_expired(found), "half": dispose_unfinished(found)} if yes else {}
+    over = list(freed["over"]) if yes else expired_savepoints(found)
+    halves = list(freed["half"]) if yes else unfinished_savepoints(found)
     if output == "json":
         document(
             {
@@ -95,6 +102,11 @@ def gc(
             f"deleted {len(done.removed)} records and {done.files} files ({sizes or 'no bytes'})",
             markup=False,
         )
+        gone: list[tuple[str, str]] = [(url, _CLAIMED) for url in done.savepoints]
+        for reason, urls in ((_OVER, freed["over"]), (_HALF, freed["half"])):
+            gone += [(url, f"{reason}, {size(count)}") for url, count in urls.items()]
+        for url, why in gone:
+            out().print(f"deleted {url}: {why}", markup=False, soft_wrap=True)
         return
     _show(plan, over, halves)
     if not plan.empty or over or halves:
@@ -109,9 +121,9 @@ def _show(plan: Plan, expired: list[str], unfinished: list[str]) -> None:
     for reason, count in sorted(plan.bytes_by_reason.items()):
         files = sum(file.reason == reason for file in plan.files)
         rows.append((f"{number(files)} files, {size(count)}", "delete", reason))
-    rows += [(url, "delete", "claimed savepoint that nothing names") for url in plan.savepoints]
-    rows += [(url, "delete", "savepoint whose time is over") for url in expired]
-    rows += [(url, "delete", "savepoint that was never finished") for url in unfinished]
+    rows += [(url, "delete", _CLAIMED) for url in plan.savepoints]
+    rows += [(url, "delete", _OVER) for url in expired]
+    rows += [(url, "delete", _HALF) for url in unfinished]
     if plan.leftovers:
         rows.append(
             (f"{len(plan.leftovers)} claims, control files and pins", "delete", "of epochs that are over")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from stateflow.config import Options
     from stateflow.job import Job
 
+_ARGUMENTS = {"retained_checkpoints": "--retained", "retained_age": "--age"}
+"""Those of `gc`, which have not the names of their options."""
 OUTPUT, DEBUG = "stateflow.output", "stateflow.debug"
 """Where a context keeps them, for whoever reports an error."""
 
@@ -102,14 +104,15 @@ def configured(
     from stateflow import logs
     from stateflow.config import load
 
-    cli: dict[str, str | None] = {**pairs(settings, "--option"), "checkpoint_dir": root}
-    cli.update({name: None if value is None else str(value) for name, value in named.items()})
-    if root is None:
-        del cli["checkpoint_dir"]
-        cli.update(
-            {n: v for n, v in pairs(settings, "--option").items() if n.replace("-", "_") == "checkpoint_dir"}
-        )
-    options = load(cli=cli, folder=Path.cwd())
+    cli: dict[str, str | None] = dict(pairs(settings, "--option"))
+    typed = {name: f"--option {name}" for name in cli}
+    for name, value in {"checkpoint_dir": root, **named}.items():
+        if value is not None:
+            # What has an argument of its own wins over --option, however that is spelt.
+            for other in [other for other in cli if other.replace("-", "_") == name]:
+                del cli[other], typed[other]
+            cli[name], typed[name] = str(value), _ARGUMENTS.get(name, "")
+    options = load(cli=cli, typed=typed, folder=Path.cwd())
     logs.set_up(options.log_format, level=logging.DEBUG if debug else logging.WARNING)
     logs.on_wait((lambda what: err().print(what, markup=False)) if options.progress else None)
     return options

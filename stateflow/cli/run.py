@@ -37,7 +37,10 @@ class AnnouncedStop(threading.Event):
         if not said:
             # Rich ends the program when nobody reads what it prints; the batch goes on.
             with suppress(OSError, SystemExit):
-                err().print("stopping after this batch; Ctrl-C again ends at once")
+                show = err()
+                show.print(
+                    f"stopping after this batch{'; Ctrl-C ends it at once' if show.is_terminal else ''}"
+                )
 
 
 def run(

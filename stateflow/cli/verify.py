@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stateflow.cli.options import Debug, Output, Root, configured, job_of
 from stateflow.cli.output import document, out, table
 from stateflow.errors import CorruptError
+
+if TYPE_CHECKING:
+    from stateflow.checkpoint.verification import Finding
+
+_VERIFY = "; run `stateflow verify`"
 
 
 def verify(
@@ -35,11 +40,12 @@ def verify(
     errors = [finding for finding in findings if finding.severity == "error"]
     if output == "json":
         body = [
-            {"severity": f.severity, "text": f.text, "path": f.path, "checkpoint": f.slot} for f in findings
+            {"severity": f.severity, "text": _told(f, job), "path": f.path, "checkpoint": f.slot}
+            for f in findings
         ]
         document({"job": job, "deep": deep, "sound": not errors, "findings": body})
     elif findings:
-        table("", ("", "finding"), [(f.severity, f.text) for f in findings])
+        table("", ("", "finding"), [(f.severity, _told(f, job)) for f in findings])
     else:
         out().print(
             f"{'savepoint' if '/' in job else 'job'} {job} is sound{'' if deep else '; --deep reads every file, too'}",
@@ -47,4 +53,13 @@ def verify(
         )
     if errors:
         rest = f", and {len(errors) - 1} more" if len(errors) > 1 else ""
-        raise CorruptError(f"{errors[0].text}{rest}")
+        raise CorruptError(f"{_told(errors[0], job)}{rest}")
+
+
+def _told(finding: Finding, job: str) -> str:
+    """What a record that cannot be read advises elsewhere has just been done."""
+    advice = "restore it from a copy, or use another savepoint"
+    if "/" not in job:
+        advice = "restore an earlier checkpoint, or a savepoint"
+    text = finding.text.removesuffix(_VERIFY)
+    return text if text == finding.text else f"{text}: {advice}"

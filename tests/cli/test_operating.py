@@ -167,6 +167,29 @@ def test_gc_with_yes_deletes_exactly_that(command: Command, root: Path) -> None:
     assert not list((root / "orders" / "shared").glob("*left*"))
 
 
+def test_what_is_wrong_with_an_option_is_said_of_what_was_typed(command: Command, root: Path) -> None:
+    crowded(root)
+    age = command("gc", "orders", "--age", "7", "--checkpoint-dir", root)
+    assert (age.code, "the command line (--age)" in age.err) == (2, True)
+    slip = ("savepoint", "create", "orders", "--option", "max_paralelism=3", "--checkpoint-dir", root)
+    said = command(*slip)
+    assert (said.code, "the command line (--option max_paralelism)" in said.err) == (2, True)
+
+
+def test_an_option_counts_that_has_an_argument_of_its_own_which_was_not_given(tmp_path: Path) -> None:
+    from stateflow.cli.options import configured
+
+    def parallelism(*settings: str, **named: int | None) -> tuple[int, str]:
+        options = configured(str(tmp_path), settings, **named)
+        return options.parallelism, options.origin("parallelism")
+
+    given = "parallelism=3"
+    assert parallelism(given, parallelism=None) == (3, "the command line (--option parallelism)")
+    assert parallelism(given, parallelism=4) == (4, "the command line (--parallelism)")
+    assert configured(None, ["checkpoint-dir=/a"]).checkpoint_dir == "/a"
+    assert configured("/b", ["checkpoint-dir=/a"]).checkpoint_dir == "/b"
+
+
 def test_gc_keeps_what_a_tag_pins(command: Command, root: Path) -> None:
     crowded(root).tag(3, "before")
     told = command("gc", "orders", "--retained", "2", "--checkpoint-dir", root, "-o", "json").json

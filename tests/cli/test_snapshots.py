@@ -99,7 +99,10 @@ def test_expired_savepoints_go_with_gc_and_others_stay(command: Command, root: P
     over = created(command, root, "--expires", "1 ms")["place"]
     plan = command("gc", "orders", "--checkpoint-dir", root, "-o", "json").json
     assert plan["expired_savepoints"] == [over]
-    assert command("gc", "orders", "--checkpoint-dir", root, "--yes").code == 0
+    said = command("gc", "orders", "--checkpoint-dir", root, "--yes")
+    assert said.code == 0
+    assert f"deleted {over}: savepoint whose time is over, " in said.out
+    assert kept not in said.out
     listed = command("savepoint", "list", "--checkpoint-dir", root, "-o", "json").json["savepoints"]
     assert [each["place"] for each in listed] == [kept]
 
@@ -226,6 +229,37 @@ def test_a_deleted_job_leaves_only_its_tombstone_and_savepoints_of_others(
     assert [each["place"] for each in listed.json["savepoints"]] == [place]
     assert command("savepoint", "dispose", place, "--yes").code == 0
     assert command("savepoint", "list", "orders", "--checkpoint-dir", root).code == 3
+
+
+def test_a_claimed_savepoint_that_goes_with_its_job_is_named_and_counted(
+    command: Command, root: Path, job: MadeJob, tmp_path: Path
+) -> None:
+    place = created(command, root, "--to", str(tmp_path / "elsewhere"))["place"]
+    fork = ("restore", "copy", PIPELINE, "--from", place, "--claim-mode", "claim", "-p", "output=x", "--yes")
+    assert command(*fork, "--checkpoint-dir", root).code == 0
+    planned = command("delete", "copy", "--checkpoint-dir", root, "-o", "json").json
+    (savepoint,) = planned["savepoints"]
+    assert savepoint["place"] == place
+    assert savepoint["bytes"] > 0
+    assert place in command("delete", "copy", "--checkpoint-dir", root).out
+    said = command("delete", "copy", "--checkpoint-dir", root, "--yes")
+    assert said.code == 0
+    assert f"and the savepoints that it had claimed: {place} (" in said.out
+    assert command("delete", "orders", "--checkpoint-dir", root, "-o", "json").json["savepoints"] == []
+    assert "claimed savepoints  none" in command("delete", "orders", "--checkpoint-dir", root).out
+
+
+def test_a_damaged_savepoint_is_told_with_what_is_left_to_do(
+    command: Command, root: Path, job: MadeJob, tmp_path: Path
+) -> None:
+    place = tmp_path / "elsewhere"
+    created(command, root, "--to", str(place))
+    body = (place / "_metadata").read_bytes()
+    (place / "_metadata").write_bytes(body[:-9])
+    said = command("verify", place)
+    assert said.code == 6
+    assert "use another savepoint" in said.err
+    assert "stateflow verify" not in said.out + said.err
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,9 @@ def export_state(
             writer.format(format).options(**({"header": "true"} if format == "csv" else {})).save(path)
         except Exception as error:
             if isinstance(error, AnalysisException) and "PATH_ALREADY_EXISTS" in str(error):
-                raise UsageError(f"{path} exists already: choose another folder, or overwrite it") from None
+                raise UsageError(
+                    f"{path} exists already: choose another folder, or give --overwrite (overwrite=True)"
+                ) from None
             left = folder.files()
             if before is not None and left is not None and not before & left:
                 folder.delete()  # half of an export: nothing else was there, or is there any more
