@@ -402,7 +402,7 @@ class Job:
 
     def verify(self, *, deep: bool = False) -> list[Finding]:
         """Everything that is wrong with the job; with `deep` every file is read and compared."""
-        if not self.exists:
+        if not self.exists and not read_epochs(self.store, self.layout):
             raise self._unknown()
         return verify_job(
             self.store, self.layout, deep=deep, open_base=lambda url: open_store(url, self.storage_options)

@@ -7,13 +7,14 @@ looks at a clock or at the order in which listings returned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, TypeVar
 
 import msgspec
 
-from stateflow.checkpoint.layout import JobLayout, epoch_of, slot_of
+from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout, epoch_of, slot_of
 from stateflow.checkpoint.places import as_read
 from stateflow.checkpoint.records import Claim, JobIdentity, Outcome, Record, decode
 from stateflow.checkpoint.store import Store
@@ -68,6 +69,16 @@ class Log:
     @property
     def newest_epoch(self) -> int:
         return self.epochs[-1] if self.epochs else 0
+
+    @property
+    def sound(self) -> bool:
+        """Whether every record that must be there was read. If not, where the log begins is not known either."""
+        return not (self.unreadable or self.gaps)
+
+    @property
+    def identity_is_lost(self) -> bool:
+        """It is the first thing that is created and the last one that is deleted, after the tombstone was made."""
+        return self.identity is None and bool(self.epochs or self.slots) and LAST_EPOCH not in self.epochs
 
     @property
     def decided(self) -> Record | None:
@@ -162,6 +173,11 @@ class Log:
     def require_sound(self) -> None:
         """Raises unless every record that must be there was read: nothing may be decided or deleted on
         less."""
+        if self.identity_is_lost:
+            raise CorruptError(
+                f"{self.job}/job, which says who job {self.job!r} is, is missing, so nothing of it may be decided or deleted: "
+                "put it back from a copy of the store"
+            )
         if self.unreadable:
             raise CorruptError(
                 f"{self.unreadable[0]} cannot be read, so nothing of job {self.job!r} may be decided or "
@@ -212,6 +228,10 @@ def assemble(
                 if number >= newest.floor:
                     gaps.append(number)  # carried out in order, so its outcome was overlooked or is lost
                 del chain[number]
+    # What was carried out was decided: to decide the slot again would do its output twice. And what is missing below may
+    # be what it had announced as its floor.
+    if lost := list(_lost_above(max(own, default=0), slots)):
+        gaps = lost
     return Log(
         job=job,
         identity=identity,
@@ -221,6 +241,16 @@ def assemble(
         chain=tuple(chain[n] for n in sorted(chain)),
         gaps=tuple(sorted(gaps)),
     )
+
+
+def _lost_above(newest: int, slots: Mapping[int, Slot]) -> Iterator[int]:
+    """Slots with an outcome and no record, right above the newest record and what another job has left there."""
+    for number in count(newest + 1):
+        slot = slots.get(number)
+        if slot is None or (slot.record is None and slot.outcome is None):
+            return
+        if slot.record is None:
+            yield number
 
 
 def read_log(store: Store, layout: JobLayout, *, cache: BodyCache | None = None) -> Log:

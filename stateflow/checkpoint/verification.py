@@ -13,7 +13,7 @@ import xxhash
 
 from stateflow.checkpoint.collection import unreached
 from stateflow.checkpoint.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
-from stateflow.checkpoint.log import Log, read_log
+from stateflow.checkpoint.log import Log, read_claim, read_epochs, read_log
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.records import FileRef, Pin, Record, SavepointClaim, decode
 from stateflow.checkpoint.retention import references
@@ -52,6 +52,11 @@ def verify(
     `open_base` opens a savepoint that the job has claimed, by URL.
     """
     log = read_log(store, layout)
+    if log.identity_is_lost:
+        text = (
+            f"{layout.identity}, which says who the job is, is missing: put it back from a copy of the store"
+        )
+        return [Finding("error", text, path=layout.identity)]
     if log.identity is None:
         raise NotFoundError(
             f"job {layout.job!r} does not exist in {store.url}: `stateflow jobs` lists those that do"
@@ -65,7 +70,12 @@ def verify(
     # missing.
     listed = [*store.list(layout.shared), *store.list(layout.staged)]
     sizes = {entry.path: entry.size for entry in listed}
-    findings = [*unreadable_pin, *_log_findings(log, layout), *_pin_findings(log, pins, layout)]
+    findings = [
+        *unreadable_pin,
+        *_log_findings(log, layout),
+        *_claim_findings(store, layout, log),
+        *_pin_findings(log, pins, layout),
+    ]
     bases = _Bases(log.identity.uuid, open_base)
     seen: set[tuple[str, Wanted]] = set()
     for record in log.chain:
@@ -115,7 +125,7 @@ def _log_findings(log: Log, layout: JobLayout) -> Iterator[Finding]:
             "restore the files of its folder from a copy of the store",
             slot=slot,
         )
-    for record in log.void:
+    for record in log.void if log.sound else ():
         yield Finding(
             "warning",
             f"record {record.slot} of epoch {record.epoch} is void, created by a run that had been fenced: "
@@ -130,6 +140,43 @@ def _log_findings(log: Log, layout: JobLayout) -> Iterator[Finding]:
                 f"`stateflow show {layout.job}` tells which run wrote it",
                 path=layout.metadata(number),
                 slot=number,
+            )
+        if (
+            facts.record is None
+            and facts.outcome is not None
+            and number >= log.floor
+            and number not in log.gaps
+        ):
+            yield Finding(
+                "error",
+                f"{layout.pending(number)} is missing, although what it decided was carried out: put it back from a copy of "
+                "the store",
+                path=layout.pending(number),
+                slot=number,
+            )
+
+
+def _claim_findings(store: Store, layout: JobLayout, log: Log) -> Iterator[Finding]:
+    known, top = read_epochs(store, layout), log.decided
+    if top is not None and top.epoch not in known:
+        # A collector keeps it, so that nobody can claim the epoch again.
+        yield Finding(
+            "error",
+            f"{layout.epoch(top.epoch)}, the claim of the run that decided record {top.slot}, is missing: put it back from a "
+            "copy of the store, or start runs until one is no longer told that it was taken over",
+            path=layout.epoch(top.epoch),
+        )
+    for epoch in known:
+        try:
+            read_claim(store, layout, epoch)
+        except NotFoundError:
+            continue  # collected since
+        except (CorruptError, IncompatibleError):
+            yield Finding(
+                "warning",
+                f"{layout.epoch(epoch)} cannot be read, so who claimed the epoch is not known: put it back from a copy of the "
+                "store, if that matters",
+                path=layout.epoch(epoch),
             )
 
 

@@ -15,6 +15,7 @@ from stateflow.checkpoint.records import Owner, Record
 from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.writer import CommitPermit, draft
 from stateflow.errors import (
+    CorruptError,
     DisagreementError,
     FencedError,
     StateflowError,
@@ -256,6 +257,25 @@ def test_an_outcome_whose_answer_was_lost_is_completed_by_trying_again() -> None
     writer.complete(permit, outcomes)
     world.batch(writer)
     assert world.sinks["left"].rows == [0, 1]
+
+
+def test_what_was_carried_out_is_not_decided_again_when_its_record_is_lost(world: World) -> None:
+    writer = world.claim()
+    for _ in range(2):
+        world.batch(writer)
+    lost = world.log().chain[-1].slot
+    world.store.delete([world.layout.pending(lost)])
+    for _ in range(2):
+        with pytest.raises(CorruptError, match=f"slot {lost} of job 'orders' has no record"):
+            world.claim()
+    assert world.sinks["left"].rows == [0, 1]
+
+
+def test_a_job_whose_identity_is_lost_is_not_run(world: World) -> None:
+    world.batch(world.claim())
+    world.store.delete([world.layout.identity])
+    with pytest.raises(CorruptError, match="orders/job, which says who job 'orders' is, is missing"):
+        world.claim()
 
 
 def test_slots_never_restart_after_a_rewind(world: World) -> None:

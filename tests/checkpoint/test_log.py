@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout
 from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.log import BodyCache, Log, Slot, list_jobs, read_claim, read_log
 from stateflow.checkpoint.memory_store import Call, MemoryStore
@@ -21,6 +22,11 @@ LAYOUT = JobLayout("orders")
 
 def slots(records: object) -> list[int]:
     return [r.slot for r in records]  # type: ignore[attr-defined]
+
+
+def carried_out(slot: int) -> Slot:
+    """Whose record is not there."""
+    return Slot(slot, outcome=outcome(record(slot)))
 
 
 @pytest.mark.parametrize(
@@ -120,6 +126,25 @@ def test_the_chain_is_what_the_newest_record_links_to(
         ),
         ("a missing outcome", log(pending(record(1)), complete(record(2))), (1,)),
         ("a missing slot below the floor", log(complete(record(1)), complete(record(3, floor=3))), ()),
+        ("the newest body", log(complete(record(1)), carried_out(2)), (2,)),
+        ("the newest bodies", log(complete(record(1)), carried_out(2), carried_out(3)), (2, 3)),
+        (
+            "the newest body, which had announced a floor",
+            log(complete(record(1)), complete(record(3)), carried_out(4)),
+            (4,),
+        ),
+        ("the only body", log(carried_out(1)), (1,)),
+        (
+            "a body above what another job has left",
+            log(complete(record(1)), pending(record(2, job="another")), carried_out(3)),
+            (3,),
+        ),
+        (
+            "an outcome that a fenced run left below the floor",
+            log(carried_out(1), complete(record(3, floor=3))),
+            (),
+        ),
+        ("an outcome that a run of a deleted job left", log(complete(record(1)), carried_out(7)), ()),
     ],
 )
 def test_what_is_missing_at_or_above_the_floor_is_a_gap(what: str, found: Log, gaps: tuple[int, ...]) -> None:
@@ -132,6 +157,16 @@ def test_what_is_missing_at_or_above_the_floor_is_a_gap(what: str, found: Log, g
 def test_a_checkpoint_that_a_collector_has_marked_is_no_choice_any_more() -> None:
     found = log(complete(record(1), "gc"), complete(record(2)))
     assert slots(found.checkpoints) == [2]
+
+
+def test_without_the_jobs_identity_nothing_is_decided_unless_the_job_was_deleted() -> None:
+    found = replace(log(complete(record(1))), identity=None)
+    with pytest.raises(CorruptError, match="orders/job, which says who job 'orders' is, is missing"):
+        found.require_sound()
+    with pytest.raises(CorruptError, match="orders/job"):
+        replace(log(), identity=None).require_sound()
+    replace(log(complete(record(1)), epochs=(1, LAST_EPOCH)), identity=None).require_sound()
+    replace(log(epochs=()), identity=None).require_sound()
 
 
 def test_the_next_slot_passes_over_what_another_job_has_left_there() -> None:

@@ -89,6 +89,50 @@ def test_a_missing_record_is_named(world: World, store: MemoryStore) -> None:
     assert f"slot {slot} is missing from the chain" in errors[0].text
 
 
+def test_a_lost_record_is_named_by_what_was_carried_out_from_it(store: MemoryStore) -> None:
+    """Also the newest ones: the next run would decide their slots again, and do their output twice."""
+    world = World(store)
+    writer = world.claim()
+    for _ in range(4):
+        world.batch(writer)
+    below, top = (record.slot for record in world.log().chain[-2:])
+    store.delete([world.layout.pending(top)])
+    assert [(f.severity, f.slot) for f in verify(store, world.layout) if f.severity == "error"] == [
+        ("error", top)
+    ]
+    store.delete([world.layout.pending(below)])
+    assert {f.slot for f in verify(store, world.layout) if f.severity == "error"} == {top, below}
+    store.delete([entry.path for entry in store.list(world.layout.slot(below))])
+    assert top in {f.slot for f in verify(store, world.layout) if f.severity == "error"}
+
+
+def test_a_lost_identity_is_named(world: World, store: MemoryStore) -> None:
+    store.delete([world.layout.identity])
+    (finding,) = verify(store, world.layout)
+    assert (finding.severity, finding.path) == ("error", world.layout.identity)
+
+
+def test_a_lost_claim_is_an_error_and_a_damaged_one_a_warning(world: World, store: MemoryStore) -> None:
+    (path,) = (entry.path for entry in store.list(world.layout.epochs))
+    whole = store.read(path)
+    store.put(path, b"rubbish")
+    assert findings(world) == [("warning", path)]
+    store.delete([path])
+    assert findings(world) == [("error", path)]
+    store.put(path, whole)
+    assert findings(world) == []
+
+
+def test_a_run_that_begins_during_the_verification_is_no_finding(world: World, store: MemoryStore) -> None:
+    def claims(call: Call) -> None:
+        if call.verb == "list" and call.path == world.layout.log:
+            store.before = None
+            world.batch(world.claim("beside"))
+
+    store.before = claims
+    assert [f for f in findings(world) if f[0] == "error"] == []
+
+
 def test_a_record_from_the_grave_is_a_warning(world: World, store: MemoryStore) -> None:
     drain(9)(world)
     zombie = Record(kind="checkpoint", job=uuid(world), slot=3, epoch=1, writer="zombie", owner=world.owner())
