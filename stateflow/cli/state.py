@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -27,7 +27,10 @@ from stateflow.cli.options import (
 )
 from stateflow.cli.output import document, err, facts, number, out, size
 from stateflow.cli.savepoint import Kind, described, named
-from stateflow.errors import UsageError
+from stateflow.errors import NotFoundError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 app = typer.Typer(no_args_is_help=True, help="State as tables, and keys that are to be forgotten.")
 
@@ -51,7 +54,9 @@ def export(
     checkpoint: Annotated[
         str, typer.Option("--checkpoint", metavar="N|tag:NAME|latest", help="Of which checkpoint.")
     ] = "latest",
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="The folder may exist.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="The folder may exist; it is replaced.")
+    ] = False,
     conf: Conf = None,
     option: Settings = None,
     root: Root = None,
@@ -61,7 +66,7 @@ def export(
     """Writes one state of a checkpoint or a savepoint as a table."""
     from stateflow.identity import this_process
     from stateflow.spark.session import build_session
-    from stateflow.spark.state_tables.export import export_state
+    from stateflow.spark.state_tables.export import checked_format, export_state
     from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
 
     options = configured(root, option, debug=debug)
@@ -69,6 +74,8 @@ def export(
         snapshot = savepoint_at(job, options)
     else:
         snapshot = checkpoint_of(job, named(checkpoint), options)
+    checked_format(form)
+    snapshot.table(operator, state)  # what it has not is said before Spark takes its seconds to start
     rows = export_state(
         build_session(f"stateflow export {operator}.{state}", conf=pairs(conf, "--conf")),
         snapshot,
@@ -116,7 +123,7 @@ def import_(
         typer.Option(
             "--offset",
             metavar="SOURCE=JSON",
-            help="Where a source begins, as Spark writes it.",
+            help="Where a source begins, as `show -o json` has it under `lines`.",
             show_default=False,
         ),
     ] = None,
@@ -153,13 +160,16 @@ def import_(
         **known_parameters(loaded.pipeline, snapshot.record if snapshot else None),
         **pairs(parameter, "-p"),
     }
-    spark = build_session(f"stateflow import {to}", conf=pairs(conf, "--conf"))
-    frames: dict[str, dict[str, Any]] = {}
-    for what, path in pairs(tables, "--table").items():
-        uid, dot, state = what.partition(".")
-        if not dot:
+    paths = pairs(tables, "--table")
+    for what, path in paths.items():
+        if "." not in what:
             raise UsageError(f"--table {what}={path} is not usable: write OPERATOR.STATE=PATH")
-        frames.setdefault(uid, {})[state] = spark.read.parquet(path)
+    offsets = pairs(offset, "--offset")
+    spark = build_session(f"stateflow import {to}", conf=pairs(conf, "--conf"))
+    frames: dict[str, dict[str, DataFrame]] = {}
+    for what, path in paths.items():
+        uid, _, state = what.partition(".")
+        frames.setdefault(uid, {})[state] = _table(spark, what, path)
     made = build_savepoint(
         spark,
         BuildRequest(
@@ -170,7 +180,7 @@ def import_(
             owner=this_process(note=note),
             parameters=given,
             like=snapshot,
-            offsets=pairs(offset, "--offset"),
+            offsets=offsets,
             kind=cast(Any, kind),
             note=note,
         ),
@@ -183,6 +193,21 @@ def import_(
         markup=False,
         soft_wrap=True,
     )
+
+
+def _table(spark: SparkSession, what: str, path: str) -> DataFrame:
+    from pyspark.errors import PySparkException
+
+    from stateflow.spark.state_tables.failures import failed
+
+    try:
+        return spark.read.parquet(path)
+    except PySparkException as error:
+        if error.getCondition() == "PATH_NOT_FOUND":
+            raise NotFoundError(
+                f"--table {what}={path}: there is nothing at {path}; check where it points to"
+            ) from error
+        raise failed(f"--table {what}={path} cannot be read as Parquet", error) from error
 
 
 @app.command("erase")

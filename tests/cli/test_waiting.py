@@ -88,6 +88,30 @@ def test_what_writes_tables_says_that_spark_starts(
     assert ANSWER in said.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("export", "orders", "balanc", "total", "--to", "x"), 3, "no operator 'balanc'"),
+        (("export", "orders", "balance", "totals", "--to", "x"), 3, "no state 'totals'"),
+        (("export", "orders", "balance", "total", "--to", "x", "--format", "xls"), 2, "parquet, json, csv"),
+        (("import", str(ORDERS), "--to", "x", "--table", "total=y"), 2, "OPERATOR.STATE=PATH"),
+        (
+            ("import", str(ORDERS), "--to", "x", "--table", "balance.total=y", "--offset", "1"),
+            2,
+            "--offset '1'",
+        ),
+    ],
+    ids=lambda value: " ".join(value[:4]) if isinstance(value, tuple) else None,
+)
+def test_what_is_wrong_with_a_table_is_said_before_spark_starts(
+    command: Command, root: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    made_job(root)
+    said = command("state", *arguments, "--checkpoint-dir", root)
+    assert (said.code, words in said.err) == (code, True), said.err
+    assert STARTING not in said.err
+
+
 def test_nothing_is_said_where_nothing_starts_or_when_nobody_wants_to_hear(
     command: Command, root: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""What doctor and abandon ask of Spark."""
+"""What doctor, abandon and imports ask of Spark."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pytest
 
 from stateflow.checkpoint.records import Prepared
+from stateflow.cli.state import _table
 from stateflow.config import load
+from stateflow.errors import NotFoundError, StateflowError
 from stateflow.spark.delivered import delivered, needs_spark
 from stateflow.spark.doctor import examine_spark, judged
 from tests.cli.made import made_job
@@ -22,6 +25,16 @@ def test_a_session_and_its_executors_are_looked_at(spark: SparkSession, tmp_path
     found = {f.check.split(" on ")[0]: f for f in examine_spark(options, master=None, conf={})}
     assert set(found) == {"spark session", "delta", "executor"}
     assert {f.verdict for f in found.values()} == {"ok"}
+
+
+def test_a_table_that_is_not_there_or_no_parquet_is_named_as_it_was_typed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with pytest.raises(NotFoundError, match=f"--table balance.total={tmp_path}/no: there is nothing at"):
+        _table(spark, "balance.total", f"{tmp_path}/no")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(StateflowError, match="cannot be read as Parquet: "):
+        _table(spark, "balance.total", f"{tmp_path}/empty")
 
 
 def test_an_executor_without_the_library_or_with_another_python_fails() -> None:

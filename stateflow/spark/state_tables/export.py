@@ -38,8 +38,7 @@ def export_state(
 
     CSV has no nested values: they are written as JSON text, and bytes as Base64.
     """
-    if format not in FORMATS:
-        raise UsageError(f"{format!r} is not a format to export to: use {', '.join(FORMATS)}")
+    checked_format(format)
     frame = table_frame(spark, snapshot, operator, state)
     seen = Observation()
     frame = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
@@ -59,6 +58,11 @@ def export_state(
                 folder.delete()  # half of an export: nothing else was there, or is there any more
             raise failed(f"the export to {path} failed", error) from error
     return int(seen.get["rows"])
+
+
+def checked_format(name: str) -> None:
+    if name not in FORMATS:
+        raise UsageError(f"{name!r} is not a format to export to: use {', '.join(FORMATS)}")
 
 
 class _Folder:
