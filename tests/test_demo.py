@@ -70,6 +70,13 @@ def test_input_is_the_same_with_every_seed(tmp_path: Path) -> None:
     assert read(tmp_path / "one") == read(tmp_path / "two") != read(tmp_path / "other")
 
 
+def test_a_table_that_is_there_goes_on(tmp_path: Path) -> None:
+    Orders(tmp_path / "at once", seed=3).add(3, 50)
+    assert Orders(tmp_path / "bit by bit", seed=3).add(2, 50) == 100
+    assert Orders(tmp_path / "bit by bit", seed=3).add(1, 50) == 150
+    assert read(tmp_path / "bit by bit") == read(tmp_path / "at once")
+
+
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[Demo, list[int], list[dict[str, Any]], str]:
     """A run that was killed after its first checkpoint, and the one after it: events on stdout, and stderr."""

@@ -25,16 +25,18 @@ _NAMES = "orders-{number:05d}.parquet"
 
 @dataclass
 class Orders:
-    """A table of orders that grows file by file, the same with every seed."""
+    """A table of orders that grows file by file, the same with every seed; one that is there already goes on."""
 
     folder: Path
     seed: int = 7
-    _version: int = 0
-    _orders: int = 0
-    _random: random.Random = field(init=False)
+    _version: int = field(init=False, default=0)
+    _orders: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
-        self._random = random.Random(self.seed)
+        commits = (int(path.stem) for path in (self.folder / "_delta_log").glob("*.json"))
+        self._version = max(commits, default=-1) + 1
+        added = (action["add"] for action in _actions(self.folder) if "add" in action)
+        self._orders = sum(json.loads(each.get("stats") or "{}").get("numRecords", 0) for each in added)
 
     def add(self, files: int, rows: int) -> int:
         """Appends so many files, each a commit of its own; returns how many orders the table has then."""
@@ -46,9 +48,10 @@ class Orders:
         log = self.folder / "_delta_log"
         log.mkdir(parents=True, exist_ok=True)
         name = _NAMES.format(number=self._version)
-        users = [self._random.randrange(USERS) for _ in range(rows)]
+        chance = random.Random(f"{self.seed}/{self._version}")
+        users = [chance.randrange(USERS) for _ in range(rows)]
         # Quarters add up exactly in any order, so the comparison at the end needs no tolerance.
-        amounts = [self._random.randrange(4, 400) / 4 for _ in range(rows)]
+        amounts = [chance.randrange(4, 400) / 4 for _ in range(rows)]
         times = [_BEGIN + timedelta(seconds=self._orders + n) for n in range(rows)]
         pq.write_table(pa.table([users, amounts, times], schema=_ROWS), self.folder / name)
         self._orders += rows
