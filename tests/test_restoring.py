@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from stateflow.config import Options, load
 from stateflow.errors import CorruptError, FencedError, NotFoundError, UsageError
 from stateflow.job import Job
 from stateflow.pipelines import load_pipeline
-from stateflow.restore.plan import Restored
+from stateflow.restore.plan import Restored, RestorePlan
 from tests.cli.made import ORDERS, PARAMETERS, MadeJob
 
 
@@ -50,10 +50,13 @@ class Scene:
         return load(code=given, env={}, folder=self.folder)
 
     def restore(self, origin: str, into: str = "orders", **request: Any) -> Restored:
+        return self.plan(origin, into, **request).apply()
+
+    def plan(self, origin: str, into: str = "orders", **request: Any) -> RestorePlan:
         """A fork gets a table of its own."""
         pipeline = load_pipeline(str(ORDERS), self.folder).pipeline
         given = PARAMETERS if into == "orders" else {**PARAMETERS, "output": f"/data/{into}"}
-        return self.job(into).restore(origin, pipeline, given, options=self.options, **request).apply()
+        return self.job(into).restore(origin, pipeline, given, options=self.options, **request)
 
     def savepoint(self, name: str = "one") -> tuple[str, MemoryStore]:
         url = self.job().savepoint(options=self.options, to=f"{self.root}-{name}").url
@@ -76,8 +79,8 @@ class Scene:
         return seen
 
 
-def made_scene(folder: Path) -> Scene:
-    made = MadeJob(f"memory://{folder}", watermark=77)
+def made_scene(folder: Path, *, small: bool = False) -> Scene:
+    made = MadeJob(f"memory://{folder}", watermark=77, small=small)
     for _ in range(3):
         made.batch()
     made.beat(ended=True)
@@ -359,3 +362,31 @@ def test_a_plan_for_a_name_that_was_deleted_is_refused(scene: Scene) -> None:
     scene.job().delete()
     with pytest.raises(UsageError, match="was deleted and leaves a tombstone"):
         outputs(scene, url)
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_a_savepoint_that_took_the_place_of_the_planned_one_is_neither_claimed_nor_deleted(
+    tmp_path: Path, *, small: bool
+) -> None:
+    scene = made_scene(tmp_path, small=small)
+    url, there = scene.savepoint()
+    planned = scene.job("copy").restore(
+        url, load_pipeline(str(ORDERS), tmp_path).pipeline, {**PARAMETERS, "output": "/data/copy"},
+        options=scene.options, claim_mode="claim",
+    )  # fmt: skip
+    there.delete([entry.path for entry in there.list("")])
+    scene.made.batch()
+    scene.savepoint()
+    newer = read_savepoint(there)
+    with pytest.raises(NotFoundError, match="was replaced by another meanwhile: plan the restore again"):
+        planned.apply()
+    assert read_savepoint(there) == newer
+    assert read_claim(there) is None
+    assert not scene.job("copy").exists or scene.job("copy").log().head is None
+
+
+def test_a_plan_tells_how_many_key_groups_there_were_and_will_be(scene: Scene) -> None:
+    plan = scene.plan("checkpoint:2")
+    assert "key groups" not in str(plan)
+    more = replace(plan, request=replace(plan.request, max_parallelism=1024))
+    assert ", key groups 128 -> 1024\n" in str(more)

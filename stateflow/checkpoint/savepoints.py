@@ -205,16 +205,28 @@ def whole(store: Store, savepoint: Savepoint) -> bool:
 
 
 def claim_savepoint(
-    store: Store, *, job: str, name: str, owner: Owner, clock: Callable[[], int], root: str = ""
+    store: Store,
+    *,
+    job: str,
+    name: str,
+    owner: Owner,
+    clock: Callable[[], int],
+    expect: str = "",
+    root: str = "",
 ) -> Savepoint:
     """Makes the savepoint the job's own (`job` is its UUID), once and for all; gives what was claimed, which is whole.
 
-    `root` is the URL of the job's checkpoint root.
+    `expect` is the id of the savepoint that is meant: another one in its place is left alone. `root` is the URL of the
+    job's checkpoint root.
 
     A job may claim again what it has claimed, but before it restores from that a second time it has to pin what
     `to_pin` names: its own collector may be about to dispose of it.
     """
     before = read_savepoint(store)
+    if expect and before.id != expect:
+        raise NotFoundError(
+            f"the savepoint in {store.url} was replaced by another meanwhile: plan the restore again"
+        )
     body = encode(
         SavepointClaim(
             job=job, name=name, url=store.url, owner=owner, at=clock(), savepoint=before.id, root=root

@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from threading import Event
@@ -23,7 +23,7 @@ from stateflow.checkpoint.disposal import dispose_claimed
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
-from stateflow.checkpoint.places import probe_elsewhere
+from stateflow.checkpoint.publishing import probe_elsewhere
 from stateflow.checkpoint.records import FileRef, Pin, Prepared, Record
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import bases
@@ -88,15 +88,29 @@ class RestoreRun:
         # Of any record: an earlier restore from it may still be wanted.
         slots = read_log(self.job.store, self.job.layout).slots.values()
         if origin.url not in bases(slot.record for slot in slots if slot.record is not None):
-            store = open_store(origin.url, self.job.storage_options)
-            uuid, root = edited.record.job, self.job.store.url
-            claim_savepoint(
-                store, job=uuid, name=self.job.name, owner=request.owner, clock=_micros, root=root
-            )
-            dispose = dispose_claimed(
-                self.job.storage_options, job=uuid, owner=request.owner, clock=_micros, root=root
-            )
-            dispose(origin.url)
+            with suppress(NotFoundError):  # disposed of by others: nothing of it is needed
+                self._claim(edited.record.job)
+                dispose = dispose_claimed(
+                    self.job.storage_options,
+                    job=edited.record.job,
+                    owner=request.owner,
+                    clock=_micros,
+                    root=self.job.store.url,
+                )
+                dispose(origin.url)
+
+    def _claim(self, job: str) -> None:
+        """The savepoint that was planned with, for the job of this UUID."""
+        assert self.origin.savepoint is not None
+        claim_savepoint(
+            open_store(self.origin.url, self.job.storage_options),
+            job=job,
+            name=self.job.name,
+            owner=self.request.owner,
+            clock=_micros,
+            expect=self.origin.savepoint.id,
+            root=self.job.store.url,
+        )
 
     def _beat_every(self) -> float:
         return self.request.options.heartbeat_interval.total_seconds()
@@ -194,12 +208,8 @@ class RestoreRun:
                 # Claimed by an earlier restore: until the new record names it, only this keeps it from disposal.
                 self._held.enter_context(self._pinned(self.job, naming.slot))
             # After the log was read: when no record named it there, a disposal that has ended is found by the claim.
-            store = open_store(origin.url, self.job.storage_options)
-            root = writer.store.url
-            probe_elsewhere(store, root, _id)
-            claim_savepoint(
-                store, job=writer.job, name=self.job.name, owner=self.request.owner, clock=_micros, root=root
-            )
+            probe_elsewhere(open_store(origin.url, self.job.storage_options), self.job.store.url, _id)
+            self._claim(writer.job)
             return record
         if origin.owner is not None and self._pin is not None:
             if same_job(origin.owner, self.job):
