@@ -122,7 +122,7 @@ def import_(
         list[str] | None,
         typer.Option(
             "--offset",
-            metavar="SOURCE=JSON",
+            metavar="SOURCE=LINE",
             help="Where a source begins, as `show -o json` has it under `lines`.",
             show_default=False,
         ),

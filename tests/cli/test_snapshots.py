@@ -235,7 +235,10 @@ def test_a_claimed_savepoint_that_goes_with_its_job_is_named_and_counted(
     command: Command, root: Path, job: MadeJob, tmp_path: Path
 ) -> None:
     place = created(command, root, "--to", str(tmp_path / "elsewhere"))["place"]
+    kept = command("restore", "copy", PIPELINE, "--from", place, "-p", "output=x", "--checkpoint-dir", root)
+    assert "claim mode  no-claim\n" in kept.out
     fork = ("restore", "copy", PIPELINE, "--from", place, "--claim-mode", "claim", "-p", "output=x", "--yes")
+    assert "claim mode  claim\n" in command(*fork[:-1], "--checkpoint-dir", root).out
     assert command(*fork, "--checkpoint-dir", root).code == 0
     planned = command("delete", "copy", "--checkpoint-dir", root, "-o", "json").json
     (savepoint,) = planned["savepoints"]
