@@ -19,6 +19,7 @@ from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, 
 from stateflow.checkpoint.control import read_heartbeat, read_progress, refuse_while_live
 from stateflow.checkpoint.deeds import pins_of, told_of
 from stateflow.checkpoint.deletion import Deleted, delete_job
+from stateflow.checkpoint.disposal import dispose_claimed
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout
 from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_epochs, read_identity, read_log
@@ -27,7 +28,6 @@ from stateflow.checkpoint.records import Owner, Pin, Record
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import retained_by_age
 from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.disposal import dispose_claimed
 from stateflow.checkpoint.scheduled import sweep
 from stateflow.checkpoint.statistics import HistoryLine, Summary, history, summary
 from stateflow.checkpoint.store import Store

@@ -16,8 +16,8 @@ from stateflow.checkpoint.layout import checked_name, default_savepoint
 from stateflow.checkpoint.log import is_job
 from stateflow.checkpoint.native import create_native
 from stateflow.checkpoint.pins import list_pins, pinned, release
-from stateflow.checkpoint.places import probe_elsewhere, require_fit
-from stateflow.checkpoint.publishing import require_vacant
+from stateflow.checkpoint.places import require_fit
+from stateflow.checkpoint.publishing import probe_elsewhere, require_vacant
 from stateflow.checkpoint.records import Owner, Savepoint
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import (

@@ -11,10 +11,8 @@ from collections.abc import Callable
 import msgspec
 
 from stateflow.checkpoint.layout import SAVEPOINTS, default_savepoint
-from stateflow.checkpoint.probe import probe
 from stateflow.checkpoint.records import FileRef, Record
 from stateflow.checkpoint.retention import bases, with_references
-from stateflow.checkpoint.store import Store
 from stateflow.errors import UsageError
 
 
@@ -65,9 +63,3 @@ def require_fit(url: str, root: str, job: str, is_job: Callable[[str], bool]) ->
         f"{url} is no place for a savepoint of job {job!r}: what lies there belongs to the checkpoint root {root}; choose a "
         f"folder outside of it, or {root.rstrip('/')}/{default_savepoint(job, 'NAME')}"
     )
-
-
-def probe_elsewhere(store: Store, root: str, ids: Callable[[], str]) -> None:
-    """UsageError if the store of a savepoint cannot say who was first. That of the job's root was probed long ago."""
-    if not root or path_inside(store.url, root) is None:
-        probe(store, ids)

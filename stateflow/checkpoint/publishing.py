@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 
 from stateflow.checkpoint.disposal import dispose_savepoint
 from stateflow.checkpoint.layout import SAVEPOINT_CLAIM, SAVEPOINT_METADATA
+from stateflow.checkpoint.places import path_inside
+from stateflow.checkpoint.probe import probe
 from stateflow.checkpoint.records import Owner, Savepoint, encode
 from stateflow.checkpoint.savepoints import read_claim, stored_files
 from stateflow.checkpoint.store import Store, create_once, refused_for_good
@@ -27,6 +29,15 @@ def require_vacant(target: Store) -> None:
         )
     if SAVEPOINT_METADATA in names:
         raise UsageError(f"there is a savepoint in {target.url} already: choose another name or place")
+
+
+def probe_elsewhere(store: Store, root: str, ids: Callable[[], str]) -> None:
+    """UsageError if the store of a savepoint cannot say who was first. That of the job's root was probed long ago."""
+    if not root or path_inside(store.url, root) is None:
+        try:
+            probe(store, ids)
+        finally:
+            remove_empty(store)
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.control import Progress, report_progress
+from stateflow.checkpoint.disposal import dispose_claimed
 from stateflow.checkpoint.files import inline, upload_file
 from stateflow.checkpoint.records import END_OF_TIME, FileRef, Record, SourceState
-from stateflow.checkpoint.disposal import dispose_claimed
 from stateflow.checkpoint.writer import Writer, continued_draft, draft
 from stateflow.config import Options
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError

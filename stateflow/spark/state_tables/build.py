@@ -16,8 +16,11 @@ from typing import Any, Literal
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.layout import SAVEPOINT_BUILT, JobLayout
+from stateflow.checkpoint.log import is_job
 from stateflow.checkpoint.native import create_native
+from stateflow.checkpoint.places import require_fit
+from stateflow.checkpoint.publishing import probe_elsewhere, remove_empty, require_vacant
 from stateflow.checkpoint.records import FileRef, OperatorState, Owner, Record, Savepoint, SourceState
 from stateflow.checkpoint.retention import with_references
 from stateflow.checkpoint.roots import open_store
@@ -81,11 +84,17 @@ def build_savepoint(
     _check_offsets(spark, request, flow)
     job = request.job or _job_of(like) or request.pipeline.name
     slot = like.record.slot if like else 1
-    building = f"{request.to.rstrip('/')}.building-{ids()}"
-    place = place_of(options, building, "built", 1, slot)
-    store = open_store(building, options.storage_options, fsync=options.local_fsync)
+    store = open_store(request.to, options.storage_options, fsync=options.local_fsync)
+    root = open_store(options.checkpoint_dir, options.storage_options) if options.checkpoint_dir else None
+    if root is not None:
+        require_fit(store.url, root.url, job, lambda folder: is_job(root, folder))
+    require_vacant(store)
+    probe_elsewhere(store, root.url if root is not None else "", ids)
+    # In the savepoint's own folder, where a disposal finds it when this process is killed.
+    building = f"{SAVEPOINT_BUILT}{ids()}"
+    place = place_of(options, request.to, building, 1, slot)
     with ExitStack() as held:
-        held.callback(_emptied, store)
+        held.callback(_emptied, store, building)
         if like is not None:
             held.enter_context(like.kept(request.owner, ids, clock, f"read to build {request.to}"))
         operators = {
@@ -105,12 +114,12 @@ def build_savepoint(
         }
         if request.kind == "canonical":
             return create_canonical(
-                spark, root_url=building, job=job, record=record, target_url=request.to,
+                spark, root_url=request.to, job=job, record=record, target_url=request.to,
                 storage_options=options.storage_options, options=options, **facts,
             )  # fmt: skip
         scratch = Path(options.scratch_dir or cache_folder() / "scratch")
         return create_native(
-            store, JobLayout(job), record, open_store(request.to, options.storage_options),
+            store, JobLayout(job), record, store,
             open_base=lambda base: open_store(base, options.storage_options), scratch=scratch, **facts,
         )  # fmt: skip
 
@@ -127,9 +136,10 @@ def _check_offsets(spark: SparkSession, request: BuildRequest, flow: Flow) -> No
         check_given(uid, [leaf.kind for leaf in leaves], line)
 
 
-def _emptied(store: Store) -> None:
+def _emptied(store: Store, building: str) -> None:
     with suppress(StateflowError):  # what stays is named by nothing; an error that led here says more
-        store.delete([entry.path for entry in store.list("")])
+        store.delete([entry.path for entry in store.list(f"{building}/")])
+    remove_empty(store)
 
 
 def _job_of(like: Snapshot | None) -> str:
