@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from stateflow.checkpoint.layout import JobLayout, epoch_of, origin_of
-from stateflow.checkpoint.log import BodyCache, Log, read_log
-from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.log import BodyCache, Log
+from stateflow.checkpoint.pins import damage_of, list_pins, read_kept
 from stateflow.checkpoint.records import DeadMark, Pin, Record, encode
 from stateflow.checkpoint.retention import bases, job_files, roots
 from stateflow.checkpoint.statistics import keep_history
 from stateflow.checkpoint.store import Entry, Store, create_once
+from stateflow.errors import CorruptError
 
 Reason = Literal["subsumed", "orphan"]
 _FEW, _MARKERS = 8, 16
@@ -142,9 +143,7 @@ def is_over(log: Log, path: str) -> bool:
 
 def inspect(store: Store, layout: JobLayout, retained: int, *, cache: BodyCache | None = None) -> Plan:
     """What `collect` with orphans would delete now; deletes nothing."""
-    pins = list_pins(store, layout)
-    log = read_log(store, layout, cache=cache)
-    log.require_sound()
+    pins, log = _observed(store, layout, cache)
     return plan(log, pins, retained, files=_files(store, layout), others=_others(store, layout))
 
 
@@ -160,18 +159,14 @@ def collect(
 ) -> CollectionReport:
     """Deletes what no root reaches. `collector` is a name never used before."""
     cache = {} if cache is None else cache
-    pins = list_pins(store, layout, cache=cache)
-    log = read_log(store, layout, cache=cache)
-    log.require_sound()
+    pins, log = _observed(store, layout, cache)
     chosen = tuple(candidates(log, pins, retained))
     _mark(store, {layout.dead(slot, collector): slot for slot in chosen}, collector)
     if chosen:
         # Marked first, read after: a pinner does it the other way round, so one of the two sees the other.
         # And the log is read after the pins, for a restore decides its record and then lets go of its pin:
         # whoever finds the pin gone must find the record that took its place.
-        pins = list_pins(store, layout, cache=cache)
-        log = read_log(store, layout, cache=cache)
-        log.require_sound()
+        pins, log = _observed(store, layout, cache)
     files = _files(store, layout) if orphans else []
     others = _others(store, layout) if orphans else []
     todo = plan(log, pins, retained, chosen=chosen, files=files, others=others)
@@ -203,6 +198,24 @@ def collect(
         withdrawn=withdrawn,
         savepoints=todo.savepoints,
     )
+
+
+def _observed(store: Store, layout: JobLayout, cache: BodyCache | None) -> tuple[list[Pin], Log]:
+    """Pins, and the log as it stands after they were read. Raises unless all that they keep was found."""
+    pins = list_pins(store, layout, cache=cache)
+    log, damaged = read_kept(store, layout, pins, cache=cache)
+    log.require_sound()
+    for pin in damaged:
+        remedy = (
+            f"`stateflow tag {layout.job} {pin.name} --remove`"
+            if pin.kind == "tag"
+            else f"`stateflow gc {layout.job} --release {pin.id} --yes`"
+        )
+        raise CorruptError(
+            f"{damage_of(layout, pin)}, and nothing of the job may be deleted: put it back from a copy of the store, or "
+            f"give the checkpoint up with {remedy}"
+        )
+    return pins, log
 
 
 def _mark(store: Store, marks: Mapping[str, int], collector: str) -> None:

@@ -292,6 +292,8 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: Owner
     reason: str = ""
     at: Micros = 0
+    writer: str = ""
+    """Of the record that is kept: what was created in its slot later is not meant."""
 
 
 class TableFile(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,13 +13,13 @@ import xxhash
 
 from stateflow.checkpoint.collection import unreached
 from stateflow.checkpoint.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
-from stateflow.checkpoint.log import Log, read_claim, read_epochs, read_log
-from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.log import Log, read_claim, read_epochs
+from stateflow.checkpoint.pins import damage_of, list_pins, read_kept
 from stateflow.checkpoint.records import FileRef, Pin, Record, SavepointClaim, decode
 from stateflow.checkpoint.retention import references
 from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.statistics import damaged_segments
-from stateflow.checkpoint.store import Store
+from stateflow.checkpoint.store import Entry, Store
 from stateflow.checkpoint.transfer import read_through
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
 
@@ -51,7 +51,12 @@ def verify(
 
     `open_base` opens a savepoint that the job has claimed, by URL.
     """
-    log = read_log(store, layout)
+    try:
+        pins = list_pins(store, layout)
+        unreadable_pin: list[Finding] = []
+    except (CorruptError, IncompatibleError) as error:
+        pins, unreadable_pin = [], [Finding("error", str(error))]
+    log, damaged = read_kept(store, layout, pins)
     if log.identity_is_lost:
         text = (
             f"{layout.identity}, which says who the job is, is missing: put it back from a copy of the store"
@@ -61,11 +66,6 @@ def verify(
         raise NotFoundError(
             f"job {layout.job!r} does not exist in {store.url}: `stateflow jobs` lists those that do"
         )
-    try:
-        pins = list_pins(store, layout)
-        unreadable_pin: list[Finding] = []
-    except (CorruptError, IncompatibleError) as error:
-        pins, unreadable_pin = [], [Finding("error", str(error))]
     # Listed after the log: a file that a record names was there before the record, so what is missing now is
     # missing.
     listed = [*store.list(layout.shared), *store.list(layout.staged)]
@@ -74,7 +74,7 @@ def verify(
         *unreadable_pin,
         *_log_findings(log, layout),
         *_claim_findings(store, layout, log),
-        *_pin_findings(log, pins, layout),
+        *(_damaged(layout, pin) for pin in damaged),
     ]
     bases = _Bases(log.identity.uuid, open_base)
     seen: set[tuple[str, Wanted]] = set()
@@ -85,15 +85,8 @@ def verify(
         if missing and not _gone_meanwhile(store, layout, record):
             findings += missing
     findings += bases.findings()
-    findings += [
-        Finding(
-            "warning",
-            f"{entry.path} ({entry.size} bytes) is reached by no record: `stateflow gc {layout.job}` "
-            "deletes it",
-            path=entry.path,
-        )
-        for entry in unreached(log, listed)
-    ]
+    if log.sound and not damaged:
+        findings += _needless(store, layout, log, pins, listed)
     findings += [
         Finding(
             "warning",
@@ -124,13 +117,6 @@ def _log_findings(log: Log, layout: JobLayout) -> Iterator[Finding]:
             f"slot {slot} is missing from the chain of job {layout.job!r}, or its outcome is: "
             "restore the files of its folder from a copy of the store",
             slot=slot,
-        )
-    for record in log.void if log.sound else ():
-        yield Finding(
-            "warning",
-            f"record {record.slot} of epoch {record.epoch} is void, created by a run that had been fenced: "
-            f"`stateflow gc {layout.job}` deletes it",
-            slot=record.slot,
         )
     for number, facts in sorted(log.slots.items()):
         if facts.record is not None and facts.outcome is not None and not facts.complete:
@@ -180,10 +166,26 @@ def _claim_findings(store: Store, layout: JobLayout, log: Log) -> Iterator[Findi
             )
 
 
-def _pin_findings(log: Log, pins: list[Pin], layout: JobLayout) -> Iterator[Finding]:
+def _damaged(layout: JobLayout, pin: Pin) -> Finding:
+    text = f"{damage_of(layout, pin)}: put it back from a copy of the store"
+    return Finding("error", text, path=layout.slot(pin.slot), slot=pin.slot)
+
+
+def _needless(
+    store: Store, layout: JobLayout, log: Log, pins: list[Pin], listed: list[Entry]
+) -> Iterator[Finding]:
+    """What nobody needs, which can be told when all that is needed was read, and what a collection then deletes."""
+    for record in log.void:
+        yield Finding(
+            "warning",
+            f"record {record.slot} of epoch {record.epoch} is void, created by a run that had been fenced: "
+            f"`stateflow gc {layout.job}` deletes it",
+            slot=record.slot,
+        )
     members = {record.slot for record in log.chain}
     for pin in pins:
-        if pin.slot not in members:
+        # Those of readers come and go: it may have been released, and its record collected, since it was listed.
+        if pin.slot not in members and _is_there(store, layout.pin(pin.id)):
             yield Finding(
                 "warning",
                 f"{pin.kind} {pin.name or pin.id} pins checkpoint {pin.slot} of job {layout.job!r}, "
@@ -191,6 +193,21 @@ def _pin_findings(log: Log, pins: list[Pin], layout: JobLayout) -> Iterator[Find
                 path=layout.pin(pin.id),
                 slot=pin.slot,
             )
+    for entry in unreached(log, listed):
+        yield Finding(
+            "warning",
+            f"{entry.path} ({entry.size} bytes) is reached by no record: `stateflow gc {layout.job}` "
+            "deletes it",
+            path=entry.path,
+        )
+
+
+def _is_there(store: Store, path: str) -> bool:
+    try:
+        store.read(path)
+    except NotFoundError:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

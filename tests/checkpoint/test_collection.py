@@ -7,10 +7,11 @@ import pytest
 from stateflow.checkpoint.collection import Plan, candidates, collect, inspect, is_over, plan
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.memory_store import Call, MemoryStore
-from stateflow.checkpoint.records import Pin
+from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.records import Pin, encode
 from stateflow.checkpoint.retention import floor_after, roots
 from stateflow.checkpoint.store import Entry
-from stateflow.errors import UsageError
+from stateflow.errors import CorruptError, UsageError
 from tests.protocol.facts import complete, file, log, pending, pin_of, record
 from tests.protocol.scenario import World, check, drain
 
@@ -338,3 +339,86 @@ def test_claims_and_control_files_of_past_epochs_go(world: World) -> None:
     writer.collect(2, orphans=True)
     assert [e.path for e in world.store.list(world.layout.epochs)] == [world.layout.epoch(writer.epoch)]
     assert [e.path for e in world.store.list(world.layout.control)] == [world.layout.heartbeat(writer.epoch)]
+
+
+# What a pin keeps below the floor
+
+
+@pytest.fixture
+def tagged(world: World) -> World:
+    """Its tag keeps a checkpoint that nothing else does."""
+    head = world.log().head
+    assert head is not None
+    world.tag(head.slot, "v1")
+    drain(8)(world)
+    assert tagged_slot(world) < world.log().floor
+    return world
+
+
+def tagged_slot(world: World) -> int:
+    (made,) = list_pins(world.store, world.layout)
+    return made.slot
+
+
+@pytest.mark.parametrize("missed", ["", "_pending", "_metadata"])
+@pytest.mark.parametrize("orphans", [False, True])
+def test_a_listing_that_misses_what_a_tag_keeps_is_taken_again(
+    missed: str, orphans: bool, tagged: World
+) -> None:
+    """Below the floor no gap tells. Both the tag and the state that only it keeps would go."""
+    slot, store = tagged_slot(tagged), tagged.store
+    assert isinstance(store, MemoryStore)
+    before, torn = store.snapshot(), []
+
+    def tear(call: Call, found: list[Entry]) -> list[Entry]:
+        if call.path != tagged.layout.log or len(torn) >= 3:
+            return found
+        torn.append(call)
+        return [entry for entry in found if not entry.path.startswith(tagged.layout.slot(slot) + missed)]
+
+    store.tear = tear
+    report = collect(store, tagged.layout, collector="gc", retained=2, orphans=orphans)
+    assert torn
+    assert (report.removed, report.files) == ((), 0)
+    assert store.snapshot() == before
+
+
+@pytest.mark.parametrize("lost", ["_pending", "_metadata"])
+def test_a_tagged_checkpoint_that_was_damaged_stops_a_collection_which_names_both(
+    lost: str, tagged: World
+) -> None:
+    slot, store = tagged_slot(tagged), tagged.store
+    assert isinstance(store, MemoryStore)
+    path = f"{tagged.layout.slot(slot)}{lost}"
+    body = store.read(path)
+    store.delete([path])
+    before = store.snapshot()
+    for _ in range(2):
+        with pytest.raises(
+            CorruptError, match=f"checkpoint {slot}, which tag v1 .* `stateflow tag orders v1 --remove`"
+        ):
+            tagged.collect(2)
+        with pytest.raises(CorruptError, match="nothing of the job may be deleted"):
+            inspect(store, tagged.layout, 2)
+    assert store.snapshot() == before
+    store.put(path, body)
+    tagged.collect(2)
+    assert slot in [record.slot for record in tagged.log().chain]
+    store.delete([path])
+    tagged.untag("v1")
+    tagged.collect(2)
+    check(tagged, settled=True)
+
+
+def test_a_record_from_the_grave_is_not_what_a_tag_of_its_slot_keeps(tagged: World) -> None:
+    """The tag's maker died before it was refused; then a sleeper created its record in the empty slot."""
+    (made,) = list_pins(tagged.store, tagged.layout)
+    tagged.untag("v1")
+    tagged.collect(2)
+    tagged.store.put(tagged.layout.pin(made.id), encode(made))
+    uuid = tagged.log().chain[-1].job
+    zombie = record(made.slot, writer="zombie", job=uuid)
+    tagged.store.create(tagged.layout.pending(made.slot), encode(zombie))
+    tagged.collect(2)
+    assert list_pins(tagged.store, tagged.layout) == []
+    check(tagged, settled=True)

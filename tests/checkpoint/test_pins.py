@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from stateflow.checkpoint.memory_store import MemoryStore
+from stateflow.checkpoint.memory_store import Call, MemoryStore
 from stateflow.checkpoint.pins import list_pins, pinned, release, tags
 from stateflow.checkpoint.records import DeadMark, encode
 from stateflow.errors import CorruptError, NotFoundError, UsageError
@@ -70,6 +71,24 @@ def test_a_checkpoint_that_is_being_collected_cannot_be_pinned(world: World) -> 
     with pytest.raises(NotFoundError, match="is being collected"):
         world.tag(slot, "v1")
     assert list_pins(world.store, world.layout) == []
+
+
+def test_what_was_created_in_its_slot_since_is_not_pinned_for_it(world: World) -> None:
+    """Collected after it was looked at, and created anew by a run that slept."""
+    old, store = world.log().checkpoints[0], world.store
+    assert isinstance(store, MemoryStore)
+
+    def others(call: Call) -> None:
+        if call.verb == "create" and call.path.startswith(world.layout.pins):
+            store.before = None
+            drain(8)(world)
+            zombie = msgspec.structs.replace(old, writer="zombie")
+            store.create(world.layout.pending(old.slot), encode(zombie))
+
+    store.before = others
+    with pytest.raises(NotFoundError, match="being collected or gone"):
+        world.tag(old.slot, "v1")
+    assert list_pins(store, world.layout) == []
 
 
 def test_a_reader_holds_its_checkpoint_for_as_long_as_it_reads(world: World) -> None:

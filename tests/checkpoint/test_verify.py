@@ -165,6 +165,34 @@ def test_damaged_lines_of_the_history_are_a_warning(world: World, store: MemoryS
     assert findings(world) == [("warning", path)]
 
 
+@pytest.mark.parametrize("lost", ["_pending", "_metadata"])
+def test_a_tag_whose_checkpoint_was_damaged_is_an_error_and_nobody_is_told_to_delete_it(
+    lost: str, world: World, store: MemoryStore
+) -> None:
+    slot = world.log().checkpoints[-1].slot
+    world.tag(slot, "v1")
+    drain(9)(world)
+    store.delete([f"{world.layout.slot(slot)}{lost}"])
+    (finding,) = verify(store, world.layout)
+    assert (finding.severity, finding.slot) == ("error", slot)
+    assert "which tag v1 of job 'orders' keeps" in finding.text
+    assert "gc" not in finding.text
+
+
+def test_a_reader_that_ends_during_the_verification_is_no_finding(world: World, store: MemoryStore) -> None:
+    world.tag(world.log().checkpoints[0].slot, "reading")
+    drain(9)(world)
+
+    def ends(call: Call) -> None:
+        if call.verb == "list" and call.path == world.layout.log:
+            store.before = None
+            world.untag("reading")
+            world.collect(2)
+
+    store.before = ends
+    assert findings(world) == []
+
+
 def test_a_record_collected_during_the_verification_is_no_finding(world: World, store: MemoryStore) -> None:
     writer = world.claim(retained=1)
 
