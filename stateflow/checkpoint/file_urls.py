@@ -19,6 +19,11 @@ def file_url(folder: Path) -> str:
     return "file://" + _QUOTED.sub(lambda found: quote(os.fsencode(found[0]), safe=""), str(folder))
 
 
+def hadoop_path(path: Path) -> str:
+    """What Spark takes for an absolute path of this host: it looks like a URL, but Hadoop unquotes nothing in it."""
+    return f"file://{path}"
+
+
 def file_folder(url: str) -> Path:
     """The folder of a `file:` URL. A `#` or `?` in it is taken for a part of the name: folders have nothing else."""
     path = url[len("file:") :]

@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from stateflow.checkpoint.file_urls import hadoop_path
 from stateflow.checkpoint.records import SourceState
 from stateflow.errors import UsageError
 from stateflow.spark.delta_source import DeltaOffset, end_offsets, start_offset
@@ -137,14 +138,14 @@ def create_source(leaf: LeafDescription, folder: Path) -> Any:
         if leaf.kind != "delta" and not relation.v1Relation().isDefined():
             raise UsageError(f"the {leaf.format} source {leaf.target} is not of the older kind")
         relation = relation.v1Relation().get()
-    return relation.dataSource().createSource(folder.absolute().as_uri())
+    return relation.dataSource().createSource(hadoop_path(folder.absolute()))
 
 
 def open_stream(leaf: LeafDescription, folder: Path) -> Any:
     """The reader of a stream of the newer kind, on a folder of its own; stop it after use."""
     relation = leaf.relation
     scan = relation.table().newScanBuilder(relation.extraOptions()).build()
-    return scan.toMicroBatchStream(folder.absolute().as_uri())
+    return scan.toMicroBatchStream(hadoop_path(folder.absolute()))
 
 
 def _first_line(spark: SparkSession, leaf: LeafDescription, folder: Path, until: Bound | None) -> str:

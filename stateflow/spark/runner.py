@@ -31,6 +31,7 @@ from stateflow.checkpoint.control import (
     refuse_while_live,
     same_owner,
 )
+from stateflow.checkpoint.file_urls import hadoop_path
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.records import Owner, Record
@@ -424,7 +425,7 @@ class _Run:
 
     def _query(self, inputs: OpenInputs, loop: BatchLoop, trigger: dict[str, Any]) -> StreamingQuery:
         return (
-            inputs.stream.writeStream.option("checkpointLocation", loop.location.as_uri())
+            inputs.stream.writeStream.option("checkpointLocation", hadoop_path(loop.location))
             .trigger(**trigger)
             .foreachBatch(loop.on_batch)
             .start()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from stateflow.checkpoint.file_urls import file_folder, file_url
+from stateflow.checkpoint.file_urls import file_folder, file_url, hadoop_path
 from stateflow.checkpoint.files import checksum, upload_file, verify
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.records import FileRef
@@ -153,11 +153,12 @@ class Stager:
         if not refs:
             return spark.createDataFrame([], schema)
         located = [self._local(ref) for ref in refs]
-        if all(path is not None and path.suffix == ".parquet" for path in located):
-            paths = [path for path in located if path is not None]
+        paths = [path for path in located if path is not None and path.suffix == ".parquet"]
+        # Spark takes such characters for a pattern of names.
+        if len(paths) == len(refs) and not any(set("{}[]*?\\") & set(str(path)) for path in paths):
             for ref, path in zip(refs, paths, strict=True):
                 verify(ref, path, self.store.url if not ref.base else ref.base)
-            return spark.read.schema(schema).parquet(*(path.as_uri() for path in paths))
+            return spark.read.schema(schema).parquet(*(hadoop_path(path) for path in paths))
         rows = [(ref.name, ref.size, ref.xxh3, ref.path, ref.base) for ref in refs]
         listed = spark.createDataFrame(rows, "name string, size long, xxh3 string, path string, base string")
         return listed.repartition(len(rows)).mapInArrow(_Fetching(self.opener, arrow_schema(schema)), schema)
