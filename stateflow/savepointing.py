@@ -74,6 +74,10 @@ class MadeSavepoint:
     url: str
     savepoint: Savepoint
 
+    def __repr__(self) -> str:
+        made = self.savepoint
+        return f"MadeSavepoint({self.url!r}: {made.kind}, checkpoint {made.record.slot} of job {made.job!r})"
+
 
 def create_savepoint(
     request: SavepointRequest, progress: Progress = lambda what, done, total: None

@@ -55,6 +55,13 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     offset: Count | None = None
     """Where it begins in a container of several files; None when it is a file of its own."""
 
+    def __repr__(self) -> str:
+        """Without the bytes: a record that somebody prints has the state of a small job in it."""
+        shown = {name: repr(getattr(self, name)) for name in self.__struct_fields__ if name != "data"}
+        if self.data is not None:
+            shown["data"] = f"<{len(self.data)} bytes>"
+        return f"FileRef({', '.join(f'{name}={value}' for name, value in shown.items())})"
+
     @property
     def place(self) -> tuple[str, str, int]:
         """The same for references to the same bytes: after a rescale several shards share their files."""

@@ -240,3 +240,14 @@ def test_threads_that_meet_a_type_for_the_first_time_together_do_not_crash_the_p
         [sys.executable, "-c", f"TYPES = {TYPES!r}\n{THREADS}"], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+
+
+def test_a_record_that_is_printed_does_not_print_the_state_inside_it() -> None:
+    small = FileRef(name="s.sst", size=100_000, xxh3="0" * 16, data=b"x" * 100_000)
+    shard = Shard(first=0, last=15, backend="memory", files=(small,))
+    operator = OperatorState(
+        key=(("n", "long"),), max_parallelism=16, assignment=((0, 15),), shards=((shard,),)
+    )
+    printed = repr(msgspec.structs.replace(RECORD, operators={"balance": operator}))
+    assert "data=<100000 bytes>" in printed
+    assert len(printed) < 5_000

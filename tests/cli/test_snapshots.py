@@ -11,6 +11,7 @@ import pytest
 from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.log import read_log
+from stateflow.job import Job
 from tests.cli.conftest import Command
 from tests.cli.made import ORDERS, MadeJob, made_job
 
@@ -62,6 +63,11 @@ def test_what_somebody_wrote_into_a_note_does_not_command_the_terminal(
         assert said.code == 0
         assert not {"\x1b", "\x07", "\x9b"} & set(said.out)
         assert "\\x1b]0;owned\\x07\\x9b2J[red]café 日本" in "".join(said.out.split("\n"))
+
+
+def test_a_savepoint_made_in_python_is_one_line_when_printed(root: Path, job: MadeJob) -> None:
+    made = Job(str(root), "orders").savepoint("native", to=f"{root}-savepoint")
+    assert str(made) == f"MadeSavepoint('{made.url}': native, checkpoint 4 of job 'orders')"
 
 
 def test_a_savepoint_whose_file_is_gone_is_named_and_not_restored(
