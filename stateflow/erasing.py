@@ -203,6 +203,10 @@ class _Erasure:
         done = f"record {slot} of job {job.name!r} has erased the key, but older ones still hold it"
         if held:
             raise BusyError(f"{done}: {self._reads(held[0])}")
+        for url, why in report.undisposed.items():
+            raise StateflowError(
+                f"{done}, and the savepoint {url} cannot be deleted: {why}; then erase it again"
+            )
         raise StateflowError(f"{done} ({', '.join(map(str, left))}): erase it again")
 
     def _reads(self, pin: Pin) -> str:

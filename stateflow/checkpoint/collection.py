@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from stateflow.checkpoint.layout import JobLayout, epoch_of, origin_of
@@ -18,7 +18,7 @@ from stateflow.checkpoint.records import DeadMark, Pin, Record, encode
 from stateflow.checkpoint.retention import bases, job_files, roots
 from stateflow.checkpoint.statistics import keep_history
 from stateflow.checkpoint.store import Entry, Store, create_once
-from stateflow.errors import CorruptError
+from stateflow.errors import CorruptError, StateflowError
 
 Reason = Literal["subsumed", "orphan"]
 _FEW, _MARKERS = 8, 16
@@ -72,6 +72,8 @@ class CollectionReport:
     """Records that were chosen and then found pinned, or needed after all."""
     savepoints: tuple[str, ...]
     """Claimed savepoints that no record names any more, disposed of when a way to do so was given."""
+    undisposed: Mapping[str, str] = field(default_factory=dict)
+    """Those that could not be, with the reason; the records that name them stay, for the next collection."""
 
 
 def candidates(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
@@ -161,7 +163,9 @@ def collect(
     cache = {} if cache is None else cache
     pins, log = _observed(store, layout, cache)
     chosen = tuple(candidates(log, pins, retained))
-    _mark(store, {layout.dead(slot, collector): slot for slot in chosen}, collector)
+    # What is doomed has the mark of whoever doomed it, until its record is gone.
+    marked = [slot for slot in chosen if not log.slots[slot].doomed]
+    _mark(store, {layout.dead(slot, collector): slot for slot in marked}, collector)
     if chosen:
         # Marked first, read after: a pinner does it the other way round, so one of the two sees the other.
         # And the log is read after the pins, for a restore decides its record and then lets go of its pin:
@@ -169,8 +173,9 @@ def collect(
         pins, log = _observed(store, layout, cache)
     files = _files(store, layout) if orphans else []
     others = _others(store, layout) if orphans else []
-    todo = plan(log, pins, retained, chosen=chosen, files=files, others=others)
-    withdrawn = tuple(slot for slot in chosen if slot not in todo.records)
+    sure = [slot for slot in chosen if slot in marked or (slot in log.slots and log.slots[slot].doomed)]
+    todo = plan(log, pins, retained, chosen=sure, files=files, others=others)
+    withdrawn = tuple(slot for slot in marked if slot not in todo.records)
     # One's own marks only: another collector's may be all that keeps a pinner from trusting a record it is
     # deleting.
     store.delete([layout.dead(slot, collector) for slot in withdrawn])
@@ -180,10 +185,10 @@ def collect(
     doomed = [slot for slot in todo.records if not log.slots[slot].doomed]
     _mark(store, {layout.doomed(slot, collector): slot for slot in doomed}, collector)
     store.delete([file.path for file in todo.files])
-    if dispose is not None:
-        for url in todo.savepoints:
-            dispose(url)
-    for slot in todo.records:
+    undisposed = disposed_of(todo.savepoints, dispose) if dispose is not None else {}
+    # A savepoint is found by the records that name it, so those stay with it: doomed as they are, for the next collector.
+    removed = tuple(slot for slot in todo.records if not _names(log.slots[slot].record, undisposed))
+    for slot in removed:
         # Oldest first, and the record before its outcome and marks: at every point in between it is still a
         # candidate, never a record that waits to be carried out, nor one that a pinner finds unmarked.
         store.delete([layout.pending(slot)])
@@ -192,12 +197,28 @@ def collect(
         store.delete(sorted(paths - {layout.pending(slot)}, key=lambda p: ("_dead-" in p, p)))
     store.delete(todo.leftovers)
     return CollectionReport(
-        removed=tuple(todo.records),
+        removed=removed,
         files=len(todo.files),
         bytes_by_reason=todo.bytes_by_reason,
         withdrawn=withdrawn,
-        savepoints=todo.savepoints,
+        savepoints=tuple(url for url in todo.savepoints if url not in undisposed),
+        undisposed=undisposed,
     )
+
+
+def disposed_of(savepoints: Iterable[str], dispose: DisposeSavepoint) -> dict[str, str]:
+    """Disposes of each; those that it fails for, with the reason."""
+    failed = {}
+    for url in savepoints:
+        try:
+            dispose(url)
+        except StateflowError as error:
+            failed[url] = str(error)
+    return failed
+
+
+def _names(record: Record | None, savepoints: Mapping[str, str]) -> bool:
+    return record is not None and any(url in savepoints for url in bases([record]))
 
 
 def _observed(store: Store, layout: JobLayout, cache: BodyCache | None) -> tuple[list[Pin], Log]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from stateflow.checkpoint.claim import claim_epoch
-from stateflow.checkpoint.collection import DisposeSavepoint
+from stateflow.checkpoint.collection import DisposeSavepoint, disposed_of
 from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.pins import list_pins
@@ -23,7 +23,9 @@ class Deleted:
     files: int
     bytes: int
     savepoints: tuple[str, ...]
-    """Savepoints that the job had claimed."""
+    """Savepoints that the job had claimed, disposed of."""
+    undisposed: Mapping[str, str] = field(default_factory=dict)
+    """Those that could not be disposed of, with the reason."""
 
 
 def delete_job(
@@ -53,10 +55,10 @@ def delete_job(
         create_once(store, layout.tombstone, encode(tombstone))
     log = read_log(store, layout)
     claimed = tuple(sorted(bases(slot.record for slot in log.slots.values() if slot.record is not None)))
-    for url in claimed:
-        dispose(url)
+    undisposed = disposed_of(claimed, dispose)
     entries = [e for e in store.list(layout.folder) if e.path != layout.tombstone]
     # Who the job was goes last: until then a deletion that was cut off can be taken up again.
     store.delete([e.path for e in entries if e.path != layout.identity])
     store.delete([layout.identity])
-    return Deleted(len(entries), sum(e.size for e in entries), claimed)
+    gone = tuple(url for url in claimed if url not in undisposed)
+    return Deleted(len(entries), sum(e.size for e in entries), gone, undisposed)

@@ -123,9 +123,16 @@ def delete(
                 "files": done.files,
                 "bytes": done.bytes,
                 "savepoints": _listed(gone.items()),
+                "undisposed": dict(done.undisposed),
             }
         )
         return
+    for url, why in done.undisposed.items():
+        err().print(
+            f"{url}, which the job had claimed, stays: {why}; `stateflow savepoint dispose {url} --yes`, or delete the folder",
+            markup=False,
+            soft_wrap=True,
+        )
     out().print(
         f"job {job} is deleted: {number(done.files)} files, {size(done.bytes)}"
         f"{f', and the savepoints that it had claimed: {_told(gone)}' if gone else ''}; a tombstone stays",

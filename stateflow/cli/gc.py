@@ -75,6 +75,8 @@ def gc(
     freed = {"over": dispose_expired(found), "half": dispose_unfinished(found)} if yes else {}
     over = list(freed["over"]) if yes else expired_savepoints(found)
     halves = list(freed["half"]) if yes else unfinished_savepoints(found)
+    for url, why in (done.undisposed if done else {}).items():
+        err().print(f"{url} stays, and so do the records that name it: {why}", markup=False, soft_wrap=True)
     if output == "json":
         document(
             {
@@ -93,6 +95,7 @@ def gc(
                 "leftovers": list(plan.leftovers),
                 "kept": dict(plan.kept),
                 "withdrawn": list(done.withdrawn) if done else [],
+                "undisposed": dict(done.undisposed) if done else {},
             }
         )
         return

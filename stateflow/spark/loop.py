@@ -317,7 +317,9 @@ class BatchLoop:
                 )
                 age = self.options.retained_age // timedelta(microseconds=1)
                 retained = writer.retained(self.options.retained_checkpoints, age, self.clock())
-                writer.collect(retained, orphans=orphans, dispose=dispose)
+                report = writer.collect(retained, orphans=orphans, dispose=dispose)
+                for url, why in report.undisposed.items():
+                    _log.warning("%s stays, and so do the records that name it: %s", url, why)
             except Exception as error:
                 # Old checkpoints that stay do no harm; the next collection tries again.
                 _log.warning("checkpoints were not tidied up: %s", error)

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from stateflow.checkpoint.collection import Plan, candidates, collect, inspect, is_over, plan
+from stateflow.checkpoint.collection import (
+    CollectionReport,
+    Plan,
+    candidates,
+    collect,
+    inspect,
+    is_over,
+    plan,
+)
+from stateflow.checkpoint.deletion import delete_job
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.memory_store import Call, MemoryStore
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.records import Pin, encode
 from stateflow.checkpoint.retention import floor_after, roots
 from stateflow.checkpoint.store import Entry
-from stateflow.errors import CorruptError, UsageError
+from stateflow.checkpoint.writer import draft
+from stateflow.errors import CorruptError, NotFoundError, UsageError
 from tests.protocol.facts import complete, file, log, pending, pin_of, record
 from tests.protocol.scenario import World, check, drain
 
@@ -422,3 +432,82 @@ def test_a_record_from_the_grave_is_not_what_a_tag_of_its_slot_keeps(tagged: Wor
     tagged.collect(2)
     assert list_pins(tagged.store, tagged.layout) == []
     check(tagged, settled=True)
+
+
+# Claimed savepoints that cannot be disposed of
+
+STUCK, FINE = "file:///savepoints/stuck", "file:///savepoints/fine"
+
+
+class Disposal:
+    """Fails for one of two savepoints until it is mended."""
+
+    def __init__(self) -> None:
+        self.mended = False
+        self.done: list[str] = []
+
+    def __call__(self, url: str) -> None:
+        if url == STUCK and not self.mended:
+            raise CorruptError("its _claimed is damaged")
+        self.done.append(url)
+
+
+@pytest.fixture
+def restored(world: World) -> World:
+    """Two restores, each from a savepoint that it claimed, and batches that left them behind."""
+    writer = world.claim(retained=1)
+    for url in (STUCK, FINE):
+        named = record(1, files=(file("part.sst", base=url),)).operators
+        writer.complete(writer.decide(draft("restore", operators=named)), {})
+    for _ in range(3):
+        writer.complete(writer.decide(draft("checkpoint")), {})
+    return world
+
+
+def collected(world: World, dispose: Disposal) -> CollectionReport:
+    return collect(
+        world.store, world.layout, collector=world.ids(), retained=1, orphans=True, dispose=dispose
+    )
+
+
+def test_a_savepoint_that_cannot_be_disposed_of_keeps_its_record_and_nothing_else(restored: World) -> None:
+    dispose = Disposal()
+    report = collected(restored, dispose)
+    assert report.undisposed == {STUCK: "its _claimed is damaged"}
+    assert report.savepoints == (FINE,)
+    left = [slot for slot in restored.log().slots if slot < restored.log().floor]
+    assert len(left) == 1
+    assert left[0] not in report.removed
+    assert len(report.removed) > 3
+    assert restored.log().slots[left[0]].doomed
+    before = restored.store.list("")
+    for _ in range(3):
+        assert collected(restored, dispose).undisposed
+        assert restored.store.list("") == before  # no mark is added
+    with pytest.raises(NotFoundError, match="being collected"):
+        restored.tag(left[0], "v1")
+    dispose.mended = True
+    assert collected(restored, dispose).savepoints == (STUCK,)
+    assert dispose.done == [FINE, STUCK]
+    assert [slot for slot in restored.log().slots if slot < restored.log().floor] == []
+
+
+def test_a_record_that_a_dead_collector_doomed_gets_no_second_mark(restored: World) -> None:
+    dispose = Disposal()
+    collected(restored, dispose)
+    (slot,) = (slot for slot in restored.log().slots if slot < restored.log().floor)
+    store = restored.store
+    assert isinstance(store, MemoryStore)
+    before = len(store.calls)
+    collected(restored, dispose)
+    assert [c.path for c in store.calls[before:] if c.verb == "create" and f"{slot:08d}/" in c.path] == []
+
+
+def test_a_job_is_deleted_although_a_savepoint_of_it_cannot_be(restored: World) -> None:
+    done = delete_job(
+        restored.store, restored.layout, owner=restored.owner(), ids=restored.ids, clock=restored.clock,
+        dispose=Disposal(),
+    )  # fmt: skip
+    assert done.undisposed == {STUCK: "its _claimed is damaged"}
+    assert done.savepoints == (FINE,)
+    assert [entry.path for entry in restored.store.list("")] == [restored.layout.tombstone]

@@ -109,6 +109,8 @@ class StateflowCleanupOperator(StateflowOperator):
         records, files = dict(plan.records), len(plan.files)
         if not dry:
             done = job.collect(kept, age)
+            for url, why in done.undisposed.items():
+                self.log.warning("%s stays, and so do the records that name it: %s", url, why)
             freed, files = Counter(done.bytes_by_reason), done.files
             records = {slot: reason for slot, reason in plan.records.items() if slot in done.removed}
         savepoints: dict[str, str] = {}
