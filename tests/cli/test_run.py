@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stateflow.bounds import parse_bounds
+from stateflow.cli.run import AnnouncedStop
 from stateflow.errors import UsageError
 from stateflow.pipelines import load_pipeline
 from tests.cli.conftest import Command
@@ -142,3 +143,16 @@ def test_key_groups_that_a_job_does_not_take_are_said(
     said = warned(max_parallelism="256")
     assert "the command line (--max-parallelism), is not taken: of 256 key groups 'balance' keeps 128" in said
     assert "restore orders ... --from URL --max-parallelism 256" in said
+
+
+def test_a_stop_promises_what_the_next_ctrl_c_does_only_to_who_can_type_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    AnnouncedStop().set()
+    assert capsys.readouterr().err == "stopping after this batch\n"
+    monkeypatch.setenv("FORCE_COLOR", "1")  # as if stderr were a terminal
+    stop = AnnouncedStop()
+    stop.set()
+    stop.set()
+    said = capsys.readouterr().err
+    assert said.count("stopping after this batch; Ctrl-C ends it at once") == 1

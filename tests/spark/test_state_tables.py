@@ -406,7 +406,7 @@ def test_an_export_is_pinned_and_holds_every_row(spark: SparkSession, holding: H
         assert back.count() == 20
         value = back.where("user = 3").collect()[0]["value"]
         assert value.startswith('{"name":"n3"') if format == "csv" else value["name"] == "n3"
-        with pytest.raises(UsageError, match="exists already"):
+        with pytest.raises(UsageError, match=r"exists already.* --overwrite"):
             export_state(spark, snapshot, "totals", "profile", out, format, **by)  # type: ignore[arg-type]
     out = str(holding.folder / "none")
     assert export_state(spark, snapshot, "totals", "none", out, **by) == 0
