@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,14 +12,19 @@ import pytest
 
 from stateflow.checkpoint import records
 from stateflow.checkpoint.collection import collect
-from stateflow.checkpoint.disposal import dispose_claimed
+from stateflow.checkpoint.deletion import delete_job
+from stateflow.checkpoint.disposal import dispose_claimed, dispose_savepoint, size_of
 from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.memory_store import Call, MemoryStore
+from stateflow.checkpoint.memory_store import Call, MemoryStore, named_store
 from stateflow.checkpoint.pins import pin, release
-from stateflow.checkpoint.records import SavepointClaim, encode
+from stateflow.checkpoint.records import Savepoint, SavepointClaim, decode, encode
 from stateflow.checkpoint.savepoints import (
+    claim_savepoint,
+    read_claim,
+    read_savepoint,
     resolved,
     to_pin,
+    unfinished,
     verify_savepoint,
 )
 from stateflow.checkpoint.store import Store
@@ -178,6 +184,197 @@ class TestDisposing:
                 assert ("_claimed" in objects(store)) == claimed
                 harmless += 1
         assert harmless > 10
+
+
+class TestWhatIsMeant:
+    """Who has looked before says what is to go; what has come in its place since stays."""
+
+    def expecting(self, store: Store, expect: str) -> int:
+        return dispose_savepoint(store, owner=SOMEBODY, clock=clock, expect=expect)
+
+    def test_the_savepoint_of_that_id_or_what_is_left_of_none(self, saved: MemoryStore) -> None:
+        before = saved.snapshot()
+        for other in ("", "another"):
+            with pytest.raises(UsageError, match="another savepoint was made in memory://saved meanwhile"):
+                self.expecting(saved, other)
+        assert saved.snapshot() == before
+        assert self.expecting(saved, read_savepoint(saved).id) > 0
+        assert objects(saved) == {}
+        left = MemoryStore("saved", {"state/dead-000001.sst": b"left"})
+        with pytest.raises(NotFoundError, match="there is no savepoint"):
+            self.expecting(left, "another")
+        assert self.expecting(left, "") > 0
+        assert objects(left) == {}
+
+    @pytest.mark.parametrize("claimed_by", [JOB, ""])
+    def test_one_that_somebody_has_claimed_since_is_his(self, claimed_by: str, saved: MemoryStore) -> None:
+        id = read_savepoint(saved).id
+        saved.put(
+            "_claimed", encode(SavepointClaim(job=claimed_by, name="orders", owner=SOMEBODY, savepoint=id))
+        )
+        before = saved.snapshot()
+        with pytest.raises(
+            (UsageError, NotFoundError), match=r"claimed by job 'orders'|is being disposed of"
+        ):
+            self.expecting(saved, id)
+        assert saved.snapshot() == before
+
+    def test_one_that_comes_while_the_claim_is_made_stays(self, saved: MemoryStore) -> None:
+        whole = saved.snapshot()
+        target = MemoryStore("saved", {path: body for path, body in whole.items() if path != "_metadata"})
+
+        def made(call: Call) -> None:
+            if call.verb == "create":
+                target.before = None
+                target.create("_metadata", whole["_metadata"])
+
+        target.before = made
+        with pytest.raises(UsageError, match="another savepoint was made"):
+            self.expecting(target, "")
+        assert target.snapshot() == whole
+
+    def test_a_disposal_that_died_before_it_saw_a_new_one_takes_it_not_along(
+        self, saved: MemoryStore
+    ) -> None:
+        """Its claim stands over a savepoint whose maker has looked before, and was told that it is made."""
+        whole = saved.snapshot()
+        for meant in ("", "another"):
+            saved.put("_claimed", encode(SavepointClaim(job="", owner=SOMEBODY, savepoint=meant)))
+            with pytest.raises(UsageError, match="another savepoint was made"):
+                self.expecting(saved, "")
+            assert saved.snapshot() == whole
+        # What it had begun with goes: its maker has found the claim, or misses the files.
+        for meant, lost in (("", 1), (read_savepoint(saved).id, 0)):
+            saved.restore(whole)
+            saved.put("_claimed", encode(SavepointClaim(job="", owner=SOMEBODY, savepoint=meant)))
+            saved.delete([path for path in whole if path.startswith("state/")][:lost])
+            self.expecting(saved, "")
+            assert objects(saved) == {}
+
+    def test_one_that_wakes_up_after_its_claim_was_taken_back_deletes_no_file(
+        self, saved: MemoryStore
+    ) -> None:
+        """It has deleted a savepoint that it meant; then another maker creates `_metadata`, with files that it has listed."""
+        whole = saved.snapshot()
+        old = msgspec.structs.replace(decode(whole["_metadata"], Savepoint, "_metadata"), id="old")
+        saved.put("_metadata", encode(old))
+
+        def others(call: Call) -> None:
+            if call.verb == "read" and call.path == "_claimed" and "_metadata" not in objects(saved):
+                saved.before = None
+                saved.create("_metadata", whole["_metadata"])
+                with pytest.raises(UsageError, match="another savepoint was made"):
+                    self.expecting(saved, "")
+                claim(saved)
+
+        saved.before = others
+        self.expecting(saved, "old")
+        assert saved.before is None
+        assert verify_savepoint(saved, deep=True) == []
+        standing = read_claim(saved)
+        assert standing is not None
+        assert standing.job == JOB
+
+
+class TestDeletedJobs:
+    """A claim whose job is gone for good stands in nobody's way."""
+
+    @pytest.fixture
+    def world(self) -> World:
+        world = World(named_store("root-of-trial"))
+        world.store.restore({})  # type: ignore[attr-defined]
+        drain(1)(world)
+        return world
+
+    def delete(self, world: World) -> None:
+        delete_job(
+            world.store,
+            world.layout,
+            owner=SOMEBODY,
+            ids=world.ids,
+            clock=world.clock,
+            dispose=lambda url: None,
+        )
+
+    def test_what_a_failed_restore_had_claimed_is_disposed_of_when_its_job_is_deleted(
+        self, world: World, saved: MemoryStore
+    ) -> None:
+        identity = world.log().identity
+        assert identity is not None
+        claim_savepoint(
+            saved, job=identity.uuid, name=world.layout.job, owner=SOMEBODY, clock=clock, root=world.store.url
+        )
+        before = saved.snapshot()
+        with pytest.raises(UsageError, match="when that job has been deleted, `stateflow savepoint dispose`"):
+            dispose(saved)
+        self.delete(world)
+        with pytest.raises(UsageError, match="was claimed by job"):
+            dispose_savepoint(saved, owner=SOMEBODY, clock=clock, expect=read_savepoint(saved).id)
+        with pytest.raises(UsageError, match="was claimed by job"):
+            claim(saved, OTHER, "fraud")
+        assert saved.snapshot() == before
+        assert dispose(saved) > 0
+        assert objects(saved) == {}
+
+    def test_a_job_of_that_name_or_at_another_place_says_nothing(
+        self, world: World, saved: MemoryStore
+    ) -> None:
+        self.delete(world)
+        for job, root in ((JOB, world.store.url), (JOB, "memory://nowhere"), (JOB, "")):
+            saved.delete(["_claimed"])
+            claim_savepoint(saved, job=job, name=world.layout.job, owner=SOMEBODY, clock=clock, root=root)
+            with pytest.raises(UsageError, match="was claimed by job"):
+                dispose(saved)
+
+
+class TestHalvesOfFiles:
+    """What killed processes have left where no listing shows it."""
+
+    def killed(self, store: LocalStore, path: str) -> None:
+        """A process that dies while it writes a file."""
+        if (child := os.fork()) == 0:
+
+            def pieces() -> Iterator[bytes]:
+                yield b"x" * 5000
+                os._exit(9)
+
+            store.write(path, pieces)
+        os.waitpid(child, 0)
+
+    @pytest.mark.parametrize(
+        "path",
+        ["state/a-000001.sst", "tables/balance/total/g00000-a.parquet", "built-a/shared/e1-c1-a.sst"],
+    )
+    def test_they_are_found_and_go(self, path: str, tmp_path: Path) -> None:
+        root, place = LocalStore(tmp_path), LocalStore(tmp_path / "_savepoints/orders/one")
+        self.killed(place, path)
+        assert root.list("") == []
+        assert unfinished(root, "orders") == ["_savepoints/orders/one"]
+        assert size_of(place) >= 5000
+        assert dispose(place) >= 5000
+        assert not (tmp_path / "_savepoints/orders/one").exists()
+        with pytest.raises(NotFoundError, match="there is no savepoint"):
+            dispose(place)
+
+    def test_what_a_process_is_writing_stays(self, tmp_path: Path) -> None:
+        place = LocalStore(tmp_path / "_savepoints/orders/one")
+
+        def pieces() -> Iterator[bytes]:
+            yield b"x"
+            dispose(place)
+            yield b"y"
+
+        place.write("state/a-000001.sst", pieces)
+        assert place.read("state/a-000001.sst") == b"xy"
+
+    def test_what_an_import_was_built_in_goes_too(self) -> None:
+        root = MemoryStore("root", {"_savepoints/orders/one/built-ab12/shared/e1-c1-ab12-3.sst": b"state"})
+        assert unfinished(root, "orders") == ["_savepoints/orders/one"]
+        store = MemoryStore(
+            "saved", {"built-ab12/shared/e1-c1-ab12-3.sst": b"state", "built-mine/photo.jpg": b"x"}
+        )
+        dispose(store)
+        assert list(objects(store)) == ["built-mine/photo.jpg"]
 
 
 class TestDisposalByCollection:

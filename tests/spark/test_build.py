@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from stateflow.checkpoint.records import Owner
 from stateflow.config import Options, load
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.job import Job
+from stateflow.savepointing import dispose_unfinished, unfinished_savepoints
 from stateflow.spark.shipping import by_value
+from stateflow.spark.state_tables import build
 from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import checkpoint_of
@@ -155,3 +158,33 @@ def test_an_offset_that_the_source_cannot_begin_with_is_refused_before_anything_
     made(
         orders='{"sourceVersion":1,"reservoirId":"x","reservoirVersion":1,"index":-1,"isStartingVersion":false}'
     )
+
+
+def test_what_a_killed_import_has_left_is_found_by_a_clean_up(
+    spark: SparkSession, bench: Workbench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begins = pipeline(bench, "begins")
+    keys = spark.range(20_000).selectExpr("id as user", "rand(1) as value")
+    folder = bench.folder / "root/_savepoints/begins/made"
+    in_files = replace(options(bench), inline_threshold=0)
+    wanted = BuildRequest(begins, {"sum": {"total": keys}}, str(folder), in_files, ME)
+
+    def killed(*_: object, **__: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(build, "create_canonical", killed)
+        patch.setattr(build, "_emptied", lambda store, building: None)
+        with pytest.raises(RuntimeError, match="killed"):
+            build_savepoint(spark, wanted)
+    assert any(path.is_file() for path in folder.rglob("*"))
+    assert unfinished_savepoints(job(bench, "begins")) == [f"file://{folder}"]
+    assert dispose_unfinished(job(bench, "begins")).keys() == {f"file://{folder}"}
+    assert not folder.exists()
+    build_savepoint(spark, wanted)
+    assert unfinished_savepoints(job(bench, "begins")) == []
+    with pytest.raises(UsageError, match=r"there is a savepoint in .* already"):
+        build_savepoint(spark, wanted)
+    inside = replace(wanted, to=str(bench.folder / "root/begins/made"))
+    with pytest.raises(UsageError, match="is no place for a savepoint of job 'begins'"):
+        build_savepoint(spark, inside)
