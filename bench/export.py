@@ -145,5 +145,5 @@ MEASUREMENT = Measurement(
     run,
     section,
     repeats=2,
-    minutes={"full": 4.8, "quick": 1.0},
+    minutes={"full": 2.5, "quick": 1.0},
 )
