@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -27,10 +27,7 @@ from stateflow.cli.options import (
 )
 from stateflow.cli.output import document, err, facts, number, out, size
 from stateflow.cli.savepoint import Kind, described, named
-from stateflow.errors import NotFoundError, UsageError
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from stateflow.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="State as tables, and keys that are to be forgotten.")
 
@@ -146,6 +143,7 @@ def import_(
     from stateflow.spark.session import build_session
     from stateflow.spark.shipping import by_value
     from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
+    from stateflow.spark.state_tables.frames import parquet_frame
     from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
 
     options = configured(root, option, debug=debug)
@@ -166,10 +164,10 @@ def import_(
             raise UsageError(f"--table {what}={path} is not usable: write OPERATOR.STATE=PATH")
     offsets = pairs(offset, "--offset")
     spark = build_session(f"stateflow import {to}", conf=pairs(conf, "--conf"))
-    frames: dict[str, dict[str, DataFrame]] = {}
+    frames: dict[str, dict[str, Any]] = {}
     for what, path in paths.items():
         uid, _, state = what.partition(".")
-        frames.setdefault(uid, {})[state] = _table(spark, what, path)
+        frames.setdefault(uid, {})[state] = parquet_frame(spark, path, f"--table {what}={path}")
     made = build_savepoint(
         spark,
         BuildRequest(
@@ -193,21 +191,6 @@ def import_(
         markup=False,
         soft_wrap=True,
     )
-
-
-def _table(spark: SparkSession, what: str, path: str) -> DataFrame:
-    from pyspark.errors import PySparkException
-
-    from stateflow.spark.state_tables.failures import failed
-
-    try:
-        return spark.read.parquet(path)
-    except PySparkException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            raise NotFoundError(
-                f"--table {what}={path}: there is nothing at {path}; check where it points to"
-            ) from error
-        raise failed(f"--table {what}={path} cannot be read as Parquet", error) from error
 
 
 @app.command("erase")

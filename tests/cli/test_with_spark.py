@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from stateflow.checkpoint.records import Prepared
-from stateflow.cli.state import _table
 from stateflow.config import load
 from stateflow.errors import NotFoundError, StateflowError
 from stateflow.spark.delivered import delivered, needs_spark
 from stateflow.spark.doctor import examine_spark, judged
+from stateflow.spark.state_tables.frames import parquet_frame
 from tests.cli.made import made_job
 
 if TYPE_CHECKING:
@@ -31,10 +31,10 @@ def test_a_table_that_is_not_there_or_no_parquet_is_named_as_it_was_typed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(NotFoundError, match=f"--table balance.total={tmp_path}/no: there is nothing at"):
-        _table(spark, "balance.total", f"{tmp_path}/no")
+        parquet_frame(spark, f"{tmp_path}/no", f"--table balance.total={tmp_path}/no")
     (tmp_path / "empty").mkdir()
     with pytest.raises(StateflowError, match="cannot be read as Parquet: "):
-        _table(spark, "balance.total", f"{tmp_path}/empty")
+        parquet_frame(spark, f"{tmp_path}/empty", "--table balance.total=empty")
 
 
 def test_an_executor_without_the_library_or_with_another_python_fails() -> None:
