@@ -157,7 +157,7 @@ it still does is treated like everything else that followed the restore point. *
         task_id="start",
         # As a template: a DAG whose dependency is an XCom cannot be serialized by Airflow 3.3.2.
         trigger_dag_id="{{ ti.xcom_pull('known_job')['dag_id'] }}",
-        note="after the recovery {{ run_id }}",
+        note="after the recovery",
     )
     release = let_go(conn_id, job, "recovery").as_teardown(setups=held)
 

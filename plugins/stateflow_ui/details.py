@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from stateflow.checkpoint.records import OperatorState, Outcome, Record, SourceState
+from stateflow.checkpoint.retention import state_bytes
 from stateflow.checkpoint.savepoints import Listed, expired, wanted
 from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.status import decoded_offsets, owner_document, position_of
@@ -163,15 +164,14 @@ def _savepoint(url: str, listed: Listed, now: int) -> dict[str, Any]:
             "expired": False,
             "problem": listed.problem,
         }
-    parts = {(each.path, each.offset, each.name if each.data else ""): each.size for each in wanted(made)}
     return {
         "url": url,
         "name": url.rpartition("/")[2],
         "kind": made.kind,
         "checkpoint": made.record.slot,
         "at": millis(made.at),
-        "bytes": sum(parts.values()),
-        "files": len({path for path, _, _ in parts if path}),
+        "bytes": state_bytes(made),
+        "files": len({each.path for each in wanted(made) if each.path}),
         "expires": millis(made.expires),
         "note": made.note,
         "by": owner_document(made.owner),

@@ -127,6 +127,15 @@ class StateflowHook(BaseHook):
     def test_connection(self) -> tuple[bool, str]:
         """For the button in Airflow's UI."""
         try:
+            folder = self.get_conn().local_root
+            if folder is not None and folder.exists() and not folder.is_dir():
+                return False, f"{folder} is a file: a checkpoint root is a folder"
+            if folder is not None and not folder.exists():
+                # Airflow tests a connection under a name that it has made up, and where its pages are served.
+                return False, (
+                    f"{folder} does not exist where Airflow's API server runs: the first run of a job makes it, otherwise "
+                    "check the path and what is mounted there"
+                )
             found = self.jobs()
         except StateflowError as error:
             return False, str(error)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stateflow.checkpoint.records import FileRef, Micros, Pin, Record, Shard
+from stateflow.checkpoint.records import FileRef, Micros, Pin, Record, Savepoint, Shard, total_size
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
@@ -112,6 +112,14 @@ def job_files(records: Iterable[Record]) -> dict[str, int]:
     return {
         ref.path: ref.size for record in records for ref in references(record) if ref.path and not ref.base
     }
+
+
+def state_bytes(savepoint: Savepoint) -> int:
+    """All state of a savepoint: its files, what its record holds itself, and tables."""
+    tables = (
+        file.size for states in savepoint.tables.values() for files in states.values() for file in files
+    )
+    return total_size(references(savepoint.record)) + sum(tables)
 
 
 def bases(records: Iterable[Record]) -> set[str]:

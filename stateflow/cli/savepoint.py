@@ -131,6 +131,7 @@ def list_(
     debug: Debug = False,
 ) -> None:
     """The savepoints in a checkpoint root. Those made with --to are where they were put."""
+    from stateflow.checkpoint.retention import state_bytes
     from stateflow.checkpoint.roots import open_store
     from stateflow.checkpoint.savepoints import list_savepoints
 
@@ -155,7 +156,7 @@ def list_(
         if (s := each.savepoint) is None:
             rows.append(("", "DAMAGED", "", "", "", "", each.problem, url))
         else:
-            made = (s.job, s.kind, s.record.slot, moment(s.at), size(_bytes(s)), s.owner.user)
+            made = (s.job, s.kind, s.record.slot, moment(s.at), size(state_bytes(s)), s.owner.user)
             rows.append((*made, state or s.note, url))
     columns = ("job", "type", "checkpoint", "made", "size", "by", "note", "place")
     table("", columns, rows, right=("checkpoint", "size"))
@@ -223,6 +224,8 @@ def named(checkpoint: str) -> str:
 
 
 def described(url: str, savepoint: Savepoint) -> dict[str, Any]:
+    from stateflow.checkpoint.retention import state_bytes
+
     record = savepoint.record
     return {
         "place": url,
@@ -238,7 +241,7 @@ def described(url: str, savepoint: Savepoint) -> dict[str, Any]:
         "expires": savepoint.expires,
         "by": savepoint.owner.user,
         "note": savepoint.note,
-        "bytes": _bytes(savepoint),
+        "bytes": state_bytes(savepoint),
         "operators": {
             uid: {
                 "key": dict(operator.key),
@@ -259,15 +262,9 @@ def described(url: str, savepoint: Savepoint) -> dict[str, Any]:
     }
 
 
-def _bytes(savepoint: Savepoint) -> int:
-    from stateflow.checkpoint.records import total_size
-    from stateflow.checkpoint.retention import references
-
-    tables = [f.size for states in savepoint.tables.values() for files in states.values() for f in files]
-    return total_size(references(savepoint.record)) + sum(tables)
-
-
 def _show(url: str, savepoint: Savepoint) -> None:
+    from stateflow.checkpoint.retention import state_bytes
+
     record = savepoint.record
     facts(
         [
@@ -278,7 +275,7 @@ def _show(url: str, savepoint: Savepoint) -> None:
             ("note", savepoint.note),
             ("expires", moment(savepoint.expires) if savepoint.expires else "never"),
             ("watermark", moment(record.watermark)),
-            ("size", size(_bytes(savepoint))),
+            ("size", size(state_bytes(savepoint))),
         ]
     )
     rows = [

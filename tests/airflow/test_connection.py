@@ -168,7 +168,11 @@ def test_the_button_that_tests_a_connection_counts_jobs(connect: Connect, tmp_pa
     connect(tmp_path / "typo")
     found, told = StateflowHook().test_connection()
     assert not found
-    assert "typo does not exist on this worker: check connection 'stateflow_default'" in told
+    assert "typo does not exist where Airflow's API server runs: the first run of a job makes it" in told
+    (tmp_path / "typo").write_text("no folder")
+    assert StateflowHook().test_connection() == (
+        False, f"{tmp_path}/typo is a file: a checkpoint root is a folder",
+    )  # fmt: skip
     assert Connection.get("stateflow_default").conn_type == "stateflow"
 
 

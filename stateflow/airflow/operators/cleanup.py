@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from stateflow.airflow.arguments import Reader, flag, number, span, text
+from stateflow.airflow.arguments import Reader, flag, number, optional, span, text
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.errors import StateflowError, error_of
 from stateflow.quantities import size_text
@@ -22,8 +22,9 @@ class StateflowCleanupOperator(StateflowOperator):
     Every deletion is complete in itself, so a retry goes on where a try was killed.
 
     :param job: empty: every job of the root. One that cannot be cleaned up does not keep the others from it.
-    :param retained: checkpoints to keep per job, beside what tags and other pins name.
-    :param age: younger ones are kept, too.
+    :param retained: checkpoints to keep per job, beside what tags and other pins name. By default as many as the
+        connection's option `retained_checkpoints` says.
+    :param age: younger ones are kept, too; by default as `retained_age` says.
     :param expired_savepoints: dispose of savepoints that have expired, and of those that were never finished.
     :param dry_run: only report.
     """
@@ -38,8 +39,8 @@ class StateflowCleanupOperator(StateflowOperator):
     readers: Mapping[str, Reader[Any]] = {
         **StateflowOperator.readers,
         "job": text,
-        "retained": number(1),
-        "age": span,
+        "retained": optional(number(1)),
+        "age": optional(span),
         "expired_savepoints": flag,
         "dry_run": flag,
     }
@@ -49,8 +50,8 @@ class StateflowCleanupOperator(StateflowOperator):
         self,
         *,
         job: str = "",
-        retained: int | str = 3,
-        age: timedelta | str = timedelta(0),
+        retained: int | str | None = None,
+        age: timedelta | str | None = None,
         expired_savepoints: bool | str = True,
         dry_run: bool | str = False,
         **kwargs: Any,
@@ -97,7 +98,10 @@ class StateflowCleanupOperator(StateflowOperator):
         from stateflow.stale import release_stale
 
         job = self.job_for(context, name)
+        options = self.hook.options()
         kept, age = self.given("retained"), self.given("age")
+        kept = options.retained_checkpoints if kept is None else kept
+        age = options.retained_age if age is None else age
         dry, with_savepoints = self.given("dry_run"), self.given("expired_savepoints")
         released = [] if dry else release_stale(job.store, job.layout)
         for pin in released:
@@ -132,7 +136,7 @@ class StateflowCleanupOperator(StateflowOperator):
         }
         sizes_told = ", ".join(f"{reason} {size_text(count)}" for reason, count in sorted(freed.items()))
         self.log.info(
-            "%s: %s %d records, %d files, %d savepoints (%s); %d checkpoints are kept",
+            "%s: %s: records %d, files %d, savepoints %d (%s); checkpoints that are kept: %d",
             name, "would delete" if dry else "deleted", len(records), files, len(savepoints),
             sizes_told or "no bytes", len(plan.kept),
         )  # fmt: skip

@@ -107,14 +107,14 @@ def default_name(kind: str, context: Context, deed: str) -> str:
 
 def savepoint_facts(made: MadeSavepoint) -> dict[str, Any]:
     """What XCom says of a savepoint."""
+    from stateflow.checkpoint.retention import state_bytes
     from stateflow.checkpoint.savepoints import wanted
 
-    sizes = {each.path: each.size for each in wanted(made.savepoint) if each.path}
     return {
         "savepoint": made.url,
         "kind": made.savepoint.kind,
-        "files": len(sizes),
-        "bytes": sum(sizes.values()),
+        "files": len({each.path for each in wanted(made.savepoint) if each.path}),
+        "bytes": state_bytes(made.savepoint),
         "expires": made.savepoint.expires,
         "note": made.savepoint.note,
     }

@@ -60,9 +60,15 @@ function RestoreFields({ values, set, status, conn, job }) {
       <option value="other">a checkpoint, or a savepoint elsewhere …</option>
     </select>`}<//>
     ${value === "other" && html`<${Field} name="Checkpoint or savepoint" hint="The number of a kept checkpoint (the Graph tab shows which are), or the URL of a savepoint.">${(id) => html`<input type="text" id=${id} value=${values.where} spellcheck="false" autocomplete="off" onInput=${(event) => set("where")(event.target.value)} />`}<//>`}
-    <${Tick} name="Rewind the outputs too" hint="Delta tables are taken back to what they held then. Otherwise they keep what they have, and what followed is delivered again." value=${values.rewind_sinks} onValue=${set("rewind_sinks")} />
+    ${value === "other" && values.where.trim() !== "" && !originOf(values) && html`<p class="hint" role="alert">That is neither a checkpoint's number nor the URL of a savepoint.</p>`}
+    ${isPlace(values)
+      ? html`<p class="hint">Outputs keep what they have, and what followed is delivered again: they can be rewound to a checkpoint or a tag only.</p>`
+      : html`<${Tick} name="Rewind the outputs too" hint="Delta tables are taken back to what they held then. Otherwise they keep what they have, and what followed is delivered again." value=${values.rewind_sinks} onValue=${set("rewind_sinks")} />`}
     <${Note} value=${values.note} onValue=${set("note")} />`;
 }
+
+// The job's log says what its outputs held at a checkpoint; a savepoint has left it.
+const isPlace = (values) => PLACE.test(originOf(values));
 
 function originOf({ origin, where }) {
   if (origin !== "other") return origin;
@@ -131,7 +137,7 @@ export const FORMS = {
       return { origin: where ? "other" : origin, where, rewind_sinks: false, note: "" };
     },
     wrong: (values) => !originOf(values),
-    conf: (values) => ({ origin: originOf(values), rewind_sinks: values.rewind_sinks, note: values.note }),
+    conf: (values) => ({ origin: originOf(values), rewind_sinks: values.rewind_sinks && !isPlace(values), note: values.note }),
     Fields: RestoreFields,
   },
   stop: {
