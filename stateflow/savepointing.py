@@ -32,7 +32,7 @@ from stateflow.checkpoint.store import Store
 from stateflow.config import cache_folder
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.identity import this_process
-from stateflow.restore.origin import newest_sinks, slot_named
+from stateflow.restore.origin import newest_sinks, require_checkpoint, slot_named
 from stateflow.status import decoded_offsets
 
 if TYPE_CHECKING:
@@ -87,11 +87,8 @@ def create_savepoint(
     log = job.log()
     kind, _, rest = request.checkpoint.partition(":")
     slot = slot_named(kind, rest, job, log)
+    require_checkpoint(log, slot)
     record = log.record(slot)
-    if not record.carries_state or not log.slots[slot].complete:
-        raise NotFoundError(
-            f"record {slot} of job {job.name!r} is no complete checkpoint: `stateflow checkpoints {job.name}` lists them"
-        )
     name = checked_name("savepoint", request.name or f"{request.kind}-{slot}-{job.new_id()[:8]}")
     url = request.to or f"{job.root.rstrip('/')}/{default_savepoint(job.name, name)}"
     target = open_store(url, job.storage_options)

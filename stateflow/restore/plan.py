@@ -175,9 +175,8 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
         raise IncompatibleError(check.problems[0])
     log = job.log() if job.exists else None
     if log is None:
-        living_epochs(
-            job.store, job.layout
-        )  # a name that was deleted is refused here, not when all is confirmed
+        # A name that was deleted is refused here, not when all is confirmed.
+        living_epochs(job.store, job.layout)
     if request.rewind_sinks and (origin.owner is None or not same_job(origin.owner, job)):
         raise UsageError(
             f"--rewind-sinks takes the outputs of job {job.name!r} back to one of its own checkpoints, and {origin.label} is "
