@@ -158,11 +158,11 @@ def main(folder: str, kind: str, core: str) -> None:
 
 
 def _maker(folder: Path, kind: str) -> Callable[[], float]:
-    from stateflow.checkpoint.records import Owner
-    from stateflow.checkpoint.roots import open_store
-    from stateflow.checkpoint.savepoints import dispose_savepoint
-    from stateflow.config import load
-    from stateflow.job import Job
+    from stateflow.config.options import load
+    from stateflow.format.records import Owner
+    from stateflow.jobs.job import Job
+    from stateflow.savepoints.format import dispose_savepoint
+    from stateflow.storage.roots import open_store
 
     job = Job(str(folder / "root"), PIPELINE)
     # The run's cache: one host has one.

@@ -28,7 +28,7 @@ class Size:
 
 
 def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
     place.say(f"making {size.checkpoints:,} checkpoints")
     root = place.folder / "root"
@@ -53,10 +53,10 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
 def records(root: Path, size: Size) -> None:
     """By the protocol, as a run decides and completes them, but without fsync."""
     from stateflow.checkpoint.claim import claim
-    from stateflow.checkpoint.layout import JobLayout
-    from stateflow.checkpoint.records import FileRef, OperatorState, Owner, Shard
-    from stateflow.checkpoint.roots import open_store
     from stateflow.checkpoint.writer import draft
+    from stateflow.format.layout import JobLayout
+    from stateflow.format.records import FileRef, OperatorState, Owner, Shard
+    from stateflow.storage.roots import open_store
 
     store, layout = open_store(str(root), fsync=False), JobLayout(JOB)
     writer = claim(

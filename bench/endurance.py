@@ -28,7 +28,7 @@ class Size:
 
 def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
     from bench import operators, sides
-    from stateflow.checkpoint.layout import JobLayout
+    from stateflow.format.layout import JobLayout
 
     spark = sides.session()
     root, layout = place.folder / "root", JobLayout(operators.per_key.name)

@@ -42,8 +42,8 @@ class Size:
 
 def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
     from bench import sides
-    from stateflow.config import load
-    from stateflow.job import Job
+    from stateflow.config.options import load
+    from stateflow.jobs.job import Job
 
     kind, _, cores = side.partition("_")
     keys = getattr(size, kind)

@@ -32,8 +32,8 @@ class Made:
 def make_job(root: Path, job: Made, now: int) -> None:
     """`now` is microseconds since 1970."""
     from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
-    from stateflow.checkpoint.layout import JobLayout
-    from stateflow.checkpoint.records import Claim, JobIdentity, Link, Outcome, Owner, Record, encode
+    from stateflow.format.layout import JobLayout
+    from stateflow.format.records import Claim, JobIdentity, Link, Outcome, Owner, Record, encode
 
     layout, uuid = JobLayout(job.name), f"{job.name}-uuid"
     owner = Owner(
@@ -96,7 +96,7 @@ def make_job(root: Path, job: Made, now: int) -> None:
 
 
 def contents(job: Made, layout: Any, slot: int) -> dict[str, Any]:
-    from stateflow.checkpoint.records import FileRef, OperatorState, Prepared, Shard, SourceState, StateSchema
+    from stateflow.format.records import FileRef, OperatorState, Prepared, Shard, SourceState, StateSchema
 
     offset = (
         '{"sourceVersion":1,"reservoirId":"5ca1ab1e-0000-4000-8000-000000000007","reservoirVersion":VERSION,'

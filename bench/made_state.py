@@ -33,17 +33,17 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
     import numpy as np
 
     from stateflow.checkpoint.claim import claim
-    from stateflow.checkpoint.files import inline, upload_file
-    from stateflow.checkpoint.layout import JobLayout
-    from stateflow.checkpoint.records import OperatorState, Owner, Shard, StateSchema
-    from stateflow.checkpoint.roots import open_store
     from stateflow.checkpoint.writer import draft
+    from stateflow.format.keygroups import default_assignment
+    from stateflow.format.layout import JobLayout
+    from stateflow.format.records import OperatorState, Owner, Shard, StateSchema
+    from stateflow.state.backends.rocksdb import rocksdb_backend
+    from stateflow.state.backends.rocksdb_options import RocksOptions
     from stateflow.state.columnstate import hash_longs
-    from stateflow.state.keycodec import KeyCodec
-    from stateflow.state.keygroups import default_assignment
-    from stateflow.state.options import RocksOptions
-    from stateflow.state.rocksdb import rocksdb_backend
-    from stateflow.state.serializers import serializer_for
+    from stateflow.state.keys.codec import KeyCodec
+    from stateflow.state.values.serializers import serializer_for
+    from stateflow.storage.files import inline, upload_file
+    from stateflow.storage.roots import open_store
 
     store, layout = open_store(str(root)), JobLayout(JOB)
     writer = claim(

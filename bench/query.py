@@ -44,11 +44,11 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
 
 def cold(root: Path, size: Size, place: Workplace) -> dict[str, Any]:
     """Each time in a cache of its own, from the log of the job to the value."""
-    from stateflow.checkpoint.cache import FileCache
-    from stateflow.checkpoint.records import Owner
-    from stateflow.reading import ReadingPlace, checkpoint_reader
-    from stateflow.state.backends import Readers
-    from stateflow.state.options import RocksOptions
+    from stateflow.format.records import Owner
+    from stateflow.reading.snapshots import ReadingPlace, checkpoint_reader
+    from stateflow.state.backends.choice import Readers
+    from stateflow.state.backends.rocksdb_options import RocksOptions
+    from stateflow.storage.cache import FileCache
 
     found: dict[str, Any] = {"seconds": [], "fetched": [], "owner": [], "state": 0}
     for number in range(size.cold):

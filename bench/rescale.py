@@ -12,7 +12,7 @@ from bench.measurement import Measurement, Plot, Results, Section, Target, Workp
 from bench.measurement import size as bytes_
 
 if TYPE_CHECKING:
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
 SIDES = ("rescale",)
 STEPS = (4, 3, 5)
@@ -34,7 +34,7 @@ def measured(place: Workplace, keys: int) -> dict[str, Any]:
     place.say(f"making {keys:,} keys")
     root = place.folder / f"root-{keys}" / "root"
     make(root, keys, shards=1)
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
     job = Job(str(root), JOB)
     before, found = files_of(root), []

@@ -20,13 +20,13 @@ from bench import operators
 from bench.clock import Timed, timed
 from bench.generate import Dataset
 from bench.operators import ONE_FILE, OUTPUT
-from stateflow.config import load
-from stateflow.rows import row_type
+from stateflow.config.options import load
+from stateflow.format.keygroups import default_assignment
+from stateflow.pipelines.rows import row_type
 from stateflow.spark.exchange import GROUP, KeyedInput, exchanged
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunReport, RunRequest, run
-from stateflow.spark.session import build_session
-from stateflow.state.keygroups import default_assignment
+from stateflow.spark.session.build import build_session
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = {

@@ -47,7 +47,7 @@ def one_disk(place: Workplace, keys: int, value: int) -> dict[str, Any]:
     place.say(f"making {bytes_(keys * value)}")
     root = place.folder / f"state-{keys}" / "root"
     make(root, keys, serializer=bytes, values=incompressible(value))
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
     job = Job(str(root), JOB)
     place.say("a savepoint on the same disk")
@@ -69,7 +69,7 @@ def one_disk(place: Workplace, keys: int, value: int) -> dict[str, Any]:
 
 def two_disks(place: Workplace, root: Path, files: Sequence[Path], other: Path) -> dict[str, Any]:
     """Ours and cp in turn, first the one and then the other, there and back again."""
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
     found: dict[str, list[float]] = {name: [] for name in ("made", "copied", "restored", "copied_back")}
     made_at = other / "savepoint"
@@ -106,7 +106,7 @@ def two_disks(place: Workplace, root: Path, files: Sequence[Path], other: Path) 
 def restored(place: Workplace, root: Path, origin: str, name: str) -> tuple[float, list[Path]]:
     """Into a job that does not exist yet, from planning to the record; with the files that it has then."""
     from bench import operators
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
     job = Job(str(root), name)
 
@@ -147,7 +147,7 @@ def elsewhere(folder: Path, needed: int) -> Iterator[tuple[Path, str]]:
         with tempfile.TemporaryDirectory(prefix="stateflow-bench-", dir=MEMORY) as made:
             yield Path(made), f"another file system (in memory, {MEMORY})"
         return
-    from stateflow.checkpoint import transfer
+    from stateflow.storage import transfer
 
     linking = transfer.inside
     transfer.inside = lambda source, target: None
@@ -166,7 +166,7 @@ def other_device(one: Path, other: Path) -> bool:
 
 
 def options(root: Path, place: Workplace) -> Any:
-    from stateflow.config import load
+    from stateflow.config.options import load
 
     code = {"checkpoint_dir": str(root), "scratch_dir": str(place.folder / "scratch")}
     return load(code=code, env={}, folder=place.folder)

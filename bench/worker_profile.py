@@ -29,17 +29,17 @@ from pyspark import TaskContext
 
 from bench import operators
 from bench.generate import BatchSpec, users
-from stateflow.checkpoint.records import Shard
-from stateflow.config import load
+from stateflow.config.options import load
+from stateflow.format.records import Shard
 from stateflow.operators.binding import schemas
 from stateflow.operators.context import Moment
-from stateflow.operators.spec import OperatorSpec
-from stateflow.rows import row_type
-from stateflow.spark.acks import Ack
-from stateflow.spark.arrow_worker import ArrowTask, arrow_worker
-from stateflow.spark.place import TaskPlace
-from stateflow.spark.worker import KeyedTask, keyed_worker
-from stateflow.state.backends import open_backend
+from stateflow.pipelines.operators import OperatorSpec
+from stateflow.pipelines.rows import row_type
+from stateflow.spark.task.acks import Ack
+from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
+from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.worker import KeyedTask, keyed_worker
+from stateflow.state.backends.choice import open_backend
 from stateflow.state.columnstate import hash_longs
 
 GROUPS = 128
@@ -47,22 +47,22 @@ ARROW_ROWS = 20_000
 PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "process": (
         ("stateflow.operators.keyed", "KeyedEngine.run", "engine"),
-        ("stateflow.spark.columns", "RowReader.read", "  rows made"),
+        ("stateflow.spark.task.columns", "RowReader.read", "  rows made"),
         ("stateflow.state.stored", "StoredState.begin", "  state read"),
         ("stateflow.state.stored", "StoredState.collect", "  state gathered"),
-        ("stateflow.state.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
-        ("stateflow.state.rocksdb", "RocksBackend.write", "  RocksDB write"),
-        ("stateflow.spark.blocks", "Block.__init__", "keys found"),
-        ("stateflow.spark.columns", "RowWriter.write", "output made"),
-        ("stateflow.state.rocksdb", "RocksBackend.snapshot", "snapshot"),
+        ("stateflow.state.backends.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
+        ("stateflow.state.backends.rocksdb", "RocksBackend.write", "  RocksDB write"),
+        ("stateflow.spark.task.blocks", "Block.__init__", "keys found"),
+        ("stateflow.spark.task.columns", "RowWriter.write", "output made"),
+        ("stateflow.state.backends.rocksdb", "RocksBackend.snapshot", "snapshot"),
     ),
     "process_arrow": (
         ("bench.operators", "running_total", "user code"),
         ("stateflow.state.columnstate", "ColumnState.get", "  state get"),
         ("stateflow.state.columnstate", "ColumnState.put", "  state put"),
-        ("stateflow.state.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
-        ("stateflow.state.rocksdb", "RocksBackend.write", "  RocksDB write"),
-        ("stateflow.state.rocksdb", "RocksBackend.snapshot", "snapshot"),
+        ("stateflow.state.backends.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
+        ("stateflow.state.backends.rocksdb", "RocksBackend.write", "  RocksDB write"),
+        ("stateflow.state.backends.rocksdb", "RocksBackend.snapshot", "snapshot"),
     ),
 }
 

@@ -10,11 +10,11 @@ from airflow.sdk.exceptions import AirflowFailException
 from stateflow_settings import SETTINGS, running_pipeline
 
 from stateflow.airflow import StateflowHook
-from stateflow.airflow.failures import spoken
+from stateflow.airflow.connections.failures import spoken
 from stateflow.errors import CorruptError
 
 if TYPE_CHECKING:
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
 
 @task

@@ -49,7 +49,7 @@ from stateflow.airflow import (
     StateflowStopOperator,
     StateflowVerifyOperator,
 )
-from stateflow.airflow.failures import spoken
+from stateflow.airflow.connections.failures import spoken
 
 
 @task
@@ -82,7 +82,7 @@ def deploy(new: str) -> str:
 @task
 def check(new: str, conn_id: str, job: str) -> dict[str, str]:
     """Whether the new version fits the state, as `stateflow check` says it: without Spark, nothing is written."""
-    from stateflow.pipelines import load_pipeline
+    from stateflow.pipelines.loading import load_pipeline
 
     with spoken():
         found = StateflowHook(conn_id).job(job).check(load_pipeline(new, Path.cwd()).pipeline)

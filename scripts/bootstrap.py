@@ -49,10 +49,10 @@ def main() -> None:
         changed = True
     if not spark_is_ready():
         with step("Java and Spark's jars"):
-            run([PYTHON, "-m", "stateflow.spark.jars"], "Java or Spark's jars could not be fetched")
+            run([PYTHON, "-m", "stateflow.spark.session.jars"], "Java or Spark's jars could not be fetched")
     if changed or not any((cache() / "class-data").glob("*.jsa")):
         with step("an archive of Spark's classes, so that drivers start sooner"):
-            runs([PYTHON, "-m", "stateflow.spark.class_data"], shown=True)
+            runs([PYTHON, "-m", "stateflow.spark.session.class_data"], shown=True)
 
 
 def fingerprint() -> str:

@@ -84,7 +84,7 @@ def against_schema(document: dict[str, Any], folder: Path) -> Iterator[str]:
 
 
 def known(services: rules.Services) -> rules.Known:
-    from stateflow.config import DECLARATIONS, FILE_VARIABLE, PREFIX
+    from stateflow.config.options import DECLARATIONS, FILE_VARIABLE, PREFIX
 
     users = [
         user.partition(":")[0]

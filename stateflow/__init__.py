@@ -23,11 +23,11 @@ if TYPE_CHECKING:
         UnavailableError,
         UsageError,
     )
-    from stateflow.flow import Flow, KeyedStream, Pipeline, Stream, pipeline
-    from stateflow.job import Job
-    from stateflow.process import ConnectedProcess, Context, KeyedProcess, Output, output
+    from stateflow.jobs.job import Job
+    from stateflow.pipelines.flow import Flow, KeyedStream, Pipeline, Stream, pipeline
+    from stateflow.pipelines.process import ConnectedProcess, Context, KeyedProcess, Output, output
+    from stateflow.pipelines.tables import delta
     from stateflow.spark.sinks.memory import memory
-    from stateflow.spark.tables import delta
     from stateflow.state.declare import (
         AggregatingState,
         BroadcastState,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
         UnionListState,
         ValueState,
     )
-    from stateflow.state.serializers import CustomSerializer
+    from stateflow.state.values.serializers import CustomSerializer
 
 __all__ = [
     "AggregatingState",
@@ -80,13 +80,13 @@ __all__ = [
 
 _ROOMS = {
     "stateflow.errors": tuple(name for name in __all__ if name.endswith("Error")),
-    "stateflow.flow": ("Flow", "KeyedStream", "Pipeline", "Stream", "pipeline"),
-    "stateflow.job": ("Job",),
-    "stateflow.process": ("ConnectedProcess", "Context", "KeyedProcess", "Output", "output"),
+    "stateflow.pipelines.flow": ("Flow", "KeyedStream", "Pipeline", "Stream", "pipeline"),
+    "stateflow.jobs.job": ("Job",),
+    "stateflow.pipelines.process": ("ConnectedProcess", "Context", "KeyedProcess", "Output", "output"),
     "stateflow.spark.sinks.memory": ("memory",),
-    "stateflow.spark.tables": ("delta",),
+    "stateflow.pipelines.tables": ("delta",),
     "stateflow.state.declare": (*(name for name in __all__ if name.endswith("State")), "Timer"),
-    "stateflow.state.serializers": ("CustomSerializer",),
+    "stateflow.state.values.serializers": ("CustomSerializer",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 

@@ -1,16 +1,16 @@
-"""Renders docs/configuration.md from the declarations; `python -m stateflow.config` prints it."""
+"""Renders docs/configuration.md from the declarations; `python -m stateflow.config.options` prints it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stateflow.config import DECLARATIONS, FILE_NAME, FILE_VARIABLE, PREFIX, Options
-from stateflow.option import Declaration, written
+from stateflow.config.option import Declaration, written
+from stateflow.config.options import DECLARATIONS, FILE_NAME, FILE_VARIABLE, PREFIX, Options
 
 _TOP = f"""\
 # Configuration
 
-Made by `python -m stateflow.config > docs/configuration.md` from the declarations in `stateflow/config.py`.
+Made by `python -m stateflow.config.options > docs/configuration.md` from the declarations in `stateflow/config/options.py`.
 
 ## Where a value comes from
 
@@ -18,7 +18,7 @@ The first of these that sets an option wins:
 
 1. the command line: `--option max_parallelism=256`; an Airflow task's `options`, and then those of its connection
 2. the environment: `{PREFIX}MAX_PARALLELISM=256`
-3. a program's own: `stateflow.config.load(code={{"max_parallelism": 256}})`
+3. a program's own: `stateflow.config.options.load(code={{"max_parallelism": 256}})`
 4. the file: `max_parallelism = 256` in `{FILE_NAME}` in the working folder, or in the file that
    `{FILE_VARIABLE}` names
 5. the default

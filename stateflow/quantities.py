@@ -78,7 +78,7 @@ def age_text(micros: float) -> str:
 
 def time_text(micros: int | None) -> str:
     """A time in UTC; records keep microseconds."""
-    from stateflow.checkpoint.records import END_OF_TIME
+    from stateflow.format.records import END_OF_TIME
 
     if micros is None:
         return "-"

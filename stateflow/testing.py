@@ -17,16 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from stateflow.checkpoint.records import Shard
 from stateflow.errors import UsageError
+from stateflow.format.encoding import prefix
+from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, xxhash64
+from stateflow.format.records import Shard
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.keyed import Chunk, KeyedEngine
-from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
 from stateflow.operators.watch import Watch
-from stateflow.process import ConnectedProcess, Output, Process, type_arguments
-from stateflow.rows import RowType, row_type
-from stateflow.state.backend import Backend
+from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
+from stateflow.pipelines.process import ConnectedProcess, Output, Process, type_arguments
+from stateflow.pipelines.rows import RowType, row_type
+from stateflow.state.backends.base import Backend
+from stateflow.state.backends.memory import memory_backend
 from stateflow.state.bound import (
     BoundAggregatingState,
     BoundListState,
@@ -34,11 +37,8 @@ from stateflow.state.bound import (
     BoundTimer,
     BoundValueState,
 )
-from stateflow.state.encoding import prefix
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.keygroups import DEFAULT_MAX_PARALLELISM, xxhash64
-from stateflow.state.keytypes import key_types_for
-from stateflow.state.memory import memory_backend
+from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.values.key_types import key_types_for
 
 _ANY = RowType("Any", (), lambda *values: values, False)
 _END = b"\xff" * 8

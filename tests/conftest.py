@@ -64,7 +64,7 @@ def small_disk(tmp_path: Path) -> Callable[[int], AbstractContextManager[Path]]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from stateflow.spark.session import build_session
+    from stateflow.spark.session.build import build_session
 
     conf = {
         "spark.sql.shuffle.partitions": "2",

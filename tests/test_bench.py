@@ -211,11 +211,11 @@ def test_one_row_is_compared_with_the_stateless_batch() -> None:
 
 
 def test_made_state_has_every_key_with_its_value(tmp_path: Path) -> None:
-    from stateflow.checkpoint.cache import FileCache
-    from stateflow.checkpoint.records import Owner
-    from stateflow.reading import ReadingPlace, checkpoint_reader
-    from stateflow.state.backends import Readers
-    from stateflow.state.options import RocksOptions
+    from stateflow.format.records import Owner
+    from stateflow.reading.snapshots import ReadingPlace, checkpoint_reader
+    from stateflow.state.backends.choice import Readers
+    from stateflow.state.backends.rocksdb_options import RocksOptions
+    from stateflow.storage.cache import FileCache
 
     make(tmp_path / "root", 500, shards=3, serializer=export.Reading, values=export.readings)
     cache = FileCache(tmp_path / "cache", 1 << 30)
@@ -260,7 +260,7 @@ def test_a_collection_is_measured_that_deletes_what_was_subsumed(
 def test_savepoints_link_on_one_disk_and_copy_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memory: bool
 ) -> None:
-    from stateflow.checkpoint import transfer
+    from stateflow.storage import transfer
 
     monkeypatch.setattr(os, "sync", lambda: None)
     monkeypatch.setattr(snapshots, "TURNS", 1)
@@ -281,7 +281,7 @@ def test_savepoints_link_on_one_disk_and_copy_elsewhere(
 def test_where_links_are_switched_off_savepoints_are_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
     monkeypatch.setattr(snapshots, "MEMORY", tmp_path / "not there")
     root, place = tmp_path / "root", Workplace(tmp_path)

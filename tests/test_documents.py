@@ -10,11 +10,11 @@ from types import ModuleType
 
 import pytest
 
-from stateflow.checkpoint.records import Shard
 from stateflow.cli.main import app
+from stateflow.format.records import Shard
+from stateflow.state.backends.memory import memory_backend
 from stateflow.state.columnstate import ColumnState
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.memory import memory_backend
+from stateflow.state.keys.codec import KeyCodec
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")))

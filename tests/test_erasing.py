@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.records import Owner, Record, Shard
 from stateflow.checkpoint.retention import references
-from stateflow.config import Options, load
-from stateflow.erasing import plan_erase
+from stateflow.config.options import Options, load
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.job import Job
-from stateflow.query import StateReader
-from stateflow.state.keygroups import key_groups
+from stateflow.format.keygroups import key_groups
+from stateflow.format.records import Owner, Record, Shard
+from stateflow.jobs.erasure import plan_erase
+from stateflow.jobs.job import Job
+from stateflow.reading.query import StateReader
+from stateflow.storage.local import LocalStore
 from tests.serve.made import QueriedJob, entries_of, filled
 
 KEY, OTHER = 3, 4

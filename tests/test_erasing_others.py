@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stateflow import erasing
-from stateflow.checkpoint import native
 from stateflow.checkpoint.collection import CollectionReport
 from stateflow.checkpoint.pins import PinKind, list_pins, pin, release
-from stateflow.checkpoint.records import Owner, Pin
-from stateflow.erasing import Erased, plan_erase
 from stateflow.errors import BusyError
-from stateflow.identity import this_process
-from stateflow.job import Job
-from stateflow.spark.place import place_of
+from stateflow.format.records import Owner, Pin
+from stateflow.jobs import erasure as erasing
+from stateflow.jobs.erasure import Erased, plan_erase
+from stateflow.jobs.job import Job
+from stateflow.liveness.process import this_process
+from stateflow.savepoints import native
+from stateflow.spark.task.place import place_of
 from tests.serve.made import QueriedJob
 from tests.test_erasing import KEY, ME, job, options
 from tests.test_erasing_traces import MARK, bearers, marked, opened_by_a_batch

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 import stateflow as sf
-from stateflow.checkpoint.records import FileRef, Record, Shard
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import claim_savepoint, read_savepoint, resolved
-from stateflow.erasing import plan_erase
-from stateflow.spark.place import place_of
-from stateflow.spark.shards import TaskShards
-from stateflow.state.backends import open_backend
-from stateflow.traces import may_hold
+from stateflow.checkpoint.history_erasure import may_hold
+from stateflow.format.records import FileRef, Record, Shard
+from stateflow.jobs.erasure import plan_erase
+from stateflow.savepoints.format import claim_savepoint, read_savepoint, resolved
+from stateflow.spark.task.place import place_of
+from stateflow.spark.task.shards import TaskShards
+from stateflow.state.backends.choice import open_backend
+from stateflow.storage.roots import open_store
 from tests.serve.made import Balance, QueriedJob, Row, entries_of
 from tests.test_erasing import KEY, ME, job, options
 

@@ -13,8 +13,8 @@ from typing import Any, Literal
 import pytest
 
 import stateflow as sf
-from stateflow.flow import Flow, KeyedNode, Pipeline
-from stateflow.parameters import as_texts
+from stateflow.pipelines.flow import Flow, KeyedNode, Pipeline
+from stateflow.pipelines.parameters import as_texts
 
 
 @dataclass

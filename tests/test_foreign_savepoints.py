@@ -9,16 +9,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stateflow.checkpoint.files import inline
-from stateflow.checkpoint.records import encode
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import read_claim, read_savepoint
-from stateflow.config import Options, load
+from stateflow.config.options import Options, load
 from stateflow.errors import CorruptError
-from stateflow.job import Job
-from stateflow.pipelines import load_pipeline
-from stateflow.reading import place_of, savepoint_reader
-from stateflow.savepointing import dispose_expired
+from stateflow.format.records import encode
+from stateflow.jobs.job import Job
+from stateflow.jobs.savepoints import dispose_expired
+from stateflow.pipelines.loading import load_pipeline
+from stateflow.reading.snapshots import place_of, savepoint_reader
+from stateflow.savepoints.format import read_claim, read_savepoint
+from stateflow.storage.files import inline
+from stateflow.storage.roots import open_store
 from tests.cli.made import ORDERS, PARAMETERS, MadeJob
 from tests.serve.made import QueriedJob, entries_of, filled
 from tests.test_erasing import job as queried_job

@@ -19,10 +19,10 @@ from stateflow.checkpoint.control import (
     beat,
     read_heartbeat,
 )
-from stateflow.health import Health, health_of
-from stateflow.heart import Heart
+from stateflow.liveness.heart import Heart
+from stateflow.observe.health import Health, health_of
+from stateflow.observe.status import JobStatus
 from stateflow.quantities import age_text
-from stateflow.status import JobStatus
 from tests.cli.made import T0, MadeJob, made_job
 
 HOUR = 3_600_000_000

@@ -13,9 +13,9 @@ from rich.console import Console
 
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import KILLED, Heartbeat, StopRequest, beat, read_heartbeat, request_stop
-from stateflow.checkpoint.records import Owner
 from stateflow.cli.run import AnnouncedStop
-from stateflow.heart import Heart
+from stateflow.format.records import Owner
+from stateflow.liveness.heart import Heart
 from tests.cli.made import MadeJob
 
 TASK = Owner("r", dag_run="dag/1", task="run")
@@ -69,7 +69,7 @@ def test_the_last_beat_is_tried_more_than_once(tmp_path: Path, monkeypatch: pyte
             raise OSError("the store is away")
         beat(store, layout, sign)
 
-    monkeypatch.setattr("stateflow.heart.beat", sometimes)
+    monkeypatch.setattr("stateflow.liveness.heart.beat", sometimes)
     with Heart(job.store, job.layout, TASK, 0.05, threading.Event()) as heart:
         heart.begin(job.writer.epoch)
     last = read_heartbeat(job.store, job.layout, job.writer.epoch)

@@ -9,9 +9,9 @@ import pytest
 
 import stateflow as sf
 from stateflow.checkpoint.control import stop_requested
-from stateflow.checkpoint.records import Owner
-from stateflow.parameters import known_parameters, required_parameters
-from stateflow.pipelines import load_pipeline
+from stateflow.format.records import Owner
+from stateflow.pipelines.loading import load_pipeline
+from stateflow.pipelines.parameters import known_parameters, required_parameters
 from tests.cli.made import ORDERS, PARAMETERS, REPOSITORY, T0, made_job
 
 

@@ -17,9 +17,9 @@ CHANCE = ("random.", "secrets.", "uuid.uuid", "numpy.random.", "os.urandom")
 
 # Where an argument's default lives, or where nothing is decided.
 ALLOWED = {
-    ("checkpoint/cache.py", "uuid.uuid4"): "the default of `unique`, for names of temporary files",
-    ("checkpoint/local.py", "uuid.uuid4"): "the default of `unique`, for names of temporary files",
-    ("state/rocksdb.py", "time.sleep"): "waits for RocksDB's own threads",
+    ("storage/cache.py", "uuid.uuid4"): "the default of `unique`, for names of temporary files",
+    ("storage/local.py", "uuid.uuid4"): "the default of `unique`, for names of temporary files",
+    ("state/backends/rocksdb.py", "time.sleep"): "waits for RocksDB's own threads",
 }
 
 
@@ -50,7 +50,7 @@ def readings(room: str) -> Iterator[tuple[str, int, str]]:
                 yield str(path.relative_to(PACKAGE)), line, name
 
 
-@pytest.mark.parametrize("room", ["checkpoint", "state"])
+@pytest.mark.parametrize("room", ["format", "storage", "checkpoint", "savepoints", "state"])
 def test_decisions_and_state_get_time_and_chance_as_arguments(room: str) -> None:
     wrong = [
         f"{path}:{line} calls {name}" for path, line, name in readings(room) if (path, name) not in ALLOWED

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.pipelines import load_pipeline
+from stateflow.pipelines.loading import load_pipeline
 
 ONE = """
 import stateflow as sf

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 import stateflow as sf
-from stateflow.checkpoint.records import Owner, Shard
 from stateflow.errors import CorruptError, NotFoundError, UsageError
-from stateflow.query import StateReader, key_from_text
-from stateflow.reading import checkpoint_reader
-from stateflow.state.encoding import prefix
-from stateflow.state.keygroups import xxhash64
-from stateflow.state.openings import OpenShards
+from stateflow.format.encoding import prefix
+from stateflow.format.keygroups import xxhash64
+from stateflow.format.records import Owner, Shard
+from stateflow.reading.query import StateReader, key_from_text
+from stateflow.reading.snapshots import checkpoint_reader
+from stateflow.state.backends.openings import OpenShards
 from tests.serve.made import NOW, Balance, Counted, QueriedJob, Row, entries_of, filled, states_of
 
 USERS = range(40)
@@ -311,7 +311,7 @@ def test_a_key_that_does_not_fit_is_named_with_what_would(
 
 
 def sf_operator(key: list[tuple[str, str]]) -> Any:
-    from stateflow.checkpoint.records import OperatorState
+    from stateflow.format.records import OperatorState
 
     return OperatorState(key=tuple(key), max_parallelism=128, assignment=((0, 127),), shards=())
 

@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.log import read_epochs
-from stateflow.checkpoint.memory_store import Call, MemoryStore, named_store
 from stateflow.checkpoint.pins import list_pins, release
-from stateflow.checkpoint.records import Owner, Pin, Record
 from stateflow.checkpoint.retention import bases, references
-from stateflow.checkpoint.savepoints import read_claim, read_savepoint
 from stateflow.checkpoint.writer import continued_draft
-from stateflow.config import Options, load
+from stateflow.config.options import Options, load
 from stateflow.errors import CorruptError, FencedError, NotFoundError, UsageError
-from stateflow.job import Job
-from stateflow.pipelines import load_pipeline
+from stateflow.format.records import Owner, Pin, Record
+from stateflow.jobs.job import Job
+from stateflow.pipelines.loading import load_pipeline
 from stateflow.restore.plan import Restored, RestorePlan
+from stateflow.savepoints.format import read_claim, read_savepoint
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import Call, MemoryStore, named_store
 from tests.cli.made import ORDERS, PARAMETERS, MadeJob
 
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from stateflow import savepointing
-from stateflow.checkpoint.disposal import dispose_savepoint
-from stateflow.checkpoint.layout import default_savepoint
-from stateflow.checkpoint.memory_store import named_store
-from stateflow.checkpoint.records import Owner
 from stateflow.checkpoint.retention import bases
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import read_claim, read_savepoint, verify_savepoint
-from stateflow.config import Options, load
+from stateflow.config.options import Options, load
 from stateflow.errors import NotFoundError, StateflowError, UsageError
-from stateflow.job import Job
-from stateflow.pipelines import load_pipeline
+from stateflow.format.layout import default_savepoint
+from stateflow.format.records import Owner
+from stateflow.jobs import savepoints as savepointing
+from stateflow.jobs.job import Job
+from stateflow.pipelines.loading import load_pipeline
+from stateflow.savepoints.dispose import dispose_savepoint
+from stateflow.savepoints.format import read_claim, read_savepoint, verify_savepoint
+from stateflow.storage.memory import named_store
+from stateflow.storage.roots import open_store
 from tests.cli.made import ORDERS, PARAMETERS, MadeJob
 
 DEED = Owner(run="nightly savepoint")

@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 
-from stateflow.checkpoint.records import Owner, Pin
-from stateflow.stale import note_of_process, process_start, stale
+from stateflow.format.records import Owner, Pin
+from stateflow.liveness.stale_pins import note_of_process, process_start, stale
 
 
 def pin(pid: int, *, host: str = "here", pids: str = "", kind: str = "reader", start: str = "") -> Pin:

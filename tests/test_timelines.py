@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from stateflow.checkpoint.statistics import HistoryLine
-from stateflow.timelines import audit, graph, spans
+from stateflow.observe.timelines import audit, graph, spans
 
 
 def line(

@@ -17,13 +17,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import list_jobs
-from stateflow.checkpoint.records import Outcome, Record
 from stateflow.checkpoint.retention import checked_retained
-from stateflow.checkpoint.savepoints import Listed, list_savepoints
-from stateflow.checkpoint.store import Store
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import Outcome, Record
+from stateflow.savepoints.format import Listed, list_savepoints
+from stateflow.storage.store import Store
 from stateflow_ui.kept import Kept, Known
 from stateflow_ui.observe import JobFacts, JobReader
 from stateflow_ui.place import Place

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stateflow.checkpoint.records import OperatorState, Outcome, Record, SourceState
 from stateflow.checkpoint.retention import state_bytes
-from stateflow.checkpoint.savepoints import Listed, expired, wanted
 from stateflow.checkpoint.statistics import HistoryLine
-from stateflow.status import decoded_offsets, owner_document, position_of
+from stateflow.format.records import OperatorState, Outcome, Record, SourceState
+from stateflow.observe.status import decoded_offsets, owner_document, position_of
+from stateflow.savepoints.format import Listed, expired, wanted
 from stateflow_ui.documents import acts, masked, millis
 from stateflow_ui.observe import JobFacts
 from stateflow_ui.storage import Amount, StorageFacts

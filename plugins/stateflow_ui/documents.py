@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stateflow.checkpoint.records import END_OF_TIME
 from stateflow.checkpoint.statistics import HistoryLine, summary
 from stateflow.errors import StateflowError
-from stateflow.health import Health, health_of
-from stateflow.status import JobStatus, summary_document
+from stateflow.format.records import END_OF_TIME
+from stateflow.observe.health import Health, health_of
+from stateflow.observe.status import JobStatus, summary_document
 from stateflow_ui.catalog import JobState, RootState
 from stateflow_ui.charts import percentiles, rate, recent
 from stateflow_ui.kept import Known

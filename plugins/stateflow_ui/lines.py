@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.records import decoder
 from stateflow.checkpoint.statistics import HistoryLine
-from stateflow.checkpoint.store import Entry, Store
 from stateflow.errors import NotFoundError
-from stateflow.status import line_document
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import decoder
+from stateflow.observe.status import line_document
+from stateflow.storage.store import Entry, Store
 
 MOST_LINES = 50_000
 """Of one job, the newest ones."""

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from stateflow.checkpoint.records import END_OF_TIME
-from stateflow.health import HealthState
+from stateflow.format.records import END_OF_TIME
+from stateflow.observe.health import HealthState
 from stateflow_ui.catalog import JobState, RootState
 from stateflow_ui.charts import rate
 from stateflow_ui.documents import judged

@@ -16,16 +16,16 @@ from typing import TypeVar
 import msgspec
 
 from stateflow.checkpoint.control import Heartbeat, read_heartbeat, read_progress
-from stateflow.checkpoint.layout import JobLayout, slot_of
 from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs, read_identity
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.records import FileRef, Outcome, Owner, Record, decode
 from stateflow.checkpoint.retention import with_references
 from stateflow.checkpoint.statistics import HistoryLine, history_line
-from stateflow.checkpoint.store import Store
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
-from stateflow.status import JobStatus, status_of
-from stateflow.timelines import Span, audit, spans
+from stateflow.format.layout import JobLayout, slot_of
+from stateflow.format.records import FileRef, Outcome, Owner, Record, decode
+from stateflow.observe.status import JobStatus, status_of
+from stateflow.observe.timelines import Span, audit, spans
+from stateflow.storage.store import Store
 from stateflow_ui.lines import Lines, SegmentReader, Slimmer, lines_of
 from stateflow_ui.readers import Readers
 

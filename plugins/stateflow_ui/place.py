@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.store import Store
+from stateflow.storage.roots import open_store
+from stateflow.storage.store import Store
 
 _PATIENCE = 10.0
 

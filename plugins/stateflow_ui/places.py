@@ -63,7 +63,7 @@ def in_environment(environment: Mapping[str, str]) -> list[str]:
 
 def place_of(conn_id: str) -> Place:
     """The root of a connection, or why it has none."""
-    from stateflow.airflow.connection import StateflowHook
+    from stateflow.airflow.connections.stateflow import StateflowHook
 
     hook = StateflowHook(conn_id)
     root = ""

@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, Response
 
 from stateflow.errors import NotFoundError
-from stateflow.job import COLLECTED_RETAINED
+from stateflow.jobs.job import COLLECTED_RETAINED
 from stateflow_ui import details, documents, metrics
 from stateflow_ui.access import READING, KnownActionsDep
 from stateflow_ui.answers import HEADERS, answer

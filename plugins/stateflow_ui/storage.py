@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass
 
 from stateflow.checkpoint.collection import plan
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.retention import references
-from stateflow.checkpoint.store import Store
+from stateflow.format.layout import JobLayout
+from stateflow.storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)

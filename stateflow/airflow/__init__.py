@@ -11,44 +11,44 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stateflow.airflow.assets import checkpoint_asset as checkpoint_asset
-    from stateflow.airflow.connection import StateflowHook as StateflowHook
+    from stateflow.airflow.connections.stateflow import StateflowHook as StateflowHook
     from stateflow.airflow.launchers import InProcess as InProcess
     from stateflow.airflow.launchers import SparkSubmit as SparkSubmit
-    from stateflow.airflow.links import CheckpointLink as CheckpointLink
     from stateflow.airflow.operators.base import StateflowOperator as StateflowOperator
     from stateflow.airflow.operators.cleanup import StateflowCleanupOperator as StateflowCleanupOperator
+    from stateflow.airflow.operators.links import CheckpointLink as CheckpointLink
     from stateflow.airflow.operators.rescale import StateflowRescaleOperator as StateflowRescaleOperator
     from stateflow.airflow.operators.restore import StateflowRestoreOperator as StateflowRestoreOperator
     from stateflow.airflow.operators.run import StateflowRunOperator as StateflowRunOperator
     from stateflow.airflow.operators.savepoint import StateflowSavepointOperator as StateflowSavepointOperator
     from stateflow.airflow.operators.stop import StateflowStopOperator as StateflowStopOperator
     from stateflow.airflow.operators.verify import StateflowVerifyOperator as StateflowVerifyOperator
-    from stateflow.airflow.run_trigger import StateflowRunTrigger as StateflowRunTrigger
     from stateflow.airflow.sensors import CheckpointFreshnessSensor as CheckpointFreshnessSensor
     from stateflow.airflow.sensors import WatermarkSensor as WatermarkSensor
     from stateflow.airflow.staleness import StaleJobs as StaleJobs
-    from stateflow.airflow.triggers import CheckpointFreshnessTrigger as CheckpointFreshnessTrigger
-    from stateflow.airflow.triggers import WatermarkTrigger as WatermarkTrigger
+    from stateflow.airflow.triggers.job import CheckpointFreshnessTrigger as CheckpointFreshnessTrigger
+    from stateflow.airflow.triggers.job import WatermarkTrigger as WatermarkTrigger
+    from stateflow.airflow.triggers.run import StateflowRunTrigger as StateflowRunTrigger
 
 _HOME = {
     "CheckpointFreshnessSensor": "sensors",
-    "CheckpointFreshnessTrigger": "triggers",
-    "CheckpointLink": "links",
+    "CheckpointFreshnessTrigger": "triggers.job",
+    "CheckpointLink": "operators.links",
     "InProcess": "launchers",
     "SparkSubmit": "launchers",
     "StaleJobs": "staleness",
     "StateflowCleanupOperator": "operators.cleanup",
-    "StateflowHook": "connection",
+    "StateflowHook": "connections.stateflow",
     "StateflowOperator": "operators.base",
     "StateflowRescaleOperator": "operators.rescale",
     "StateflowRestoreOperator": "operators.restore",
     "StateflowRunOperator": "operators.run",
-    "StateflowRunTrigger": "run_trigger",
+    "StateflowRunTrigger": "triggers.run",
     "StateflowSavepointOperator": "operators.savepoint",
     "StateflowStopOperator": "operators.stop",
     "StateflowVerifyOperator": "operators.verify",
     "WatermarkSensor": "sensors",
-    "WatermarkTrigger": "triggers",
+    "WatermarkTrigger": "triggers.job",
     "checkpoint_asset": "assets",
 }
 

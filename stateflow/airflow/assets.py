@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow.sdk import Asset
 
-from stateflow.airflow.connection import StateflowHook
+from stateflow.airflow.connections.stateflow import StateflowHook
 
 
 def checkpoint_asset(job: str, stateflow_conn_id: str = StateflowHook.default_conn_name) -> Asset:

@@ -14,7 +14,7 @@ def get_provider_info() -> dict[str, Any]:
         "name": _NAME,
         "description": "Keyed state, checkpoints and exactly-once output for PySpark pipelines.",
         "integrations": [{"integration-name": _NAME, "tags": ["service"]}],
-        "hooks": [{"integration-name": _NAME, "python-modules": ["stateflow.airflow.connection"]}],
+        "hooks": [{"integration-name": _NAME, "python-modules": ["stateflow.airflow.connections.stateflow"]}],
         "operators": [
             {
                 "integration-name": _NAME,
@@ -28,13 +28,13 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {
                 "integration-name": _NAME,
-                "python-modules": ["stateflow.airflow.run_trigger", "stateflow.airflow.triggers"],
+                "python-modules": ["stateflow.airflow.triggers.run", "stateflow.airflow.triggers.job"],
             }
         ],
         "connection-types": [
             {
                 "connection-type": "stateflow",
-                "hook-class-name": "stateflow.airflow.connection.StateflowHook",
+                "hook-class-name": "stateflow.airflow.connections.stateflow.StateflowHook",
                 "hook-name": _NAME,
                 "ui-field-behaviour": {
                     "hidden-fields": ["login", "password", "port", "schema"],
@@ -60,5 +60,5 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         ],
-        "extra-links": ["stateflow.airflow.links.CheckpointLink"],
+        "extra-links": ["stateflow.airflow.operators.links.CheckpointLink"],
     }

@@ -12,16 +12,16 @@ from airflow.sdk import BaseSensorOperator, PokeReturnValue
 from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from stateflow.airflow.arguments import Reader, flag, one_of, span
-from stateflow.airflow.freshness import micros
+from stateflow.airflow.operators.arguments import Reader, flag, one_of, span
 from stateflow.airflow.operators.base import StateflowOperator
+from stateflow.airflow.triggers.freshness import micros
 from stateflow.errors import UnavailableError
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from stateflow.airflow.freshness import Answer
-    from stateflow.airflow.triggers import JobTrigger, Missing
+    from stateflow.airflow.triggers.freshness import Answer
+    from stateflow.airflow.triggers.job import JobTrigger, Missing
 
 _STORE_PATIENCE = timedelta(minutes=10)
 
@@ -161,7 +161,7 @@ class CheckpointFreshnessSensor(_JobSensor):
         self.check("max_age")
 
     def condition(self) -> JobTrigger:
-        from stateflow.airflow.triggers import CheckpointFreshnessTrigger
+        from stateflow.airflow.triggers.job import CheckpointFreshnessTrigger
 
         return CheckpointFreshnessTrigger(**self.asked(max_age=self.given("max_age").total_seconds()))
 
@@ -179,6 +179,6 @@ class WatermarkSensor(_JobSensor):
         self.check("watermark")
 
     def condition(self) -> JobTrigger:
-        from stateflow.airflow.triggers import WatermarkTrigger
+        from stateflow.airflow.triggers.job import WatermarkTrigger
 
         return WatermarkTrigger(**self.asked(watermark=micros(self.given("watermark"))))

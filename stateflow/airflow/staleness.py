@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseNotifier
 
-from stateflow.airflow.arguments import Reader, is_late, named, span, text
-from stateflow.airflow.connection import StateflowHook
+from stateflow.airflow.connections.stateflow import StateflowHook
+from stateflow.airflow.operators.arguments import Reader, is_late, named, span, text
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError
-from stateflow.health import health_of
+from stateflow.observe.health import health_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -29,7 +29,7 @@ class StaleJob:
 
     job: str
     state: str
-    """stale, lost or blocked, as in `stateflow.health`; missing or unreadable."""
+    """stale, lost or blocked, as in `stateflow.observe.health`; missing or unreadable."""
     reason: str
     """One sentence, with the next step."""
 
@@ -97,7 +97,7 @@ class StaleJobs(BaseNotifier):
             send(message)
 
     async def async_notify(self, context: Context) -> None:
-        from stateflow.airflow.triggers import in_thread
+        from stateflow.airflow.triggers.job import in_thread
 
         await in_thread(lambda: self.notify(context))
 

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from stateflow.checkpoint.claim import claim_epoch, observe, place_fence
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import list_pins, pin
-from stateflow.checkpoint.records import Outcome, Owner, Pin, Record
 from stateflow.checkpoint.recovery import CarryOutRecord, PlaceFence
-from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.writer import complete_record
 from stateflow.errors import UsageError
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import Outcome, Owner, Pin, Record
+from stateflow.storage.store import Store
 
 Probe = Callable[[Record], Mapping[str, bool]]
 """Per sink uid of a record, whether the sink has its output."""

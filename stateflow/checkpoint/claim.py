@@ -6,10 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout
 from stateflow.checkpoint.log import BodyCache, Log, read_epochs, read_log
-from stateflow.checkpoint.probe import probe
-from stateflow.checkpoint.records import Claim, JobIdentity, Owner, Record, encode
 from stateflow.checkpoint.recovery import (
     CarryOutRecord,
     CompleteFence,
@@ -20,9 +17,12 @@ from stateflow.checkpoint.recovery import (
     next_step,
 )
 from stateflow.checkpoint.retention import floor_after
-from stateflow.checkpoint.store import Store, create_once
 from stateflow.checkpoint.writer import Writer, complete_record, taken_over
 from stateflow.errors import UsageError
+from stateflow.format.layout import LAST_EPOCH, JobLayout
+from stateflow.format.records import Claim, JobIdentity, Owner, Record, encode
+from stateflow.storage.probe import probe
+from stateflow.storage.store import Store, create_once
 
 StillOwner = Callable[[], None]
 """Raises FencedError once a newer run owns the job."""

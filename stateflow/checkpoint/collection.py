@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Literal
 
-from stateflow.checkpoint.layout import JobLayout, epoch_of, origin_of
 from stateflow.checkpoint.log import BodyCache, Log
 from stateflow.checkpoint.pins import damage_of, list_pins, read_kept
-from stateflow.checkpoint.records import DeadMark, Pin, Record, encode
 from stateflow.checkpoint.retention import bases, job_files, roots
 from stateflow.checkpoint.statistics import keep_history
-from stateflow.checkpoint.store import Entry, Store, create_once
 from stateflow.errors import CorruptError, StateflowError
+from stateflow.format.layout import JobLayout, epoch_of, origin_of
+from stateflow.format.records import DeadMark, Pin, Record, encode
+from stateflow.storage.store import Entry, Store, create_once
 
 Reason = Literal["subsumed", "orphan"]
 _FEW, _MARKERS = 8, 16

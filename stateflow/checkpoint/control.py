@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_epochs
-from stateflow.checkpoint.records import FORMAT, Micros, Owner, decode, encode
-from stateflow.checkpoint.store import Store
 from stateflow.errors import BusyError, NotFoundError
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import FORMAT, Micros, Owner, decode, encode
+from stateflow.storage.store import Store
 
 
 class StopRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from stateflow.checkpoint.claim import claim_epoch
 from stateflow.checkpoint.collection import DisposeSavepoint, disposed_of
-from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.records import Claim, Owner, encode
 from stateflow.checkpoint.retention import bases
-from stateflow.checkpoint.store import Store, create_once
 from stateflow.errors import UsageError
+from stateflow.format.layout import LAST_EPOCH, JobLayout
+from stateflow.format.records import Claim, Owner, encode
+from stateflow.storage.store import Store, create_once
 
 
 @dataclass(frozen=True, slots=True)

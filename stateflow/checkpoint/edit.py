@@ -7,14 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from stateflow.checkpoint.claim import CarryOut, StillOwner, claim
-from stateflow.checkpoint.deeds import made_by, told_of
-from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.idempotency import made_by, told_of
 from stateflow.checkpoint.log import Log, read_log
-from stateflow.checkpoint.records import Kind, Outcome, Owner, Record
 from stateflow.checkpoint.statistics import history
-from stateflow.checkpoint.store import Store, refused_for_good
 from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import FencedError, StateflowError, UnavailableError
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import Kind, Outcome, Owner, Record
+from stateflow.storage.store import Store, refused_for_good
 
 Draft = Callable[[Writer], Record]
 """The record to add, once everything below it is carried out. May bring files in: the slot and epoch are known."""

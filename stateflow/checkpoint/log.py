@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout, epoch_of, slot_of
 from stateflow.checkpoint.places import as_read
-from stateflow.checkpoint.records import Claim, JobIdentity, Outcome, Record, decode
-from stateflow.checkpoint.store import Store
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
+from stateflow.format.layout import LAST_EPOCH, JobLayout, epoch_of, slot_of
+from stateflow.format.records import Claim, JobIdentity, Outcome, Record, decode
+from stateflow.storage.store import Store
 
 BodyCache = MutableMapping[tuple[str, int], Any]
 """Decoded bodies by path and size. What was not in the last listing is dropped: a name can be used again."""

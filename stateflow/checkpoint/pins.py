@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
 
-from stateflow.checkpoint.layout import JobLayout, checked_name, slot_of
 from stateflow.checkpoint.log import LISTINGS, BodyCache, Log, Slot, read_body, read_log
-from stateflow.checkpoint.records import Outcome, Owner, Pin, Record, decode, encode
-from stateflow.checkpoint.store import Store, create_once
 from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.format.layout import JobLayout, checked_name, slot_of
+from stateflow.format.records import Outcome, Owner, Pin, Record, decode, encode
+from stateflow.storage.store import Store, create_once
 
 _log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from stateflow.checkpoint.layout import SAVEPOINTS, default_savepoint
-from stateflow.checkpoint.records import FileRef, Record
 from stateflow.checkpoint.retention import bases, with_references
 from stateflow.errors import UsageError
+from stateflow.format.layout import SAVEPOINTS, default_savepoint
+from stateflow.format.records import FileRef, Record
 
 
 def path_inside(url: str, root: str) -> str | None:

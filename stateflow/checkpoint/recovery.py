@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.records import Link, Record
+from stateflow.format.records import Link, Record
 
 DELIVERED = ("committed", "already")
 

@@ -11,9 +11,9 @@ from itertools import pairwise
 
 import msgspec
 
-from stateflow.checkpoint.records import OperatorListState, OperatorState, Record, Shard
 from stateflow.errors import UsageError
-from stateflow.state.keygroups import default_assignment
+from stateflow.format.keygroups import default_assignment
+from stateflow.format.records import OperatorListState, OperatorState, Record, Shard
 
 
 def rescaled(operator: OperatorState, parallelism: int, where: str) -> OperatorState:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from stateflow.checkpoint.records import FileRef, Micros, Pin, Record, Savepoint, Shard, total_size
 from stateflow.errors import UsageError
+from stateflow.format.records import FileRef, Micros, Pin, Record, Savepoint, Shard, total_size
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.log import Log

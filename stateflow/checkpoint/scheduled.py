@@ -11,10 +11,10 @@ from collections.abc import Callable
 import msgspec
 
 from stateflow.checkpoint.control import RunOutcome
-from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.records import FORMAT, Micros, decode, encode
-from stateflow.checkpoint.store import Store, create_once
 from stateflow.errors import NotFoundError
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import FORMAT, Micros, decode, encode
+from stateflow.storage.store import Store, create_once
 
 KEPT = 1_000
 """Marks of so many tasks of DAG runs are kept; whoever clears an older one goes on."""

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import xxhash
 
-from stateflow.checkpoint.layout import JobLayout, origin_of, segment_of
 from stateflow.checkpoint.log import LISTINGS, Log, Slot, read_log
-from stateflow.checkpoint.records import Outcome, Record, decoder, total_size
 from stateflow.checkpoint.retention import references
-from stateflow.checkpoint.store import Store
 from stateflow.errors import NotFoundError
+from stateflow.format.layout import JobLayout, origin_of, segment_of
+from stateflow.format.records import Outcome, Record, decoder, total_size
+from stateflow.storage.store import Store
 
 SEGMENT = 256
 

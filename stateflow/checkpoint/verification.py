@@ -12,16 +12,16 @@ from typing import Literal
 import xxhash
 
 from stateflow.checkpoint.collection import unreached
-from stateflow.checkpoint.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
 from stateflow.checkpoint.log import Log, read_claim, read_epochs
 from stateflow.checkpoint.pins import damage_of, list_pins, read_kept
-from stateflow.checkpoint.records import FileRef, Pin, Record, SavepointClaim, decode
 from stateflow.checkpoint.retention import references
-from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.statistics import damaged_segments
-from stateflow.checkpoint.store import Entry, Store
-from stateflow.checkpoint.transfer import read_through
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
+from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
+from stateflow.format.records import FileRef, Pin, Record, SavepointClaim, decode
+from stateflow.storage.roots import open_store
+from stateflow.storage.store import Entry, Store
+from stateflow.storage.transfer import read_through
 
 Severity = Literal["error", "warning"]
 

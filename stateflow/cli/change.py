@@ -12,7 +12,7 @@ from stateflow.cli.output import document, err, facts, number, out, size, table
 from stateflow.cli.savepoint import named
 
 if TYPE_CHECKING:
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
 
 def tag(
@@ -145,8 +145,8 @@ def _claimed(job: Job) -> dict[str, int]:
     """URLs of the savepoints that are the job's own, with their bytes."""
     from stateflow.checkpoint.log import read_identity
     from stateflow.checkpoint.retention import bases
-    from stateflow.checkpoint.roots import open_store
-    from stateflow.checkpoint.savepoints import read_claim
+    from stateflow.savepoints.format import read_claim
+    from stateflow.storage.roots import open_store
 
     if (identity := read_identity(job.store, job.layout)) is None:
         return {}

@@ -32,9 +32,9 @@ def check(
     debug: Debug = False,
 ) -> None:
     """Plans a pipeline and compares it with the job's newest record. Exit code 4 if it does not fit."""
-    from stateflow.checks import compare
-    from stateflow.job import Job
-    from stateflow.pipelines import load_pipeline
+    from stateflow.compatibility.flows import compare
+    from stateflow.jobs.job import Job
+    from stateflow.pipelines.loading import load_pipeline
 
     options = configured(root, option, debug=debug, parallelism=parallelism)
     loaded = load_pipeline(file, Path.cwd())

@@ -29,7 +29,7 @@ def doctor(
     debug: Debug = False,
 ) -> None:
     """Looks at Java, jars, versions, disk space, the checkpoint root and every option. Exit code 1 if anything fails."""
-    from stateflow.doctor import examine
+    from stateflow.spark.session.doctor import examine
 
     options = configured(root, option, debug=debug)
     findings = list(examine(options, ids=lambda: uuid.uuid4().hex))

@@ -53,13 +53,13 @@ def gc(
 ) -> None:
     """Collects subsumed records and their files, and what crashed runs left. Safe beside a running job."""
     from stateflow.checkpoint.pins import list_pins, release
-    from stateflow.savepointing import (
+    from stateflow.jobs.savepoints import (
         dispose_expired,
         dispose_unfinished,
         expired_savepoints,
         unfinished_savepoints,
     )
-    from stateflow.stale import release_stale
+    from stateflow.liveness.stale_pins import release_stale
 
     options = configured(root, debug=debug, retained_checkpoints=retained, retained_age=age)
     found = job_of(options, job)

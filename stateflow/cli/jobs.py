@@ -14,7 +14,7 @@ from stateflow.errors import StateflowError
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.statistics import HistoryLine
-    from stateflow.status import JobStatus
+    from stateflow.observe.status import JobStatus
 
 GRAPH_ROWS = 40
 _BRIEF = ("name", "status", "epoch", "head", "pending", "timeline", "state_size", "watermark")
@@ -22,7 +22,7 @@ _BRIEF = ("name", "status", "epoch", "head", "pending", "timeline", "state_size"
 
 def jobs(root: Root = None, output: Output = "text", debug: Debug = False) -> None:
     """The jobs of a checkpoint root."""
-    from stateflow.job import jobs as list_jobs
+    from stateflow.jobs.job import jobs as list_jobs
 
     options = configured(root, debug=debug)
     place = root_of(options)
@@ -57,8 +57,8 @@ def jobs(root: Root = None, output: Output = "text", debug: Debug = False) -> No
 
 def show(job: JobName, root: Root = None, output: Output = "text", debug: Debug = False) -> None:
     """One job: its newest checkpoint, operators, sources, sinks, and its history as a graph of timelines."""
-    from stateflow.status import line_document
-    from stateflow.timelines import audit
+    from stateflow.observe.status import line_document
+    from stateflow.observe.timelines import audit
 
     found = job_of(configured(root, debug=debug), job)
     status, lines = found.status(), found.history()
@@ -76,7 +76,7 @@ def _branch(line: HistoryLine) -> dict[str, Any]:
 
 
 def _history(status: JobStatus, lines: list[HistoryLine], kept: set[int]) -> None:
-    from stateflow.timelines import audit, graph
+    from stateflow.observe.timelines import audit, graph
 
     rows = graph(lines, status.tags, status.head, kept)
     if not rows:
@@ -165,7 +165,7 @@ def checkpoints(
 ) -> None:
     """History of a job's records, collected ones too, newest first."""
     from stateflow.checkpoint.statistics import summary
-    from stateflow.status import line_document, summary_document
+    from stateflow.observe.status import line_document, summary_document
 
     found = job_of(configured(root, debug=debug), job)
     log = found.log()

@@ -12,8 +12,8 @@ from stateflow.cli.output import Format, err
 from stateflow.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
-    from stateflow.config import Options
-    from stateflow.job import Job
+    from stateflow.config.options import Options
+    from stateflow.jobs.job import Job
 
 _ARGUMENTS = {"retained_checkpoints": "--retained", "retained_age": "--age"}
 """Those of `gc`, which have not the names of their options."""
@@ -102,7 +102,7 @@ def configured(
     import logging
 
     from stateflow import logs
-    from stateflow.config import load
+    from stateflow.config.options import load
 
     cli: dict[str, str | None] = dict(pairs(settings, "--option"))
     typed = {name: f"--option {name}" for name in cli}
@@ -120,8 +120,8 @@ def configured(
 
 def root_of(options: Options) -> str:
     """The root that a reading command looks into; it must be there."""
-    from stateflow.checkpoint.roots import open_store
-    from stateflow.config import checkpoint_root
+    from stateflow.config.options import checkpoint_root
+    from stateflow.storage.roots import open_store
 
     folder = open_store(checkpoint_root(options), options.storage_options).local_root
     if folder is not None and not folder.is_dir():
@@ -140,8 +140,8 @@ def job_of(options: Options, name: str) -> Job:
 def new_job_of(options: Options, name: str) -> Job:
     """The same for commands that may be the first to write there."""
     from stateflow import logs
-    from stateflow.config import checkpoint_root
-    from stateflow.job import Job
+    from stateflow.config.options import checkpoint_root
+    from stateflow.jobs.job import Job
 
     logs.about(job=name)
     return Job(

@@ -52,7 +52,7 @@ def package(
     """Packages a pipeline with the environment of its executors, tries it out, and says how a run takes it along."""
     from stateflow.packaging.build import Request
     from stateflow.packaging.build import package as build
-    from stateflow.pipelines import load_pipeline
+    from stateflow.pipelines.loading import load_pipeline
 
     loaded = load_pipeline(file, Path.cwd())
     request = Request(
@@ -85,7 +85,7 @@ def _usage(made: Package, spec: str) -> dict[str, Any]:
     from importlib.util import find_spec
 
     from stateflow.packaging.usage import operator_call, run_command, submit_command, typed
-    from stateflow.spark.settings import DELTA
+    from stateflow.spark.session.settings import DELTA
 
     conf = made.document["conf"]
     run = run_command(spec, conf)

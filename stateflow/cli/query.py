@@ -11,7 +11,7 @@ from stateflow.cli.output import document, err, moment, out, table
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from stateflow.query import Found
+    from stateflow.reading.query import Found
 
 
 def query(
@@ -44,8 +44,8 @@ def query(
     import time
     import uuid
 
-    from stateflow.identity import this_process
-    from stateflow.reading import checkpoint_reader, place_of, savepoint_reader
+    from stateflow.liveness.process import this_process
+    from stateflow.reading.snapshots import checkpoint_reader, place_of, savepoint_reader
 
     if savepoint is not None and checkpoint != "latest":
         raise UsageError("--from and --checkpoint name two snapshots: leave one of them out")

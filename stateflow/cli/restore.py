@@ -84,8 +84,8 @@ def restore(
     Into a job that does not exist yet it is a fork. What follows the snapshot stays as another timeline.
     """
 
-    from stateflow.identity import this_process
-    from stateflow.pipelines import load_pipeline
+    from stateflow.liveness.process import this_process
+    from stateflow.pipelines.loading import load_pipeline
 
     options = configured(root, option, debug=debug)
     mode = claim_mode.replace("-", "_")

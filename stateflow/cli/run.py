@@ -118,10 +118,10 @@ def run(
     Ctrl-C or SIGTERM ends the run at the end of its batch.
     """
     from stateflow import logs
-    from stateflow.bounds import parse_bounds
-    from stateflow.identity import this_process
-    from stateflow.pipelines import load_pipeline
-    from stateflow.running import checked_parameters, run_loaded
+    from stateflow.jobs.running import checked_parameters, run_loaded
+    from stateflow.liveness.process import this_process
+    from stateflow.pipelines.bounds import parse_bounds
+    from stateflow.pipelines.loading import load_pipeline
 
     options = configured(root, option, debug=debug, parallelism=parallelism, trigger=trigger)
     loaded = load_pipeline(file, Path.cwd())

@@ -28,8 +28,8 @@ from stateflow.cli.output import document, err, facts, moment, number, out, size
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from stateflow.checkpoint.records import Savepoint
-    from stateflow.checkpoint.savepoints import Listed
+    from stateflow.format.records import Savepoint
+    from stateflow.savepoints.format import Listed
 
 app = typer.Typer(no_args_is_help=True, help="Snapshots that belong to whoever makes them.")
 
@@ -84,10 +84,10 @@ def create(
     debug: Debug = False,
 ) -> None:
     """Makes a savepoint of a complete checkpoint. A running pipeline is not slowed, and need not run at all."""
-    from stateflow.checkpoint.layout import checked_name
+    from stateflow.format.layout import checked_name
     from stateflow.quantities import duration
     from stateflow.quantities import size as bytes_of
-    from stateflow.restore.origin import require_checkpoint, slot_named
+    from stateflow.savepoints.origin import require_checkpoint, slot_named
 
     if kind not in ("native", "canonical"):
         raise UsageError(f"--type {kind!r} is neither native nor canonical")
@@ -132,8 +132,8 @@ def list_(
 ) -> None:
     """The savepoints in a checkpoint root. Those made with --to are where they were put."""
     from stateflow.checkpoint.retention import state_bytes
-    from stateflow.checkpoint.roots import open_store
-    from stateflow.checkpoint.savepoints import list_savepoints
+    from stateflow.savepoints.format import list_savepoints
+    from stateflow.storage.roots import open_store
 
     options = configured(root, debug=debug)
     place = root_of(options)
@@ -172,8 +172,8 @@ def _listed(url: str, each: Listed) -> dict[str, Any]:
 @app.command("show")
 def show(place: Place, root: Root = None, output: Output = "text", debug: Debug = False) -> None:
     """One savepoint: of which checkpoint, its operators, states, offsets and files."""
-    from stateflow.checkpoint.roots import open_store
-    from stateflow.checkpoint.savepoints import read_savepoint
+    from stateflow.savepoints.format import read_savepoint
+    from stateflow.storage.roots import open_store
 
     options = configured(root, debug=debug)
     store = open_store(place, options.storage_options)
@@ -191,10 +191,10 @@ def dispose(
     """Deletes a savepoint. One that a job has claimed is refused, unless that job has been deleted."""
     import time
 
-    from stateflow.checkpoint.disposal import dispose_savepoint
-    from stateflow.checkpoint.roots import open_store
-    from stateflow.checkpoint.savepoints import read_savepoint
-    from stateflow.identity import this_process
+    from stateflow.liveness.process import this_process
+    from stateflow.savepoints.dispose import dispose_savepoint
+    from stateflow.savepoints.format import read_savepoint
+    from stateflow.storage.roots import open_store
 
     options = configured(root, debug=debug)
     store = open_store(place, options.storage_options)
@@ -318,7 +318,7 @@ def _parsed(parse: Any, flag: str, text: str) -> Any:
 
 def _detached(job: str, output: str) -> None:
     """The same command without --detach, in a session of its own; what it says goes to a file."""
-    from stateflow.config import cache_folder
+    from stateflow.config.options import cache_folder
 
     folder = Path(cache_folder()) / "logs"
     folder.mkdir(parents=True, exist_ok=True)

@@ -62,12 +62,12 @@ def serve(
         )
     import msgspec
 
-    from stateflow.identity import this_process
-    from stateflow.reading import place_of
+    from stateflow.liveness.process import this_process
+    from stateflow.liveness.stale_pins import note_of_process, process_start
+    from stateflow.reading.snapshots import place_of
     from stateflow.serve.access import from_file, single
     from stateflow.serve.follow import FollowedJobs
     from stateflow.serve.server import StateServer
-    from stateflow.stale import note_of_process, process_start
 
     options = configured(root, debug=debug)
     logging.getLogger("uvicorn").setLevel(logging.DEBUG if debug else logging.WARNING)

@@ -61,8 +61,8 @@ def export(
     debug: Debug = False,
 ) -> None:
     """Writes one state of a checkpoint or a savepoint as a table."""
-    from stateflow.identity import this_process
-    from stateflow.spark.session import build_session
+    from stateflow.liveness.process import this_process
+    from stateflow.spark.session.build import build_session
     from stateflow.spark.state_tables.export import checked_format, export_state
     from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
 
@@ -137,11 +137,11 @@ def import_(
 
     `stateflow restore` then takes it like any other savepoint.
     """
-    from stateflow.identity import this_process
-    from stateflow.parameters import known_parameters
-    from stateflow.pipelines import load_pipeline
-    from stateflow.spark.session import build_session
-    from stateflow.spark.shipping import by_value
+    from stateflow.liveness.process import this_process
+    from stateflow.pipelines.loading import load_pipeline
+    from stateflow.pipelines.parameters import known_parameters
+    from stateflow.spark.session.build import build_session
+    from stateflow.spark.session.shipping import by_value
     from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
     from stateflow.spark.state_tables.frames import parquet_frame
     from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
@@ -217,8 +217,8 @@ def erase(
 
     Older checkpoints and tags hold the key and go with it; savepoints that may hold it are listed, for their owners.
     """
-    from stateflow.erasing import plan_erase
-    from stateflow.identity import this_process
+    from stateflow.jobs.erasure import plan_erase
+    from stateflow.liveness.process import this_process
 
     options = configured(root, option, debug=debug)
     plan = plan_erase(job_of(options, job), key, options, operator=operator)

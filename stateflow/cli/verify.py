@@ -29,8 +29,8 @@ def verify(
     debug: Debug = False,
 ) -> None:
     """Checks a job, or a savepoint: log, files, sizes. Exit code 6 when something is missing or damaged."""
-    from stateflow.checkpoint.roots import open_store
-    from stateflow.checkpoint.savepoints import verify_savepoint
+    from stateflow.savepoints.format import verify_savepoint
+    from stateflow.storage.roots import open_store
 
     options = configured(root, debug=debug)
     if "/" in job:

@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from stateflow.config import cache_folder
+from stateflow.config.options import cache_folder
 from stateflow.demo.story import Story
 from stateflow.errors import BusyError, StateflowError
 

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import psutil
 
-from stateflow.config import cache_folder
+from stateflow.config.options import cache_folder
 from stateflow.demo.airflow_client import AirflowClient, UnreachableError
 from stateflow.errors import StateflowError, UnavailableError, UsageError
-from stateflow.spark.java import require_java
+from stateflow.spark.session.java import require_java
 
 PROJECT = Path(__file__).resolve().parents[2]
 COMMANDS = {

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stateflow.errors import StateflowError
-from stateflow.job import Job
+from stateflow.jobs.job import Job
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 import stateflow
-from stateflow.config import cache_folder
+from stateflow.config.options import cache_folder
 from stateflow.demo.narrator import Narrator
 from stateflow.demo.spark_runs import Command, short
 

@@ -19,7 +19,7 @@ from stateflow.demo.crash import kill_in_a_batch
 from stateflow.demo.narrator import Narrator
 from stateflow.demo.table import compared
 from stateflow.errors import StateflowError
-from stateflow.job import Job
+from stateflow.jobs.job import Job
 
 JOB = "orders"
 PIPELINE = PROJECT / "examples" / "orders.py"

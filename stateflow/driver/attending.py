@@ -23,15 +23,15 @@ from stateflow.checkpoint.control import (
     watch,
 )
 from stateflow.checkpoint.log import read_epochs
-from stateflow.checkpoint.records import Owner
 from stateflow.driver.errand import Errand
 from stateflow.driver.handover import Handover
 from stateflow.driver.keeping import Sight
 from stateflow.driver.standing import Ended, Lost, Running, Seen, Standing, standing
 from stateflow.errors import BusyError, FencedError, StateflowError, UnavailableError, error_of
+from stateflow.format.records import Owner
 
 if TYPE_CHECKING:
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
 OnLive = Literal["refuse", "wait", "takeover"]
 GRACE = 120.0

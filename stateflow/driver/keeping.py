@@ -15,10 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stateflow.checkpoint.layout import checked_name
-from stateflow.config import cache_folder
+from stateflow.config.options import cache_folder
 from stateflow.driver import warden
 from stateflow.errors import UnavailableError
+from stateflow.format.layout import checked_name
 
 KEPT_DAYS = 7
 """Logs of drivers that are over stay so long."""

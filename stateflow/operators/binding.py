@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stateflow.checkpoint.records import StateSchema
 from stateflow.errors import StateflowError
-from stateflow.process import Process
+from stateflow.format.records import StateSchema
+from stateflow.pipelines.process import Process
 from stateflow.state.bound import (
     BoundAggregatingState,
     BoundListState,
@@ -28,8 +28,8 @@ from stateflow.state.declare import (
     ReducingState,
     ValueState,
 )
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.serializers import key_types_for, serializer_for
+from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.values.serializers import key_types_for, serializer_for
 
 TIMER_IDS = 2
 """A timer takes two state ids: its queue, and the time per key."""

@@ -9,9 +9,9 @@ from random import Random
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.process import Output
+from stateflow.format.instants import instant
+from stateflow.pipelines.process import Output
 from stateflow.state.bound import Cursor
-from stateflow.state.instants import instant
 
 
 @dataclass(frozen=True)

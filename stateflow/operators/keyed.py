@@ -28,15 +28,15 @@ from stateflow.errors import (
     UnavailableError,
     UsageError,
 )
+from stateflow.format.encoding import prefix, split, split_timer, state_range, timer_range
+from stateflow.format.instants import instant
 from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
-from stateflow.process import ConnectedProcess
-from stateflow.state.backend import Backend
+from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
+from stateflow.pipelines.process import ConnectedProcess
+from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change, Cursor
-from stateflow.state.encoding import prefix, split, split_timer, state_range, timer_range
-from stateflow.state.instants import instant
-from stateflow.state.keycodec import KeyCodec
+from stateflow.state.keys.codec import KeyCodec
 
 FIRED_AT_ONCE = 10_000
 """Timers that are read ahead."""

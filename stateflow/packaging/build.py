@@ -147,7 +147,7 @@ def _document(
     environment: Archive,
     pipeline: Archive,
 ) -> dict[str, Any]:
-    from stateflow.spark.jars import packages
+    from stateflow.spark.session.jars import packages
 
     return {
         "format": FORMAT,

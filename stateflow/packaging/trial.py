@@ -18,13 +18,13 @@ import sys, tempfile
 from pathlib import Path
 import numpy, obstore, pandas, pyarrow, xxhash
 from rocksdict import Options, Rdict
-import stateflow, stateflow.spark.arrow_worker, stateflow.state.rocksdb, stateflow.checkpoint.objects
+import stateflow, stateflow.spark.task.arrow_worker, stateflow.state.backends.rocksdb, stateflow.storage.objects
 with tempfile.TemporaryDirectory() as folder:
     database = Rdict(folder, Options(raw_mode=True))
     database[b"key"] = b"value"
     assert database[b"key"] == b"value"
     database.close()
-from stateflow.pipelines import load_pipeline
+from stateflow.pipelines.loading import load_pipeline
 load_pipeline(sys.argv[1], Path("{PIPELINE}"))
 here = Path.cwd().resolve()
 strangers = sorted(

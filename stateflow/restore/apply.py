@@ -18,28 +18,28 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stateflow.checkpoint.deeds import release_others
-from stateflow.checkpoint.disposal import dispose_claimed
 from stateflow.checkpoint.edit import Edited, edit
+from stateflow.checkpoint.idempotency import release_others
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
-from stateflow.checkpoint.publishing import probe_elsewhere
-from stateflow.checkpoint.records import FileRef, Pin, Prepared, Record
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import bases
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import claim_savepoint, read_savepoint, to_pin
 from stateflow.checkpoint.writer import Writer, draft
-from stateflow.config import cache_folder
+from stateflow.config.options import cache_folder
 from stateflow.errors import CorruptError, NotFoundError
-from stateflow.heart import Heart
+from stateflow.format.records import FileRef, Pin, Prepared, Record
+from stateflow.liveness.heart import Heart
 from stateflow.restore.copying import copied
-from stateflow.restore.origin import newest_sinks, refuse_erased
 from stateflow.restore.plan import Progress, Restored, RestorePlan, kept_by, same_job
+from stateflow.savepoints.dispose import dispose_claimed
+from stateflow.savepoints.format import claim_savepoint, read_savepoint, to_pin
+from stateflow.savepoints.origin import newest_sinks, refuse_erased
+from stateflow.savepoints.publish import probe_elsewhere
+from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
-    from stateflow.flow import Flow
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
+    from stateflow.pipelines.flow import Flow
 
 
 class RestoreRun:
@@ -139,7 +139,7 @@ class RestoreRun:
         files = head is not None and any(s.kind == "file" for s in head.sources.values())
         if head is None or not files or head.slot == self.origin.record.slot:
             return
-        from stateflow.spark.availability import check_rewindable
+        from stateflow.spark.sources.availability import check_rewindable
 
         with tempfile.TemporaryDirectory(prefix="stateflow-") as scratch:
 
@@ -303,7 +303,7 @@ class RestoreRun:
 
     @cached_property
     def spark(self) -> Any:
-        from stateflow.spark.session import build_session
+        from stateflow.spark.session.build import build_session
 
         return build_session(f"stateflow restore {self.job.name}", conf=dict(self.request.conf))
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from stateflow.checkpoint.records import FileRef, Record, total_size
 from stateflow.checkpoint.retention import references, with_references
-from stateflow.checkpoint.store import Store
-from stateflow.checkpoint.transfer import Transfer, transfer
 from stateflow.checkpoint.writer import Writer
+from stateflow.format.records import FileRef, Record, total_size
+from stateflow.storage.store import Store
+from stateflow.storage.transfer import Transfer, transfer
 
 
 def copied(

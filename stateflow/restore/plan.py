@@ -16,20 +16,20 @@ import msgspec
 
 from stateflow.checkpoint.claim import living_epochs
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.records import FileRef, Owner, Prepared, Record
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import references
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import verify_savepoint
-from stateflow.checks import Check, compare
+from stateflow.compatibility.flows import Check, compare
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
-from stateflow.flow import Flow, Pipeline
-from stateflow.restore.origin import Origin, newest_sinks
-from stateflow.status import position_of
+from stateflow.format.records import FileRef, Owner, Prepared, Record
+from stateflow.observe.status import position_of
+from stateflow.pipelines.flow import Flow, Pipeline
+from stateflow.savepoints.format import verify_savepoint
+from stateflow.savepoints.origin import Origin, newest_sinks
+from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
-    from stateflow.config import Options
-    from stateflow.job import Job
+    from stateflow.config.options import Options
+    from stateflow.jobs.job import Job
 
 ClaimMode = Literal["no_claim", "claim"]
 Progress = Callable[[str, int, int], object]
@@ -166,7 +166,7 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
             "it out"
         )
     _refuse_damaged(origin, job)
-    from stateflow.parameters import known_parameters
+    from stateflow.pipelines.parameters import known_parameters
 
     given = {**known_parameters(request.pipeline, record), **request.parameters}
     flow = request.pipeline.build(given)

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from stateflow.checkpoint.records import OperatorState, Record, StateSchema
 from stateflow.errors import UsageError
-from stateflow.query import LIMIT, Found, Target
+from stateflow.format.records import OperatorState, Record, StateSchema
+from stateflow.reading.query import LIMIT, Found, Target
 from stateflow.serve.access import Grant
 from stateflow.serve.follow import FollowedJob
 from stateflow.serve.problems import Refusal

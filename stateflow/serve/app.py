@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
-from stateflow.query import LIMIT
+from stateflow.reading.query import LIMIT
 from stateflow.serve import description
 from stateflow.serve.access import Access, Grant
 from stateflow.serve.answers import MOST_ENTRIES, MOST_KEYS, Question, answer, answer_many, describe

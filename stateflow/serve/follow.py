@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import BodyCache, list_jobs, read_identity, read_log
 from stateflow.checkpoint.pins import list_pins, pin, release
-from stateflow.checkpoint.records import Owner, Record
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError
-from stateflow.query import OPEN_SHARDS, StateReader
-from stateflow.reading import ReadingPlace, head_of
-from stateflow.stale import stale
-from stateflow.state.openings import OpenShards
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import Owner, Record
+from stateflow.liveness.stale_pins import stale
+from stateflow.reading.query import OPEN_SHARDS, StateReader
+from stateflow.reading.snapshots import ReadingPlace, head_of
+from stateflow.state.backends.openings import OpenShards
 
 _log = logging.getLogger(__name__)
 _TRIES = 5

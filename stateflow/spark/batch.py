@@ -17,26 +17,36 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stateflow.checkpoint.records import OperatorListState, OperatorState, Prepared, Record, Shard
+from stateflow.compatibility.states import check_key, resolve_states, state_ids
 from stateflow.errors import StateflowError, UsageError
-from stateflow.flow import MAIN, Flow, KeyedNode, Node, SinkNode, SourceNode, Stream, TransformNode, UnionNode
-from stateflow.operators.compatibility import check_key, resolve_states, state_ids
+from stateflow.format.keygroups import default_assignment
+from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard
 from stateflow.operators.context import Moment
-from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
-from stateflow.rows import RowType, row_type
-from stateflow.spark.acks import Ack, AckList, collected, decoded, total
-from stateflow.spark.arrow_worker import ArrowTask, arrow_worker
-from stateflow.spark.columns import RowReader
+from stateflow.pipelines.flow import (
+    MAIN,
+    Flow,
+    KeyedNode,
+    Node,
+    SinkNode,
+    SourceNode,
+    Stream,
+    TransformNode,
+    UnionNode,
+)
+from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
+from stateflow.pipelines.rows import RowType, row_type
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
-from stateflow.spark.place import TaskPlace
 from stateflow.spark.placement import Placement
 from stateflow.spark.sinks.base import Place, Sink
-from stateflow.spark.staging import Kept, Scratch, StagedWriter, Stager, Target, arrow_schema
-from stateflow.spark.worker import KeyedTask, keyed_worker
-from stateflow.state.backend import OpenShard
-from stateflow.state.keygroups import default_assignment
-from stateflow.state.serializers import serializer_for
+from stateflow.spark.sinks.staging import Kept, Scratch, StagedWriter, Stager, Target, arrow_schema
+from stateflow.spark.task.acks import Ack, AckList, collected, decoded, total
+from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
+from stateflow.spark.task.columns import RowReader
+from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.worker import KeyedTask, keyed_worker
+from stateflow.state.backends.base import OpenShard
+from stateflow.state.values.serializers import serializer_for
 
 NARROW_SINKS = frozenset({"append", "function", "collect"})
 """Sinks whose `prepare` writes the rows in the stage that computes them."""

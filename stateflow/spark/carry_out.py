@@ -9,17 +9,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stateflow.checkpoint.claim import StillOwner
-from stateflow.checkpoint.records import Record
-from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.writer import CommitPermit
-from stateflow.flow import Flow
+from stateflow.format.records import Record
+from stateflow.pipelines.flow import Flow
 from stateflow.spark.sinks.base import BatchFunction, Place, commit
-from stateflow.spark.staging import Stager
+from stateflow.spark.sinks.staging import Stager
+from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
 _log = logging.getLogger(__name__)
 

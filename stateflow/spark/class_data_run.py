@@ -12,9 +12,9 @@ from typing import Any
 from pyspark import SparkContext
 
 import stateflow as sf
-from stateflow.config import load
+from stateflow.config.options import load
 from stateflow.spark.runner import RunRequest, run
-from stateflow.spark.session import build_session
+from stateflow.spark.session.build import build_session
 
 
 class Count(sf.KeyedProcess[int, Any, Any]):

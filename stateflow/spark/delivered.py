@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from stateflow.checkpoint.records import Record
+from stateflow.format.records import Record
 from stateflow.spark.sinks import delta_append, delta_upsert
 from stateflow.spark.sinks.base import Place
 

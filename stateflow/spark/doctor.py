@@ -9,11 +9,11 @@ from typing import Any
 
 from py4j.java_gateway import JavaPackage
 
-from stateflow.config import Options
-from stateflow.doctor import Finding
+from stateflow.config.options import Options
 from stateflow.errors import StateflowError
-from stateflow.spark.failures import translated
-from stateflow.spark.session import build_session
+from stateflow.spark.session.build import build_session
+from stateflow.spark.session.doctor import Finding
+from stateflow.spark.task.failures import translated
 
 MOST_SKEW = 1.0
 """Seconds. Clocks decide nothing; one that is off makes what people read misleading."""

@@ -15,8 +15,8 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stateflow.errors import IncompatibleError, UsageError
-from stateflow.rows import SPARK_OF_KEY, RowType, key_type
-from stateflow.state.keygroups import default_assignment
+from stateflow.format.keygroups import default_assignment
+from stateflow.pipelines.rows import SPARK_OF_KEY, RowType, key_type
 
 _CUTS_OFF = {
     "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",

@@ -13,13 +13,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stateflow.checkpoint.records import SourceState
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
-from stateflow.flow import Flow, SourceNode
+from stateflow.format.records import SourceState
+from stateflow.format.source_offsets import SourceLeaves
+from stateflow.pipelines.flow import Flow, SourceNode
+from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.exchange import LATE
-from stateflow.spark.leaves import LeafDescription, check_frame
-from stateflow.spark.offsets import SourceLeaves
-from stateflow.spark.tables import DeltaTable
+from stateflow.spark.sources.leaves import LeafDescription, check_frame
 
 _ABSENT = ("DELTA_SCHEMA_NOT_SET", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 """What Spark and Delta say when there is nothing where a source points to."""

@@ -17,20 +17,20 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.control import Progress, report_progress
-from stateflow.checkpoint.disposal import dispose_claimed
-from stateflow.checkpoint.files import inline, upload_file
-from stateflow.checkpoint.records import END_OF_TIME, FileRef, Record, SourceState
 from stateflow.checkpoint.writer import Writer, continued_draft, draft
-from stateflow.config import Options
+from stateflow.config.options import Options
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
+from stateflow.format.records import END_OF_TIME, FileRef, Record, SourceState
 from stateflow.operators.context import Moment
-from stateflow.parameters import as_texts
+from stateflow.pipelines.parameters import as_texts
+from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.spark.batch import Batch, BatchSettings
 from stateflow.spark.carry_out import Sinks
-from stateflow.spark.failures import translated
 from stateflow.spark.inputs import OpenInputs, Seen, SourceFrames, advanced, seen_in_batch, watermark_of
-from stateflow.spark.place import TaskPlace
 from stateflow.spark.seeding import capture
+from stateflow.spark.task.failures import translated
+from stateflow.spark.task.place import TaskPlace
+from stateflow.storage.files import inline, upload_file
 
 _log = logging.getLogger(__name__)
 _NEVER_RETRIED = (FencedError, IncompatibleError, CorruptError, UsageError)

@@ -31,37 +31,37 @@ from stateflow.checkpoint.control import (
     refuse_while_live,
     same_owner,
 )
-from stateflow.checkpoint.file_urls import hadoop_path
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
-from stateflow.checkpoint.records import Owner, Record
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.writer import Writer, continued_draft
-from stateflow.config import Options, cache_folder, checkpoint_root
+from stateflow.compatibility.states import check_flow
+from stateflow.config.options import Options, cache_folder, checkpoint_root
 from stateflow.errors import IncompatibleError, StateflowError, UsageError
-from stateflow.flow import Flow, Pipeline
-from stateflow.heart import Heart
-from stateflow.identity import this_process
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import Owner, Record
+from stateflow.liveness.heart import Heart
+from stateflow.liveness.process import this_process
 from stateflow.metrics import numbers, reporter
-from stateflow.operators.compatibility import check_flow
-from stateflow.spark.availability import check_available
+from stateflow.pipelines.flow import Flow, Pipeline
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
-from stateflow.spark.failures import translated
 from stateflow.spark.inputs import OpenInputs, open_inputs
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
-from stateflow.spark.place import TaskPlace, place_of, sweep
 from stateflow.spark.placement import Placement
-from stateflow.spark.positions import Bound, bounded_batches, resolve_initial
 from stateflow.spark.schemas import Outline
 from stateflow.spark.seeding import plan_batch, seed
-from stateflow.spark.session import build_session
+from stateflow.spark.session.build import build_session
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.kinds import make_sink
-from stateflow.spark.staging import Stager
-from stateflow.state.backends import open_backend
+from stateflow.spark.sinks.staging import Stager
+from stateflow.spark.sources.availability import check_available
+from stateflow.spark.sources.positions import Bound, bounded_batches, resolve_initial
+from stateflow.spark.task.failures import translated
+from stateflow.spark.task.place import TaskPlace, place_of, sweep
+from stateflow.state.backends.choice import open_backend
+from stateflow.storage.file_urls import hadoop_path
+from stateflow.storage.roots import open_store
+from stateflow.storage.store import Store
 
 _log = logging.getLogger(__name__)
 

@@ -7,14 +7,14 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stateflow.checkpoint.records import Record
+from stateflow.compatibility.states import check_key
 from stateflow.errors import IncompatibleError, StateflowError, UsageError
-from stateflow.flow import MAIN, Flow, KeyedNode, SourceNode, Stream, TransformNode
-from stateflow.operators.compatibility import check_key
-from stateflow.rows import row_type
+from stateflow.format.keygroups import default_assignment
+from stateflow.format.records import Record
+from stateflow.pipelines.flow import MAIN, Flow, KeyedNode, SourceNode, Stream, TransformNode
+from stateflow.pipelines.rows import row_type
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
 from stateflow.spark.inputs import OpenInputs, first_line, unioned
-from stateflow.state.keygroups import default_assignment
 
 
 class Outline:

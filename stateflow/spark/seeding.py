@@ -11,10 +11,9 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from stateflow.checkpoint.records import FileRef, SourceState
 from stateflow.errors import UsageError
-from stateflow.spark.file_log import Fetch, Save, log_folder, restore_entries, save_entries
-from stateflow.spark.offsets import (
+from stateflow.format.records import FileRef, SourceState
+from stateflow.format.source_offsets import (
     OffsetEntry,
     SourceLeaves,
     commit_path,
@@ -25,6 +24,7 @@ from stateflow.spark.offsets import (
     read_batch_offsets,
     split_lines,
 )
+from stateflow.spark.sources.file_log import Fetch, Save, log_folder, restore_entries, save_entries
 
 FIRST_BATCH = 2
 """The batch that a seeded folder runs next."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from stateflow.state.serializers import FLOAT, INT, Serializer
+from stateflow.state.values.serializers import FLOAT, INT, Serializer
 
 DumpsMany = Callable[[list[Any]], list[bytes]]
 LoadsMany = Callable[[Sequence[bytes | None], Any], list[Any]]

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
-from stateflow.state.backend import Backend
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.keygroups import SEED, xxhash64
+from stateflow.format.keygroups import SEED, xxhash64
+from stateflow.state.backends.base import Backend
+from stateflow.state.keys.codec import KeyCodec
 
 _HEADER = 0x0B
 _FIXED: dict[Any, tuple[str, Any]] = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stateflow.errors import StateflowError, UsageError
-from stateflow.state.backend import Backend
+from stateflow.state.backends.base import Backend
 
 Change = tuple[bytes, bytes | None]
 """A full key and its new value; None deletes it."""

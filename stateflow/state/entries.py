@@ -7,10 +7,10 @@ from heapq import merge
 from typing import Any, Generic, TypeVar
 
 from stateflow.errors import StateflowError
+from stateflow.format.encoding import after, list_position
 from stateflow.state.cursor import Bound, Change, Cursor
-from stateflow.state.encoding import after, list_position
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.serializers import Serializer
+from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.values.serializers import Serializer
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 from stateflow.errors import StateflowError
 from stateflow.state.bulk import bulk
 from stateflow.state.cursor import Bound, Change, Cursor
-from stateflow.state.serializers import Serializer
+from stateflow.state.values.serializers import Serializer
 
 T = TypeVar("T")
 V = TypeVar("V")

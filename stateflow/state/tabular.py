@@ -21,23 +21,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.checkpoint.records import OperatorState, StateSchema
 from stateflow.errors import CorruptError, UsageError
-from stateflow.state.column_values import column_values
-from stateflow.state.encoding import EMPTY_NAMESPACE, PREFIX_WIDTH, SIGN, state_range
-from stateflow.state.fitting import fitted
-from stateflow.state.headers import BadEntryError, with_expiries
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.keycolumns import encode_columns
-from stateflow.state.keyhash import key_groups_of
-from stateflow.state.keyparts import KEY_ARROW, KeyParts
-from stateflow.state.nested_shapes import slot_of
-from stateflow.state.packed_instants import INSTANT, are_instants
-from stateflow.state.schema_text import UnreadableText, read_schema
-from stateflow.state.serializers import CUSTOM, RAW_CODE
-from stateflow.state.shapes import Opaque, Slot
-from stateflow.state.structured_values import StructuredValues
-from stateflow.state.typed import ByteValues, Values, scalars
+from stateflow.format.encoding import EMPTY_NAMESPACE, PREFIX_WIDTH, SIGN, state_range
+from stateflow.format.records import OperatorState, StateSchema
+from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.keys.columns import encode_columns
+from stateflow.state.keys.hashing import key_groups_of
+from stateflow.state.keys.parts import KEY_ARROW, KeyParts
+from stateflow.state.values.column_values import column_values
+from stateflow.state.values.fitting import fitted
+from stateflow.state.values.headers import BadEntryError, with_expiries
+from stateflow.state.values.nested_shapes import slot_of
+from stateflow.state.values.packed_instants import INSTANT, are_instants
+from stateflow.state.values.schema_text import UnreadableText, read_schema
+from stateflow.state.values.serializers import CUSTOM, RAW_CODE
+from stateflow.state.values.shapes import Opaque, Slot
+from stateflow.state.values.structured_values import StructuredValues
+from stateflow.state.values.typed import ByteValues, Values, scalars
 
 TIMERS = "_timers"
 """The table of all timers of an operator."""

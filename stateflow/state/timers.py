@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from stateflow.errors import StateflowError, UsageError
+from stateflow.format.encoding import encode_timestamp
+from stateflow.format.instants import instant, micros_since_epoch
 from stateflow.state.cursor import Bound, Change, Cursor
-from stateflow.state.encoding import encode_timestamp
-from stateflow.state.instants import instant, micros_since_epoch
 
 
 class BoundTimer(Bound):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import psutil
 
-from stateflow.checkpoint.records import Record
 from stateflow.demo.table import Orders, Verdict, compared
-from stateflow.job import Job
+from stateflow.format.records import Record
+from stateflow.jobs.job import Job
 
 ROWS = 300
 PATIENCE = 400.0

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from stateflow.demo.crash import kill_in_a_batch
 from stateflow.demo.table import Orders, compared
-from stateflow.job import Job
+from stateflow.jobs.job import Job
 from tests.airflow.server import AirflowClient, RunOf
 from tests.airflow.stage import PATIENCE, ROWS
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow.sdk import DAG, BaseOperator
 
-from stateflow.checkpoint.local import LocalStore
+from stateflow.storage.local import LocalStore
 
 WHEN = datetime(2026, 1, 31, tzinfo=UTC)
 WRITES = ("create", "put", "upload", "write", "copy", "delete")

@@ -26,7 +26,7 @@ from airflow.utils.providers_configuration_loader import providers_configuration
 parser = get_parser()
 understood = {text: parser.parse_args(shlex.split(text)).func is not None for text in json.loads(sys.argv[1])}
 from stateflow.airflow import StateflowHook
-from stateflow.airflow.spark_connection import spark_master
+from stateflow.airflow.connections.spark import spark_master
 
 hook = StateflowHook()
 options = conf.getsection("core")

@@ -98,7 +98,7 @@ def test_options_come_from_the_task_then_the_connection_then_the_environment(
 
 
 def test_a_process_of_its_own_is_given_the_same_in_its_environment(connect: Connect, tmp_path: Path) -> None:
-    from stateflow.config import load
+    from stateflow.config.options import load
 
     connect(
         tmp_path,
@@ -116,7 +116,7 @@ def test_credentials_are_masked_and_what_everybody_may_see_is_not(
     monkeypatch: pytest.MonkeyPatch, connect: Connect, tmp_path: Path
 ) -> None:
     masked: list[str] = []
-    monkeypatch.setattr("stateflow.airflow.connection.mask_secret", masked.append)
+    monkeypatch.setattr("stateflow.airflow.connections.stateflow.mask_secret", masked.append)
     options = {
         "aws_access_key_id": "AKIA",
         "secret_access_key": "xyzzy",

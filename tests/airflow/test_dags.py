@@ -18,9 +18,9 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import read_savepoint
-from stateflow.job import Job
+from stateflow.jobs.job import Job
+from stateflow.savepoints.format import read_savepoint
+from stateflow.storage.roots import open_store
 from tests.airflow import dag_runs
 from tests.airflow.dag_runs import DAGS
 from tests.cli.made import ORDERS, REPOSITORY, made_job
@@ -80,7 +80,7 @@ def test_parsing_loads_neither_spark_nor_what_reads_state(tmp_path: Path) -> Non
         "from airflow.dag_processing.dagbag import DagBag\n"
         "import airflow.providers.apache.spark.operators.spark_submit\n"
         "bag = DagBag(sys.argv[1]); assert len(bag.dags) == 8, bag.import_errors\n"
-        "heavy = ('pyspark', 'delta', 'rocksdict', 'pyarrow', 'pandas', 'obstore', 'stateflow.job', 'stateflow.checkpoint.roots')\n"
+        "heavy = ('pyspark', 'delta', 'rocksdict', 'pyarrow', 'pandas', 'obstore', 'stateflow.jobs.job', 'stateflow.storage.roots')\n"
         "print('LOADED', [name for name in heavy if name in sys.modules])"
     )
     # No connection, and no database: parsing asks neither a store nor Airflow for anything.
@@ -336,7 +336,7 @@ def test_settings_come_from_a_variable(bag: DagBag) -> None:
 
 
 def test_a_dag_runs_own_tag_has_a_name_that_the_job_takes(bag: DagBag) -> None:
-    from stateflow.checkpoint.layout import checked_name
+    from stateflow.format.layout import checked_name
 
     tag_name = sys.modules["stateflow_steps"].tag_name
     name = tag_name("recovery", "manual__2026-01-31T00:00:00.5+00:00")

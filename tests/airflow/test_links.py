@@ -9,7 +9,7 @@ import pytest
 from airflow.sdk.execution_time.xcom import XCom
 
 from stateflow.airflow import CheckpointLink, StateflowCleanupOperator, StateflowVerifyOperator
-from stateflow.airflow.links import page_of
+from stateflow.airflow.operators.links import page_of
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, context_of, ran, task
 from tests.cli.made import made_job

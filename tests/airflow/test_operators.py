@@ -25,7 +25,7 @@ from stateflow.airflow import (
     StateflowStopOperator,
     StateflowVerifyOperator,
 )
-from stateflow.airflow.failures import may_pass, spoken
+from stateflow.airflow.connections.failures import may_pass, spoken
 from stateflow.airflow.provider_info import get_provider_info
 from tests.airflow.tasks import Try, context_of, task
 

@@ -18,15 +18,15 @@ from stateflow.airflow import (
     StateflowSavepointOperator,
     StateflowStopOperator,
 )
-from stateflow.airflow.connection import StateflowHook
+from stateflow.airflow.connections.stateflow import StateflowHook
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import verify_savepoint
 from stateflow.demo.table import Orders, compared, read
 from stateflow.errors import StateflowError
-from stateflow.job import Job
-from stateflow.pipelines import load_pipeline
-from stateflow.running import run_loaded
+from stateflow.jobs.job import Job
+from stateflow.jobs.running import run_loaded
+from stateflow.pipelines.loading import load_pipeline
+from stateflow.savepoints.format import verify_savepoint
+from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, files_of, ran
 from tests.cli.made import ORDERS, REPOSITORY

@@ -9,8 +9,8 @@ import pytest
 from airflow.sdk.exceptions import AirflowFailException
 
 from stateflow.airflow import StateflowRescaleOperator
-from stateflow.checkpoint.records import Record
-from stateflow.job import Job
+from stateflow.format.records import Record
+from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
 from tests.cli.made import MadeJob, made_job

@@ -13,8 +13,8 @@ from stateflow.airflow import StateflowRestoreOperator
 from stateflow.checkpoint.control import Heartbeat, beat
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.records import Record
-from stateflow.job import Job
+from stateflow.format.records import Record
+from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
 from tests.cli.made import ORDERS, REPOSITORY, made_job

@@ -15,15 +15,15 @@ from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from stateflow.airflow import InProcess, SparkSubmit, StateflowRunOperator, checkpoint_asset
-from stateflow.airflow.run_trigger import StateflowRunTrigger
+from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat, stop_requested
-from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.records import Owner
-from stateflow.checkpoint.roots import open_store
 from stateflow.driver.errand import Errand
 from stateflow.driver.keeping import Sight
-from stateflow.job import Job
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import Owner
+from stateflow.jobs.job import Job
+from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
 from tests.cli.made import ORDERS, PARAMETERS, MadeJob
 
@@ -270,7 +270,7 @@ def test_a_rerun_that_rewinds_begins_where_its_dag_run_began(method: Method) -> 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
-        patch.setattr("stateflow.job.Job.restore", restore)
+        patch.setattr("stateflow.jobs.job.Job.restore", restore)
         operator(method, on_rerun="rewind").execute(cleared(run_id="two"))
     assert [plan["origin"] for plan in plans] == ["checkpoint:3"]
     assert plans[0]["rewind_sinks"]
@@ -333,7 +333,7 @@ def test_a_deferred_run_is_followed_by_a_trigger_and_resumed(method: Method) -> 
     trigger = left.value.trigger
     assert isinstance(trigger, StateflowRunTrigger)
     path, fields = trigger.serialize()
-    assert path == "stateflow.airflow.run_trigger.StateflowRunTrigger"
+    assert path == "stateflow.airflow.triggers.run.StateflowRunTrigger"
     json.dumps(fields)
     assert operator(method, deferrable=True).resume(context(), fired(fields))["checkpoint"] == 2
 

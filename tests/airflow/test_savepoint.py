@@ -13,11 +13,11 @@ import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from stateflow.airflow import StateflowSavepointOperator
-from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import list_savepoints, read_savepoint, verify_savepoint
-from stateflow.job import Job
+from stateflow.jobs.job import Job
+from stateflow.savepoints.format import list_savepoints, read_savepoint, verify_savepoint
+from stateflow.storage.local import LocalStore
+from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, airflow_signals, context_of, files_of, killed_at_every_write, ran, task
 from tests.cli.made import made_job

@@ -18,9 +18,9 @@ from airflow.sdk.exceptions import (
 )
 
 from stateflow.airflow import CheckpointFreshnessSensor, CheckpointLink, WatermarkSensor
-from stateflow.airflow.triggers import CheckpointFreshnessTrigger, WatermarkTrigger
+from stateflow.airflow.triggers.job import CheckpointFreshnessTrigger, WatermarkTrigger
 from stateflow.errors import CorruptError, UnavailableError
-from stateflow.job import Job
+from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.looking import HOUR, FakeTask, aged_job, context
 from tests.cli.made import T0, made_job
@@ -210,7 +210,7 @@ def test_otherwise_the_triggerer_asks_the_same_question(tmp_path: Path, connect:
     trigger = deferred.value.trigger
     assert isinstance(trigger, CheckpointFreshnessTrigger)
     assert trigger.serialize() == (
-        "stateflow.airflow.triggers.CheckpointFreshnessTrigger",
+        "stateflow.airflow.triggers.job.CheckpointFreshnessTrigger",
         {
             "job": "orders",
             "stateflow_conn_id": "stateflow_default",

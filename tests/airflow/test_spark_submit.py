@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from stateflow.airflow import SparkSubmit
-from stateflow.config import cache_folder
+from stateflow.config.options import cache_folder
 from stateflow.driver.errand import Errand
 from stateflow.driver.keeping import DriverFolder, KeptDriver
-from stateflow.spark import class_data
-from stateflow.spark.java import require_java
+from stateflow.spark.session import class_data
+from stateflow.spark.session.java import require_java
 
 
 class Started(dict[str, Any]):

@@ -18,7 +18,7 @@ from airflow.triggers.callback import CallbackTrigger
 from stateflow.airflow import StaleJobs
 from stateflow.airflow.staleness import stale_jobs
 from stateflow.errors import NotFoundError, UnavailableError
-from stateflow.job import Job
+from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.looking import HOUR, aged_job
 

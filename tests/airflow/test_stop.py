@@ -14,9 +14,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from stateflow.airflow import StateflowRescaleOperator, StateflowStopOperator
 from stateflow.checkpoint.control import stop_requested
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import list_savepoints
-from stateflow.job import Job
+from stateflow.jobs.job import Job
+from stateflow.savepoints.format import list_savepoints
+from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, airflow_signals, context_of, files_of, killed_at_every_write, ran, task
 from tests.cli.made import MadeJob, made_job

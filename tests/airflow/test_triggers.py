@@ -15,17 +15,17 @@ from airflow._shared.module_loading import import_string
 from airflow.models.trigger import Trigger
 from airflow.triggers.base import TriggerEvent
 
-from stateflow.airflow import triggers
-from stateflow.airflow.freshness import Answer
-from stateflow.airflow.triggers import (
+from stateflow.airflow.triggers.freshness import Answer
+from stateflow.airflow.triggers.job import (
     CheckpointFreshnessTrigger,
     JobTrigger,
     WatermarkTrigger,
     followed,
     in_thread,
 )
+from stateflow.airflow.triggers.job import job as triggers
 from stateflow.errors import BusyError, CorruptError, NotFoundError, StateflowError, UnavailableError
-from stateflow.job import Job
+from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.looking import HOUR, aged_job
 from tests.cli.made import T0, made_job
@@ -311,4 +311,4 @@ def test_what_is_stored_holds_no_credentials(tmp_path: Path, connect: Connect) -
 
 def test_the_names_are_those_that_the_triggerer_imports() -> None:
     for name in ("CheckpointFreshnessTrigger", "WatermarkTrigger"):
-        assert import_string(f"stateflow.airflow.triggers.{name}") is getattr(triggers, name)
+        assert import_string(f"stateflow.airflow.triggers.job.{name}") is getattr(triggers, name)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from stateflow.config import cache_folder
+from stateflow.config.options import cache_folder
 from stateflow.demo.table import Orders, Verdict, compared, read
-from stateflow.job import Job
-from stateflow.spark.java import require_java
+from stateflow.jobs.job import Job
+from stateflow.spark.session.java import require_java
 from tests.airflow.dag_runs import played
 from tests.cli.made import REPOSITORY
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.memory_store import MemoryStore
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.store import Store
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import MemoryStore
+from stateflow.storage.roots import open_store
+from stateflow.storage.store import Store
 from tests.checkpoint.snapshots import checkpoint, native
 from tests.servers import ObjectServer, azure_server, s3_server
 

@@ -10,11 +10,10 @@ from typing import Any
 import msgspec
 import xxhash
 
-from stateflow.checkpoint.disposal import dispose_savepoint
-from stateflow.checkpoint.files import inline
-from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.native import create_native
-from stateflow.checkpoint.records import (
+from stateflow.checkpoint.retention import references
+from stateflow.errors import StateflowError
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import (
     FileRef,
     OperatorState,
     Owner,
@@ -24,10 +23,11 @@ from stateflow.checkpoint.records import (
     Shard,
     SourceState,
 )
-from stateflow.checkpoint.retention import references
-from stateflow.checkpoint.savepoints import claim_savepoint
-from stateflow.checkpoint.store import Store
-from stateflow.errors import StateflowError
+from stateflow.savepoints.dispose import dispose_savepoint
+from stateflow.savepoints.format import claim_savepoint
+from stateflow.savepoints.native import create_native
+from stateflow.storage.files import inline
+from stateflow.storage.store import Store
 
 LAYOUT = JobLayout("orders")
 UUID = "11111111-1111-1111-1111-111111111111"

@@ -6,11 +6,11 @@ import pytest
 
 from stateflow.checkpoint.abandon import Abandoned, abandon
 from stateflow.checkpoint.claim import claim_epoch
-from stateflow.checkpoint.memory_store import CrashError, MemoryStore
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.records import Record
 from stateflow.checkpoint.writer import Writer
 from stateflow.errors import FencedError, StateflowError, UsageError
+from stateflow.format.records import Record
+from stateflow.storage.memory import CrashError, MemoryStore
 from tests.protocol.scenario import World, check, drain
 
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint import cache as cache_module
-from stateflow.checkpoint.cache import FileCache
-from stateflow.checkpoint.files import checksum, inline, upload_file
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.memory_store import Call, MemoryStore
-from stateflow.checkpoint.records import FileRef
-from stateflow.checkpoint.store import TEMP, Store
 from stateflow.errors import CorruptError, NotFoundError, UnavailableError
+from stateflow.format.records import FileRef
+from stateflow.storage import cache as cache_module
+from stateflow.storage.cache import FileCache
+from stateflow.storage.files import checksum, inline, upload_file
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import Call, MemoryStore
+from stateflow.storage.store import TEMP, Store
 
 BIG = 1 << 30
 

@@ -8,11 +8,6 @@ from pathlib import Path
 import pytest
 
 from stateflow.checkpoint.claim import claim
-from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.memory_store import Call, MemoryStore
-from stateflow.checkpoint.records import Owner, Record
-from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.writer import CommitPermit, draft
 from stateflow.errors import (
     CorruptError,
@@ -22,6 +17,11 @@ from stateflow.errors import (
     UnavailableError,
     UsageError,
 )
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import Owner, Record
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import Call, MemoryStore
+from stateflow.storage.store import Store
 from tests.protocol.scenario import World, drain
 
 

@@ -15,13 +15,13 @@ from stateflow.checkpoint.collection import (
 )
 from stateflow.checkpoint.deletion import delete_job
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.memory_store import Call, MemoryStore
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.records import Pin, encode
 from stateflow.checkpoint.retention import floor_after, roots
-from stateflow.checkpoint.store import Entry
 from stateflow.checkpoint.writer import draft
 from stateflow.errors import CorruptError, NotFoundError, UsageError
+from stateflow.format.records import Pin, encode
+from stateflow.storage.memory import Call, MemoryStore
+from stateflow.storage.store import Entry
 from tests.protocol.facts import complete, file, log, pending, pin_of, record
 from tests.protocol.scenario import World, check, drain
 

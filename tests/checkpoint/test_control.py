@@ -20,9 +20,9 @@ from stateflow.checkpoint.control import (
     stop_requested,
     watch,
 )
-from stateflow.checkpoint.memory_store import MemoryStore
-from stateflow.checkpoint.records import Owner
 from stateflow.errors import BusyError
+from stateflow.format.records import Owner
+from stateflow.storage.memory import MemoryStore
 from tests.protocol.scenario import World
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.memory_store import Call, MemoryStore, named_store
 from stateflow.checkpoint.pins import list_pins, pinned
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import verify_savepoint
-from stateflow.config import load
+from stateflow.config.options import load
 from stateflow.errors import StateflowError, UnavailableError
-from stateflow.job import Job
-from stateflow.pipelines import load_pipeline
-from stateflow.savepointing import dispose_unfinished, unfinished_savepoints
+from stateflow.jobs.job import Job
+from stateflow.jobs.savepoints import dispose_unfinished, unfinished_savepoints
+from stateflow.pipelines.loading import load_pipeline
+from stateflow.savepoints.format import verify_savepoint
+from stateflow.storage.memory import Call, MemoryStore, named_store
+from stateflow.storage.roots import open_store
 from tests.cli.made import ORDERS, PARAMETERS, MadeJob, made_job
 from tests.servers import ObjectServer
 
@@ -68,7 +68,7 @@ class Bucket:
 
 @pytest.fixture
 def bucket(s3: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    monkeypatch.setattr("stateflow.checkpoint.store.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("stateflow.storage.store.FIRST_PAUSE", 0.0)
     root = s3.new_root("team")
     made = made_job(root, storage_options=s3.options)
     try:
@@ -170,7 +170,7 @@ class Denial:
 def test_a_restore_that_copies_and_is_denied_leaves_the_job_as_it_was_or_restored(
     origin: str, writes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("stateflow.checkpoint.store.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("stateflow.storage.store.FIRST_PAUSE", 0.0)
     root = f"memory://{tmp_path}"
     made_job(root)
     orders, copy = Job(root, "orders"), Job(root, "copy")
@@ -240,5 +240,5 @@ def test_a_savepoint_that_is_finished_while_a_clean_up_looks_is_left_alone(
         store.create("_metadata", b"whatever")
         return []
 
-    monkeypatch.setattr("stateflow.savepointing.list_pins", finished)
+    monkeypatch.setattr("stateflow.jobs.savepoints.list_pins", finished)
     assert unfinished_savepoints(job) == []

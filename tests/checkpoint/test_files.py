@@ -9,13 +9,13 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateflow.checkpoint.files import checksum, inline, upload_file, verify
-from stateflow.checkpoint.memory_store import MemoryStore
 from stateflow.checkpoint.retention import references
-from stateflow.checkpoint.savepoints import resolved
-from stateflow.checkpoint.store import PIECE
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.restore.copying import copied
+from stateflow.savepoints.format import resolved
+from stateflow.storage.files import checksum, inline, upload_file, verify
+from stateflow.storage.memory import MemoryStore
+from stateflow.storage.store import PIECE
 from tests.checkpoint.snapshots import checkpoint, ids, native, state
 from tests.protocol.scenario import World
 

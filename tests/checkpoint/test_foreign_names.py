@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from stateflow.checkpoint.files import inline
-from stateflow.checkpoint.memory_store import MemoryStore
-from stateflow.checkpoint.records import FileRef, Savepoint, StateSchema, TableFile, decode, encode
-from stateflow.checkpoint.savepoints import list_savepoints, read_savepoint, verify_savepoint
-from stateflow.checkpoint.store import checked_path
 from stateflow.errors import CorruptError, UsageError
+from stateflow.format.records import FileRef, Savepoint, StateSchema, TableFile, decode, encode
+from stateflow.savepoints.format import list_savepoints, read_savepoint, verify_savepoint
+from stateflow.storage.files import inline
+from stateflow.storage.memory import MemoryStore
+from stateflow.storage.store import checked_path
 from tests.checkpoint.snapshots import checkpoint, claim, dispose, native, objects
 
 LEADING_OUT = (

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.layout import LAST_EPOCH, JobLayout
-from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.log import BodyCache, Log, Slot, list_jobs, read_claim, read_log
-from stateflow.checkpoint.memory_store import Call, MemoryStore
-from stateflow.checkpoint.records import encode
-from stateflow.checkpoint.store import Entry, Store
 from stateflow.errors import CorruptError, NotFoundError
+from stateflow.format.layout import LAST_EPOCH, JobLayout
+from stateflow.format.records import encode
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import Call, MemoryStore
+from stateflow.storage.store import Entry, Store
 from tests.protocol.facts import UUID, complete, log, outcome, pending, record
 from tests.protocol.scenario import World, drain
 

@@ -10,22 +10,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from stateflow.checkpoint.cache import FileCache
-from stateflow.checkpoint.disposal import dispose_savepoint
-from stateflow.checkpoint.layout import is_savepoint_file
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.memory_store import Call, MemoryStore
-from stateflow.checkpoint.native import distinct, grouped
-from stateflow.checkpoint.records import FileRef, Record, SavepointClaim, encode
 from stateflow.checkpoint.retention import references
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import (
+from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.format.layout import is_savepoint_file
+from stateflow.format.records import FileRef, Record, SavepointClaim, encode
+from stateflow.savepoints.dispose import dispose_savepoint
+from stateflow.savepoints.format import (
     read_savepoint,
     resolved,
     verify_savepoint,
 )
-from stateflow.checkpoint.store import ExistsError, Store
-from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.savepoints.native import distinct, grouped
+from stateflow.storage.cache import FileCache
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import Call, MemoryStore
+from stateflow.storage.roots import open_store
+from stateflow.storage.store import ExistsError, Store
 from tests.checkpoint.snapshots import (
     SOMEBODY,
     checkpoint,
@@ -314,7 +314,7 @@ class TestFailures:
             raise UnavailableError("the disk is full")
 
         monkeypatch.setattr(LocalStore, "create", full)
-        monkeypatch.setattr("stateflow.checkpoint.store.FIRST_PAUSE", 0.0)
+        monkeypatch.setattr("stateflow.storage.store.FIRST_PAUSE", 0.0)
         with pytest.raises(UnavailableError, match="the disk is full"):
             native(root, record, target, tmp_path / "scratch")
         assert objects(target) == {}
@@ -324,7 +324,7 @@ class TestFailures:
     ) -> None:
         # The request may still arrive: then this is a savepoint, and it is whole.
         target = MemoryStore("target")
-        monkeypatch.setattr("stateflow.checkpoint.store.FIRST_PAUSE", 0.0)
+        monkeypatch.setattr("stateflow.storage.store.FIRST_PAUSE", 0.0)
         late: list[bytes] = []
 
         def silent(call: Call) -> None:
@@ -347,7 +347,7 @@ class TestFailures:
     def test_a_create_that_lies_makes_one_savepoint(
         self, lie: str, root: MemoryStore, record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("stateflow.checkpoint.store.FIRST_PAUSE", 0.0)
+        monkeypatch.setattr("stateflow.storage.store.FIRST_PAUSE", 0.0)
         target = MemoryStore("target")
         lies = [UnavailableError("timed out") if lie == "lost answer" else ExistsError("_metadata")]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from stateflow.checkpoint.memory_store import Call, MemoryStore
 from stateflow.checkpoint.pins import list_pins, pinned, release, tags
-from stateflow.checkpoint.records import DeadMark, encode
 from stateflow.errors import CorruptError, NotFoundError, UsageError
+from stateflow.format.records import DeadMark, encode
+from stateflow.storage.memory import Call, MemoryStore
 from tests.protocol.scenario import World, check, drain
 
 
@@ -126,7 +126,7 @@ def test_an_unreadable_pin_stops_collection_for_it_may_protect_anything(world: W
 def test_a_pin_whose_maker_died_before_it_was_refused_is_removed(world: World) -> None:
     old = world.log().checkpoints[0].slot
     drain(6)(world)
-    from stateflow.checkpoint.records import Pin
+    from stateflow.format.records import Pin
 
     orphan = Pin(id="orphan", slot=old, kind="reader", owner=world.owner())
     world.store.put(world.layout.pin("orphan"), encode(orphan))

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from stateflow.checkpoint.claim import claim
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_log
-from stateflow.checkpoint.memory_store import MemoryStore
 from stateflow.checkpoint.places import as_read, as_stored, path_inside, require_fit
-from stateflow.checkpoint.records import Owner
 from stateflow.checkpoint.retention import references
 from stateflow.checkpoint.writer import draft
 from stateflow.errors import UsageError
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import Owner
+from stateflow.storage.memory import MemoryStore
 from tests.checkpoint.snapshots import checkpoint, clock, ids, stored
 
 ROOT = "s3://bucket/team"

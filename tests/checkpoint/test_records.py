@@ -8,7 +8,8 @@ import sys
 import msgspec
 import pytest
 
-from stateflow.checkpoint.records import (
+from stateflow.errors import CorruptError, IncompatibleError
+from stateflow.format.records import (
     Claim,
     DeadMark,
     FileRef,
@@ -27,7 +28,6 @@ from stateflow.checkpoint.records import (
     decode,
     encode,
 )
-from stateflow.errors import CorruptError, IncompatibleError
 
 OWNER = Owner(run="r1", host="h", pid=7, user="u", dag_run="d", task="t", note="n")
 RECORD = Record(
@@ -211,7 +211,7 @@ class Outer(msgspec.Struct):
 """
 THREADS = """
 import sys, threading, types
-from stateflow.checkpoint.records import decode, encode
+from stateflow.format.records import decode, encode
 
 sys.setswitchinterval(1e-6)
 kinds = []

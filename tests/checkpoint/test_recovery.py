@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.records import Link
 from stateflow.checkpoint.recovery import (
     CarryOutRecord,
     CompleteFence,
@@ -17,6 +16,7 @@ from stateflow.checkpoint.recovery import (
     late_after,
     next_step,
 )
+from stateflow.format.records import Link
 from tests.protocol.facts import complete, log, pending, record
 
 MINE = "my fence"

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from stateflow.checkpoint.records import FileRef, OperatorListState, OperatorState, Shard
 from stateflow.checkpoint.rescale import (
     clipped,
     joined,
@@ -19,7 +18,8 @@ from stateflow.checkpoint.rescale import (
     rescaled_operators,
 )
 from stateflow.errors import UsageError
-from stateflow.state.keygroups import default_assignment
+from stateflow.format.keygroups import default_assignment
+from stateflow.format.records import FileRef, OperatorListState, OperatorState, Shard
 from tests.protocol.facts import record
 
 GROUPS = 16

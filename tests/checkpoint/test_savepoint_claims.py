@@ -7,21 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint import records
-from stateflow.checkpoint.memory_store import Call, MemoryStore
-from stateflow.checkpoint.records import Savepoint, SavepointClaim, encode
-from stateflow.checkpoint.savepoints import (
-    read_claim,
-    read_savepoint,
-    to_pin,
-    verify_savepoint,
-)
-from stateflow.checkpoint.store import Store
 from stateflow.errors import (
     CorruptError,
     NotFoundError,
     UsageError,
 )
+from stateflow.format import records
+from stateflow.format.records import Savepoint, SavepointClaim, encode
+from stateflow.savepoints.format import (
+    read_claim,
+    read_savepoint,
+    to_pin,
+    verify_savepoint,
+)
+from stateflow.storage.memory import Call, MemoryStore
+from stateflow.storage.store import Store
 from tests.checkpoint.snapshots import (
     JOB,
     OTHER,

@@ -10,15 +10,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stateflow.checkpoint import records
 from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.deletion import delete_job
-from stateflow.checkpoint.disposal import dispose_claimed, dispose_savepoint, size_of
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.memory_store import Call, MemoryStore, named_store
 from stateflow.checkpoint.pins import pin, release
-from stateflow.checkpoint.records import Savepoint, SavepointClaim, decode, encode
-from stateflow.checkpoint.savepoints import (
+from stateflow.checkpoint.verification import verify
+from stateflow.errors import (
+    CorruptError,
+    IncompatibleError,
+    NotFoundError,
+    UsageError,
+)
+from stateflow.format import records
+from stateflow.format.records import Savepoint, SavepointClaim, decode, encode
+from stateflow.savepoints.dispose import dispose_claimed, dispose_savepoint, size_of
+from stateflow.savepoints.format import (
     claim_savepoint,
     read_claim,
     read_savepoint,
@@ -27,14 +32,9 @@ from stateflow.checkpoint.savepoints import (
     unfinished,
     verify_savepoint,
 )
-from stateflow.checkpoint.store import Store
-from stateflow.checkpoint.verification import verify
-from stateflow.errors import (
-    CorruptError,
-    IncompatibleError,
-    NotFoundError,
-    UsageError,
-)
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import Call, MemoryStore, named_store
+from stateflow.storage.store import Store
 from tests.checkpoint.snapshots import (
     JOB,
     OTHER,

@@ -7,25 +7,25 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stateflow.checkpoint import records
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.memory_store import Call, MemoryStore
-from stateflow.checkpoint.records import SavepointClaim, TableFile, encode
 from stateflow.checkpoint.retention import references
-from stateflow.checkpoint.savepoints import (
-    expired,
-    list_savepoints,
-    read_savepoint,
-    resolved,
-    verify_savepoint,
-)
-from stateflow.checkpoint.store import Store
 from stateflow.errors import (
     CorruptError,
     IncompatibleError,
     NotFoundError,
     UnavailableError,
 )
+from stateflow.format import records
+from stateflow.format.records import SavepointClaim, TableFile, encode
+from stateflow.savepoints.format import (
+    expired,
+    list_savepoints,
+    read_savepoint,
+    resolved,
+    verify_savepoint,
+)
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import Call, MemoryStore
+from stateflow.storage.store import Store
 from tests.checkpoint.snapshots import (
     JOB,
     SOMEBODY,
@@ -93,7 +93,7 @@ class TestListing:
         if request.param == "memory":
             return MemoryStore("root")
         server: ObjectServer = request.getfixturevalue("s3")
-        from stateflow.checkpoint.roots import open_store
+        from stateflow.storage.roots import open_store
 
         return open_store(server.new_root("root"), server.options)
 

@@ -8,9 +8,9 @@ import pytest
 
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import RunOutcome
-from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.memory_store import MemoryStore
-from stateflow.checkpoint.store import Store
+from stateflow.format.layout import JobLayout
+from stateflow.storage.memory import MemoryStore
+from stateflow.storage.store import Store
 
 LAYOUT = JobLayout("orders")
 

@@ -6,11 +6,11 @@ import msgspec
 import pytest
 
 from stateflow.checkpoint.collection import collect
-from stateflow.checkpoint.files import inline
-from stateflow.checkpoint.memory_store import Call, CrashError, MemoryStore
-from stateflow.checkpoint.records import FileRef, OperatorState, Outcome, Shard, total_size
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.statistics import HistoryLine, damaged_segments, history, history_line, summary
+from stateflow.format.records import FileRef, OperatorState, Outcome, Shard, total_size
+from stateflow.storage.files import inline
+from stateflow.storage.memory import Call, CrashError, MemoryStore
 from tests.protocol.facts import SOMEBODY, file, record
 from tests.protocol.scenario import World, copy_sinks, drain
 from tests.protocol.turns import Choose, Played, Turns, some_schedules

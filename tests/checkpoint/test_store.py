@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.probe import probe
-from stateflow.checkpoint.store import Entry, ExistsError, Store, create_once
 from stateflow.errors import NotFoundError, UsageError
+from stateflow.storage.probe import probe
+from stateflow.storage.store import Entry, ExistsError, Store, create_once
 
 
 def paths(store: Store, prefix: str) -> list[str]:

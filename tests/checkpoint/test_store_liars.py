@@ -7,11 +7,11 @@ from threading import Event
 
 import pytest
 
-from stateflow.checkpoint.memory_store import Call, CrashError, MemoryStore
-from stateflow.checkpoint.objects import ObjectStore
-from stateflow.checkpoint.probe import probe
-from stateflow.checkpoint.store import ExistsError, create_once
 from stateflow.errors import UnavailableError, UsageError
+from stateflow.storage.memory import Call, CrashError, MemoryStore
+from stateflow.storage.objects import ObjectStore
+from stateflow.storage.probe import probe
+from stateflow.storage.store import ExistsError, create_once
 from tests.servers import Answer, ObjectServer
 
 PATHS = (

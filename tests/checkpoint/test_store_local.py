@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.store import Entry, ExistsError
 from stateflow.errors import NotFoundError, UnavailableError, UsageError
+from stateflow.storage.local import LocalStore
+from stateflow.storage.store import Entry, ExistsError
 
 
 def test_an_upload_and_a_download_are_hard_links(tmp_path: Path) -> None:

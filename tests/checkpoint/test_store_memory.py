@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.memory_store import Call, CrashError, MemoryStore
-from stateflow.checkpoint.store import Entry
 from stateflow.errors import StateflowError
+from stateflow.storage.memory import Call, CrashError, MemoryStore
+from stateflow.storage.store import Entry
 
 
 def test_every_call_is_recorded_in_order_and_a_delete_of_many_is_many(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from stateflow.checkpoint import objects
-from stateflow.checkpoint.memory_store import MemoryStore
-from stateflow.checkpoint.objects import ObjectStore, copier
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.store import Store
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.storage import objects
+from stateflow.storage.memory import MemoryStore
+from stateflow.storage.objects import ObjectStore, copier
+from stateflow.storage.roots import open_store
+from stateflow.storage.store import Store
 from tests.servers import ObjectServer
 
 IMPATIENT = {"max_retries": "0", "retry_timeout": "1", "connect_timeout": "1s", "timeout": "2s"}
@@ -180,7 +180,7 @@ class TestProcesses:
         # Spark's Python workers are such forks: of a daemon that may have loaded the client, never used it.
         script = (
             "import os, sys, json\n"
-            "from stateflow.checkpoint.roots import open_store\n"
+            "from stateflow.storage.roots import open_store\n"
             "store = open_store(sys.argv[1], json.loads(sys.argv[2]))\n"
             "if os.fork() == 0:\n"
             "    print(open_store(sys.argv[1], json.loads(sys.argv[2])).read('a').decode(), flush=True)\n"

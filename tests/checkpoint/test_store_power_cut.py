@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.memory_store import CrashError
-from stateflow.checkpoint.store import ExistsError, create_once
 from stateflow.errors import NotFoundError
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import CrashError
+from stateflow.storage.store import ExistsError, create_once
 
 STEPS = ("open", "fsync", "link", "unlink", "replace", "mkdir", "rmdir")
 PATH = "job/chk-00000001/_pending"

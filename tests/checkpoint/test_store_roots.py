@@ -10,12 +10,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stateflow.checkpoint.file_urls import file_url
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.memory_store import MemoryStore
-from stateflow.checkpoint.objects import ObjectStore
-from stateflow.checkpoint.roots import open_store
 from stateflow.errors import UsageError
+from stateflow.storage.file_urls import file_url
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import MemoryStore
+from stateflow.storage.objects import ObjectStore
+from stateflow.storage.roots import open_store
 
 S3 = {"region": "us-east-1"}
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint import transfer as module
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.memory_store import Call, MemoryStore
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.store import Store
-from stateflow.checkpoint.transfer import Transfer, at_once, read_through, transfer
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.storage import transfer as module
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import Call, MemoryStore
+from stateflow.storage.roots import open_store
+from stateflow.storage.store import Store
+from stateflow.storage.transfer import Transfer, at_once, read_through, transfer
 from tests.checkpoint.snapshots import body, objects, stored
 from tests.servers import ObjectServer
 

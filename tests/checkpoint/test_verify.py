@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from stateflow.checkpoint.memory_store import Call, MemoryStore
-from stateflow.checkpoint.records import Pin, Record, encode
 from stateflow.checkpoint.verification import Finding, verify
 from stateflow.errors import NotFoundError
+from stateflow.format.records import Pin, Record, encode
+from stateflow.storage.memory import Call, MemoryStore
 from tests.protocol.scenario import World, drain, state_files
 
 

@@ -12,10 +12,12 @@ import xxhash
 
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.control import Heartbeat, Progress, beat, report_progress
-from stateflow.checkpoint.files import inline
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.pins import pin
-from stateflow.checkpoint.records import (
+from stateflow.checkpoint.writer import Writer, draft
+from stateflow.compatibility.states import resolve_states
+from stateflow.errors import StateflowError
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import (
     FileRef,
     OperatorState,
     Owner,
@@ -24,11 +26,9 @@ from stateflow.checkpoint.records import (
     Shard,
     SourceState,
 )
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.writer import Writer, draft
-from stateflow.errors import StateflowError
-from stateflow.operators.compatibility import resolve_states
-from stateflow.pipelines import load_pipeline
+from stateflow.pipelines.loading import load_pipeline
+from stateflow.storage.files import inline
+from stateflow.storage.roots import open_store
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ORDERS = REPOSITORY / "examples" / "orders.py"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.config import load
-from stateflow.doctor import Finding, examine
+from stateflow.config.options import load
+from stateflow.spark.session.doctor import Finding, examine
 from tests.cli.conftest import Command
 from tests.cli.made import made_job
 
@@ -69,7 +69,7 @@ def test_a_store_that_does_not_answer_fails_and_is_exit_code_1(
 def test_no_java_fails_with_what_to_do(tmp_path: Path) -> None:
     found = findings(tmp_path, cache_dir=str(tmp_path), checkpoint_dir="")["java"]
     assert found.verdict == "fail"
-    assert "python -m stateflow.spark.java" in found.next_step
+    assert "python -m stateflow.spark.session.java" in found.next_step
 
 
 def test_jars_that_are_missing_are_a_warning(tmp_path: Path) -> None:

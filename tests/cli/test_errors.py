@@ -12,7 +12,7 @@ import pytest
 
 from stateflow import errors
 from stateflow.checkpoint.pins import list_pins
-from stateflow.job import Job
+from stateflow.jobs.job import Job
 from tests.cli.conftest import Command
 from tests.cli.made import made_job
 
@@ -87,7 +87,7 @@ def test_sigterm_ends_a_command_as_ctrl_c_does_and_what_it_holds_is_let_go_of(
         os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr("stateflow.checkpoint.native.publish", told_to_end)
+    monkeypatch.setattr("stateflow.savepoints.native.publish", told_to_end)
     said = command("savepoint", "create", "orders", "--to", tmp_path / "to", "--checkpoint-dir", root)
     assert said.code == 143
     assert said.err.strip().endswith("stateflow: ended by SIGTERM")

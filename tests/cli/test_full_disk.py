@@ -18,7 +18,7 @@ PAGE = 4
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stateflow.checkpoint.store.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("stateflow.storage.store.FIRST_PAUSE", 0.0)
 
 
 def files_of(folder: Path) -> list[Path]:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.bounds import parse_bounds
 from stateflow.cli.run import AnnouncedStop
 from stateflow.errors import UsageError
-from stateflow.pipelines import load_pipeline
+from stateflow.pipelines.bounds import parse_bounds
+from stateflow.pipelines.loading import load_pipeline
 from tests.cli.conftest import Command
 from tests.cli.made import ORDERS, REPOSITORY, made_job
 from tests.cli.made import PARAMETERS as GIVEN
@@ -127,7 +127,7 @@ def test_commands_that_only_look_load_neither_spark_nor_arrow(root: Path) -> Non
 def test_key_groups_that_a_job_does_not_take_are_said(
     root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from stateflow.config import load
+    from stateflow.config.options import load
     from stateflow.spark.runner import RunRequest, _Run
 
     made_job(root)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.log import read_log
-from stateflow.job import Job
+from stateflow.format.layout import JobLayout
+from stateflow.jobs.job import Job
+from stateflow.storage.local import LocalStore
 from tests.cli.conftest import Command
 from tests.cli.made import ORDERS, MadeJob, made_job
 
@@ -332,7 +332,7 @@ def test_gc_lets_go_of_what_dead_processes_were_reading_and_of_nothing_else(
     import sys
 
     from stateflow.checkpoint.pins import list_pins, pin
-    from stateflow.checkpoint.records import Owner
+    from stateflow.format.records import Owner
 
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

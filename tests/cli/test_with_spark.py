@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from stateflow.checkpoint.records import Prepared
-from stateflow.config import load
+from stateflow.config.options import load
 from stateflow.errors import NotFoundError, StateflowError
+from stateflow.format.records import Prepared
 from stateflow.spark.delivered import delivered, needs_spark
 from stateflow.spark.doctor import examine_spark, judged
 from stateflow.spark.state_tables.frames import parquet_frame

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.job import Job
+from stateflow.jobs.job import Job
 from tests.driver.scene import Scene
 
 

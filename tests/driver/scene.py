@@ -10,11 +10,11 @@ from stateflow.checkpoint.control import (
     RunOutcome,
     beat,
 )
-from stateflow.checkpoint.records import Claim, Owner, encode
 from stateflow.driver.attending import Attendance, OnLive
 from stateflow.driver.errand import Errand
 from stateflow.driver.keeping import Sight
-from stateflow.job import Job
+from stateflow.format.records import Claim, Owner, encode
+from stateflow.jobs.job import Job
 
 ME = Owner("me", dag_run="dag/1", task="run")
 OTHER = Owner("other", host="elsewhere", dag_run="dag/2", task="run")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from stateflow.checkpoint.control import Heartbeat, RunOutcome
-from stateflow.checkpoint.records import Owner
 from stateflow.driver.keeping import Sight
 from stateflow.driver.standing import HUNG, START_PATIENCE, Ended, Lost, Running, Seen, Standing, standing
+from stateflow.format.records import Owner
 
 ME = Owner("r", dag_run="d/1", task="t")
 GONE, VANISHED, ALIVE = Sight(False, 0), Sight(False), Sight(True)

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 import stateflow as sf
-from stateflow.checkpoint.records import OperatorState, Owner, Record, SourceState
-from stateflow.checks import compare
-from stateflow.flow import Flow, Pipeline
-from stateflow.operators.compatibility import check_flow, check_key, resolve_states, state_ids
+from stateflow.compatibility.flows import compare
+from stateflow.compatibility.states import check_flow, check_key, resolve_states, state_ids
+from stateflow.format.records import OperatorState, Owner, Record, SourceState
+from stateflow.pipelines.flow import Flow, Pipeline
 
 
 @dataclass

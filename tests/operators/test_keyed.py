@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 
 import stateflow as sf
-from stateflow.checkpoint.records import Shard
+from stateflow.format.encoding import prefix
+from stateflow.format.records import Shard
 from stateflow.operators import keyed
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import Chunk, KeyedEngine, UserCodeError
-from stateflow.operators.spec import DEAD_LETTERS, OperatorSpec
-from stateflow.rows import row_type
-from stateflow.state.backend import Backend
-from stateflow.state.encoding import prefix
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.memory import memory_backend
+from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
+from stateflow.pipelines.rows import row_type
+from stateflow.state.backends.base import Backend
+from stateflow.state.backends.memory import memory_backend
+from stateflow.state.keys.codec import KeyCodec
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SIDE = sf.output("side", "n long")

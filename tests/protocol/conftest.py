@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from stateflow.checkpoint import store as stores
-from stateflow.checkpoint.memory_store import MemoryStore
+from stateflow.storage import store as stores
+from stateflow.storage.memory import MemoryStore
 from tests.protocol.scenario import World, drain
 
 

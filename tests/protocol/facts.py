@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stateflow.checkpoint.log import Log, Slot, assemble
-from stateflow.checkpoint.records import (
+from stateflow.format.records import (
     FileRef,
     JobIdentity,
     Kind,

@@ -17,10 +17,14 @@ import xxhash
 from stateflow.checkpoint.abandon import abandon
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.collection import collect
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import list_pins, pin, release, tags
-from stateflow.checkpoint.records import (
+from stateflow.checkpoint.retention import job_files
+from stateflow.checkpoint.verification import verify
+from stateflow.checkpoint.writer import CommitPermit, Writer, draft
+from stateflow.errors import DisagreementError, StateflowError
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import (
     FileRef,
     OperatorState,
     Owner,
@@ -30,11 +34,7 @@ from stateflow.checkpoint.records import (
     Shard,
     SourceState,
 )
-from stateflow.checkpoint.retention import job_files
-from stateflow.checkpoint.store import Store
-from stateflow.checkpoint.verification import verify
-from stateflow.checkpoint.writer import CommitPermit, Writer, draft
-from stateflow.errors import DisagreementError, StateflowError
+from stateflow.storage.store import Store
 
 SINKS = ("left", "right")
 

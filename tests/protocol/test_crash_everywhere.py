@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from stateflow.checkpoint.memory_store import Call, CrashError, MemoryStore
-from stateflow.checkpoint.store import ExistsError
 from stateflow.errors import StateflowError, UnavailableError
+from stateflow.storage.memory import Call, CrashError, MemoryStore
+from stateflow.storage.store import ExistsError
 from tests.protocol.scenario import STORY, Sink, World, abandoned_after, check, copy_sinks, settle
 
 Life = Callable[[World], None]

@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from stateflow.checkpoint.collection import DisposeSavepoint, collect
-from stateflow.checkpoint.disposal import dispose_claimed, dispose_savepoint
-from stateflow.checkpoint.memory_store import CrashError, MemoryStore, named_store
-from stateflow.checkpoint.native import create_native
 from stateflow.checkpoint.pins import list_pins, pinned, release
-from stateflow.checkpoint.savepoints import (
+from stateflow.checkpoint.writer import draft
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.savepoints.dispose import dispose_claimed, dispose_savepoint
+from stateflow.savepoints.format import (
     claim_savepoint,
     read_claim,
     resolved,
     to_pin,
     verify_savepoint,
 )
-from stateflow.checkpoint.writer import draft
-from stateflow.errors import NotFoundError, UsageError
+from stateflow.savepoints.native import create_native
+from stateflow.storage.memory import CrashError, MemoryStore, named_store
 from tests.protocol.scenario import World, check, copy_sinks, drain, offset_of, settle, state_files
 from tests.protocol.test_crash_everywhere import FAULTS, Faults, survive
 
@@ -261,7 +261,7 @@ def test_a_disposal_ends_with_nothing_left_whatever_fails(kind: str, fault: str)
 
 
 def vacant(world: World, target: MemoryStore) -> None:
-    from stateflow.checkpoint.publishing import require_vacant
+    from stateflow.savepoints.publish import require_vacant
 
     require_vacant(target)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from stateflow.checkpoint.memory_store import MemoryStore
-from stateflow.checkpoint.records import Pin
 from stateflow.checkpoint.verification import verify
 from stateflow.checkpoint.writer import Writer
 from stateflow.errors import FencedError, NotFoundError, StateflowError, UsageError
+from stateflow.format.records import Pin
+from stateflow.storage.memory import MemoryStore
 from tests.protocol.scenario import World, check, drain, settle
 from tests.protocol.turns import Actor, Choose, Played, Turns, every_schedule, some_schedules
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.disposal import dispose_savepoint
-from stateflow.checkpoint.memory_store import MemoryStore
-from stateflow.checkpoint.records import Owner, Record, Savepoint
-from stateflow.checkpoint.savepoints import claim_savepoint, read_claim, read_savepoint, verify_savepoint
 from stateflow.errors import StateflowError
+from stateflow.format.records import Owner, Record, Savepoint
+from stateflow.savepoints.dispose import dispose_savepoint
+from stateflow.savepoints.format import claim_savepoint, read_claim, read_savepoint, verify_savepoint
+from stateflow.storage.memory import MemoryStore
 from tests.checkpoint.snapshots import checkpoint, clock, native
 from tests.protocol.scenario import World
 from tests.protocol.turns import Choose, Played, Turns, every_schedule, some_schedules

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.layout import JobLayout, origin_of, slot_of
-from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.log import Slot, assemble, read_log
-from stateflow.checkpoint.memory_store import Call, CrashError, MemoryStore
 from stateflow.checkpoint.pins import list_pins, release
-from stateflow.checkpoint.records import JobIdentity, Link, Owner, Record, encode
-from stateflow.checkpoint.store import Entry, ExistsError
 from stateflow.errors import CorruptError, FencedError, StateflowError, UsageError
+from stateflow.format.layout import JobLayout, origin_of, slot_of
+from stateflow.format.records import JobIdentity, Link, Owner, Record, encode
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import Call, CrashError, MemoryStore
+from stateflow.storage.store import Entry, ExistsError
 from tests.protocol.moments import at, run
 from tests.protocol.scenario import World, check, drain, offset_of, tell
 

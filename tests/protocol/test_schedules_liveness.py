@@ -15,8 +15,8 @@ from stateflow.checkpoint.control import (
     stop_requested,
     watch,
 )
-from stateflow.checkpoint.records import Owner
 from stateflow.errors import BusyError
+from stateflow.format.records import Owner
 from tests.protocol.scenario import World
 
 # Yesterday, and wrong clocks

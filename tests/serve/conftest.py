@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.records import Owner
+from stateflow.format.records import Owner
 from stateflow.serve.access import Access, single
 from stateflow.serve.client import StateClient
 from stateflow.serve.follow import FollowedJobs

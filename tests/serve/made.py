@@ -12,23 +12,23 @@ from typing import Any
 import msgspec
 
 import stateflow as sf
-from stateflow.checkpoint.cache import FileCache
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.collection import CollectionReport, collect
-from stateflow.checkpoint.files import inline, upload_file
-from stateflow.checkpoint.layout import JobLayout
-from stateflow.checkpoint.records import FileRef, OperatorState, Owner, Record, Shard, StateSchema
-from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.writer import Writer, draft
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import FileRef, OperatorState, Owner, Record, Shard, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas
-from stateflow.query import StateReader
-from stateflow.reading import ReadingPlace
-from stateflow.state.backend import OpenShard, Snapshot
-from stateflow.state.backends import Readers
-from stateflow.state.memory import memory_backend
-from stateflow.state.openings import OpenShards
-from stateflow.state.options import MIB, RocksOptions
-from stateflow.state.rocksdb import rocksdb_backend
+from stateflow.reading.query import StateReader
+from stateflow.reading.snapshots import ReadingPlace
+from stateflow.state.backends.base import OpenShard, Snapshot
+from stateflow.state.backends.choice import Readers
+from stateflow.state.backends.memory import memory_backend
+from stateflow.state.backends.openings import OpenShards
+from stateflow.state.backends.rocksdb import rocksdb_backend
+from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
+from stateflow.storage.cache import FileCache
+from stateflow.storage.files import inline, upload_file
+from stateflow.storage.roots import open_store
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NOW_MICROS = 1_767_225_600_000_000

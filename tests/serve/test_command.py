@@ -17,11 +17,11 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from stateflow.checkpoint.native import create_native
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.records import Owner, Savepoint, encode
-from stateflow.checkpoint.roots import open_store
+from stateflow.format.records import Owner, Savepoint, encode
+from stateflow.savepoints.native import create_native
 from stateflow.serve.client import StateClient
+from stateflow.storage.roots import open_store
 from tests.serve.command import app
 from tests.serve.conftest import until
 from tests.serve.made import NOW_MICROS, QueriedJob, entries_of, filled

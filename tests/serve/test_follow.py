@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.memory_store import Call, MemoryStore
 from stateflow.checkpoint.pins import list_pins, pin
-from stateflow.checkpoint.records import Owner
 from stateflow.errors import NotFoundError, UnavailableError
+from stateflow.format.records import Owner
+from stateflow.liveness.stale_pins import note_of_process
 from stateflow.serve.follow import FollowedJob, FollowedJobs
-from stateflow.stale import note_of_process
+from stateflow.storage.memory import Call, MemoryStore
 from tests.serve.made import Counted, QueriedJob, entries_of, filled
 
 OWNER = Owner(run="server", host="here", pid=1)

@@ -13,10 +13,14 @@ from typing import Any
 import msgspec
 
 from stateflow.checkpoint.claim import claim
-from stateflow.checkpoint.files import inline, upload_file
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.pins import pin
-from stateflow.checkpoint.records import (
+from stateflow.checkpoint.writer import Writer, draft
+from stateflow.config.options import Options, load
+from stateflow.format.encoding import EMPTY_NAMESPACE, list_position, prefix, timer_key
+from stateflow.format.instants import micros_since_epoch
+from stateflow.format.keygroups import default_assignment, xxhash64
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import (
     FileRef,
     OperatorListState,
     OperatorState,
@@ -26,16 +30,12 @@ from stateflow.checkpoint.records import (
     SourceState,
     StateSchema,
 )
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.writer import Writer, draft
-from stateflow.config import Options, load
-from stateflow.state.backends import Backends
-from stateflow.state.encoding import EMPTY_NAMESPACE, list_position, prefix, timer_key
-from stateflow.state.instants import micros_since_epoch
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.keygroups import default_assignment, xxhash64
-from stateflow.state.options import RocksOptions
-from stateflow.state.serializers import serializer_for
+from stateflow.state.backends.choice import Backends
+from stateflow.state.backends.rocksdb_options import RocksOptions
+from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.values.serializers import serializer_for
+from stateflow.storage.files import inline, upload_file
+from stateflow.storage.roots import open_store
 
 T0 = 1_767_225_600_000_000
 """2026-01-01, in microseconds."""

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pyspark
 
-from stateflow.config import cache_folder
-from stateflow.spark.jars import Bundle, local_jars
-from stateflow.spark.java import require_java
+from stateflow.config.options import cache_folder
+from stateflow.spark.session.jars import Bundle, local_jars
+from stateflow.spark.session.java import require_java
 from tests.composed import environment, replaced, services
 from tests.quick_java import QUICK_JAVA
 from tests.spark.standalone import free_port

@@ -17,22 +17,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stateflow.checkpoint.claim import claim
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_log
-from stateflow.checkpoint.records import OperatorState, Owner, Record
 from stateflow.checkpoint.retention import job_files
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.verification import verify
-from stateflow.config import load
+from stateflow.config.options import load
+from stateflow.format.encoding import group_range, prefix, split
+from stateflow.format.keygroups import xxhash64
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import OperatorState, Owner, Record
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine
-from stateflow.operators.spec import OperatorSpec
-from stateflow.process import Process
-from stateflow.rows import RowType
-from stateflow.state.backends import open_backend
-from stateflow.state.encoding import group_range, prefix, split
-from stateflow.state.keygroups import xxhash64
+from stateflow.pipelines.operators import OperatorSpec
+from stateflow.pipelines.process import Process
+from stateflow.pipelines.rows import RowType
+from stateflow.state.backends.choice import open_backend
+from stateflow.storage.roots import open_store
+from stateflow.storage.store import Store
 from tests.spark.murder_pipelines import JOB, MODULUS, Digests, Order, Totals, is_big
 
 USERS, ITEMS = 23, 7

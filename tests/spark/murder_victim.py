@@ -52,9 +52,9 @@ PIPELINES: dict[str, Callable[[Errand], tuple[Any, dict[str, Any]]]] = {
 
 
 def main(errand: Errand) -> int:
-    from stateflow.config import load
+    from stateflow.config.options import load
     from stateflow.spark.runner import RunRequest, run
-    from stateflow.spark.shipping import by_value
+    from stateflow.spark.session.shipping import by_value
 
     by_value([murder_pipelines])
     arm(errand.at)

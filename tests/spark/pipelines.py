@@ -16,13 +16,13 @@ import msgspec
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_identity, read_log
-from stateflow.checkpoint.records import Record
-from stateflow.checkpoint.roots import open_store
-from stateflow.config import load
+from stateflow.config.options import load
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import Record
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunReport, RunRequest, run
+from stateflow.storage.roots import open_store
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

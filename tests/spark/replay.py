@@ -12,11 +12,11 @@ import xxhash
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stateflow.checkpoint.records import FileRef, SourceState
-from stateflow.spark.leaves import LeafDescription, check_frame
-from stateflow.spark.offsets import SourceLeaves
-from stateflow.spark.positions import Bound, bounded_batches, resolve_initial
+from stateflow.format.records import FileRef, SourceState
+from stateflow.format.source_offsets import SourceLeaves
 from stateflow.spark.seeding import capture, plan_batch, seed
+from stateflow.spark.sources.leaves import LeafDescription, check_frame
+from stateflow.spark.sources.positions import Bound, bounded_batches, resolve_initial
 
 Stream = Callable[[SparkSession], DataFrame]
 Sources = Mapping[str, Sequence[Stream]]

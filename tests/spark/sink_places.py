@@ -11,11 +11,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from stateflow.checkpoint.records import Owner, Prepared, Record, decode, encode
-from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.writer import CommitPermit
+from stateflow.format.records import Owner, Prepared, Record, decode, encode
 from stateflow.spark.sinks import BatchFunction, Committed, Place, Sink, commit
-from stateflow.spark.staging import Stager
+from stateflow.spark.sinks.staging import Stager
+from stateflow.storage.roots import open_store
 
 
 @dataclass

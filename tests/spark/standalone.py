@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stateflow.config import cache_folder
-from stateflow.spark.java import require_java
+from stateflow.config.options import cache_folder
+from stateflow.spark.session.java import require_java
 from tests.composed import replaced, services
 from tests.quick_java import QUICK_JAVA
 

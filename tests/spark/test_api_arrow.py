@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import stateflow as sf
-from stateflow.spark.shipping import by_value
+from stateflow.spark.session.shipping import by_value
 from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Order, Workbench, at
 

@@ -12,10 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.rows import row_type
+from stateflow.format.keygroups import default_assignment, xxhash64
+from stateflow.pipelines.rows import row_type
 from stateflow.spark.exchange import KeyedInput, exchanged, key_types_of
-from stateflow.spark.shipping import by_value
-from stateflow.state.keygroups import default_assignment, xxhash64
+from stateflow.spark.session.shipping import by_value
 from tests.spark import pipelines
 from tests.spark.pipelines import COUNTED, Count, Workbench
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.spark.shipping import by_value
+from stateflow.spark.session.shipping import by_value
 from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Everything, Told, Visit, Workbench, at
 

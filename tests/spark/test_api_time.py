@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.spark import runner
-from stateflow.spark.shipping import by_value
+from stateflow.spark.session.shipping import by_value
 from tests.spark import pipelines
 from tests.spark.pipelines import LATE, ORDER, TOLD, Order, Remembering, Timed, Workbench, at
 

@@ -12,10 +12,10 @@ import pytest
 
 from stateflow.errors import UsageError
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.rows import row_type
-from stateflow.spark.blocks import Blocks, Shape
+from stateflow.pipelines.rows import row_type
+from stateflow.spark.task.blocks import Blocks, Shape
 from stateflow.state.cursor import Cursor
-from stateflow.state.keycodec import KeyCodec
+from stateflow.state.keys.codec import KeyCodec
 
 ROWS = row_type("n long")
 KINDS = {

@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.checkpoint.records import Owner
-from stateflow.config import Options, load
+from stateflow.config.options import Options, load
 from stateflow.errors import NotFoundError, StateflowError, UsageError
-from stateflow.job import Job
-from stateflow.savepointing import dispose_unfinished, unfinished_savepoints
-from stateflow.spark.shipping import by_value
+from stateflow.format.records import Owner
+from stateflow.jobs.job import Job
+from stateflow.jobs.savepoints import dispose_unfinished, unfinished_savepoints
+from stateflow.spark.session.shipping import by_value
 from stateflow.spark.state_tables import build
 from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
 from stateflow.spark.state_tables.frames import table_frame

@@ -16,21 +16,21 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from stateflow.checkpoint.files import upload_file
-from stateflow.checkpoint.records import OperatorListState, Record, Savepoint, SourceState
 from stateflow.checkpoint.rescale import rescaled
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import read_savepoint, verify_savepoint
 from stateflow.errors import CorruptError, NotFoundError, UsageError
+from stateflow.format.keygroups import xxhash64
+from stateflow.format.records import OperatorListState, Record, Savepoint, SourceState
+from stateflow.savepoints.format import read_savepoint, verify_savepoint
 from stateflow.spark.state_tables import table_files
 from stateflow.spark.state_tables.canonical import BYTES, GROUPS, create_canonical
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
 from stateflow.spark.state_tables.source import register
 from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
-from stateflow.state.keygroups import xxhash64
-from stateflow.state.serializers import serializer_for
 from stateflow.state.tabular import StateTable, tables_of
+from stateflow.state.values.serializers import serializer_for
+from stateflow.storage.files import upload_file
+from stateflow.storage.roots import open_store
 from tests.spark.holding import T0, Held, Holding, plain
 from tests.spark.test_state_tables import START, USER, Profile, bulky, count
 
@@ -308,8 +308,8 @@ def table() -> StateTable:
 
 
 def entries(group: int, rows: int) -> Iterator[tuple[bytes, bytes]]:
-    from stateflow.state.encoding import EMPTY_NAMESPACE, prefix
-    from stateflow.state.keycodec import KeyCodec
+    from stateflow.format.encoding import EMPTY_NAMESPACE, prefix
+    from stateflow.state.keys.codec import KeyCodec
 
     encode, dumps = KeyCodec(["int"]).encode, serializer_for(int).dumps
     return ((prefix(group, 1) + encode(n) + EMPTY_NAMESPACE, dumps(n)) for n in range(rows))

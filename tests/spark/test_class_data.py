@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.config import cache_folder
+from stateflow.config.options import cache_folder
 from stateflow.errors import UnavailableError
-from stateflow.spark import class_data
-from stateflow.spark.java import require_java
+from stateflow.spark.session import class_data
+from stateflow.spark.session.java import require_java
 
 START = """
 from stateflow.spark.session import build_session

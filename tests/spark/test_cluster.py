@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_log
-from stateflow.checkpoint.records import Record
-from stateflow.checkpoint.roots import open_store
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import Record
+from stateflow.storage.roots import open_store
 from tests.spark.murder import ROOT, Run
 from tests.spark.murder_evidence import (
     Inbox,

@@ -13,14 +13,14 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.checkpoint.control import INTERRUPTED, JOB_DRAINED
-from stateflow.checkpoint.records import Owner
 from stateflow.checkpoint.writer import CommitPermit
-from stateflow.config import load
+from stateflow.config.options import load
 from stateflow.errors import IncompatibleError, StateflowError
-from stateflow.pipelines import load_pipeline
+from stateflow.format.records import Owner
+from stateflow.pipelines.loading import load_pipeline
 from stateflow.spark import carry_out
 from stateflow.spark.runner import RunRequest, _Run
-from stateflow.spark.shipping import by_value
+from stateflow.spark.session.shipping import by_value
 from tests.cli import made
 from tests.cli.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob
 from tests.spark import pipelines

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config import load
-from stateflow.spark.place import place_of
-from stateflow.spark.shipping import by_value
+from stateflow.config.options import load
+from stateflow.spark.session.shipping import by_value
+from stateflow.spark.task.place import place_of
 from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Told, Visit, Workbench, at
 

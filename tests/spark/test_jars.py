@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from stateflow.errors import UnavailableError
-from stateflow.spark import jars
+from stateflow.spark.session import jars
 
 OTHERS = jars.Bundle("-other", ("org.example:other_2.13:1.0",))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stateflow.errors import UsageError
-from stateflow.spark import java
+from stateflow.spark.session import java
 
 
 def installed(home: Path, version: str, *, answer: str = "") -> Path:

@@ -23,9 +23,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import stateflow as sf
-from stateflow.config import load
+from stateflow.config.options import load
 from stateflow.spark.runner import RunRequest, run
-from stateflow.spark.session import build_session
+from stateflow.spark.session.build import build_session
 
 server, jars, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
 conf = {"spark.jars": jars, "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}

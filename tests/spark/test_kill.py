@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_log
-from stateflow.checkpoint.roots import open_store
-from stateflow.config import load
+from stateflow.config.options import load
 from stateflow.errors import BusyError, FencedError, StateflowError
+from stateflow.format.layout import JobLayout
 from stateflow.spark import runner
 from stateflow.spark.loop import BatchReport
+from stateflow.storage.roots import open_store
 from tests.spark.murder import Killer, Run
 from tests.spark.murder_evidence import (
     Inbox,

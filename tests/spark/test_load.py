@@ -13,20 +13,20 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stateflow.checkpoint.records import OperatorListState, OperatorState, Shard
 from stateflow.checkpoint.verification import verify
 from stateflow.errors import IncompatibleError, StateflowError, UsageError
-from stateflow.spark.place import TaskPlace
+from stateflow.format.encoding import EMPTY_NAMESPACE, group_range, list_position, prefix, timer_key
+from stateflow.format.keygroups import default_assignment
+from stateflow.format.records import OperatorListState, OperatorState, Shard
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.load import SortedEntries, canonical_frames, load_state
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.snapshots import checkpoint_of
-from stateflow.state.backends import Backends
-from stateflow.state.encoding import EMPTY_NAMESPACE, group_range, list_position, prefix, timer_key
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.keygroups import default_assignment
-from stateflow.state.options import RocksOptions
-from stateflow.state.serializers import serializer_for
+from stateflow.spark.task.place import TaskPlace
+from stateflow.state.backends.choice import Backends
+from stateflow.state.backends.rocksdb_options import RocksOptions
+from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.values.serializers import serializer_for
 from tests.spark.holding import T0, Held, Holding, plain
 from tests.spark.test_canonical import KINDS, canonical
 from tests.spark.test_state_tables import START, USER, bulky, count

@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_log
-from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.verification import verify
-from stateflow.config import load
+from stateflow.config.options import load
+from stateflow.format.layout import JobLayout
 from stateflow.spark.runner import RunRequest, run
+from stateflow.storage.roots import open_store
 from tests.servers import ObjectServer, azure_server, s3_server
 
 USERS = 500

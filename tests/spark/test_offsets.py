@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.records import FileRef, SourceState
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
-from stateflow.spark.file_log import ReadFile, entries_at, files_between, restore_entries, save_entries
-from stateflow.spark.offsets import (
+from stateflow.format.records import FileRef, SourceState
+from stateflow.format.source_offsets import (
     SourceLeaves,
     check_given,
     check_same_source,
@@ -19,6 +18,13 @@ from stateflow.spark.offsets import (
     kinds_of,
     read_batch_offsets,
     split_lines,
+)
+from stateflow.spark.sources.file_log import (
+    ReadFile,
+    entries_at,
+    files_between,
+    restore_entries,
+    save_entries,
 )
 
 DELTA = '{"sourceVersion":1,"reservoirId":"d6c7","reservoirVersion":%d,"index":%d,"isStartingVersion":%s}'

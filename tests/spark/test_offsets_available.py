@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stateflow.errors import DisagreementError, IncompatibleError
-from stateflow.spark.availability import check_available, check_rewindable
+from stateflow.spark.sources.availability import check_available, check_rewindable
 from tests.spark.replay import (
     Replay,
     Sources,

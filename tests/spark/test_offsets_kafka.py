@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stateflow.spark.kafka_source import end_lines_of, line_of, lost, next_end, parse
+from stateflow.spark.sources.kafka import end_lines_of, line_of, lost, next_end, parse
 
 A, B, C = ("orders", 0), ("orders", 1), ("orders", 10)
 

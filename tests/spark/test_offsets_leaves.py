@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stateflow.errors import UsageError
-from stateflow.spark.leaves import check_frame, leaves_of
-from stateflow.spark.offsets import SourceLeaves
+from stateflow.format.source_offsets import SourceLeaves
+from stateflow.spark.sources.leaves import check_frame, leaves_of
 from tests.spark.replay import append_file, append_version, files, table
 
 

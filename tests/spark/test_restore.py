@@ -20,13 +20,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.retention import bases
-from stateflow.config import Options, load
+from stateflow.config.options import Options, load
 from stateflow.errors import IncompatibleError, NotFoundError, UsageError
-from stateflow.job import Job
-from stateflow.spark.shipping import by_value
+from stateflow.jobs.job import Job
+from stateflow.spark.session.shipping import by_value
+from stateflow.storage.local import LocalStore
 from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Everything, Told, Visit, Workbench, at
 

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config import load
+from stateflow.config.options import load
 from stateflow.errors import DisagreementError
-from stateflow.job import Job
-from stateflow.spark.shipping import by_value
+from stateflow.jobs.job import Job
+from stateflow.spark.session.shipping import by_value
 from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.sinks.delta_rewind import found_rewind
 from tests.spark import pipelines

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stateflow.errors import IncompatibleError, UsageError
-from stateflow.spark.offsets import SourceLeaves
+from stateflow.format.source_offsets import SourceLeaves
 from stateflow.spark.seeding import plan_batch, seed
 from tests.spark.replay import (
     Batch,

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from stateflow.errors import UsageError
-from stateflow.spark.positions import bounded_batches
 from stateflow.spark.seeding import plan_batch, seed
+from stateflow.spark.sources.positions import bounded_batches
 from tests.spark.replay import (
     Batch,
     Replay,

@@ -11,8 +11,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from stateflow.spark.session import build_session
-from stateflow.spark.settings import says_where, submit_conf
+from stateflow.spark.session.build import build_session
+from stateflow.spark.session.settings import says_where, submit_conf
 
 
 def test_a_delta_table_is_written_by_python_workers_and_read_back(
@@ -61,7 +61,7 @@ def test_under_spark_submit_master_and_jars_are_the_submits_own(tmp_path: Path) 
     script = tmp_path / "main.py"
     script.write_text(
         "import json, sys\n"
-        "from stateflow.spark.session import build_session\n"
+        "from stateflow.spark.session.build import build_session\n"
         "spark = build_session('mine', master='local[7]')\n"
         "spark.range(3).write.format('delta').save(sys.argv[1])\n"
         "rows = spark.read.format('delta').load(sys.argv[1]).count()\n"
@@ -84,7 +84,7 @@ def test_under_spark_submit_its_settings_come_before_ours_and_executors_find_mod
     script = tmp_path / "main.py"
     script.write_text(
         "import sys\n"
-        "from stateflow.spark.session import build_session\n"
+        "from stateflow.spark.session.build import build_session\n"
         "spark = build_session('mine', conf={'spark.executorEnv.PYTHONPATH': sys.argv[1]})\n"
         "def places(_):\n"
         "    import beside, both, packaged\n"
@@ -125,7 +125,7 @@ def submitted(script: Path, argument: Path, *, conf: Mapping[str, str]) -> str:
 LOCAL = """
 import sys
 from pathlib import Path
-from stateflow.spark.session import build_session
+from stateflow.spark.session.build import build_session
 conf = {"spark.local.dir": sys.argv[2]} if sys.argv[2:] else {}
 spark = build_session("local", master="local[1]", conf=conf, temporary=Path(sys.argv[1]) / "of this run")
 spark.range(5).selectExpr("id % 2 as k").groupBy("k").count().collect()

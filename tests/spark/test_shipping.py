@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from stateflow.errors import UsageError
-from stateflow.spark.shipping import by_value, packed, unpacked
+from stateflow.spark.session.shipping import by_value, packed, unpacked
 
 FILE = '''
 from __future__ import annotations
@@ -72,7 +72,7 @@ def module(request: pytest.FixtureRequest) -> Any:
 
 def there(value: Any, code: str) -> str:
     """What `code` prints in another process, given `value` as `got`."""
-    script = f"import msgspec\nfrom stateflow.spark.shipping import unpacked\ngot = unpacked({packed(value)!r})\n{code}"
+    script = f"import msgspec\nfrom stateflow.spark.session.shipping import unpacked\ngot = unpacked({packed(value)!r})\n{code}"
     root = str(Path(__file__).parents[2])
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from stateflow.job import Job
+from stateflow.jobs.job import Job
 from tests.spark.murder import ROOT, descendants, process_of
 
 PIPELINE = """

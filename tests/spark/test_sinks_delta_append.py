@@ -12,10 +12,10 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import DisagreementError, FencedError, IncompatibleError, UsageError
+from stateflow.pipelines.tables import delta
 from stateflow.spark.sinks import delta_append
 from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sinks.delta_log import DeltaLog
-from stateflow.spark.tables import delta
 from tests.spark.sink_places import Log, contents, versions
 
 

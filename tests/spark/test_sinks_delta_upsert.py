@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import CorruptError, DisagreementError, IncompatibleError, UsageError
+from stateflow.pipelines.tables import delta
 from stateflow.spark.sinks import delta_upsert
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
-from stateflow.spark.tables import delta
 from tests.spark.sink_places import Log, contents, versions
 
 SCHEMA = "id long, at long, v string"

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import DisagreementError, FencedError, StateflowError, UsageError
+from stateflow.pipelines.tables import delta
 from stateflow.spark.sinks.function import FunctionSink
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.spark.sinks.memory import MemorySink, memory
-from stateflow.spark.tables import delta
 from tests.spark.sink_places import Log
 
 

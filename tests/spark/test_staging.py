@@ -15,13 +15,13 @@ from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from stateflow.checkpoint.layout import origin_of
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.store import Store
 from stateflow.errors import CorruptError
+from stateflow.format.layout import origin_of
 from stateflow.spark.sinks import Place
-from stateflow.spark.staging import Format, Kept, Scratch, StagedWriter, Stager, arrow_schema
+from stateflow.spark.sinks.staging import Format, Kept, Scratch, StagedWriter, Stager, arrow_schema
+from stateflow.storage.local import LocalStore
+from stateflow.storage.roots import open_store
+from stateflow.storage.store import Store
 
 PLACE = Place("uuid", "orders", "totals", 42, 7)
 SCHEMA = (

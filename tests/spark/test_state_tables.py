@@ -18,24 +18,24 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from stateflow.checkpoint.collection import collect
-from stateflow.checkpoint.native import create_native
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.records import OperatorListState, Record, Shard
 from stateflow.checkpoint.rescale import rescaled
-from stateflow.checkpoint.roots import open_store
 from stateflow.errors import NotFoundError, StateflowError, UsageError
-from stateflow.spark.place import place_of
+from stateflow.format.encoding import group_range
+from stateflow.format.keygroups import xxhash64
+from stateflow.format.records import OperatorListState, Record, Shard
+from stateflow.savepoints.native import create_native
 from stateflow.spark.state_tables.export import export_state
 from stateflow.spark.state_tables.failures import failed, told
 from stateflow.spark.state_tables.frames import read_state, table_frame
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at, snapshot_of
 from stateflow.spark.state_tables.source import StateDataSource, register
-from stateflow.state.backends import Backends
-from stateflow.state.encoding import group_range
-from stateflow.state.keygroups import xxhash64
-from stateflow.state.options import RocksOptions
-from stateflow.state.serializers import serializer_for
+from stateflow.spark.task.place import place_of
+from stateflow.state.backends.choice import Backends
+from stateflow.state.backends.rocksdb_options import RocksOptions
+from stateflow.state.values.serializers import serializer_for
+from stateflow.storage.roots import open_store
 from tests.spark.holding import T0, Held, Holding, plain
 
 USER = (("user", "int"),)
@@ -436,7 +436,7 @@ def test_a_failure_says_what_could_not_be_done() -> None:
 def test_damage_inside_of_a_driver_made_frame_is_a_stateflow_error(
     spark: SparkSession, holding: Holding, native: str
 ) -> None:
-    from stateflow.spark.failures import translated
+    from stateflow.spark.task.failures import translated
 
     record = holding.checkpoint(totals=holding.operator(USER, bulky(range(50))))
     save(holding, record, native)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import verify_savepoint
+from stateflow.savepoints.format import verify_savepoint
 from stateflow.spark.state_tables.load import canonical_frames
 from stateflow.spark.state_tables.source import register
+from stateflow.storage.roots import open_store
 from tests.servers import ObjectServer, s3_server
 from tests.spark.holding import Holding, plain
 from tests.spark.test_canonical import canonical

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from stateflow.errors import UsageError
+from stateflow.format.encoding import EMPTY_NAMESPACE, prefix
+from stateflow.format.keygroups import xxhash64
 from stateflow.spark.state_tables.selection import (
     EVERYTHING,
     MOST_KEYS,
@@ -18,9 +20,7 @@ from stateflow.spark.state_tables.selection import (
     of_keys,
     of_values,
 )
-from stateflow.state.encoding import EMPTY_NAMESPACE, prefix
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.keygroups import xxhash64
+from stateflow.state.keys.codec import KeyCodec
 
 USER = (("user", "int"),)
 PAIR = (("name", "str"), ("day", "date"))

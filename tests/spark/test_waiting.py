@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import stateflow as sf
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.control import Heartbeat, read_heartbeat
-from stateflow.checkpoint.records import Owner
-from stateflow.config import load
+from stateflow.config.options import load
 from stateflow.errors import FencedError
+from stateflow.format.records import Owner
 from stateflow.spark.runner import RunRequest, run
 
 if TYPE_CHECKING:

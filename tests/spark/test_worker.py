@@ -12,15 +12,15 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
-from stateflow.checkpoint.records import Shard
-from stateflow.config import load
+from stateflow.config.options import load
+from stateflow.format.records import Shard
 from stateflow.operators.context import Moment
-from stateflow.operators.spec import OperatorSpec
-from stateflow.rows import row_type
-from stateflow.spark.acks import Ack
-from stateflow.spark.place import TaskPlace
-from stateflow.spark.worker import KeyedTask, keyed_worker
-from stateflow.state.backends import open_backend
+from stateflow.pipelines.operators import OperatorSpec
+from stateflow.pipelines.rows import row_type
+from stateflow.spark.task.acks import Ack
+from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.worker import KeyedTask, keyed_worker
+from stateflow.state.backends.choice import open_backend
 
 
 class Event(msgspec.Struct):

@@ -11,11 +11,11 @@ import pytest
 import xxhash
 from hypothesis import settings
 
-from stateflow.checkpoint.records import FileRef, Shard
-from stateflow.state.backend import Backend, OpenShard, Snapshot
-from stateflow.state.memory import memory_backend
-from stateflow.state.options import MIB, RocksOptions
-from stateflow.state.rocksdb import rocksdb_backend
+from stateflow.format.records import FileRef, Shard
+from stateflow.state.backends.base import Backend, OpenShard, Snapshot
+from stateflow.state.backends.memory import memory_backend
+from stateflow.state.backends.rocksdb import rocksdb_backend
+from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
 
 # Machines that run tests are busy: how long an example takes says nothing.
 settings.register_profile("state", deadline=None)

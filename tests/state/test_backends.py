@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from stateflow.checkpoint.records import Shard
 from stateflow.errors import CorruptError
-from stateflow.state.encoding import group_range, prefix, state_range
+from stateflow.format.encoding import group_range, prefix, state_range
+from stateflow.format.records import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from stateflow.state.backend import Backend
+    from stateflow.state.backends.base import Backend
 
     Shelf = Any
 

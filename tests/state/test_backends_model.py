@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from stateflow.checkpoint.files import checksum
-from stateflow.checkpoint.records import FileRef, Shard
-from stateflow.state.backend import Backend, OpenShard
-from stateflow.state.memory import memory_backend
-from stateflow.state.options import MIB, RocksOptions
-from stateflow.state.rocksdb import rocksdb_backend
+from stateflow.format.records import FileRef, Shard
+from stateflow.state.backends.base import Backend, OpenShard
+from stateflow.state.backends.memory import memory_backend
+from stateflow.state.backends.rocksdb import rocksdb_backend
+from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
+from stateflow.storage.files import checksum
 
 GROUPS = 6
 groups = st.integers(0, GROUPS - 1)

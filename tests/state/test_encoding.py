@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateflow.errors import CorruptError, UsageError
-from stateflow.state import encoding
-from stateflow.state.keycodec import KEY_TYPES, KeyCodec
+from stateflow.format import encoding
+from stateflow.state.keys.codec import KEY_TYPES, KeyCodec
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.just("\0"), max_size=6)

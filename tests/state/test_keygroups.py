@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateflow.errors import UsageError
-from stateflow.state.keygroups import default_assignment, key_group, key_groups, xxhash64
+from stateflow.format.keygroups import default_assignment, key_group, key_groups, xxhash64
 
 # Computed by Spark 4.2; test_keygroups_spark compares many more.
 FROZEN: list[tuple[Any, int]] = [

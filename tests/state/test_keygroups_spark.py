@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from stateflow.state.keygroups import xxhash64
+from stateflow.format.keygroups import xxhash64
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateflow.errors import CorruptError, IncompatibleError
-from stateflow.state import encoding
-from stateflow.state.keycodec import KEY_TYPES, KeyCodec
-from stateflow.state.keygroups import xxhash64
-from stateflow.state.keyhash import key_groups_of
-from stateflow.state.keyparts import KEY_ARROW, KeyParts
+from stateflow.format import encoding
+from stateflow.format.keygroups import xxhash64
+from stateflow.state.keys.codec import KEY_TYPES, KeyCodec
+from stateflow.state.keys.hashing import key_groups_of
+from stateflow.state.keys.parts import KEY_ARROW, KeyParts
 
 PARTS: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),

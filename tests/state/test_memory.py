@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.files import checksum
-from stateflow.checkpoint.records import FileRef, Shard
 from stateflow.errors import CorruptError, IncompatibleError, UnavailableError, UsageError
-from stateflow.state import memory
-from stateflow.state.memory import memory_backend
+from stateflow.format.records import FileRef, Shard
+from stateflow.state.backends import memory
+from stateflow.state.backends.memory import memory_backend
+from stateflow.storage.files import checksum
 
 FROZEN = bytes.fromhex("53464d454d 01 0200000000000000 03000000 01000000 000161 78 03000000 00000000 000162")
 

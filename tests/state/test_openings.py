@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from stateflow.errors import UnavailableError, UsageError
-from stateflow.state.backend import Backend
-from stateflow.state.openings import OpenShards
+from stateflow.state.backends.base import Backend
+from stateflow.state.backends.openings import OpenShards
 
 
 class Fake:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateflow.state.instants import instant, micros_since_epoch
-from stateflow.state.packed_instants import NIL, are_instants, read_instants, write_instants
+from stateflow.format.instants import instant, micros_since_epoch
+from stateflow.state.values.packed_instants import NIL, are_instants, read_instants, write_instants
 
 FIRST = micros_since_epoch(datetime.min.replace(tzinfo=UTC))
 LAST = micros_since_epoch(datetime.max.replace(tzinfo=UTC))

@@ -14,16 +14,16 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from stateflow.checkpoint.records import StateSchema
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
+from stateflow.format.encoding import EMPTY_NAMESPACE, prefix
+from stateflow.format.keygroups import xxhash64
+from stateflow.format.records import StateSchema
 from stateflow.state.columnstate import ColumnState
-from stateflow.state.encoding import EMPTY_NAMESPACE, prefix
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.keygroups import xxhash64
-from stateflow.state.keytext import key_of_plain, key_of_text, text_of_key
-from stateflow.state.plain import jsonable, plain_reader
-from stateflow.state.serializers import CustomSerializer, serializer_for
+from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.keys.text import key_of_plain, key_of_text, text_of_key
 from stateflow.state.tabular import StateTable
+from stateflow.state.values.plain import jsonable, plain_reader
+from stateflow.state.values.serializers import CustomSerializer, serializer_for
 
 AT = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 

@@ -10,16 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from stateflow.checkpoint.files import inline
-from stateflow.checkpoint.records import Shard
-from stateflow.config import Options
+from stateflow.config.options import Options
 from stateflow.errors import CorruptError, StateflowError, UnavailableError, UsageError
-from stateflow.state.backends import open_backend
-from stateflow.state.block_cache import block_cache, block_cache_usage
-from stateflow.state.corruption import translated
-from stateflow.state.encoding import prefix
-from stateflow.state.options import MIB, RocksOptions
-from stateflow.state.rocksdb import rocksdb_backend, rocksdb_reader
+from stateflow.format.encoding import prefix
+from stateflow.format.records import Shard
+from stateflow.state.backends.block_cache import block_cache, block_cache_usage
+from stateflow.state.backends.choice import open_backend
+from stateflow.state.backends.corruption import translated
+from stateflow.state.backends.rocksdb import rocksdb_backend, rocksdb_reader
+from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
+from stateflow.storage.files import inline
 
 Make = Callable[..., Any]
 

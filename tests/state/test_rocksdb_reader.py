@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from stateflow.errors import CorruptError
-from stateflow.state.encoding import group_range, prefix
-from stateflow.state.options import MIB, RocksOptions
-from stateflow.state.rocksdb import rocksdb_backend, rocksdb_reader
+from stateflow.format.encoding import group_range, prefix
+from stateflow.state.backends.rocksdb import rocksdb_backend, rocksdb_reader
+from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
 from tests.state.conftest import Shelf
 
 SMALL = RocksOptions(write_buffer=MIB, inline_threshold=0)

@@ -12,9 +12,9 @@ from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
 import msgspec
 import pytest
 
-from stateflow.state import schema_text as text
-from stateflow.state.schema import schema_of
-from stateflow.state.schema_text import UnreadableText, read_columns, read_schema
+from stateflow.state.values import schema_text as text
+from stateflow.state.values.schema import schema_of
+from stateflow.state.values.schema_text import UnreadableText, read_columns, read_schema
 
 
 class Odd(Enum):

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stateflow.errors import CorruptError, IncompatibleError, StateTypeError, UsageError
-from stateflow.state.keytypes import key_codec_for, key_types_for
-from stateflow.state.serializers import RAW, CustomSerializer, serializer_for, with_expiry
+from stateflow.state.values.key_types import key_codec_for, key_types_for
+from stateflow.state.values.serializers import RAW, CustomSerializer, serializer_for, with_expiry
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import stateflow as sf
-from stateflow.checkpoint.records import OperatorState, StateSchema
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
+from stateflow.format import encoding
+from stateflow.format.keygroups import xxhash64
+from stateflow.format.records import OperatorState, StateSchema
 from stateflow.operators.binding import schemas
-from stateflow.state import encoding
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.keygroups import xxhash64
-from stateflow.state.serializers import serializer_for
+from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
+from stateflow.state.values.serializers import serializer_for
 from stateflow.testing import KeyedHarness
 from tests.state.test_keyparts import KEY_TYPES, PARTS
 

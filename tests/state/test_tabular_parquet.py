@@ -12,12 +12,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stateflow.checkpoint.records import StateSchema
-from stateflow.state.encoding import EMPTY_NAMESPACE, prefix
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.keygroups import xxhash64
-from stateflow.state.serializers import serializer_for
+from stateflow.format.encoding import EMPTY_NAMESPACE, prefix
+from stateflow.format.keygroups import xxhash64
+from stateflow.format.records import StateSchema
+from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import StateTable, TimerTable
+from stateflow.state.values.serializers import serializer_for
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stateflow.checkpoint.records import Shard
+from stateflow.format.records import Shard
+from stateflow.state.backends.memory import memory_backend
 from stateflow.state.columnstate import ColumnState
-from stateflow.state.memory import memory_backend
-from stateflow.state.schema import type_name
-from stateflow.state.serializers import serializer_for
+from stateflow.state.values.schema import type_name
+from stateflow.state.values.serializers import serializer_for
 from tests.state.typed_values import (
     FLOATS,
     INSTANTS,

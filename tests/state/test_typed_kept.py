@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
-from stateflow.state.serializers import RAW, CustomSerializer, serializer_for
+from stateflow.state.values.serializers import RAW, CustomSerializer, serializer_for
 from tests.state.typed_values import (
     NOON,
     Colour,

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
-from stateflow.state.encoding import EMPTY_NAMESPACE, prefix
-from stateflow.state.serializers import RAW, serializer_for
+from stateflow.format.encoding import EMPTY_NAMESPACE, prefix
 from stateflow.state.tabular import StateTable
+from stateflow.state.values.serializers import RAW, serializer_for
 from tests.state.typed_values import (
     KEY,
     NOON,

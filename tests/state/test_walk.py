@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.files import inline
-from stateflow.checkpoint.records import FileRef, Shard
-from stateflow.state.encoding import prefix
-from stateflow.state.options import RocksOptions
-from stateflow.state.rocksdb import RocksBackend, rocksdb_backend
-from stateflow.state.walk import GLANCE
+from stateflow.format.encoding import prefix
+from stateflow.format.records import FileRef, Shard
+from stateflow.state.backends.rocksdb import RocksBackend, rocksdb_backend
+from stateflow.state.backends.rocksdb_options import RocksOptions
+from stateflow.state.backends.walk import GLANCE
+from stateflow.storage.files import inline
 
 OPEN = rocksdb_backend(RocksOptions())
 COUNT = 4_000

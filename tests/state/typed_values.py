@@ -14,12 +14,12 @@ import msgspec
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from stateflow.checkpoint.records import StateSchema
-from stateflow.state.encoding import EMPTY_NAMESPACE, prefix
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.keygroups import xxhash64
-from stateflow.state.serializers import Serializer, serializer_for
+from stateflow.format.encoding import EMPTY_NAMESPACE, prefix
+from stateflow.format.keygroups import xxhash64
+from stateflow.format.records import StateSchema
+from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import StateTable
+from stateflow.state.values.serializers import Serializer, serializer_for
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 KEY = KeyCodec(["int"])

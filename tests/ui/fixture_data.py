@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from stateflow.checkpoint.statistics import HistoryLine, summary
-from stateflow.status import line_document, summary_document
-from stateflow.timelines import audit, spans
+from stateflow.observe.status import line_document, summary_document
+from stateflow.observe.timelines import audit, spans
 
 NOW = 1_795_143_845_000
 """2026-11-20 03:04:05 UTC."""

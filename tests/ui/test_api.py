@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from bench.made_jobs import Made, make_job, put
-from stateflow.checkpoint.layout import JobLayout, default_savepoint
-from stateflow.checkpoint.records import Owner, Savepoint, encode
-from stateflow.job import Job
+from stateflow.format.layout import JobLayout, default_savepoint
+from stateflow.format.records import Owner, Savepoint, encode
+from stateflow.jobs.job import Job
 from tests.ui.airflow_app import SECRET, AirflowApp, airflow_app, pause
 
 __all__ = ["airflow_app"]

@@ -13,14 +13,14 @@ import xxhash
 
 from bench.made_jobs import Made, make_job
 from stateflow.checkpoint.control import read_heartbeat, read_progress
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_log
-from stateflow.checkpoint.memory_store import Call, MemoryStore, named_store
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.statistics import HistoryLine, history
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
-from stateflow.status import status_of
-from stateflow.timelines import spans
+from stateflow.format.layout import JobLayout
+from stateflow.observe.status import status_of
+from stateflow.observe.timelines import spans
+from stateflow.storage.memory import Call, MemoryStore, named_store
 from stateflow_ui import catalog as catalog_module
 from stateflow_ui.catalog import Catalog, JobState, RootState
 from stateflow_ui.kept import Kept

@@ -8,8 +8,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from bench.made_jobs import Made, make_job
-from stateflow.checkpoint.roots import open_store
 from stateflow.errors import CorruptError
+from stateflow.storage.roots import open_store
 from stateflow_ui.catalog import JobState, RootState
 from stateflow_ui.kept import Known
 from stateflow_ui.metrics import METRICS, page

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stateflow.airflow.spark_connection import spark_master
+from stateflow.airflow.connections.spark import spark_master
 from stateflow.driver.attending import Launcher
 from stateflow.driver.errand import Errand
 from stateflow.driver.keeping import Sight
@@ -87,12 +87,12 @@ class _Thread(threading.Thread):
         self._stop_run.set()
 
     def _work(self) -> Any:
-        from stateflow.bounds import parse_bounds
-        from stateflow.config import checkpoint_root, load
-        from stateflow.identity import this_process
-        from stateflow.job import Job
-        from stateflow.pipelines import load_pipeline
-        from stateflow.running import checked_parameters, run_loaded
+        from stateflow.config.options import checkpoint_root, load
+        from stateflow.jobs.job import Job
+        from stateflow.jobs.running import checked_parameters, run_loaded
+        from stateflow.liveness.process import this_process
+        from stateflow.pipelines.bounds import parse_bounds
+        from stateflow.pipelines.loading import load_pipeline
 
         errand = self._errand
         settings: dict[str, str | None] = dict(errand.options)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stateflow.airflow.spark_connection import submit_hook
+from stateflow.airflow.connections.spark import submit_hook
 from stateflow.driver.attending import Launcher
 from stateflow.driver.errand import Errand
 from stateflow.driver.keeping import DriverFolder, KeptDriver
@@ -85,17 +85,17 @@ class _Submitting:
 
     def _says_where(self, argv: Sequence[str]) -> bool:
         """Whether somebody has chosen a place for Spark's temporary files; a file of properties may have."""
-        from stateflow.spark.settings import TEMPORARY, says_where
+        from stateflow.spark.session.settings import TEMPORARY, says_where
 
         told = any(word.startswith(f"{TEMPORARY}=") for word in argv)
         return told or says_where({}) or "properties_file" in self.submit
 
     def _conf(self, errand: Errand, *, here: bool) -> dict[str, str]:
         """Settings that come too late in the driver: the JVM is there before Python is. `here`: on this very host."""
-        from stateflow.config import cache_folder
-        from stateflow.spark import class_data
-        from stateflow.spark.java import require_java
-        from stateflow.spark.settings import DELTA, QUIET, submit_conf
+        from stateflow.config.options import cache_folder
+        from stateflow.spark.session import class_data
+        from stateflow.spark.session.java import require_java
+        from stateflow.spark.session.settings import DELTA, QUIET, submit_conf
 
         own = dict(DELTA) if self.submit.get("packages") or self.submit.get("jars") else submit_conf()
         if here:
@@ -111,8 +111,8 @@ class _Submitting:
         return {**own, **errand.conf}
 
     def _environment(self) -> dict[str, str]:
-        from stateflow.config import cache_folder
-        from stateflow.spark.java import require_java
+        from stateflow.config.options import cache_folder
+        from stateflow.spark.session.java import require_java
 
         # spark-submit and Python of this very installation, wherever the worker's PATH leads.
         binaries = f"{Path(sys.executable).parent}{os.pathsep}{self.environment.get('PATH', '')}"

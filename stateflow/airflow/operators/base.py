@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from stateflow.airflow.arguments import Reader, is_late, named, read, text
-from stateflow.airflow.connection import StateflowHook
-from stateflow.airflow.failures import spoken
-from stateflow.airflow.links import XCOM_KEY, CheckpointLink
-from stateflow.airflow.sessions import own_session
+from stateflow.airflow.connections.failures import spoken
+from stateflow.airflow.connections.sessions import own_session
+from stateflow.airflow.connections.stateflow import StateflowHook
+from stateflow.airflow.operators.arguments import Reader, is_late, named, read, text
+from stateflow.airflow.operators.links import XCOM_KEY, CheckpointLink
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from stateflow.checkpoint.records import Owner
     from stateflow.checkpoint.statistics import HistoryLine
-    from stateflow.job import Job
+    from stateflow.format.records import Owner
+    from stateflow.jobs.job import Job
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class StateflowOperator(BaseOperator):
         `run` is the same for every retry, and another once somebody has cleared the task: by it a retry finds what a try
         that was killed had done already.
         """
-        from stateflow.identity import this_process
+        from stateflow.liveness.process import this_process
 
         ti, dag_run = context["ti"], context["dag_run"]
         named_run = f"{ti.dag_id}/{ti.run_id}"
@@ -179,7 +179,7 @@ class StateflowOperator(BaseOperator):
         conn_id = self.given("spark_conn_id")
         if conn_id is None:
             return {}
-        from stateflow.airflow.spark_connection import spark_master
+        from stateflow.airflow.connections.spark import spark_master
 
         master, conf = spark_master(conn_id)
         return {**conf, **({"spark.master": master} if master else {})}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from stateflow.airflow.arguments import Reader, flag, number, optional, span, text
+from stateflow.airflow.operators.arguments import Reader, flag, number, optional, span, text
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.errors import StateflowError, error_of
 from stateflow.quantities import size_text
@@ -89,13 +89,13 @@ class StateflowCleanupOperator(StateflowOperator):
             return told
 
     def _cleaned(self, context: Context, name: str) -> dict[str, Any]:
-        from stateflow.savepointing import (
+        from stateflow.jobs.savepoints import (
             dispose_expired,
             dispose_unfinished,
             expired_savepoints,
             unfinished_savepoints,
         )
-        from stateflow.stale import release_stale
+        from stateflow.liveness.stale_pins import release_stale
 
         job = self.job_for(context, name)
         options = self.hook.options()
@@ -148,7 +148,7 @@ class StateflowCleanupOperator(StateflowOperator):
 
 
 def _size(job: Any, url: str) -> int:
-    from stateflow.checkpoint.disposal import size_of
-    from stateflow.checkpoint.roots import open_store
+    from stateflow.savepoints.dispose import size_of
+    from stateflow.storage.roots import open_store
 
     return size_of(open_store(url, job.storage_options))

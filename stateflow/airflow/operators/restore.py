@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stateflow.airflow.arguments import Reader, flag, named, number, one_of, optional, table, text
+from stateflow.airflow.operators.arguments import Reader, flag, named, number, one_of, optional, table, text
 from stateflow.airflow.operators.base import StateflowOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from stateflow.checkpoint.statistics import HistoryLine
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
     from stateflow.restore.plan import RestorePlan
 
 
@@ -129,7 +129,7 @@ class StateflowRestoreOperator(StateflowOperator):
             )  # fmt: skip
 
     def _plan(self, context: Context, job: Job, conf: Mapping[str, str]) -> RestorePlan:
-        from stateflow.pipelines import load_pipeline
+        from stateflow.pipelines.loading import load_pipeline
 
         loaded = load_pipeline(self.given("pipeline"), self.beside_dag(context))
         same = ("claim_mode", "rewind_sinks", "allow_non_restored_state", "reset_watermark", "takeover")

@@ -7,8 +7,18 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from stateflow.airflow.arguments import Reader, flag, named, number, one_of, optional, span, table, text
 from stateflow.airflow.launchers.spark_submit import SparkSubmit
+from stateflow.airflow.operators.arguments import (
+    Reader,
+    flag,
+    named,
+    number,
+    one_of,
+    optional,
+    span,
+    table,
+    text,
+)
 from stateflow.airflow.operators.base import StateflowOperator
 
 if TYPE_CHECKING:
@@ -19,7 +29,7 @@ if TYPE_CHECKING:
     from stateflow.checkpoint.scheduled import ScheduledRun
     from stateflow.driver.attending import Attendance, OnLive
     from stateflow.driver.errand import Errand
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
 
 class StateflowRunOperator(StateflowOperator):
@@ -193,7 +203,7 @@ class StateflowRunOperator(StateflowOperator):
 
     def _errand(self, context: Context) -> Errand:
         from stateflow.driver.errand import Errand
-        from stateflow.parameters import as_texts
+        from stateflow.pipelines.parameters import as_texts
 
         owner = self.acts_as(context)
         return Errand(
@@ -221,8 +231,8 @@ class StateflowRunOperator(StateflowOperator):
 
     def _rewind(self, context: Context, job: Job, mark: ScheduledRun) -> None:
         from stateflow.errors import UsageError
-        from stateflow.parameters import as_texts
-        from stateflow.pipelines import load_pipeline
+        from stateflow.pipelines.loading import load_pipeline
+        from stateflow.pipelines.parameters import as_texts
 
         if self.finished_before(job, "restore") is not None:
             return
@@ -247,7 +257,7 @@ class StateflowRunOperator(StateflowOperator):
         plan.apply(self.told())
 
     def _defer(self, attendance: Attendance) -> NoReturn:
-        from stateflow.airflow.run_trigger import StateflowRunTrigger
+        from stateflow.airflow.triggers.run import StateflowRunTrigger
 
         self.defer(
             trigger=StateflowRunTrigger(

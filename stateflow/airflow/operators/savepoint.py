@@ -7,13 +7,22 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from stateflow.airflow.arguments import Reader, named, number, one_of, optional, snapshot, some, text
+from stateflow.airflow.operators.arguments import (
+    Reader,
+    named,
+    number,
+    one_of,
+    optional,
+    snapshot,
+    some,
+    text,
+)
 from stateflow.airflow.operators.base import StateflowOperator
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from stateflow.savepointing import MadeSavepoint
+    from stateflow.jobs.savepoints import MadeSavepoint
 
 
 class StateflowSavepointOperator(StateflowOperator):
@@ -108,7 +117,7 @@ def default_name(kind: str, context: Context, deed: str) -> str:
 def savepoint_facts(made: MadeSavepoint) -> dict[str, Any]:
     """What XCom says of a savepoint."""
     from stateflow.checkpoint.retention import state_bytes
-    from stateflow.checkpoint.savepoints import wanted
+    from stateflow.savepoints.format import wanted
 
     return {
         "savepoint": made.url,

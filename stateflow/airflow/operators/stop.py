@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from stateflow.airflow.arguments import Reader, flag, named, one_of, optional, span, text
+from stateflow.airflow.operators.arguments import Reader, flag, named, one_of, optional, span, text
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.airflow.operators.savepoint import default_name, savepoint_facts
 from stateflow.errors import UsageError
@@ -14,7 +14,7 @@ from stateflow.errors import UsageError
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
 _TOLD = {
     "not running": "job %s was not running",

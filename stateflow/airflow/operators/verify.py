@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stateflow.airflow.arguments import Reader, flag
+from stateflow.airflow.operators.arguments import Reader, flag
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.errors import CorruptError
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from stateflow.checkpoint.records import Prepared
 from stateflow.errors import CorruptError, DisagreementError
+from stateflow.format.records import Prepared
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
     from stateflow.checkpoint.writer import CommitPermit
-    from stateflow.spark.staging import Stager
+    from stateflow.spark.sinks.staging import Stager
 
 Delivery = Literal["exactly_once", "at_least_once"]
 Committed = Literal["committed", "already", "none"]

@@ -8,18 +8,18 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from stateflow.checkpoint.records import Prepared
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
+from stateflow.format.records import Prepared
+from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, Place, decide, disagreement
 from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, Transaction, failure_classes
 from stateflow.spark.sinks.fit import check_fit, column_marks, fitted
-from stateflow.spark.tables import DeltaTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from stateflow.spark.staging import Stager
+    from stateflow.spark.sinks.staging import Stager
 
 KIND = "delta_append"
 ATTEMPTS = 10

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stateflow.checkpoint.records import Prepared
 from stateflow.errors import DisagreementError, NotFoundError
+from stateflow.format.records import Prepared
 from stateflow.spark.sinks.base import BatchFunction, Committed, Place, decide, disagreement
 from stateflow.spark.sinks.delta_append import ATTEMPTS, conflicted, fence, stuck
 from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
@@ -19,7 +19,7 @@ from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stateflow.spark.staging import Stager
+    from stateflow.spark.sinks.staging import Stager
 
 KIND = "delta_rewind"
 

@@ -6,19 +6,19 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stateflow.checkpoint.records import Prepared
 from stateflow.errors import IncompatibleError, UsageError
+from stateflow.format.records import Prepared
+from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, Place, decide, disagreement
 from stateflow.spark.sinks.delta_append import conflicted, open_table, refuse_disagreement, stuck
 from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, failure_classes
 from stateflow.spark.sinks.fit import check_fit, column_marks, fitted, quoted
-from stateflow.spark.tables import DeltaTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from stateflow.spark.staging import Stager
+    from stateflow.spark.sinks.staging import Stager
 
 KIND = "delta_upsert"
 ATTEMPTS = 10

@@ -6,15 +6,15 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from stateflow.checkpoint.records import Prepared
 from stateflow.errors import DisagreementError, FencedError, StateflowError, UsageError
+from stateflow.format.records import Prepared
 from stateflow.spark.sinks.base import BatchFunction, Committed, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from stateflow.spark.staging import Stager
+    from stateflow.spark.sinks.staging import Stager
 
 KIND = "function"
 

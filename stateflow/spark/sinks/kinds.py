@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from stateflow.errors import UsageError
+from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.sinks import delta_append, delta_rewind, delta_upsert, function, memory
 from stateflow.spark.sinks.base import Commit, Delivery, Sink
 from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.function import FunctionSink
 from stateflow.spark.sinks.memory import MemorySink, MemoryTable
-from stateflow.spark.tables import DeltaTable
 
 COMMITS: dict[str, Commit] = {
     delta_append.KIND: delta_append.carry_out,

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from stateflow.checkpoint.records import Prepared
 from stateflow.errors import UsageError
+from stateflow.format.records import Prepared
 from stateflow.spark.sinks.base import BatchFunction, Committed, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from stateflow.spark.staging import Stager
+    from stateflow.spark.sinks.staging import Stager
 
 KIND = "memory"
 LIMIT = 8 << 20

@@ -16,31 +16,31 @@ from typing import Any, Literal
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
-from stateflow.checkpoint.layout import SAVEPOINT_BUILT, JobLayout
 from stateflow.checkpoint.log import is_job
-from stateflow.checkpoint.native import create_native
 from stateflow.checkpoint.places import require_fit
-from stateflow.checkpoint.publishing import probe_elsewhere, remove_empty, require_vacant
-from stateflow.checkpoint.records import FileRef, OperatorState, Owner, Record, Savepoint, SourceState
 from stateflow.checkpoint.retention import with_references
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.store import Store
-from stateflow.config import Options, cache_folder
+from stateflow.compatibility.states import resolve_states
+from stateflow.config.options import Options, cache_folder
 from stateflow.errors import NotFoundError, StateflowError, UsageError
-from stateflow.flow import Flow, KeyedNode, Pipeline
-from stateflow.operators.compatibility import resolve_states
-from stateflow.rows import key_type
+from stateflow.format.keygroups import default_assignment
+from stateflow.format.layout import SAVEPOINT_BUILT, JobLayout
+from stateflow.format.records import FileRef, OperatorState, Owner, Record, Savepoint, SourceState
+from stateflow.format.source_offsets import check_given, kinds_of
+from stateflow.observe.status import decoded_offsets
+from stateflow.pipelines.flow import Flow, KeyedNode, Pipeline
+from stateflow.pipelines.rows import key_type
+from stateflow.savepoints.native import create_native
+from stateflow.savepoints.publish import probe_elsewhere, remove_empty, require_vacant
 from stateflow.spark.inputs import open_source
-from stateflow.spark.offsets import check_given, kinds_of
-from stateflow.spark.place import TaskPlace, place_of
 from stateflow.spark.state_tables.canonical import create_canonical
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.load import load_state
 from stateflow.spark.state_tables.snapshots import Snapshot
-from stateflow.state.backends import open_backend
-from stateflow.state.keygroups import default_assignment
+from stateflow.spark.task.place import TaskPlace, place_of
+from stateflow.state.backends.choice import open_backend
 from stateflow.state.tabular import tables_of
-from stateflow.status import decoded_offsets
+from stateflow.storage.roots import open_store
+from stateflow.storage.store import Store
 
 Tables = Mapping[str, Mapping[str, DataFrame]]
 """By operator uid and state name; timers are `_timers`."""

@@ -20,14 +20,18 @@ from pyspark import TaskContext
 from pyspark.accumulators import AccumulatorParam
 from pyspark.sql import SparkSession
 
-from stateflow.checkpoint.layout import (
+from stateflow.checkpoint.rescale import clipped
+from stateflow.checkpoint.retention import references, with_references
+from stateflow.config.options import Options
+from stateflow.errors import StateflowError
+from stateflow.format.keygroups import default_assignment
+from stateflow.format.layout import (
     SAVEPOINT_STATE,
     SAVEPOINT_TABLES,
     savepoint_state_file,
     savepoint_table_file,
 )
-from stateflow.checkpoint.publishing import publish, remove_empty, require_vacant
-from stateflow.checkpoint.records import (
+from stateflow.format.records import (
     FileRef,
     OperatorState,
     Owner,
@@ -36,22 +40,18 @@ from stateflow.checkpoint.records import (
     Shard,
     TableFile,
 )
-from stateflow.checkpoint.rescale import clipped
-from stateflow.checkpoint.retention import references, with_references
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.store import Store
-from stateflow.checkpoint.transfer import Transfer, transfer
-from stateflow.config import Options
-from stateflow.errors import StateflowError
-from stateflow.spark.place import TaskPlace, place_of
+from stateflow.savepoints.publish import publish, remove_empty, require_vacant
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
-from stateflow.spark.worker import marked, spare_the_collector
-from stateflow.state.backend import OpenShard
-from stateflow.state.backends import open_reader
-from stateflow.state.keygroups import default_assignment
+from stateflow.spark.task.place import TaskPlace, place_of
+from stateflow.spark.task.worker import marked, spare_the_collector
+from stateflow.state.backends.base import OpenShard
+from stateflow.state.backends.choice import open_reader
 from stateflow.state.tabular import StateTable, TimerTable, tables_of
+from stateflow.storage.roots import open_store
+from stateflow.storage.store import Store
+from stateflow.storage.transfer import Transfer, transfer
 
 SPLIT_BYTES = 512 << 20
 MOST_TASKS = 1024

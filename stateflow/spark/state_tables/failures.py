@@ -6,7 +6,7 @@ import re
 
 from stateflow import errors
 from stateflow.errors import StateflowError, UnavailableError
-from stateflow.spark.failures import DISK_FULL, translated
+from stateflow.spark.task.failures import DISK_FULL, translated
 
 _TOLD = re.compile(r"stateflow\.errors\.(\w+): (.+)")
 _BATCH = "the batch failed: "

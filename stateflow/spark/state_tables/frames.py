@@ -15,7 +15,7 @@ from stateflow.spark.state_tables.failures import failed, told
 from stateflow.spark.state_tables.snapshots import Snapshot, Standing
 from stateflow.spark.state_tables.source import FORMAT, StateDataSource, arrow_of, rows_of, spark_schema
 from stateflow.spark.state_tables.tables import Part, Table
-from stateflow.spark.worker import marked
+from stateflow.spark.task.worker import marked
 
 _PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _SOURCE = """

@@ -20,22 +20,22 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from stateflow.checkpoint.records import OperatorState, Savepoint, Shard, StateSchema
 from stateflow.checkpoint.rescale import redistributed
-from stateflow.config import Options
+from stateflow.config.options import Options
 from stateflow.errors import StateflowError, UsageError
+from stateflow.format.encoding import list_position, split, split_timer, state_range
+from stateflow.format.keygroups import checked_max_parallelism, default_assignment
+from stateflow.format.records import OperatorState, Savepoint, Shard, StateSchema
 from stateflow.spark.exchange import GROUP, subtask_of
-from stateflow.spark.place import TaskPlace
-from stateflow.spark.shards import TaskShards
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import savepoint_snapshot
 from stateflow.spark.state_tables.source import arrow_of
-from stateflow.spark.worker import marked, spare_the_collector
-from stateflow.state.backend import OpenShard
-from stateflow.state.encoding import list_position, split, split_timer, state_range
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.keygroups import checked_max_parallelism, default_assignment
+from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.shards import TaskShards
+from stateflow.spark.task.worker import marked, spare_the_collector
+from stateflow.state.backends.base import OpenShard
+from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 
 _POSITION_WIDTH = 12

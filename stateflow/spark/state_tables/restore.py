@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from stateflow.checkpoint.records import OperatorState, Savepoint
 from stateflow.checkpoint.writer import Writer
-from stateflow.config import Options
-from stateflow.spark.place import place_of
+from stateflow.config.options import Options
+from stateflow.format.records import OperatorState, Savepoint
 from stateflow.spark.state_tables.load import canonical_frames, load_state
-from stateflow.state.backends import open_backend
+from stateflow.spark.task.place import place_of
+from stateflow.state.backends.choice import open_backend
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stateflow.job import Job
+    from stateflow.jobs.job import Job
 
 
 def loaded(

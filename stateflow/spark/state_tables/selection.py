@@ -13,9 +13,9 @@ from itertools import product
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.state.encoding import after, prefix
-from stateflow.state.keycodec import KeyCodec
-from stateflow.state.keygroups import xxhash64
+from stateflow.format.encoding import after, prefix
+from stateflow.format.keygroups import xxhash64
+from stateflow.state.keys.codec import KeyCodec
 
 MOST_KEYS = 10_000
 """Products of more values than this are read group by group, or not narrowed at all."""

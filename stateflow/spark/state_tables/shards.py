@@ -11,10 +11,10 @@ from types import TracebackType
 
 import msgspec
 
-from stateflow.checkpoint.records import Shard
-from stateflow.spark.place import TaskPlace
-from stateflow.state.backend import Backend, OpenShard
-from stateflow.state.encoding import group_range
+from stateflow.format.encoding import group_range
+from stateflow.format.records import Shard
+from stateflow.spark.task.place import TaskPlace
+from stateflow.state.backends.base import Backend, OpenShard
 
 Range = tuple[bytes, bytes]
 

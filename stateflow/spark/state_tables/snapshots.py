@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from stateflow.checkpoint.layout import JobLayout
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import pinned
-from stateflow.checkpoint.records import Owner, Record, Savepoint
-from stateflow.checkpoint.roots import open_store
-from stateflow.checkpoint.savepoints import read_savepoint, resolved
-from stateflow.config import Options, load
+from stateflow.config.options import Options, load
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UsageError
-from stateflow.job import Job
-from stateflow.restore.origin import find_origin
-from stateflow.spark.place import TaskPlace, place_of
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import Owner, Record, Savepoint
+from stateflow.jobs.job import Job
+from stateflow.savepoints.format import read_savepoint, resolved
+from stateflow.savepoints.origin import find_origin
 from stateflow.spark.state_tables.tables import Part, Table, table_of
-from stateflow.state.backends import open_reader
+from stateflow.spark.task.place import TaskPlace, place_of
+from stateflow.state.backends.choice import open_reader
+from stateflow.storage.roots import open_store
 
 LATEST = "latest"
 

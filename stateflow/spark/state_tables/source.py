@@ -56,7 +56,7 @@ from stateflow.spark.state_tables.selection import (
 )
 from stateflow.spark.state_tables.snapshots import Standing, snapshot_of
 from stateflow.spark.state_tables.tables import Part, Table, cast, narrowed
-from stateflow.state.keytext import key_of_plain, key_of_text
+from stateflow.state.keys.text import key_of_plain, key_of_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

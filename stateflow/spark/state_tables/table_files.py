@@ -14,9 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from stateflow.checkpoint.files import checksum
-from stateflow.checkpoint.records import TableFile
+from stateflow.format.records import TableFile
 from stateflow.state.tabular import StateTable, TimerTable
+from stateflow.storage.files import checksum
 
 CHUNK_ROWS, CHUNK_BYTES = 16_384, 32 << 20
 """Entries that are decoded at once: few enough for the processor's cache, which two workers share."""

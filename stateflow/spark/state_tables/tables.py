@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from stateflow.checkpoint.records import (
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.format.encoding import EMPTY_NAMESPACE, prefix
+from stateflow.format.records import (
     FileRef,
     OperatorListState,
     OperatorState,
@@ -29,13 +31,11 @@ from stateflow.checkpoint.records import (
     StateSchema,
     TableFile,
 )
-from stateflow.errors import NotFoundError, UsageError
-from stateflow.spark.place import TaskPlace
 from stateflow.spark.state_tables.selection import EVERYTHING, Range, Selection
 from stateflow.spark.state_tables.shards import OpenedShard
-from stateflow.state.backend import OpenShard
-from stateflow.state.encoding import EMPTY_NAMESPACE, prefix
-from stateflow.state.keycodec import KeyCodec
+from stateflow.spark.task.place import TaskPlace
+from stateflow.state.backends.base import OpenShard
+from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 
 BATCH_ROWS, BATCH_BYTES = 20_000, 4 << 20

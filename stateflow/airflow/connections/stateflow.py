@@ -1,0 +1,226 @@
+"""The connection of a checkpoint root: where it is, the credentials of its store, and the options of its jobs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseHook
+from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.log import mask_secret
+
+from stateflow.errors import NotFoundError, StateflowError, UsageError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from stateflow.config.options import Options
+    from stateflow.jobs.job import Job
+
+_PREFIX = "STATEFLOW_"
+_PLAIN = ("region", "endpoint", "bucket", "allow_http", "style", "timeout", "retries", "account_name")
+"""Parts of names of storage options that everybody may see in a log."""
+
+
+class StateflowHook(BaseHook):
+    """What a `stateflow` connection stands for. Nothing is looked up before it is asked for."""
+
+    conn_name_attr = "stateflow_conn_id"
+    default_conn_name = "stateflow_default"
+    conn_type = "stateflow"
+    hook_name = "Stateflow"
+
+    def __init__(self, stateflow_conn_id: str = default_conn_name, checkpoint_dir: str = "") -> None:
+        """`checkpoint_dir` stands in for the connection's root; then the default connection may be missing."""
+        super().__init__()
+        self.stateflow_conn_id = stateflow_conn_id
+        self.checkpoint_dir = checkpoint_dir
+
+    @cached_property
+    def root(self) -> str:
+        found = self.checkpoint_dir or self._own_root
+        if not found:
+            raise UsageError(
+                f"connection {self.stateflow_conn_id!r} has no checkpoint root: put it into its host, or into its extra as "
+                '{"checkpoint_dir": "s3://bucket/checkpoints"}'
+            )
+        return found
+
+    @cached_property
+    def storage_options(self) -> dict[str, str]:
+        """Settings and credentials of the store's client."""
+        given = self._extra.get("storage_options")
+        if given in (None, ""):
+            return {}
+        found = self._mapping("storage_options", given)
+        for name, value in found.items():
+            if not any(part in name.lower() for part in _PLAIN) and value.lower() not in ("true", "false"):
+                mask_secret(value)
+        return found
+
+    @property
+    def page_conn_id(self) -> str:
+        """The connection under whose root the job is found, empty when that is another one: for links."""
+        if self.checkpoint_dir and self.checkpoint_dir != self._own_root:
+            return ""
+        return self.stateflow_conn_id
+
+    def options(self, **overrides: Any) -> Options:
+        """What the task says, then the connection, then the worker's environment and its `stateflow.toml`."""
+        from stateflow.config.options import load
+
+        said = {**self._settings, **overrides}
+        env = {name: value for name, value in os.environ.items() if not _is_option(name, said)}
+        return load(
+            code=said,
+            env=env,
+            folder=Path.cwd(),
+            origin_of_code=f"connection {self.stateflow_conn_id!r} or the task",
+        )
+
+    def environment(self) -> dict[str, str]:
+        """The same for a process of its own. Credentials among it: for its environment, never its command line."""
+        return {
+            _PREFIX + name.upper(): json.dumps(value) if isinstance(value, Mapping) else str(value)
+            for name, value in self._settings.items()
+        }
+
+    def job(self, name: str, **who: Any) -> Job:
+        """A job of the root, which need not exist. `who` takes what `Job` takes beside."""
+        from stateflow.jobs.job import Job
+
+        options = self.options()
+        patience = options.heartbeat_timeout.total_seconds()
+        return Job(self.root, name, storage_options=self.storage_options, heartbeat_timeout=patience, **who)
+
+    def jobs(self) -> list[str]:
+        """Names of the root's jobs."""
+        from stateflow.jobs.job import jobs
+
+        self.require_root()
+        return jobs(self.root, storage_options=self.storage_options)
+
+    def require_root(self) -> None:
+        """Raises NotFoundError when the root is a folder that is not there, as on a worker that has not mounted it."""
+        from stateflow.storage.roots import open_store
+
+        folder = open_store(self.root, self.storage_options).local_root
+        if folder is not None and not folder.is_dir():
+            named = (
+                "argument checkpoint_dir" if self.checkpoint_dir else f"connection {self.stateflow_conn_id!r}"
+            )
+            raise NotFoundError(
+                f"the checkpoint root {folder} does not exist on this worker: check {named}; the first run of a job "
+                "creates it"
+            )
+
+    def get_conn(self) -> Any:
+        """The store of the root."""
+        from stateflow.storage.roots import open_store
+
+        return open_store(self.root, self.storage_options)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """For the button in Airflow's UI."""
+        try:
+            folder = self.get_conn().local_root
+            if folder is not None and folder.exists() and not folder.is_dir():
+                return False, f"{folder} is a file: a checkpoint root is a folder"
+            if folder is not None and not folder.exists():
+                # Airflow tests a connection under a name that it has made up, and where its pages are served.
+                return False, (
+                    f"{folder} does not exist where Airflow's API server runs: the first run of a job makes it, otherwise "
+                    "check the path and what is mounted there"
+                )
+            found = self.jobs()
+        except StateflowError as error:
+            return False, str(error)
+        return True, f"{self.root} has {len(found)} job{'' if len(found) == 1 else 's'}"
+
+    @cached_property
+    def _connection(self) -> Connection | None:
+        try:
+            return self.get_connection(self.stateflow_conn_id)
+        except AirflowNotFoundException:
+            if self.checkpoint_dir and self.stateflow_conn_id == self.default_conn_name:
+                return None
+        raise NotFoundError(
+            f"there is no connection {self.stateflow_conn_id!r}: add it with `airflow connections add "
+            f'{self.stateflow_conn_id} --conn-type stateflow --conn-extra \'{{"checkpoint_dir": "s3://bucket/checkpoints"}}\'`'
+        )
+
+    @cached_property
+    def _extra(self) -> dict[str, Any]:
+        extra = self._connection.extra_dejson if self._connection is not None else {}
+        if not isinstance(extra, dict):
+            raise UsageError(
+                f"the extra of connection {self.stateflow_conn_id!r} is no JSON object: write it like "
+                '{"checkpoint_dir": "s3://bucket/checkpoints"}'
+            )
+        return extra
+
+    @cached_property
+    def _own_root(self) -> str:
+        """The root that the connection itself names."""
+        if given := self._extra.get("checkpoint_dir"):
+            return str(given)
+        if self._connection is None:
+            return ""
+        # A connection written as a URI has all that follows the first part of a path in its schema.
+        host, path = self._connection.host or "", self._connection.schema or ""
+        return f"{host.rstrip('/')}/{path}" if path else host
+
+    @cached_property
+    def _settings(self) -> dict[str, Any]:
+        """Every option that the connection sets, the root and its credentials among them."""
+        from stateflow.config.options import DECLARATIONS
+
+        given = self._extra.get("options")
+        found: dict[str, Any] = {}
+        if given not in (None, ""):
+            for name, value in self._plain_mapping("options", given).items():
+                found[name.replace("-", "_")] = value
+        for name in found:
+            if name not in DECLARATIONS:
+                raise UsageError(
+                    f"option {name!r} in the extra of connection {self.stateflow_conn_id!r} does not exist: "
+                    "docs/configuration.md lists the options"
+                )
+        if self.storage_options:
+            found["storage_options"] = self.storage_options
+        return {**found, "checkpoint_dir": self.root}
+
+    def _plain_mapping(self, field: str, given: Any) -> dict[str, Any]:
+        """A table in the extra, or its JSON as the form of Airflow's UI gives it."""
+        if isinstance(given, str):
+            try:
+                given = json.loads(given)
+            except ValueError:
+                given = None
+        if not isinstance(given, dict):
+            raise self._no_mapping(field)
+        return given
+
+    def _mapping(self, field: str, given: Any) -> dict[str, str]:
+        from stateflow.config.option import read
+        from stateflow.config.options import DECLARATIONS
+
+        try:
+            return dict(read(DECLARATIONS[field], given))
+        except ValueError:
+            raise self._no_mapping(field) from None
+
+    def _no_mapping(self, field: str) -> UsageError:
+        # Never with what was given: it may be a credential.
+        return UsageError(
+            f"{field} in the extra of connection {self.stateflow_conn_id!r} is not usable: it has to be a JSON object of "
+            "names and plain values"
+        )
+
+
+def _is_option(variable: str, said: Mapping[str, Any]) -> bool:
+    return variable.startswith(_PREFIX) and variable.removeprefix(_PREFIX).lower() in said

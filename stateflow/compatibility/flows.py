@@ -1,0 +1,155 @@
+"""Does a pipeline fit the state that a job has? Everything that does not, without Spark and without writing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from stateflow.checkpoint.rescale import rescaled
+from stateflow.compatibility.states import (
+    check_flow,
+    check_key,
+    check_renamed,
+    check_sources,
+    resolve_states,
+)
+from stateflow.errors import IncompatibleError, UsageError
+from stateflow.format.records import OperatorState, Record
+from stateflow.pipelines.flow import Flow, KeyedNode
+from stateflow.pipelines.rows import key_type
+
+Verdict = Literal["compatible", "new", "incompatible", "dropped"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorCheck:
+    uid: str
+    verdict: Verdict
+    states: dict[str, str]
+    """Per state: kept, new, renamed from ..., or undeclared (its entries stay)."""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What a run would find, before it writes anything."""
+
+    pipeline: str
+    job: str
+    checkpoint: int | None
+    """The record that was compared with; None when the job has none yet."""
+    compatible: bool
+    operators: tuple[OperatorCheck, ...]
+    sources: Mapping[str, str]
+    """Per source uid: continues, new, or dropped."""
+    sinks: Mapping[str, str]
+    problem: str = ""
+    """Of the sources together."""
+
+    @property
+    def problems(self) -> list[str]:
+        return [problem for problem in (self.problem, *(each.problem for each in self.operators)) if problem]
+
+
+def compare(
+    flow: Flow,
+    job: str,
+    record: Record | None,
+    *,
+    parallelism: int = 0,
+    allow_non_restored_state: bool = False,
+) -> Check:
+    """Goes on after the first problem, so that one run of it tells all."""
+    before = record.operators if record else {}
+    nodes = {node.uid: node for node in flow.operators}
+    operators = [
+        _operator(node, before.get(uid), parallelism, allow_non_restored_state) for uid, node in nodes.items()
+    ]
+    for uid in sorted(set(before) - set(nodes)):
+        problem = (
+            ""
+            if allow_non_restored_state
+            else (
+                f"state of operator {uid!r} has no operator in this pipeline: give an operator that uid again, or drop "
+                "the state with --allow-non-restored-state"
+            )
+        )
+        states = dict.fromkeys(before[uid].states, "dropped")
+        operators.append(OperatorCheck(uid, "incompatible" if problem else "dropped", states, problem))
+    problem = ""
+    if record is not None and not allow_non_restored_state:
+        try:
+            check_sources(flow, record)
+        except IncompatibleError as error:
+            problem = str(error)
+    compatible = not problem and not any(each.problem for each in operators)
+    if compatible:
+        check_flow(flow, record, allow_non_restored_state=allow_non_restored_state)
+    return Check(
+        pipeline=flow.name,
+        job=job,
+        checkpoint=record.slot if record else None,
+        compatible=compatible,
+        operators=tuple(operators),
+        sources=_compared([n.uid for n in flow.sources], list(record.sources) if record else []),
+        sinks=_compared([n.uid for n in flow.sinks], list(record.sinks) if record else []),
+        problem=problem,
+    )
+
+
+def _operator(
+    node: KeyedNode, before: OperatorState | None, parallelism: int, allow_non_restored_state: bool
+) -> OperatorCheck:
+    try:
+        resolved, _ = resolve_states(node, before)
+        if before is not None:
+            _check_key(node, before)
+            if not allow_non_restored_state:
+                check_renamed(node, before)
+            if parallelism:
+                rescaled(before, parallelism, f"operator {node.uid!r}")
+    except (IncompatibleError, UsageError) as error:
+        return OperatorCheck(node.uid, "incompatible", {}, str(error))
+    if before is None:
+        return OperatorCheck(node.uid, "new", dict.fromkeys(resolved, "new"))
+    ids = {schema.id: name for name, schema in before.states.items()}
+    states = {}
+    declared = set(_declared(node))
+    for name, schema in resolved.items():
+        old = ids.get(schema.id)
+        if old is None:
+            states[name] = "new"
+        elif name not in declared:
+            states[name] = "undeclared"
+        else:
+            states[name] = "kept" if old == name else f"renamed from {old}"
+    return OperatorCheck(node.uid, "compatible", states)
+
+
+def _declared(node: KeyedNode) -> list[str]:
+    from stateflow.compatibility.states import declared_states
+
+    return list(declared_states(node))
+
+
+def _check_key(node: KeyedNode, before: OperatorState) -> None:
+    columns = node.keyed[0].columns
+    if len(columns) != len(before.key):
+        raise IncompatibleError(
+            f"operator {node.uid!r} was keyed by {', '.join(name for name, _ in before.key)} and is keyed by "
+            f"{', '.join(columns)} now: state cannot be found under another key; give it a new uid"
+        )
+    rows = node.rows[0]
+    found = [rows.field(name) for name in columns] if rows is not None else []
+    types = [key_type(field.type) for field in found if field is not None]
+    # Columns without a declared type are known to Spark only: the run compares them.
+    if len(types) == len(columns) and None not in types:
+        check_key(node.uid, tuple(str(t) for t in types), before)
+
+
+def _compared(now: list[str], before: list[str]) -> dict[str, str]:
+    return {
+        **{uid: "continues" if uid in before else "new" for uid in now},
+        **{uid: "dropped" for uid in before if uid not in now},
+    }

@@ -1,0 +1,392 @@
+"""Every option, declared once: its default, what it means, and what Flink calls it.
+
+`load` puts the layers together: command line > environment > code > file > default. Each value knows its
+origin.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Literal
+
+from stateflow.config.option import Declaration, Kind, Trigger, read, written
+from stateflow.errors import UsageError
+from stateflow.quantities import duration, size
+
+PREFIX = "STATEFLOW_"
+FILE_NAME = "stateflow.toml"
+FILE_VARIABLE = "STATEFLOW_CONFIG"
+_NOT_OPTIONS = frozenset({FILE_VARIABLE})
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One option as a user reads it; a secret value is masked."""
+
+    name: str
+    value: str
+    origin: str
+
+
+def _option(
+    kind: Kind,
+    default: Any,
+    doc: str,
+    *flink: str,
+    choices: tuple[str, ...] = (),
+    least: Any = None,
+    most: Any = None,
+    secret: bool = False,
+) -> Any:
+    declaration = Declaration(kind, doc, flink, choices, least, most, secret)
+    if kind == "mapping":
+        return field(default_factory=dict, repr=not secret, metadata={"declaration": declaration})
+    return field(default=default, metadata={"declaration": declaration})
+
+
+def _number(default: int, doc: str, *flink: str, least: int = 0, most: int | None = None) -> Any:
+    return _option("number", default, doc, *flink, least=least, most=most)
+
+
+def _flag(default: bool, doc: str, *flink: str) -> Any:
+    return _option("yes/no", default, doc, *flink)
+
+
+def _text(doc: str, *flink: str) -> Any:
+    return _option("text", "", doc, *flink)
+
+
+def _size(default: str, doc: str, *flink: str, most: str | None = None) -> Any:
+    return _option("size", size(default), doc, *flink, least=0, most=size(most) if most else None)
+
+
+def _duration(default: str, doc: str, *flink: str, least: str = "0") -> Any:
+    return _option("duration", duration(default), doc, *flink, least=duration(least))
+
+
+def _choice(choices: tuple[str, ...], doc: str, *flink: str) -> Any:
+    """The first choice is the default."""
+    return _option("choice", choices[0], doc, *flink, choices=choices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Sizes are bytes, durations are timedeltas (zero is falsy and means 'none' where the doc says so)."""
+
+    checkpoint_dir: str = _text(
+        "Root under which every job has its folder: a path, or an s3://, gs:// or az:// URL.",
+        "execution.checkpointing.dir",
+        "state.checkpoints.dir",
+    )
+    parallelism: int = _number(
+        0,
+        "Subtasks of a keyed operator when a job starts; 0 takes Spark's default parallelism.",
+        "parallelism.default",
+    )
+    max_parallelism: int = _number(
+        128,
+        "Key groups of a new job: the most subtasks it can ever be rescaled to without re-hashing.",
+        "pipeline.max-parallelism",
+        least=1,
+        most=32768,
+    )
+    backend: Literal["rocksdb", "memory"] = _choice(
+        ("rocksdb", "memory"),
+        "Where an operator's state lives; memory (Flink's hashmap) writes all of it at every checkpoint.",
+        "state.backend.type",
+    )
+    shard_join_limit: int = _size(
+        "64 MB",
+        "After a rescale, two neighbouring shards of a subtask are written as one when they have at most so many bytes; "
+        "one pair per batch, 0 for never.",
+    )
+    inline_threshold: int = _size(
+        "20 KiB",
+        "State of a shard, or a file of it, up to this size travels inside the checkpoint's record.",
+        "state.storage.fs.memory-threshold",
+        most="1 MiB",
+    )
+    delivery: Literal["exactly_once", "at_least_once"] = _choice(
+        ("exactly_once", "at_least_once"),
+        "What a sink may see after a failure: each batch once, or some batches again.",
+        "execution.checkpointing.mode",
+    )
+    retained_checkpoints: int = _number(
+        3,
+        "Complete checkpoints kept per job; tags, savepoints in progress and readers keep more.",
+        "execution.checkpointing.num-retained",
+        "state.checkpoints.num-retained",
+        least=1,
+    )
+    trigger: Trigger = _option(
+        "trigger",
+        "drain",
+        "drain: end when the input is used up; until-stopped: one batch after the other; "
+        "a duration: one batch per interval, until stopped.",
+        "execution.checkpointing.interval",
+    )
+    batch_deadline: timedelta = _duration(
+        "10 minutes",
+        "A micro-batch that takes longer fails; 0 for none.",
+        "execution.checkpointing.timeout",
+    )
+    tolerable_failed_batches: int = _number(
+        0,
+        "Batches that may fail in a row before the run does.",
+        "execution.checkpointing.tolerable-failed-checkpoints",
+    )
+    failure_backoff: timedelta = _duration(
+        "1 second",
+        "Pause before a failed batch is tried again; doubles each time, up to 1 minute.",
+        "restart-strategy.exponential-delay.initial-backoff",
+        "restart-strategy.fixed-delay.delay",
+    )
+    retained_age: timedelta = _duration(
+        "0",
+        "Checkpoints younger than this are kept, too, however many there are; 0: only retained_checkpoints counts.",
+    )
+    rocksdb_preset: Literal["small", "large", "write-heavy"] = _choice(
+        ("small", "large", "write-heavy"),
+        "A set of RocksDB settings for the size and use of the state.",
+        "state.backend.rocksdb.predefined-options",
+    )
+    rocksdb_compaction: Literal["level", "universal"] = _choice(
+        ("universal", "level"),
+        "RocksDB's compaction style; universal uploads less, level keeps fewer bytes that are out of date.",
+        "state.backend.rocksdb.compaction.style",
+    )
+    rocksdb_block_cache: int = _size(
+        "256 MB",
+        "Cache for blocks of state, shared by all shards that a worker process opens.",
+        "state.backend.rocksdb.block.cache-size",
+        "state.backend.rocksdb.memory.fixed-per-slot",
+    )
+    rocksdb_write_buffer: int = _size(
+        "128 MB",
+        "Changes of one shard held in memory before they become a file.",
+        "state.backend.rocksdb.writebuffer.size",
+    )
+    rocksdb_compaction_budget: int = _size(
+        "512 MB",
+        "Most bytes that one shard compacts on purpose in one batch; 0 for none.",
+        "state.backend.rocksdb.manual-compaction.max-output-file-size",
+    )
+    scratch_dir: str = _text(
+        "Folder on each host for state while a task has it open; empty takes the system's temporary folder.",
+        "io.tmp.dirs",
+        "state.backend.rocksdb.localdir",
+    )
+    cache_dir: str = _text(
+        "Folder on each host for what can be fetched again (state files, Spark's jars, a Java runtime); "
+        "empty takes .cache in a checkout, else ~/.cache/stateflow.",
+        "taskmanager.state.local.root-dirs",
+    )
+    cache_size: int = _size(
+        "10 GB",
+        "Most bytes of state files kept in the cache folder; the longest unused go first.",
+        "state.backend.forst.cache.size-based-limit",
+    )
+    locality_wait: timedelta = _duration(
+        "3 seconds",
+        "How long a subtask waits for the executor that has its state cached before it goes elsewhere.",
+    )
+    upload_threads: int = _number(
+        4,
+        "Files that a task uploads or downloads at the same time.",
+        "state.backend.rocksdb.checkpoint.transfer.thread.num",
+        least=1,
+    )
+    chunk_rows: int = _number(
+        20_000,
+        "Rows in one Arrow batch between the JVM and Python.",
+        "python.fn-execution.arrow.batch.size",
+        least=1,
+    )
+    source_idle_timeout: timedelta = _duration(
+        "5 minutes",
+        "A source without rows for this long no longer holds the watermark back; 0 for never.",
+        "table.exec.source.idle-timeout",
+    )
+    dead_letter_limit: int = _number(
+        10_000, "Most diverted rows a subtask keeps in one batch; one more fails the batch.", least=1
+    )
+    dead_letter_threshold: int = _number(
+        1_000, "Most keys whose rows one batch may divert to dead letters before it fails; 0 for no limit."
+    )
+    shared_filesystem: bool = _flag(
+        False, "Says that a file:// root is the same folder on every host, so that a cluster may use it."
+    )
+    heartbeat_interval: timedelta = _duration(
+        "2 seconds", "How often a run shows that it is alive.", "heartbeat.interval", least="1 ms"
+    )
+    heartbeat_timeout: timedelta = _duration(
+        "10 seconds",
+        "A run whose heartbeat stood still for this long, while watched, may be taken over.",
+        "heartbeat.timeout",
+        least="1 ms",
+    )
+    local_fsync: bool = _flag(
+        True, "Local roots only: a checkpoint survives power loss, not just the end of the process."
+    )
+    storage_options: Mapping[str, str] = _option(
+        "mapping",
+        None,
+        "Settings and credentials of the object store's client; never written to a record.",
+        "s3.access-key",
+        "s3.secret-key",
+        "s3.endpoint",
+        secret=True,
+    )
+    metrics: Literal["none", "prometheus", "opentelemetry"] = _choice(
+        ("none", "prometheus", "opentelemetry"), "Where a run's metrics go.", "metrics.reporters"
+    )
+    metrics_port: int = _number(
+        0,
+        "Port on which Prometheus metrics are served; 0 takes a free one.",
+        "metrics.reporter.<name>.port",
+        most=65535,
+    )
+    log_format: Literal["text", "json"] = _choice(("text", "json"), "How log lines on stderr look.")
+    progress: bool = _flag(True, "Prints a line per micro-batch on stderr.")
+
+    _origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+
+    def origin(self, name: str) -> str:
+        """Where the value was set, in words: 'default', 'the command line (--parallelism)', ..."""
+        if name not in DECLARATIONS:
+            raise _unknown(name, "the call to origin()")
+        return self._origins.get(name, "default")
+
+    def settings(self) -> Iterator[Setting]:
+        """Every option in the order of its declaration, as `stateflow doctor` shows it."""
+        for name, declaration in DECLARATIONS.items():
+            yield Setting(name, written(declaration, getattr(self, name)), self.origin(name))
+
+
+DECLARATIONS: Mapping[str, Declaration] = {
+    each.name: each.metadata["declaration"] for each in fields(Options) if "declaration" in each.metadata
+}
+
+
+def checkpoint_root(options: Options) -> str:
+    """The root, which has to be given somewhere."""
+    if not options.checkpoint_dir:
+        raise UsageError(
+            "no checkpoint root: give --checkpoint-dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir into "
+            "stateflow.toml"
+        )
+    return options.checkpoint_dir
+
+
+def load(
+    *,
+    cli: Mapping[str, str | None] = {},
+    typed: Mapping[str, str] = {},
+    code: Mapping[str, Any] = {},
+    env: Mapping[str, str] = os.environ,
+    folder: Path,
+    origin_of_code: str = "the pipeline's code",
+) -> Options:
+    """`folder` is where `stateflow.toml` is looked for. None in `cli`: the argument was not given. `typed` says how one was that
+    has not the option's own name, such as `--option backend`."""
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    layers = (
+        _from_file(env, folder),
+        ((name, value, origin_of_code) for name, value in code.items()),
+        _from_environment(env),
+        (
+            (name, value, f"the command line ({typed.get(name) or f'--{_dashed(name)}'})")
+            for name, value in cli.items()
+            if value is not None
+        ),
+    )
+    for layer in layers:
+        for given, value, origin in layer:
+            name = given.replace("-", "_")
+            if name not in DECLARATIONS:
+                raise _unknown(given, origin)
+            try:
+                values[name] = read(DECLARATIONS[name], value)
+            except ValueError as error:
+                raise UsageError(f"option {name}, set by {origin}, is not usable: {error}") from None
+            origins[name] = origin
+    options = Options(**values, _origins=origins)
+    _check_together(options)
+    return options
+
+
+def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
+    """The default of `cache_dir`: a checkout keeps what it fetches to itself."""
+    if given := env.get("STATEFLOW_CACHE_DIR"):
+        return Path(given).expanduser().absolute()
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "scripts" / "bootstrap.py").is_file():
+        return checkout / ".cache"
+    return Path.home() / ".cache" / "stateflow"
+
+
+def _from_file(env: Mapping[str, str], folder: Path) -> Iterator[tuple[str, Any, str]]:
+    named = env.get(FILE_VARIABLE)
+    path = Path(named).expanduser() if named else folder / FILE_NAME
+    if not path.is_file():
+        if named:
+            raise UsageError(f"the configuration file {path}, named by {FILE_VARIABLE}, does not exist")
+        return
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the configuration file {path} is not valid TOML: {error}") from None
+    for name, value in content.items():
+        yield name, value, str(path)
+
+
+def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
+    for variable in sorted(env):
+        if not variable.startswith(PREFIX) or variable in _NOT_OPTIONS:
+            continue
+        name = variable.removeprefix(PREFIX).lower()
+        # Kubernetes injects STATEFLOW_SERVICE_HOST and the like for a service of that name: only what looks
+        # like a misspelt option is an error.
+        if name in DECLARATIONS or _nearest(name, cutoff=0.8):
+            yield name, env[variable], f"the environment ({variable})"
+
+
+def _check_together(options: Options) -> None:
+    def refuse(one: str, other: str, problem: str) -> UsageError:
+        return UsageError(
+            f"option {one} ({written(DECLARATIONS[one], getattr(options, one))}, from {options.origin(one)}) "
+            f"{problem} {other} ({written(DECLARATIONS[other], getattr(options, other))}, "
+            f"from {options.origin(other)}): change one of the two"
+        )
+
+    if options.parallelism > options.max_parallelism:
+        raise refuse("parallelism", "max_parallelism", "is more than")
+    if options.heartbeat_timeout <= options.heartbeat_interval:
+        raise refuse("heartbeat_timeout", "heartbeat_interval", "has to be longer than")
+
+
+def _unknown(name: str, origin: str) -> UsageError:
+    nearest = _nearest(name.replace("-", "_").lower(), cutoff=0.5)
+    hint = f"did you mean {nearest}?" if nearest else "docs/configuration.md lists the options"
+    return UsageError(f"option {name}, set by {origin}, does not exist: {hint}")
+
+
+def _nearest(name: str, cutoff: float) -> str | None:
+    return next(iter(difflib.get_close_matches(name, DECLARATIONS, n=1, cutoff=cutoff)), None)
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+if __name__ == "__main__":
+    from stateflow.configuration_page import page
+
+    print(page(), end="")

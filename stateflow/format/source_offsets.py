@@ -1,0 +1,213 @@
+"""Spark's offset log (version 1): a line per streaming leaf, in plan order, read and written as text.
+
+The lines are a pipeline's source state. Spark's own folder is scratch; a record holds the lines per source.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from stateflow.errors import CorruptError, IncompatibleError, UsageError
+from stateflow.format.records import SourceState
+
+NOTHING = "-"
+"""The line of a leaf that has not had data yet."""
+_WRITTEN = {
+    "delta": '{"sourceVersion":1,"reservoirId":"TABLE ID","reservoirVersion":8,"index":-1,"isStartingVersion":false}',
+    "kafka": '{"TOPIC":{"0":12,"1":7}}',
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLeaves:
+    """One source of a pipeline and how many streaming leaves of the plan it consists of, in plan order."""
+
+    uid: str
+    leaves: int
+    kinds: tuple[str, ...] = ()
+    """The leaves' kinds when they are known (see `check_frame`); empty: told from the offset lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetEntry:
+    """One entry of Spark's offset log: where a batch ends."""
+
+    metadata: dict[str, Any]
+    lines: tuple[str, ...]
+
+    def encode(self) -> str:
+        return "\n".join(["v1", json.dumps(self.metadata, separators=(",", ":")), *self.lines])
+
+
+def offset_path(location: Path, batch_id: int) -> Path:
+    return location / "offsets" / str(batch_id)
+
+
+def commit_path(location: Path, batch_id: int) -> Path:
+    return location / "commits" / str(batch_id)
+
+
+def read_batch_offsets(location: Path, batch_id: int) -> OffsetEntry:
+    """Where batch `batch_id` ends; Spark writes it before the batch runs."""
+    path = offset_path(location, batch_id)
+    try:
+        version, metadata, *lines = path.read_text(encoding="utf-8").split("\n")
+    except (FileNotFoundError, ValueError) as error:
+        raise CorruptError(
+            f"batch {batch_id} has no whole entry in Spark's offset log ({path}); start the run again"
+        ) from error
+    if version != "v1":
+        raise UsageError(
+            f"Spark wrote its offset log in format {version!r}, but offsets are recorded by position in "
+            "format "
+            "v1: unset spark.sql.streaming.offsetLog.formatVersion"
+        )
+    return OffsetEntry(json.loads(metadata), tuple(lines))
+
+
+def split_lines(layout: Sequence[SourceLeaves], lines: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The lines of each source."""
+    expected = sum(source.leaves for source in layout)
+    if expected != len(lines):
+        raise UsageError(
+            f"the pipeline's sources {[source.uid for source in layout]} have {expected} streams, but "
+            "Spark's "
+            f"plan has {len(lines)}: one stream is read twice or dropped; open each source once and use it "
+            "once"
+        )
+    rest: Iterator[str] = iter(lines)
+    return {source.uid: tuple(next(rest) for _ in range(source.leaves)) for source in layout}
+
+
+def joined_lines(layout: Sequence[SourceLeaves], state: Mapping[str, SourceState]) -> tuple[str, ...]:
+    """The recorded lines in the order of today's plan: sources may have been added, dropped or reordered."""
+    lines: list[str] = []
+    for source in layout:
+        recorded = state.get(source.uid)
+        if recorded is None:
+            lines += [NOTHING] * source.leaves
+            continue
+        check_same_source(source, recorded)
+        lines += recorded.lines
+    return tuple(lines)
+
+
+def check_same_source(source: SourceLeaves, recorded: SourceState) -> None:
+    """Refuse to hand a source the offsets of something else."""
+    if len(recorded.lines) != source.leaves:
+        raise IncompatibleError(
+            f"source {source.uid!r} now consists of {source.leaves} streams but the checkpoint holds offsets "
+            f"for {len(recorded.lines)}: give the changed source a new uid, or split it into sources of one "
+            "stream "
+            "each"
+        )
+    for leaf, (line, kind) in enumerate(zip(recorded.lines, source.kinds, strict=False)):
+        if line != NOTHING and kind not in ("", "other") and kind_of(line) != kind:
+            found = kind_of(line)
+            raise IncompatibleError(
+                f"source {source.uid!r} (stream {leaf}) is now a {kind} source but the checkpoint holds "
+                f"{f'a {found} offset' if found != 'other' else 'an offset of another kind'} for it: give the changed source a new uid"
+            )
+
+
+def check_given(uid: str, kinds: Sequence[str], line: str) -> None:
+    """Refuse an offset that somebody has typed, unless it is one of the source's only stream."""
+    if len(kinds) != 1:
+        raise UsageError(
+            f"source {uid!r} consists of {len(kinds)} streams, and the offset of one alone cannot be given: keep those of a "
+            "job with --like, or let the source begin at its beginning"
+        )
+    kind = kinds[0]
+    if kind == "file":
+        raise UsageError(
+            f"source {uid!r} reads files, and its offset counts the entries of a log that a job keeps beside it: keep both "
+            "with --like, or let the source begin at its beginning"
+        )
+    if kind in _WRITTEN and not _is_offset(kind, line):
+        raise UsageError(
+            f"{line!r} is no offset of source {uid!r}, which is a {kind} source: write --offset {uid}='{_WRITTEN[kind]}', "
+            "as `stateflow show JOB -o json` has it under `lines`"
+        )
+
+
+def _is_offset(kind: str, line: str) -> bool:
+    try:
+        return kind_of(line) == kind and bool(decode(line))
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+def kind_of(line: str) -> str:
+    """`delta`, `file`, `kafka` or `other`, told from the offset itself; empty for a leaf without data."""
+    if line == NOTHING:
+        return ""
+    try:
+        offset = json.loads(line)
+    except ValueError:
+        return "other"
+    if isinstance(offset, dict):
+        if "reservoirId" in offset:
+            return "delta"
+        if set(offset) == {"logOffset"}:
+            return "file"
+        if offset and all(_is_partition_map(partitions) for partitions in offset.values()):
+            return "kafka"
+    return "other"
+
+
+def kinds_of(lines: Sequence[str]) -> str:
+    """One word for a source of several leaves: their common kind, or `other`."""
+    kinds = {kind_of(line) for line in lines} - {""}
+    return kinds.pop() if len(kinds) == 1 else "other" if kinds else ""
+
+
+def decode(line: str, kind: str = "") -> dict[str, Any]:
+    """An offset for people: what has been read, in the words of the source."""
+    kind = kind or kind_of(line)
+    if line == NOTHING:
+        return {"kind": kind, "position": "nothing read yet"}
+    match kind:
+        case "delta":
+            return {"kind": kind, **_decode_delta(json.loads(line))}
+        case "file":
+            log_offset = json.loads(line)["logOffset"]
+            return {"kind": kind, "log_offset": log_offset, "position": f"log entry {log_offset}"}
+        case "kafka":
+            topics = {
+                topic: {int(p): int(o) for p, o in sorted(partitions.items(), key=lambda item: int(item[0]))}
+                for topic, partitions in json.loads(line).items()
+            }
+            position = ", ".join(f"{topic}[{p}]@{o}" for topic, ps in topics.items() for p, o in ps.items())
+            return {"kind": kind, "topics": topics, "position": position}
+        case _:
+            return {"kind": kind, "offset": line, "position": line}
+
+
+def _decode_delta(offset: dict[str, Any]) -> dict[str, Any]:
+    version, index = int(offset["reservoirVersion"]), int(offset["index"])
+    snapshot = bool(offset["isStartingVersion"])
+    if snapshot and index < 0:
+        position = f"before the first snapshot, version {version}"
+    elif snapshot:
+        position = f"inside the first snapshot, version {version}, after file {index}"
+    elif index < 0:
+        position = f"version {version - 1} read completely" if version > 0 else "before version 0"
+    else:
+        position = f"inside version {version}, after file {index}"
+    return {
+        "version": version,
+        "index": index,
+        "snapshot": snapshot,
+        "table": offset["reservoirId"],
+        "position": position,
+    }
+
+
+def _is_partition_map(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        partition.isdigit() and type(offset) is int for partition, offset in value.items()
+    )

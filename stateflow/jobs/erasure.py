@@ -1,0 +1,353 @@
+"""A person's right to be forgotten: one key leaves the job's state for good.
+
+The shard that holds the key is written anew without it, since a deletion inside a database leaves the old bytes in its
+files, and so are others that still have such bytes (`traces`). What the job has in claimed savepoints moves to its own
+folder, so that they go. The record that names the new files lets nothing older be kept: retention starts again from it,
+and tags below it are let go. Whoever reads an older checkpoint at that time is waited for: a savepoint or a fork that is
+being made of it would have the key again. Savepoints are their owners' own, so they are named and left alone.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from stateflow.checkpoint.collection import CollectionReport
+from stateflow.checkpoint.edit import Edited, edit
+from stateflow.checkpoint.history_erasure import may_hold, newest_cut, spans
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.pins import list_pins, release
+from stateflow.checkpoint.writer import Writer, continued_draft
+from stateflow.config.options import cache_folder
+from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
+from stateflow.format.encoding import group_range, split, split_timer
+from stateflow.format.keygroups import key_groups
+from stateflow.format.records import OperatorState, Pin, Record, Shard
+from stateflow.liveness.heart import Heart
+from stateflow.liveness.process import this_process
+from stateflow.liveness.stale_pins import stale
+from stateflow.reading.query import key_from_text
+from stateflow.restore.copying import copied
+from stateflow.savepoints.format import list_savepoints, unfinished
+from stateflow.spark.task.place import TaskPlace, place_of, sweep
+from stateflow.spark.task.shards import TaskShards
+from stateflow.state.backends.base import Backend, OpenShard
+from stateflow.state.backends.choice import open_backend, open_reader
+from stateflow.state.keys.codec import KeyCodec
+from stateflow.storage.roots import open_store
+
+if TYPE_CHECKING:
+    from stateflow.config.options import Options
+    from stateflow.format.records import Owner
+    from stateflow.jobs.job import Job
+    from stateflow.state.backends.rocksdb import RocksReader
+
+CHUNK = 50_000
+LOOK_AGAIN = 0.5
+"""Seconds between two looks at who still reads an older checkpoint."""
+
+
+@dataclass(frozen=True)
+class ErasePlan:
+    """What erasing a key would do."""
+
+    job: Job
+    options: Options
+    keys: Mapping[str, object]
+    """The key per operator uid, as that operator has it."""
+    checkpoint: int
+    dropped: tuple[int, ...]
+    """Checkpoints that hold older state, and go."""
+    pins: tuple[Pin, ...]
+    """Tags and other pins that are let go."""
+    savepoints: tuple[str, ...]
+    """Savepoints of the job in its root, unfinished ones, too: they may hold the key and stay."""
+    rewritten_bytes: int
+    """At most: some shards are only looked at."""
+
+    def apply(self, owner: Owner, *, takeover: bool = False) -> Erased:
+        return _Erasure(self, owner, takeover).run()
+
+
+@dataclass(frozen=True)
+class Erased:
+    checkpoint: int
+    entries: int
+    """How many entries of the key there were."""
+    report: CollectionReport
+    """Of the collection after which nothing older was left."""
+    savepoints: tuple[str, ...]
+    """Those of the plan that are still there, and those that were made meanwhile."""
+
+
+def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> ErasePlan:
+    """`key` as text; without `operator` it is erased from every operator whose key it can be."""
+    log = job.log()
+    head = log.head
+    if head is None:
+        raise NotFoundError(f"job {job.name!r} has no checkpoint yet, so there is nothing to erase")
+    if operator and operator not in head.operators:
+        known = ", ".join(sorted(head.operators)) or "none"
+        raise NotFoundError(f"job {job.name!r} has no operator {operator!r}; its operators are: {known}")
+    keys = dict(_keys(head, key, operator))
+    if not keys:
+        raise UsageError(
+            f"{key!r} cannot be a key of any operator of job {job.name!r}: name one with --operator to see why"
+        )
+    return ErasePlan(
+        job=job,
+        options=options,
+        keys=keys,
+        checkpoint=head.slot,
+        dropped=tuple(r.slot for r in log.chain if r.carries_state),
+        pins=tuple(_let_go(log, list_pins(job.store, job.layout))),
+        savepoints=_savepoints(job),
+        rewritten_bytes=_rewritten(head, keys, newest_cut(head, job.history())),
+    )
+
+
+def _keys(head: Record, text: str, operator: str) -> Iterator[tuple[str, object]]:
+    for uid, state in head.operators.items():
+        if operator and uid != operator:
+            continue
+        try:
+            yield uid, key_from_text(state, text)
+        except UsageError:
+            if operator:
+                raise
+
+
+def _let_go(log: Log, pins: list[Pin]) -> Iterator[Pin]:
+    members, held = {record.slot for record in log.chain}, _held(pins)
+    yield from (pin for pin in pins if pin.slot in members and pin not in held)
+
+
+def _held(pins: Iterable[Pin], run: str = "") -> list[Pin]:
+    """Pins of others who read at this moment, as far as that can be known; `run` is the deed that asks."""
+    passing = [pin for pin in pins if pin.kind not in ("tag", "abandoned") and pin.owner.run != run]
+    gone = stale(passing, this_process())
+    return [pin for pin in passing if pin not in gone]
+
+
+def _savepoints(job: Job) -> tuple[str, ...]:
+    made = {path for path, _ in list_savepoints(job.store, job.name)}
+    return tuple(sorted(made | set(unfinished(job.store, job.name))))
+
+
+def group_of(operator: OperatorState, key: object) -> int:
+    return key_groups([key], operator.max_parallelism)[0]
+
+
+def _rewritten(head: Record, keys: Mapping[str, object], cut: int) -> int:
+    operators = {uid: (head.operators[uid], group_of(head.operators[uid], key)) for uid, key in keys.items()}
+    return sum(
+        shard.bytes
+        for operator, group in operators.values()
+        for task in operator.shards
+        for shard in task
+        if may_hold(shard, group, cut)
+    )
+
+
+def _pause() -> None:
+    Event().wait(LOOK_AGAIN)
+
+
+class _Erasure:
+    def __init__(self, plan: ErasePlan, owner: Owner, takeover: bool) -> None:
+        self.plan, self.owner, self.takeover = plan, owner, takeover
+        self.job, self.options = plan.job, plan.options
+        self.entries = 0
+
+    def run(self) -> Erased:
+        job, options = self.job, self.options
+        patience = options.heartbeat_timeout.total_seconds()
+        job.refuse_while_live(self.owner, takeover=self.takeover, patience=patience)
+        beats = options.heartbeat_interval.total_seconds()
+        self._refuse_while_copied()
+        with Heart(job.store, job.layout, self.owner, beats, Event()) as heart:
+            edited = self._edited(heart.begin)
+        report = self._collected(edited.slot, max(1, round(patience / LOOK_AGAIN)))
+        self._forget()
+        return Erased(edited.slot, self.entries, report, _savepoints(job))
+
+    def _refuse_while_copied(self) -> None:
+        """Before anything is claimed. Who begins later is found by `_collected`."""
+        for pin in _held(list_pins(self.job.store, self.job.layout), self.owner.run):
+            if pin.kind != "reader":
+                raise BusyError(f"nothing of job {self.job.name!r} is erased now: {self._reads(pin)}")
+
+    def _collected(self, slot: int, looks: int) -> CollectionReport:
+        """Nothing older than the record in `slot` is left after this. Tags are made at any time, so it looks again."""
+        job = self.job
+        for look in range(looks):
+            if look:
+                _pause()
+            pins = [pin for pin in list_pins(job.store, job.layout) if pin.slot < slot]
+            held = _held(pins, self.owner.run)
+            for pin in pins:
+                if pin not in held:
+                    release(job.store, job.layout, pin.id)
+            report = job.collect(retained=1)
+            slots = job.log().slots
+            left = [n for n in sorted(slots) if n < slot and slots[n].record is not None]
+            if not left:
+                return report
+        done = f"record {slot} of job {job.name!r} has erased the key, but older ones still hold it"
+        if held:
+            raise BusyError(f"{done}: {self._reads(held[0])}")
+        for url, why in report.undisposed.items():
+            raise StateflowError(
+                f"{done}, and the savepoint {url} cannot be deleted: {why}; then erase it again"
+            )
+        raise StateflowError(f"{done} ({', '.join(map(str, left))}): erase it again")
+
+    def _reads(self, pin: Pin) -> str:
+        owner, gc = pin.owner, f"`stateflow gc {self.job.name} --release {pin.id} --yes`"
+        who = f"{owner.user or owner.run}{' on ' + owner.host if owner.host else ''}"
+        return (
+            f"{pin.kind} by {who} reads checkpoint {pin.slot} ({pin.reason or 'no reason given'}): erase the key when that "
+            f"is over, or after {gc} if its process is gone for good"
+        )
+
+    def _forget(self) -> None:
+        """Out of this host's cache, too: all of it, for nobody knows which entries came from files that are gone."""
+        place = place_of(self.options, self.job.root, self.job.name, 0, 0)
+        place.cache().clear()
+        sweep(Path(place.scratch_dir))
+
+    def _edited(self, begin: Callable[[int], object]) -> Edited:
+        from stateflow.spark.carry_out import Sinks
+        from stateflow.spark.session.build import build_session
+
+        job = self.job
+        sinks = Sinks.of(job, lambda: build_session(f"stateflow erase {job.name}"))
+        return edit(
+            job.store,
+            job.layout,
+            self._draft,
+            owner=self.owner,
+            ids=job.new_id,
+            clock=job.clock,
+            carry_out=sinks.recover,
+            claimed_epoch=begin,
+        )
+
+    def _draft(self, writer: Writer) -> Record:
+        parent = writer.parent
+        assert parent is not None
+        cut = newest_cut(parent, self.job.history())
+        operators = dict(parent.operators)
+        for uid, key in self.plan.keys.items():
+            if uid in operators:
+                operators[uid] = self._without(operators[uid], key, writer, cut)
+        # A claimed savepoint goes as a whole, when no record names a file of it any more.
+        own, _ = copied(
+            msgspec.structs.replace(parent, operators=operators),
+            writer,
+            lambda base: open_store(base, self.job.storage_options),
+            ids=self.job.new_id,
+            scratch=Path(self.options.scratch_dir or cache_folder() / "scratch"),
+            which=lambda ref: bool(ref.base),
+        )
+        return continued_draft("erase", own)
+
+    def _without(self, operator: OperatorState, key: object, writer: Writer, cut: int) -> OperatorState:
+        group = group_of(operator, key)
+        place = place_of(self.options, self.job.root, self.job.name, writer.epoch, writer.next_slot)
+        keep = _Keep(operator, key)
+        shards = tuple(
+            tuple(
+                self._anew(shard, place, keep) if self._holds(shard, place, group, cut) else shard
+                for shard in task
+            )
+            for task in operator.shards
+        )
+        self.entries += keep.dropped
+        return msgspec.structs.replace(operator, shards=shards)
+
+    def _holds(self, shard: Shard, place: TaskPlace, group: int, cut: int) -> bool:
+        """Whether files of the shard may have bytes of the key group; looks into them when names do not tell."""
+        if not may_hold(shard, group, cut):
+            return False
+        if spans(shard, group) or shard.backend != "rocksdb":
+            return True
+        with self._opened(shard, place, open_reader(self.options)) as found:
+            return cast("RocksReader", found).reaches(*group_range(group, group))
+
+    def _anew(self, old: Shard, place: TaskPlace, keep: _Keep) -> Shard:
+        shards = TaskShards((emptied(old),), place, open_backend(self.options))
+        try:
+            target = shards.open(0)
+            with self._opened(old, place, open_backend(self.options)) as source:
+                for chunk in _chunks(source.scan(*group_range(old.first, old.last)), keep):
+                    target.write(chunk)
+            shards.finish(0, target, (old.next_event_timer, old.next_processing_timer))
+            (new,) = shards.handles()
+        finally:
+            shards.close()
+        return new
+
+    @contextmanager
+    def _opened(
+        self, shard: Shard, place: TaskPlace, open_shard: Callable[[str], OpenShard]
+    ) -> Iterator[Backend]:
+        folder = place.folder()
+        try:
+            fetched = folder / "fetched"
+            fetched.mkdir()
+            fetch = place.cache().fetcher(place.store, fetched)
+            source = open_shard(shard.backend)(shard, folder / "old", fetch)
+            try:
+                yield source
+            finally:
+                source.close()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Keep:
+    """Whether an entry is of another key; counts those that are not."""
+
+    def __init__(self, operator: OperatorState, key: object) -> None:
+        self._key = KeyCodec([kind for _, kind in operator.key]).encode(key)
+        self._group = group_of(operator, key)
+        self._queues = frozenset(s.id for s in operator.states.values() if s.kind == "timer")
+        self.dropped = 0
+
+    def __call__(self, full_key: bytes) -> bool:
+        group, state_id, body = split(full_key)
+        if group != self._group:
+            return True
+        if state_id in self._queues:
+            body = split_timer(body)[1]
+        if not body.startswith(self._key):
+            return True
+        self.dropped += 1
+        return False
+
+
+def _chunks(
+    entries: Iterator[tuple[bytes, bytes]], keep: Callable[[bytes], bool]
+) -> Iterator[list[tuple[bytes, bytes | None]]]:
+    chunk: list[tuple[bytes, bytes | None]] = []
+    for key, value in entries:
+        if keep(key):
+            chunk.append((key, value))
+            if len(chunk) >= CHUNK:
+                yield chunk
+                chunk = []
+    if chunk:
+        yield chunk
+
+
+def emptied(shard: Shard) -> Shard:
+    """The same range, empty."""
+    return Shard(first=shard.first, last=shard.last, backend=shard.backend)

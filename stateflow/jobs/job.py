@@ -1,0 +1,489 @@
+"""A job from outside: what the command line, Airflow and scripts call. Only `run` and `abandon` may need Spark."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from stateflow.checkpoint.abandon import Abandoned, Probe
+from stateflow.checkpoint.abandon import abandon as abandon_record
+from stateflow.checkpoint.claim import CarryOut, claim
+from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, Plan, collect, inspect
+from stateflow.checkpoint.control import read_heartbeat, read_progress, refuse_while_live
+from stateflow.checkpoint.deletion import Deleted, delete_job
+from stateflow.checkpoint.edit import Edited, edit
+from stateflow.checkpoint.idempotency import pins_of, told_of
+from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_epochs, read_identity, read_log
+from stateflow.checkpoint.pins import list_pins, pin, release, tags
+from stateflow.checkpoint.rescale import rescaled_operators
+from stateflow.checkpoint.retention import retained_by_age
+from stateflow.checkpoint.scheduled import sweep
+from stateflow.checkpoint.statistics import HistoryLine, Summary, history, summary
+from stateflow.checkpoint.verification import Finding
+from stateflow.checkpoint.verification import verify as verify_job
+from stateflow.checkpoint.writer import Writer, continued_draft
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.format.layout import LAST_EPOCH, JobLayout
+from stateflow.format.records import Owner, Pin, Record
+from stateflow.jobs.stopping import Stopped, stop_job
+from stateflow.liveness.process import this_process
+from stateflow.observe.status import JobStatus, standing_lines, status_of
+from stateflow.pipelines.parameters import known_parameters
+from stateflow.savepoints.dispose import dispose_claimed
+from stateflow.savepoints.origin import require_checkpoint, slot_named
+from stateflow.storage.roots import open_store
+from stateflow.storage.store import Store
+
+if TYPE_CHECKING:
+    from stateflow.compatibility.flows import Check
+    from stateflow.config.options import Options
+    from stateflow.jobs.savepoints import MadeSavepoint
+    from stateflow.pipelines.flow import Pipeline
+    from stateflow.restore.plan import RestorePlan
+    from stateflow.spark.runner import RunReport
+
+COLLECTED_RETAINED = 3
+"""What `garbage` and `collect` keep unless told otherwise: the default of `retained_checkpoints`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonPlan:
+    """What `abandon` would do."""
+
+    slot: int
+    epoch: int
+    decided_at: int
+    sinks: Mapping[str, str]
+    """Per sink uid, its kind and target."""
+    rows: int
+    record: Record
+
+
+class Job:
+    """`Job("s3://bucket/root", "orders")`"""
+
+    def __init__(
+        self,
+        root: str,
+        name: str,
+        *,
+        storage_options: Mapping[str, str] | None = None,
+        heartbeat_timeout: float = 10.0,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+        ids: Callable[[], str] = lambda: uuid.uuid4().hex,
+        acts_as: Owner | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        """`acts_as` stands in everything that is written here, in place of this process: its `run` names one deed, and a
+        restore or rescale that a deed has made is not made again. `conf`: Spark's, should something have to be carried out.
+        """
+        self.root = root
+        self.name = name
+        self.layout = JobLayout(name)
+        self.storage_options = dict(storage_options or {})
+        self.store: Store = open_store(root, self.storage_options)
+        self._patience = heartbeat_timeout
+        self.clock, self.new_id = clock, ids
+        self._monotonic, self._sleep = monotonic, sleep
+        self._acts_as, self._conf = acts_as, dict(conf or {})
+
+    @property
+    def exists(self) -> bool:
+        return read_identity(self.store, self.layout) is not None
+
+    def owner(self, note: str = "") -> Owner:
+        """Who does what is asked of this object."""
+        if self._acts_as is None:
+            return this_process(run=self.new_id(), note=note)
+        return msgspec.structs.replace(self._acts_as, note=note or self._acts_as.note)
+
+    def done_before(self, kind: Literal["restore", "rescale"]) -> HistoryLine | None:
+        """What an earlier try of the same deed has made; see `acts_as`."""
+        if self._acts_as is None or not self.exists:
+            return None
+        return told_of(self.history(), self._acts_as.run, kind)
+
+    def release_left(self) -> None:
+        """Lets go of what tries of a deed that is done have pinned here before they were killed; see `acts_as`."""
+        if self._acts_as is not None:
+            for left in pins_of(self.store, self.layout, self._acts_as.run):
+                release(self.store, self.layout, left.id)
+
+    def log(self) -> Log:
+        """Everything that is known of the job's records."""
+        if not self.exists:
+            raise self._unknown()
+        return read_log(self.store, self.layout)
+
+    def checkpoints(self) -> list[Record]:
+        """Complete checkpoints, oldest first."""
+        return list(self.log().checkpoints)
+
+    def history(self) -> list[HistoryLine]:
+        """Every record that ever stood, collected ones too, oldest first."""
+        return history(self.store, self.layout, log=self.log())
+
+    def summary(self) -> Summary:
+        """The gauges that Flink shows for a job."""
+        return summary(self.history())
+
+    def status(self) -> JobStatus:
+        """The job at one glance; by clocks where it says RUNNING or LOST, so decide nothing by it."""
+        log = self.log()
+        return self._status(log, history(self.store, self.layout, log=log))
+
+    def glance(self) -> JobStatus:
+        """The same for who asks every minute: the gauges count only records that stand, not all that ever did."""
+        log = self.log()
+        return self._status(log, standing_lines(log))
+
+    def _status(self, log: Log, lines: list[HistoryLine]) -> JobStatus:
+        epoch = log.newest_epoch
+        return status_of(
+            log,
+            self.store.url,
+            heartbeat=read_heartbeat(self.store, self.layout, epoch),
+            progress=read_progress(self.store, self.layout, epoch),
+            pins=list_pins(self.store, self.layout),
+            lines=lines,
+            now=self.clock(),
+            patience=round(self._patience * 1e6),
+        )
+
+    def check(
+        self,
+        pipeline: Pipeline,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        parallelism: int = 0,
+        allow_non_restored_state: bool = False,
+    ) -> Check:
+        """Whether a run of the pipeline would fit the newest state. Parameters that are not given are its last ones."""
+        from stateflow.compatibility.flows import compare
+
+        record = None
+        if self.exists:
+            log = read_log(self.store, self.layout)
+            decided = log.decided
+            record = decided if decided is not None and decided.carries_state else log.head
+        given = {**known_parameters(pipeline, record), **(parameters or {})}
+        return compare(
+            pipeline.build(given),
+            self.name,
+            record,
+            parallelism=parallelism,
+            allow_non_restored_state=allow_non_restored_state,
+        )
+
+    def run(
+        self,
+        pipeline: Pipeline,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        options: Options | Mapping[str, Any] | None = None,
+        **request: Any,
+    ) -> RunReport:
+        """Runs the pipeline as this job, to the end of its trigger. `request` takes the fields of `RunRequest`.
+
+        What a mapping of options leaves open comes from the environment and `stateflow.toml`; root and credentials are the job's.
+        """
+        from stateflow.config.options import Options, load
+        from stateflow.spark.runner import RunRequest, run
+
+        if not isinstance(options, Options):
+            found = load(code=options or {}, folder=Path.cwd())
+            options = replace(found, checkpoint_dir=self.root, storage_options=self.storage_options)
+        return run(RunRequest(pipeline, options, dict(parameters or {}), job=self.name, **request))
+
+    def stop(self, *, wait: float | None = None, reason: str = "", drain: bool = False) -> Stopped:
+        """Asks the newest run to end after its batch; with `wait` (seconds) watches until it has.
+
+        With `drain` the run raises the watermark to its end first, so that all event-time timers fire: the job is over
+        then. A run whose heart does not beat while watched is called lost. BusyError when the time is up.
+        """
+        return stop_job(
+            self, wait=wait, reason=reason, drain=drain, patience=self._patience, monotonic=self._monotonic,
+            sleep=self._sleep,
+        )  # fmt: skip
+
+    def settle(self) -> int | None:
+        """Carries out what a run decided and did not finish; gives the newest complete checkpoint.
+
+        Does nothing when nothing is pending. Fences a run that is under way otherwise.
+        """
+        log = self.log()
+        if any(record.carries_state for record in log.pending):
+            claim(
+                self.store, self.layout, owner=self.owner(), ids=self.new_id, clock=self.clock,
+                carry_out=self._recovery(),
+            )  # fmt: skip
+            log = self.log()
+        return log.head.slot if log.head else None
+
+    def tag(self, name: str, checkpoint: str = "latest", *, note: str = "") -> Pin:
+        """Names a checkpoint and keeps it: an instant savepoint inside the job that copies nothing."""
+        kind, _, rest = checkpoint.partition(":")
+        log = self.log()
+        slot = slot_named(kind, rest, self, log)
+        require_checkpoint(log, slot)
+        return pin(
+            self.store, self.layout, slot, kind="tag", owner=self.owner(), ids=self.new_id,
+            clock=self.clock, name=name, reason=note,
+        )  # fmt: skip
+
+    def untag(self, name: str) -> int:
+        """Lets a tag go; what only it kept goes with the next collection. Gives the checkpoint that it named."""
+        found = tags(self.store, self.layout)
+        if name not in found:
+            known = ", ".join(sorted(found)) or "none"
+            raise NotFoundError(f"job {self.name!r} has no tag {name!r}; its tags are: {known}")
+        release(self.store, self.layout, found[name].id)
+        return found[name].slot
+
+    def savepoint(
+        self,
+        kind: Literal["native", "canonical"] = "native",
+        *,
+        options: Options | None = None,
+        progress: Callable[[str, int, int], object] = lambda what, done, total: None,
+        **request: Any,
+    ) -> MadeSavepoint:
+        """Makes a savepoint from a complete checkpoint, beside a run or without one.
+
+        `request` takes the fields of `SavepointRequest`: checkpoint, to, name, note, expires, max_files, split_size.
+        """
+        from stateflow.jobs.savepoints import SavepointRequest, create_savepoint
+
+        owner = request.pop("owner", None) or self.owner()
+        wanted = SavepointRequest(self, options or self._options(), owner, kind, **request)
+        return create_savepoint(wanted, progress)
+
+    def restore(
+        self,
+        origin: str,
+        pipeline: Pipeline,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        options: Options | None = None,
+        from_job: str = "",
+        **request: Any,
+    ) -> RestorePlan:
+        """The plan of a restore from `latest`, `checkpoint:N`, `tag:NAME` or a savepoint's URL; nothing is done yet.
+
+        `from_job` names the job whose checkpoint is meant, when it is another one of this root. `request` takes the
+        fields of `RestoreRequest`: claim_mode, rewind_sinks, allow_non_restored_state, parallelism and so on.
+        """
+        from stateflow.restore.plan import RestoreRequest, plan_restore
+        from stateflow.savepoints.origin import find_origin
+
+        whose = self if from_job in ("", self.name) else self.beside(from_job)
+        return plan_restore(
+            RestoreRequest(
+                job=self,
+                pipeline=pipeline,
+                origin=find_origin(origin, whose, self.storage_options),
+                options=options or self._options(),
+                parameters=parameters or {},
+                owner=request.pop("owner", None) or self.owner(),
+                **request,
+            )
+        )
+
+    def rescale(self, parallelism: int, *, note: str = "", takeover: bool = False) -> Edited:
+        """Hands the state to another number of subtasks: an edit of the record, which takes effect at the next run."""
+        self.refuse_while_live(self.owner(), takeover=takeover)
+
+        def draft(writer: Writer) -> Record:
+            if writer.parent is None:
+                raise NotFoundError(
+                    f"job {self.name!r} has no checkpoint yet: its first run takes --parallelism"
+                )
+            operators = rescaled_operators(writer.parent.operators, parallelism, self.name)
+            return continued_draft("rescale", writer.parent, operators=operators)
+
+        head = self.log().head
+        if head is not None:
+            rescaled_operators(head.operators, parallelism, self.name)  # refused before anything is claimed
+        return edit(
+            self.store,
+            self.layout,
+            draft,
+            owner=self.owner(note),
+            ids=self.new_id,
+            clock=self.clock,
+            carry_out=self._recovery(),
+            once="rescale",
+        )
+
+    def delete(self, *, note: str = "", takeover: bool = False) -> Deleted:
+        """Deletes the job: its state, checkpoints and claimed savepoints. A tombstone keeps zombies out.
+
+        May be repeated, also for what a run that was fenced by it has left behind since.
+        """
+        exists = self.exists
+        if LAST_EPOCH not in read_epochs(self.store, self.layout):
+            if not exists:
+                raise self._unknown()
+            self.refuse_while_live(self.owner(), takeover=takeover)
+        return delete_job(
+            self.store,
+            self.layout,
+            owner=self.owner(note),
+            ids=self.new_id,
+            clock=self.clock,
+            # Who the job was goes last, when it has no savepoint any more.
+            dispose=self._disposal() if exists else lambda url: None,
+        )
+
+    def beside(self, name: str) -> Job:
+        """Another job of the same root."""
+        return Job(
+            self.root, name, storage_options=self.storage_options, heartbeat_timeout=self._patience,
+            clock=self.clock, monotonic=self._monotonic, sleep=self._sleep, ids=self.new_id,
+            acts_as=self._acts_as, conf=self._conf,
+        )  # fmt: skip
+
+    def plan_abandon(self, slot: int) -> AbandonPlan:
+        """What `abandon` would give up; nothing is written."""
+        log = self.log()
+        pending = [r for r in log.pending if r.carries_state]
+        if not pending or pending[0].slot != slot:
+            advice = (
+                f"the next one to carry out is {pending[0].slot}"
+                if pending
+                else "every record is carried out"
+            )
+            raise UsageError(
+                f"record {slot} of job {self.name!r} cannot be abandoned: {advice}; `stateflow checkpoints {self.name}` "
+                "shows what is pending"
+            )
+        record = pending[0]
+        return AbandonPlan(
+            slot=slot,
+            epoch=record.epoch,
+            decided_at=record.at,
+            sinks={uid: f"{p.kind} {p.target}".strip() for uid, p in record.sinks.items()},
+            rows=sum(p.rows for p in record.sinks.values()),
+            record=record,
+        )
+
+    def abandon(
+        self,
+        slot: int,
+        *,
+        reason: str = "",
+        probe: Probe | None = None,
+        conf: Mapping[str, str] | None = None,
+    ) -> Abandoned:
+        """Completes a decided record without the outputs that cannot be delivered. Fences a running run.
+
+        `probe` tells which sinks have the output; left out, tables are asked, for which Spark is started.
+        """
+        self.plan_abandon(slot)
+        return abandon_record(
+            self.store,
+            self.layout,
+            slot,
+            owner=self.owner(),
+            ids=self.new_id,
+            clock=self.clock,
+            probe=probe or self._asked(conf or {}),
+            reason=reason,
+        )
+
+    def verify(self, *, deep: bool = False) -> list[Finding]:
+        """Everything that is wrong with the job; with `deep` every file is read and compared."""
+        if not self.exists and not read_epochs(self.store, self.layout):
+            raise self._unknown()
+        return verify_job(
+            self.store, self.layout, deep=deep, open_base=lambda url: open_store(url, self.storage_options)
+        )
+
+    def garbage(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> Plan:
+        """What `collect` would delete now, and what it keeps and why."""
+        cache: BodyCache = {}
+        return inspect(self.store, self.layout, self._kept(retained, age, cache), cache=cache)
+
+    def collect(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> CollectionReport:
+        """Deletes what no checkpoint in need of keeping reaches; a running job need not be stopped for it.
+
+        Kept are the newest `retained` checkpoints, all younger than `age`, and what tags and other pins name.
+        """
+        cache: BodyCache = {}
+        sweep(self.store, self.layout)
+        return collect(
+            self.store,
+            self.layout,
+            collector=f"gc-{self.new_id()}",
+            retained=self._kept(retained, age, cache),
+            orphans=True,
+            cache=cache,
+            dispose=self._disposal(),
+        )
+
+    def _kept(self, retained: int, age: timedelta, cache: BodyCache) -> int:
+        if not self.exists:
+            raise self._unknown()
+        log = read_log(self.store, self.layout, cache=cache)
+        return retained_by_age(log, retained, age // timedelta(microseconds=1), self.clock())
+
+    def _disposal(self) -> DisposeSavepoint:
+        identity = read_identity(self.store, self.layout)
+        if identity is None:
+            raise self._unknown()
+        return dispose_claimed(
+            self.storage_options, job=identity.uuid, owner=self.owner(), clock=self.clock, root=self.store.url
+        )
+
+    def refuse_while_live(self, owner: Owner, *, takeover: bool, patience: float | None = None) -> None:
+        """Raises BusyError while somebody else's run lives, unless it is to be fenced."""
+        if not takeover:
+            refuse_while_live(
+                self.store, self.layout, owner, patience=self._patience if patience is None else patience,
+                monotonic=self._monotonic, sleep=self._sleep,
+            )  # fmt: skip
+
+    def _recovery(self) -> CarryOut:
+        """Carries out what a run left pending; Spark is started only if there is such a thing."""
+        from stateflow.spark.carry_out import Sinks
+        from stateflow.spark.session.build import build_session
+
+        return Sinks.of(self, lambda: build_session(f"stateflow {self.name}", conf=self._conf)).recover
+
+    def _options(self) -> Options:
+        from stateflow.config.options import load
+
+        return load(cli={"checkpoint_dir": self.root}, folder=Path.cwd())
+
+    def _asked(self, conf: Mapping[str, str]) -> Probe:
+        from stateflow.spark.delivered import delivered, needs_spark
+
+        def probe(record: Record) -> Mapping[str, bool]:
+            if not needs_spark(record):
+                return delivered(None, record, self.name)
+            from stateflow.spark.session.build import build_session
+
+            return delivered(build_session(f"stateflow abandon {self.name}", conf=conf), record, self.name)
+
+        return probe
+
+    def _unknown(self) -> NotFoundError:
+        known = ", ".join(list_jobs(self.store)) or "none"
+        return NotFoundError(f"there is no job {self.name!r} in {self.store.url}; its jobs are: {known}")
+
+    def __repr__(self) -> str:
+        return f"Job({self.root!r}, {self.name!r})"
+
+
+def jobs(root: str, *, storage_options: Mapping[str, str] | None = None) -> list[str]:
+    """The jobs of a checkpoint root."""
+    return list_jobs(open_store(root, dict(storage_options or {})))

@@ -1,0 +1,130 @@
+"""The thread beside whoever holds a job: shows that it lives, hears stop requests, and notices who took the job over."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from stateflow.checkpoint import scheduled
+from stateflow.checkpoint.claim import require_newest
+from stateflow.checkpoint.control import KILLED, Heartbeat, RunOutcome, beat, stop_requested
+from stateflow.errors import FencedError, StateflowError
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import Owner
+from stateflow.storage.store import Store
+
+_log = logging.getLogger(__name__)
+LAST_BEATS = 4
+"""How often the last beat is tried: whoever follows the run by its heartbeat alone learns from it how it ended."""
+
+
+class Heart(threading.Thread):
+    """Beats from `begin`, when an epoch is claimed, to the end of the block; sets `stop` on a stop request."""
+
+    def __init__(
+        self,
+        store: Store,
+        layout: JobLayout,
+        owner: Owner,
+        interval: float,
+        stop: threading.Event,
+        explain: Callable[[BaseException], BaseException] = lambda error: error,
+    ) -> None:
+        super().__init__(name="stateflow-heartbeat", daemon=True)
+        self._store, self._layout, self._owner = store, layout, owner
+        self._interval = interval
+        self._explain = explain
+        self._stop_run = stop
+        self._ended = threading.Event()
+        self._epoch = 0
+        self._counter = 0
+        self.reason = ""
+        self.drain = False
+        """Whether the stop request asks for all timers to fire first."""
+        self.fenced: FencedError | None = None
+        """Set once a newer epoch was seen. A run without input decides nothing, and would never find out by itself."""
+        self.outcome: RunOutcome | None = None
+        """Told with the last beat; of a block that raises, the error is."""
+        self._looked_at: int | None = None
+
+    def begin(self, epoch: int) -> None:
+        self._epoch = epoch
+        self.start()
+
+    def found_nothing(self) -> None:
+        """Said by a run that waits for input: its job is as fresh as it can be."""
+        self._looked_at = time.time_ns() // 1000
+
+    def run(self) -> None:
+        heard = False
+        while True:
+            # After a beat, which whoever recalls a driver looks for after the recall: one of both is seen.
+            if self.beat_once() and not heard:
+                heard = self._hear_recall()
+            if self._ended.wait(self._interval):
+                return
+
+    def beat_once(self, *, ended: bool = False) -> bool:
+        """Whether it could be written."""
+        self._counter += 1
+        now = time.time_ns() // 1000
+        sign = Heartbeat(
+            epoch=self._epoch, counter=self._counter, owner=self._owner, at=now, ended=ended,
+            outcome=self.outcome if ended else None, looked_at=self._looked_at,
+        )  # fmt: skip
+        try:
+            beat(self._store, self._layout, sign)
+            request = stop_requested(self._store, self._layout, self._epoch)
+            require_newest(self._store, self._layout, self._epoch)
+        except FencedError as error:
+            if not ended:
+                self.fenced = error
+                self._end_run("a newer run")
+            return True
+        except Exception as error:
+            # The run's own writes will say so if the store stays away; a missed beat alone ends nothing.
+            _log.warning("no heartbeat: %s", error)
+            return False
+        if request is not None:
+            self._end_run(request.reason or "a stop request", drain=request.drain)
+        return True
+
+    def _hear_recall(self) -> bool:
+        """Whether the mark of the DAG run could be read."""
+        if not self._owner.dag_run:
+            return True
+        try:
+            mark = scheduled.find(self._store, self._layout, self._owner.dag_run, self._owner.task)
+        except Exception as error:
+            _log.warning("whether this run was recalled is not known yet: %s", error)
+            return False
+        if mark is not None and mark.recalled:
+            self._end_run(KILLED)
+        return True
+
+    def _end_run(self, reason: str, *, drain: bool = False) -> None:
+        """Whoever asks first is heard."""
+        if not self._stop_run.is_set():
+            self.reason, self.drain = reason, drain
+            self._stop_run.set()
+
+    def __enter__(self) -> Heart:
+        return self
+
+    def __exit__(self, kind: object, failure: BaseException | None, trace: object) -> None:
+        if self._epoch:
+            if failure is not None:
+                self.outcome = _failed(self._explain(failure))
+            self._ended.set()
+            self.join(timeout=10)
+            for attempt in range(LAST_BEATS):
+                if self.beat_once(ended=True):
+                    break
+                time.sleep(self._interval * attempt / LAST_BEATS)
+
+
+def _failed(error: BaseException) -> RunOutcome:
+    code = error.exit_code if isinstance(error, StateflowError) else 1
+    return RunOutcome(exit_code=code, error=str(error) or type(error).__name__)

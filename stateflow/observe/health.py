@@ -1,0 +1,122 @@
+"""Whether somebody should look at a job: one word and one sentence that says why and what to do. Pure.
+
+Fresh is a job that has what its sources held: its newest checkpoint is young, or somebody looked lately and there was
+nothing to read. A night without input makes no job stale, a run that hangs does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from stateflow.quantities import age_text
+
+if TYPE_CHECKING:
+    from stateflow.observe.status import JobStatus
+
+HealthState = Literal["ok", "stale", "lost", "blocked", "new"]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What is to be said of a job at the moment."""
+
+    state: HealthState
+    reason: str
+    """One sentence; of a job that is not well, with the next step."""
+    fresh_at: int | None
+    """When it last had all that its sources held, in microseconds since 1970; None of a job that never had."""
+    age: int | None
+    """Microseconds since then."""
+
+    @property
+    def well(self) -> bool:
+        return self.state in ("ok", "new")
+
+
+def fresh_at(status: JobStatus) -> int | None:
+    """The newest checkpoint, or when a run last found nothing to read, whichever is later."""
+    signs = [at for at in (status.last_checkpoint_at, status.looked_at) if at is not None]
+    return max(signs, default=None)
+
+
+def age_of(status: JobStatus, now: int) -> int | None:
+    """Microseconds since the job was last fresh; a clock that runs behind makes nothing younger than new."""
+    fresh = fresh_at(status)
+    return None if fresh is None else max(0, now - fresh)
+
+
+def health_of(status: JobStatus, now: int, stale_after: timedelta | None) -> Health:
+    """`now` is microseconds since 1970, by the caller's clock; without `stale_after` age alone says nothing.
+
+    The worst comes first: a lost run needs a new one, whatever else is true.
+    """
+    fresh, age = fresh_at(status), age_of(status, now)
+    bound = None if stale_after is None else stale_after // timedelta(microseconds=1)
+    old = bound is not None and (now - _began(status) if age is None else age) > bound
+    state, reason = _judged(status, now, age, old)
+    return Health(state, f"job {status.name!r} {reason}", fresh, age)
+
+
+def _judged(status: JobStatus, now: int, age: int | None, old: bool) -> tuple[HealthState, str]:
+    if status.status == "LOST":
+        silent = f" for {age_text(now - status.heartbeat_at)}" if status.heartbeat_at is not None else ""
+        return "lost", (
+            f"has lost its run (epoch {status.epoch}{_whereabouts(status)}), which has given no sign of life{silent}: start the "
+            f"next run, it carries on {_resumption(status)}"
+        )
+    if status.pending and (old or status.status != "RUNNING"):
+        first = status.pending[0]
+        return "blocked", (
+            f"has decided record {first} and not delivered it: start the next run, which does it, or if that fails see "
+            f"`stateflow abandon {status.name} {first}`"
+        )
+    if status.over:
+        return "ok", f"was drained at checkpoint {status.head} and is over"
+    if old:
+        return "stale", f"{_staleness(status, now, age)}: {_advice(status)}"
+    if age is None:
+        since = "yet" if status.head is None else "since it was restored"
+        return "new", f"has no checkpoint {since}{' and is running' if status.status == 'RUNNING' else ''}"
+    if status.looked_at is not None and status.looked_at == fresh_at(status):
+        return "ok", f"had nothing left to read {age_text(age)} ago"
+    return "ok", f"has a checkpoint of {age_text(age)} ago"
+
+
+def _began(status: JobStatus) -> int:
+    return status.created_at if status.head_at is None else status.head_at
+
+
+def _staleness(status: JobStatus, now: int, age: int | None) -> str:
+    if age is None:
+        what = "made" if status.head is None else "restored"
+        return f"has no checkpoint {age_text(now - _began(status))} after it was {what}"
+    if status.last_checkpoint_at == fresh_at(status):
+        return f"is stale: its newest checkpoint is {age_text(age)} old"
+    return f"is stale: it was last seen with nothing left to read {age_text(age)} ago"
+
+
+def _advice(status: JobStatus) -> str:
+    if status.status == "RUNNING":
+        return (
+            f"its run (epoch {status.epoch}{_whereabouts(status)}) lives and completes no batch, see its log, or end it with "
+            f"`stateflow stop {status.name}`"
+        )
+    if error := status.outcome.get("error"):
+        return f"its last run failed ({error.rstrip('.')}), mend that and start it again"
+    return "start its next run, or see why the schedule does not"
+
+
+def _whereabouts(status: JobStatus) -> str:
+    """Whose run it is, so that somebody finds its log."""
+    owner = status.owner
+    parts = [f"DAG run {owner['dag_run']}"] if owner.get("dag_run") else []
+    parts += [f"on {owner['host']}"] if owner.get("host") else []
+    return f", {' '.join(parts)}" if parts else ""
+
+
+def _resumption(status: JobStatus) -> str:
+    if status.pending:
+        return f"from record {status.pending[-1]}, which is decided and which it delivers first"
+    return "from the beginning" if status.head is None else f"from checkpoint {status.head}"

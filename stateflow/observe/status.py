@@ -1,0 +1,262 @@
+"""What a job is at the moment: for people and programs that look at it, decided by nobody.
+
+`asdict` of each value is a stable document; names are Flink's where Flink has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.retention import references
+from stateflow.checkpoint.statistics import HistoryLine, Summary, history_line, summary
+from stateflow.format.records import OperatorState, Owner, Pin, Record, SourceState, total_size
+
+Status = Literal["CREATED", "RUNNING", "IDLE", "LOST"]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStatus:
+    uid: str
+    key: str
+    parallelism: int
+    max_parallelism: int
+    shards: int
+    entries: int
+    """An estimate: what was written over counts until its database has merged it away."""
+    state_size: int
+    backend: str
+    states: dict[str, str]
+    """Name and type of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStatus:
+    uid: str
+    kind: str
+    position: str
+    offsets: list[dict[str, Any]]
+    """Of every stream that the source consists of, decoded."""
+    lines: list[str]
+    """The same as Spark writes them, and as `stateflow state import --offset` takes them."""
+    event_time: int | None
+    """Highest event time seen, microseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStatus:
+    uid: str
+    kind: str
+    target: str
+    last_commit: int | None
+    """The slot whose output it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job at one glance."""
+
+    name: str
+    root: str
+    uuid: str
+    created_at: int
+    """Microseconds since 1970, like every time here that does not say otherwise."""
+    status: Status
+    epoch: int
+    owner: dict[str, Any]
+    """Who made the newest record, or runs the job."""
+    heartbeat_at: int | None
+    head: int | None
+    """The newest complete checkpoint that carries state."""
+    head_at: int | None
+    """When it was decided."""
+    last_checkpoint_at: int | None
+    """When the newest checkpoint of the head's own history was taken: after a restore, the one that was restored. None
+    if there is none, as after a restore from a savepoint."""
+    looked_at: int | None
+    """When the newest run last had read all that it was to read, with or without a checkpoint; None if it never had."""
+    over: bool
+    """Drained for good: no run is expected."""
+    pending: list[int]
+    """Decided and not carried out: the next run does it, or `stateflow abandon`."""
+    timeline: int
+    floor: int
+    watermark: int | None
+    state_size: int
+    num_files: int
+    operators: list[OperatorStatus]
+    sources: list[SourceStatus]
+    sinks: list[SinkStatus]
+    tags: dict[str, int]
+    pins: list[dict[str, Any]]
+    parameters: dict[str, str]
+    versions: dict[str, str]
+    checkpoints: dict[str, Any] = field(default_factory=dict)
+    """Flink's gauges: numberOfCompletedCheckpoints, lastCheckpointSize, ..."""
+    progress: dict[str, Any] = field(default_factory=dict)
+    """What the newest run said of its last batch."""
+    outcome: dict[str, Any] = field(default_factory=dict)
+    """How the newest run ended: exit_code, error, stopped, ...; empty while it runs, or when it did not say."""
+
+
+def status_of(
+    log: Log,
+    root: str,
+    *,
+    heartbeat: Heartbeat | None,
+    progress: Progress | None,
+    pins: Iterable[Pin],
+    lines: Iterable[HistoryLine],
+    now: int,
+    patience: int,
+) -> JobStatus:
+    """All of it, from facts that were read. `now` and `patience` are microseconds."""
+    assert log.identity is not None
+    head, top = log.head, log.decided
+    pins, lines = list(pins), list(lines)
+    owner = heartbeat.owner if heartbeat else top.owner if top else None
+    refs = list(references(head)) if head else []
+    return JobStatus(
+        name=log.job,
+        root=root,
+        uuid=log.identity.uuid,
+        created_at=log.identity.at,
+        status=_status(log, heartbeat, now, patience),
+        epoch=log.newest_epoch,
+        owner=owner_document(owner) if owner else {},
+        heartbeat_at=heartbeat.at if heartbeat else None,
+        head=head.slot if head else None,
+        head_at=head.at if head else None,
+        last_checkpoint_at=_last_checkpoint_at(head, lines),
+        looked_at=_looked_at(heartbeat),
+        over=head is not None and head.final,
+        pending=[r.slot for r in log.pending if r.carries_state],
+        timeline=top.timeline if top else 1,
+        floor=log.floor,
+        watermark=head.watermark if head else None,
+        state_size=total_size(refs),
+        num_files=len({(ref.base, ref.path) for ref in refs if ref.path}),
+        operators=[_operator(uid, o) for uid, o in head.operators.items()] if head else [],
+        sources=[_source(uid, s) for uid, s in head.sources.items()] if head else [],
+        sinks=_sinks(log, head),
+        tags={p.name: p.slot for p in pins if p.kind == "tag"},
+        pins=[_pin(p) for p in pins if p.kind != "tag"],
+        parameters=dict(head.parameters) if head else {},
+        versions=dict(head.versions) if head else {},
+        checkpoints=summary_document(summary(lines)),
+        progress={"checkpoint": progress.slot, "at": progress.at, **progress.statistics} if progress else {},
+        outcome=outcome_document(heartbeat.outcome) if heartbeat and heartbeat.outcome else {},
+    )
+
+
+def standing_lines(log: Log) -> list[HistoryLine]:
+    """The lines of the records that have not been collected, without reading those that were."""
+    slots = [log.slots[record.slot] for record in log.chain]
+    return [history_line(s.record, s.outcome if s.complete else None) for s in slots if s.record is not None]
+
+
+def summary_document(gauges: Summary) -> dict[str, Any]:
+    return {name: getattr(gauges, name) for name in gauges.__struct_fields__}
+
+
+def line_document(line: HistoryLine) -> dict[str, Any]:
+    return {name: getattr(line, name) for name in line.__struct_fields__}
+
+
+def outcome_document(outcome: RunOutcome) -> dict[str, Any]:
+    return {name: getattr(outcome, name) for name in outcome.__struct_fields__}
+
+
+def owner_document(owner: Owner) -> dict[str, Any]:
+    return {name: value for name in owner.__struct_fields__ if (value := getattr(owner, name))}
+
+
+def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int) -> Status:
+    """For people, by the clocks of the run and of whoever asks; whether to wait for a run is decided by `watch`."""
+    if heartbeat is not None and not heartbeat.ended:
+        return "RUNNING" if now - heartbeat.at < patience else "LOST"
+    return "IDLE" if log.chain else "CREATED"
+
+
+def _looked_at(heartbeat: Heartbeat | None) -> int | None:
+    if heartbeat is None:
+        return None
+    through = heartbeat.outcome is not None and heartbeat.outcome.nothing_left
+    return heartbeat.at if through else heartbeat.looked_at
+
+
+def _last_checkpoint_at(head: Record | None, lines: Iterable[HistoryLine]) -> int | None:
+    """Edits and restores make no data fresher: what counts is the checkpoint whose state they go on from."""
+    if head is None or head.kind == "checkpoint":
+        return head.at if head else None
+    by_slot = {line.id: line for line in lines}
+    line = by_slot.get(head.slot)
+    while line is not None and line.kind != "checkpoint":
+        line = by_slot.get(line.based_on or 0)
+    return line.latest_ack_timestamp * 1000 if line else None
+
+
+def _operator(uid: str, state: OperatorState) -> OperatorStatus:
+    shards = [shard for subtask in state.shards for shard in subtask]
+    return OperatorStatus(
+        uid=uid,
+        key=", ".join(f"{name} {kind}" for name, kind in state.key),
+        parallelism=len(state.assignment),
+        max_parallelism=state.max_parallelism,
+        shards=len(shards),
+        entries=sum(s.entries for s in shards),
+        state_size=total_size(state.files),
+        backend=", ".join(sorted({s.backend for s in shards})),
+        states={
+            name: f"{s.kind} {f'{s.map_key} -> ' if s.map_key else ''}{s.value}".strip()
+            for name, s in state.states.items()
+        },
+    )
+
+
+def decoded_offsets(state: SourceState) -> list[dict[str, Any]]:
+    """Where each stream of a source is, as people and programs read it."""
+    from stateflow.format.source_offsets import decode
+
+    return [decode(line, state.kind if len(state.lines) == 1 else "") for line in state.lines]
+
+
+def position_of(state: SourceState) -> str:
+    return "; ".join(str(offset.get("position", "")) for offset in decoded_offsets(state))
+
+
+def _source(uid: str, state: SourceState) -> SourceStatus:
+    return SourceStatus(
+        uid=uid,
+        kind=state.kind,
+        position=position_of(state),
+        offsets=decoded_offsets(state),
+        lines=list(state.lines),
+        event_time=state.event_time,
+    )
+
+
+def _sinks(log: Log, head: Record | None) -> list[SinkStatus]:
+    commits = log.last_commits
+    known = (
+        {uid: SinkStatus(uid, p.kind, p.target, commits.get(uid)) for uid, p in head.sinks.items()}
+        if head
+        else {}
+    )
+    for uid, slot in commits.items():
+        known.setdefault(uid, SinkStatus(uid, "", "", slot))
+    return [known[uid] for uid in sorted(known)]
+
+
+def _pin(pin: Pin) -> dict[str, Any]:
+    return {
+        "id": pin.id,
+        "checkpoint": pin.slot,
+        "kind": pin.kind,
+        "name": pin.name,
+        "reason": pin.reason,
+        "at": pin.at,
+    }

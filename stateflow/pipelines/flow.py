@@ -1,0 +1,479 @@
+"""A pipeline as a graph: what users declare, still without Spark.
+
+Every source, operator and sink takes its uid first: state, offsets and outputs are found again by it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stateflow.errors import UsageError
+from stateflow.format.layout import checked_name
+from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS
+from stateflow.pipelines.parameters import from_text
+from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
+from stateflow.pipelines.rows import KEY_TYPES, RowType, key_type, row_type
+from stateflow.state.declare import micros
+
+MAIN = ""
+"""The name of an operator's main output."""
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A step of the graph; inputs are outputs of earlier nodes."""
+
+    uid: str
+    inputs: tuple[Stream, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class SourceNode(Node):
+    factory: Any = None
+    """Has `streaming(spark)`, or is a function of the SparkSession."""
+    rows: RowType | None = None
+    event_time: str | None = None
+    watermark: int | None = None
+    late: Output[Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TransformNode(Node):
+    function: Callable[..., Any] = lambda frame: frame
+
+
+@dataclass(frozen=True, eq=False)
+class UnionNode(Node):
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedNode(Node):
+    """A keyed operator; `keyed` repeats how each input is keyed."""
+
+    keyed: tuple[KeyedStream, ...] = ()
+    process: Callable[[], Process[Any]] | None = None
+    process_type: type[Process[Any]] | None = None
+    arrow: Any = None
+    """An ArrowOperator, for process_arrow."""
+    rows: tuple[RowType | None, ...] = ()
+    output: RowType | None = None
+    sides: Mapping[str, RowType] = field(default_factory=dict)
+    on_error: str = "fail"
+    dead_letter_threshold: int | None = None
+    broadcast: Mapping[str, Stream] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class SinkNode(Node):
+    target: Any = None
+    mode: str = "append"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowOperator:
+    """A columnar operator: `function(table, state, ctx)` over bounded chunks."""
+
+    function: Callable[..., Any]
+    state: Mapping[str, Any]
+    chunk_rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """Rows that a node puts out."""
+
+    flow: Flow
+    node: Node
+    output: str
+    rows: RowType | None
+    """None when the columns are known only to Spark."""
+
+    def transform(self, function: Callable[..., Any], type: Any = None) -> Stream:
+        """A stateless step: a function from DataFrame to DataFrame; `type` says what comes out, when it is known."""
+        node = TransformNode(self.flow._unnamed("transform"), (self,), function)
+        return self.flow._add(node, row_type(type) if type is not None else None)
+
+    def union(self, *others: Stream) -> Stream:
+        """The rows of all; columns are matched by name."""
+        return self.flow._add(UnionNode(self.flow._unnamed("union"), (self, *others)), self.rows)
+
+    def key_by(self, *columns: str, order_by: str | Sequence[str] = ()) -> KeyedStream:
+        """Groups rows by key columns; rows of a key come in the order of `order_by`."""
+        order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        if not columns:
+            raise UsageError("key_by() needs at least one column")
+        if self.rows is not None:
+            for name in (*columns, *(o.removeprefix("-") for o in order)):
+                if self.rows.field(name) is None:
+                    raise UsageError(
+                        f"key_by: {self.rows.name} has no column {name!r}; it has {', '.join(self.rows.names)}"
+                    )
+            for name in columns:
+                found = self.rows.field(name)
+                if found is not None and key_type(found.type) is None:
+                    raise UsageError(
+                        f"key_by: column {name!r} is a {found.type}, which cannot be a key: use "
+                        f"{', '.join(sorted(set(KEY_TYPES.values())))} or decimal"
+                    )
+        return KeyedStream(self, columns, order)
+
+    def side(self, output: Output[Any] | str) -> Stream:
+        """A side output of the operator, or the late rows of the source, that this stream comes from."""
+        name = output if isinstance(output, str) else output.name
+        node = self.node
+        if isinstance(node, KeyedNode):
+            if name in node.sides:
+                return Stream(self.flow, node, name, node.sides[name])
+            step = (
+                "give .process() on_error='dead_letter'"
+                if name == DEAD_LETTERS
+                else "list it in outputs=[...] of .process()"
+            )
+            raise UsageError(f"operator {node.uid!r} has no side output {name!r}: {step}")
+        if isinstance(node, SourceNode) and node.late is not None and node.late.name == name:
+            return Stream(self.flow, node, name, row_type(node.late.type))
+        raise UsageError(f"{node.uid!r} has no side output {name!r}")
+
+    @property
+    def dead_letters(self) -> Stream:
+        """One row for every key that user code raised on."""
+        return self.side(DEAD_LETTERS)
+
+    def append(self, uid: str, target: Any, **options: Any) -> None:
+        """Appends the rows of every batch to a table."""
+        self.flow._sink(uid, self, target, "append", options)
+
+    def upsert(
+        self, uid: str, target: Any, *, keys: str | Sequence[str], order_by: str | None = None, **options: Any
+    ) -> None:
+        """Keeps one row per key: a batch's last row by `order_by` replaces the table's."""
+        names = (keys,) if isinstance(keys, str) else tuple(keys)
+        self.flow._sink(uid, self, target, "upsert", {"keys": names, "order_by": order_by, **options})
+
+    def for_each_batch(self, uid: str, function: Callable[[Any, int], None], **options: Any) -> None:
+        """Calls `function(frame, checkpoint_id)` once a batch is decided, again after a crash."""
+        self.flow._sink(uid, self, function, "function", options)
+
+    def collect(self, uid: str, target: Any) -> None:
+        """Keeps the rows in memory, for tests."""
+        self.flow._sink(uid, self, target, "collect", {})
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedStream:
+    """A stream whose rows are grouped by key."""
+
+    stream: Stream
+    columns: tuple[str, ...]
+    order_by: tuple[str, ...]
+
+    def process(
+        self,
+        uid: str,
+        process: type[KeyedProcess[Any, Any, Any]] | Callable[[], KeyedProcess[Any, Any, Any]],
+        *,
+        output: Any = None,
+        outputs: Sequence[Output[Any]] = (),
+        on_error: str = "fail",
+        dead_letter_threshold: int | None = None,
+        broadcast: Mapping[str, Stream] | None = None,
+    ) -> Stream:
+        """A keyed process with state. `on_error="dead_letter"` diverts keys that user code raises on."""
+        return _operator(
+            uid,
+            (self,),
+            process,
+            KeyedProcess,
+            output,
+            outputs,
+            on_error,
+            dead_letter_threshold,
+            broadcast or {},
+        )
+
+    def connect(self, other: KeyedStream) -> ConnectedStreams:
+        """Two inputs with the same key, processed with one state."""
+        if len(self.columns) != len(other.columns):
+            raise UsageError(
+                f"connect: the left input has {len(self.columns)} key columns and the right one {len(other.columns)}"
+            )
+        for mine, theirs in zip(self.columns, other.columns, strict=True):
+            left = self.stream.rows.field(mine) if self.stream.rows else None
+            right = other.stream.rows.field(theirs) if other.stream.rows else None
+            if left is not None and right is not None and key_type(left.type) != key_type(right.type):
+                raise UsageError(
+                    f"connect: the left input is keyed by {mine} ({left.type}) and the right one by {theirs} ({right.type}): "
+                    "a key has one type, so cast one of them"
+                )
+        return ConnectedStreams(self, other)
+
+    def map_with_state(
+        self,
+        uid: str,
+        function: Callable[[Any, Any, Any], tuple[Any, Any]],
+        *,
+        state: Any,
+        output: Any,
+        default: Any = None,
+    ) -> Stream:
+        """For every row `function(key, row, state) -> (output row or None, new state or None to clear it)`."""
+        from stateflow.state.declare import ValueState
+
+        def process(self: Any, key: Any, rows: Any, ctx: Any) -> Any:
+            value = self.state.value
+            for row in rows:
+                out, value = function(key, row, value)
+                if out is not None:
+                    yield out
+            if value is None:
+                self.state.clear()
+            else:
+                self.state.value = value
+
+        cls: Any = type(
+            f"map_with_state_{uid}",
+            (KeyedProcess,),
+            {"state": ValueState(state, default=default), "process": process},
+        )
+        return self.process(uid, cls, output=output)
+
+    def process_arrow(
+        self,
+        uid: str,
+        function: Callable[..., Any],
+        *,
+        state: Mapping[str, Any],
+        output: Any,
+        chunk_rows: int = 2_000_000,
+    ) -> Stream:
+        """Columnar: `function(table, state, ctx) -> table` over whole keys, as long as a chunk holds them.
+
+        `state` names typed columns that each key has; `state.get(keys)` and `state.put(keys, table)` read and write them.
+        """
+        flow = self.stream.flow
+        node = KeyedNode(
+            flow._uid("operator", uid),
+            (self.stream,),
+            (self,),
+            arrow=ArrowOperator(function, dict(state), chunk_rows),
+            rows=(self.stream.rows,),
+            output=row_type(output),
+        )
+        return flow._add(node, node.output)
+
+
+@dataclass(frozen=True, eq=False)
+class ConnectedStreams:
+    left: KeyedStream
+    right: KeyedStream
+
+    def process(
+        self,
+        uid: str,
+        process: type[ConnectedProcess[Any, Any, Any, Any]]
+        | Callable[[], ConnectedProcess[Any, Any, Any, Any]],
+        *,
+        output: Any = None,
+        outputs: Sequence[Output[Any]] = (),
+        on_error: str = "fail",
+        dead_letter_threshold: int | None = None,
+        broadcast: Mapping[str, Stream] | None = None,
+    ) -> Stream:
+        return _operator(
+            uid, (self.left, self.right), process, ConnectedProcess, output, outputs, on_error,
+            dead_letter_threshold, broadcast or {},
+        )  # fmt: skip
+
+
+def _operator(
+    uid: str,
+    inputs: tuple[KeyedStream, ...],
+    process: Any,
+    base: type[Process[Any]],
+    output: Any,
+    outputs: Sequence[Output[Any]],
+    on_error: str,
+    threshold: int | None,
+    broadcast: Mapping[str, Stream],
+) -> Stream:
+    flow = inputs[0].stream.flow
+    flow._uid("operator", uid)
+    cls = process if isinstance(process, type) else type(process()) if callable(process) else None
+    if cls is None or not issubclass(cls, base):
+        raise UsageError(
+            f"operator {uid!r}: {getattr(cls, '__name__', repr(process))} is not a {base.__name__}"
+        )
+    cls.declarations()
+    if on_error not in ("fail", "dead_letter"):
+        raise UsageError(f"operator {uid!r}: on_error is 'fail' or 'dead_letter', not {on_error!r}")
+    arguments = type_arguments(cls)
+    declared = output if output is not None else (arguments[-1] if arguments else None)
+    if declared in (None, type(None), Any):
+        raise UsageError(
+            f"operator {uid!r}: say what {cls.__name__} puts out, as {base.__name__}[..., Output] or output=..."
+        )
+    rows: list[RowType | None] = []
+    for index, keyed in enumerate(inputs):
+        hint = arguments[1 + index] if arguments else None
+        rows.append(row_type(hint) if hint not in (None, Any, dict) else keyed.stream.rows)
+    sides = {side.name: row_type(side.type) for side in outputs}
+    if len(sides) != len(outputs):
+        raise UsageError(f"operator {uid!r}: two side outputs have one name")
+    if DEAD_LETTERS in sides or MAIN in sides:
+        raise UsageError(
+            f"operator {uid!r}: a side output cannot be called {next(n for n in (DEAD_LETTERS, MAIN) if n in sides)!r}, "
+            "which is another output's name: rename it"
+        )
+    if on_error == "dead_letter":
+        sides[DEAD_LETTERS] = row_type(DEAD_LETTER_SCHEMA)
+    node = KeyedNode(
+        uid,
+        (*(k.stream for k in inputs), *broadcast.values()),
+        inputs,
+        process,
+        cls,
+        None,
+        tuple(rows),
+        row_type(declared),
+        sides,
+        on_error,
+        threshold,
+        dict(broadcast),
+    )
+    return flow._add(node, node.output)
+
+
+class Flow:
+    """Collects what a pipeline function declares."""
+
+    def __init__(self, name: str) -> None:
+        self.name = checked_name("pipeline", name)
+        self.nodes: list[Node] = []
+        self._taken: dict[str, str] = {}
+
+    def source(
+        self,
+        uid: str,
+        factory: Any,
+        type: Any = None,
+        *,
+        event_time: str | None = None,
+        watermark: Any = None,
+        late: Output[Any] | None = None,
+    ) -> Stream:
+        """A streaming input, opened only when the pipeline runs.
+
+        `factory` is a table such as `sf.delta(path)` or a function from SparkSession to a streaming DataFrame. With
+        `event_time` and `watermark` rows that are later than the watermark go to `late`, or are marked `ctx.late`.
+        """
+        self._uid("source", uid)
+        rows = row_type(type) if type is not None else None
+        if (event_time is None) != (watermark is None):
+            raise UsageError(f"source {uid!r}: give both event_time and watermark, or neither")
+        if event_time is not None and rows is not None:
+            column = rows.field(event_time)
+            if column is None:
+                raise UsageError(f"source {uid!r}: {rows.name} has no event-time column {event_time!r}")
+            if column.type != "timestamp":
+                raise UsageError(
+                    f"source {uid!r}: event-time column {event_time!r} is a {column.type}, not a datetime"
+                )
+        if late is not None and event_time is None:
+            raise UsageError(f"source {uid!r}: late rows need event_time and watermark")
+        node = SourceNode(
+            uid, (), factory, rows, event_time, micros(watermark) if watermark is not None else None, late
+        )
+        return self._add(node, rows)
+
+    def _sink(self, uid: str, stream: Stream, target: Any, mode: str, options: Mapping[str, Any]) -> None:
+        self._uid("sink", uid)
+        self.nodes.append(SinkNode(uid, (stream,), target, mode, options))
+
+    def _add(self, node: Node, rows: RowType | None) -> Stream:
+        self.nodes.append(node)
+        return Stream(self, node, MAIN, rows)
+
+    def _unnamed(self, kind: str) -> str:
+        return f"{kind}-{len(self.nodes)}"
+
+    def _uid(self, kind: str, uid: str) -> str:
+        checked_name(kind, uid)
+        if uid in self._taken:
+            raise UsageError(
+                f"{kind} uid {uid!r} is taken by a {self._taken[uid]}: every uid of a pipeline is its own"
+            )
+        self._taken[uid] = kind
+        return uid
+
+    @property
+    def sources(self) -> list[SourceNode]:
+        return [n for n in self.nodes if isinstance(n, SourceNode)]
+
+    @property
+    def operators(self) -> list[KeyedNode]:
+        return [n for n in self.nodes if isinstance(n, KeyedNode)]
+
+    @property
+    def sinks(self) -> list[SinkNode]:
+        return [n for n in self.nodes if isinstance(n, SinkNode)]
+
+    def consumers(self, node: Node) -> list[tuple[Node, Stream]]:
+        """Who reads which output of `node`."""
+        return [(reader, stream) for reader in self.nodes for stream in reader.inputs if stream.node is node]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A named function that declares a flow; `build` runs it with parameters."""
+
+    name: str
+    function: Callable[..., Any]
+
+    def build(self, parameters: Mapping[str, Any] | None = None) -> Flow:
+        """The flow, checked; text becomes what a parameter is annotated as."""
+        flow = Flow(self.name)
+        self.function(flow, **self.arguments(parameters or {}))
+        if not flow.sources:
+            raise UsageError(f"pipeline {self.name!r} has no source: begin with flow.source(...)")
+        if not flow.sinks and not flow.operators:
+            raise UsageError(f"pipeline {self.name!r} does nothing: add an operator or a sink")
+        return flow
+
+    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        signature = inspect.signature(self.function, eval_str=True)
+        accepted = list(signature.parameters.values())[1:]
+        names = {p.name for p in accepted}
+        if not any(p.kind is p.VAR_KEYWORD for p in accepted):
+            for name in given:
+                if name not in names:
+                    known = ", ".join(sorted(names)) or "none"
+                    raise UsageError(f"pipeline {self.name!r} has no parameter {name!r}; it takes: {known}")
+        out: dict[str, Any] = {}
+        for parameter in accepted:
+            if parameter.name in given:
+                out[parameter.name] = from_text(self.name, parameter, given[parameter.name])
+            elif parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY:
+                raise UsageError(
+                    f"pipeline {self.name!r} needs parameter {parameter.name!r}: give it with -p {parameter.name}=VALUE"
+                )
+        for name in given:
+            out.setdefault(name, given[name])
+        return out
+
+    def __call__(self, flow: Flow, **parameters: Any) -> Any:
+        return self.function(flow, **parameters)
+
+
+def pipeline(name: str) -> Callable[[Callable[..., Any]], Pipeline]:
+    """Names a function `(flow, *, parameters)` as a pipeline; the name is the job's, unless a run says otherwise."""
+    checked_name("pipeline", name)
+
+    def wrap(function: Callable[..., Any]) -> Pipeline:
+        return Pipeline(name, function)
+
+    return wrap

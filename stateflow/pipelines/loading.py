@@ -1,0 +1,134 @@
+"""Pipelines by the name that people give on a command line: FILE:PIPELINE."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.pipelines.flow import Pipeline
+
+MODULE_PREFIX = "_stateflow_pipeline_"
+_LIBRARY = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPipeline:
+    """A pipeline and the file that it came from."""
+
+    pipeline: Pipeline
+    module: ModuleType
+    path: Path
+
+    @property
+    def folder(self) -> Path:
+        """Where the file's sibling modules are."""
+        return self.path.parent
+
+    def siblings(self) -> list[ModuleType]:
+        """Modules of the file's own folder that were imported with it; workers elsewhere do not have them."""
+        return [
+            module
+            for module in list(sys.modules.values())
+            if module is not self.module
+            and (file := getattr(module, "__file__", None)) is not None
+            and (path := Path(file)).is_relative_to(self.folder)
+            and not any(
+                part in ("site-packages", "stateflow") for part in path.relative_to(self.folder).parts
+            )
+        ]
+
+
+def load_pipeline(spec: str, folder: Path) -> LoadedPipeline:
+    """`orders.py:orders`, or `orders.py` when the file has one pipeline. Relative files are looked for in `folder`."""
+    path, name = _split(spec, folder)
+    module = _module(path)
+    found: dict[str, Pipeline] = {}
+    for value in vars(module).values():
+        if isinstance(value, Pipeline):
+            found.setdefault(value.name, value)
+    by_variable = {n: v for n, v in vars(module).items() if isinstance(v, Pipeline)}
+    if not found:
+        raise UsageError(f"{path} has no pipeline: decorate a function of (flow) with @sf.pipeline('name')")
+    known = ", ".join(sorted(found))
+    if not name:
+        if len(found) > 1:
+            raise UsageError(
+                f"{path} has several pipelines: name one of them, {path.name}:PIPELINE ({known})"
+            )
+        return LoadedPipeline(next(iter(found.values())), module, path)
+    pipeline = found.get(name) or by_variable.get(name)
+    if pipeline is None:
+        raise NotFoundError(f"{path} has no pipeline {name!r}; it has: {known}")
+    return LoadedPipeline(pipeline, module, path)
+
+
+def _split(spec: str, folder: Path) -> tuple[Path, str]:
+    whole = _absolute(spec, folder)
+    if whole.is_file():
+        return whole, ""
+    file, colon, name = spec.rpartition(":")
+    path = _absolute(file if colon else spec, folder)
+    if path.is_dir():
+        raise UsageError(
+            f"{path} is a folder: name the Python file in it that has the pipeline, FILE:PIPELINE"
+        )
+    if not path.is_file():
+        raise NotFoundError(
+            f"the pipeline file {path} does not exist: give FILE:PIPELINE, such as orders.py:orders"
+        )
+    return path, name if colon else ""
+
+
+def _absolute(file: str, folder: Path) -> Path:
+    return (folder / Path(file).expanduser()).resolve()
+
+
+def _module(path: Path) -> ModuleType:
+    # A name of its own: a file called `json.py` or `orders.py` must not stand in for a module of that name.
+    name = f"{MODULE_PREFIX}{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if not name.isidentifier():
+        name = MODULE_PREFIX + name.rpartition("_")[2]
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file: name one that ends in .py")
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up here while they are made.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise UsageError(_told(path, error)) from error
+    return module
+
+
+def _told(path: Path, error: BaseException) -> str:
+    """One sentence with the place in the user's own file."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}: {error.msg}; mend the file and try again"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if _is_own(Path(frame.filename), path.parent)]
+    where = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(path)
+    if isinstance(error, StateflowError):
+        return f"{where}: {error}"
+    what = f"{type(error).__name__}: {error}".rstrip(": ")
+    return f"{where}: {what}; mend the file and try again"
+
+
+def _is_own(file: Path, folder: Path) -> bool:
+    """Whether a file is the user's: an environment, or a checkout of the library, may lie in the same folder."""
+    return (
+        file.is_relative_to(folder)
+        and not file.is_relative_to(_LIBRARY)
+        and "site-packages" not in file.relative_to(folder).parts
+    )

@@ -1,0 +1,89 @@
+"""A pipeline's parameters: as text, as a command line and a record have them; what the function is given; those of a job's
+last run, so that they need not be given again.
+"""
+
+from __future__ import annotations
+
+import inspect as signatures
+from collections.abc import Mapping
+from datetime import date
+from pathlib import Path
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+
+import msgspec
+import msgspec.inspect
+
+from stateflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from stateflow.format.records import Record
+    from stateflow.pipelines.flow import Pipeline
+
+
+def required_parameters(pipeline: Pipeline, record: Record | None) -> dict[str, str]:
+    """Those of a record that the pipeline cannot do without: a run that is not given them takes the last ones."""
+    accepted = signatures.signature(pipeline.function).parameters
+    known = known_parameters(pipeline, record)
+    return {
+        n: v for n, v in known.items() if n in accepted and accepted[n].default is signatures.Parameter.empty
+    }
+
+
+def known_parameters(pipeline: Pipeline, record: Record | None) -> dict[str, str]:
+    """The parameters of a record that the pipeline still takes."""
+    if record is None:
+        return {}
+    accepted = list(signatures.signature(pipeline.function).parameters.values())[1:]
+    names = {p.name for p in accepted if p.kind is not p.VAR_KEYWORD}
+    return {name: value for name, value in record.parameters.items() if name in names}
+
+
+def as_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    """As a command line takes them and `from_text` reads them; those that are None are left out."""
+    return {name: _text(value) for name, value in values.items() if value is not None}
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, (list, tuple, dict, set, frozenset)):
+        try:
+            return msgspec.json.encode(value, order="sorted").decode()
+        except TypeError:
+            return str(value)
+    return str(value)
+
+
+def from_text(pipeline: str, parameter: signatures.Parameter, value: Any) -> Any:
+    """What the function is given for a value: text becomes what the parameter is annotated as, as far as text can say it."""
+    wanted = parameter.annotation
+    if get_origin(wanted) in (Union, UnionType):
+        inner = [one for one in get_args(wanted) if one is not type(None)]
+        wanted = inner[0] if len(inner) == 1 else wanted
+    if not isinstance(value, str) or wanted in (str, parameter.empty, Any):
+        return value
+    try:
+        if wanted is bool:
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[
+                value.lower()
+            ]
+        if wanted in (int, float, Path):
+            return wanted(value)
+        if isinstance(msgspec.inspect.type_info(wanted), msgspec.inspect.CustomType):
+            return value  # text cannot stand for it
+        if value[:1] in ("[", "{"):
+            return msgspec.json.decode(value, type=wanted)
+        return msgspec.convert(value, wanted, strict=False)
+    except (KeyError, ValueError):  # msgspec's own are ValueErrors
+        raise UsageError(
+            f"pipeline {pipeline!r}: parameter {parameter.name!r} is {value!r}, which is no {_named(wanted)}"
+        ) from None
+    except TypeError:
+        return value  # no type at all
+
+
+def _named(wanted: Any) -> str:
+    return wanted.__name__ if isinstance(wanted, type) and not get_args(wanted) else str(wanted)

@@ -1,0 +1,362 @@
+"""Point queries: what one state holds for one key, in a complete checkpoint or a native savepoint. No Spark.
+
+Only the shard that owns the key is fetched and opened. A shard may still hold what another one has owned since a
+rescale, so the owner is found by the logical range, `first..last`, and nothing else is asked of a shard.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from stateflow.errors import CorruptError, NotFoundError, UsageError
+from stateflow.format.encoding import EMPTY_NAMESPACE, after, prefix
+from stateflow.format.instants import instant
+from stateflow.format.keygroups import xxhash64
+from stateflow.format.records import OperatorState, Record, Shard, StateSchema
+from stateflow.state.backends.base import Backend, OpenShard
+from stateflow.state.backends.openings import Opening, OpenShards
+from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.keys.text import key_of_plain, key_of_text, text_of_key
+from stateflow.state.values.plain import jsonable, plain_reader
+from stateflow.state.values.serializers import Serializer
+from stateflow.storage.cache import FileCache
+from stateflow.storage.store import Store
+
+LIMIT = 1000
+"""Entries of a list or map in one answer, unless told otherwise."""
+OPEN_SHARDS = 64
+_EXPIRED_AT_ONCE = 10_000
+"""Expired entries that one look-up passes over before it says that there may be more."""
+
+What = Literal["value", "accumulator", "list", "map", "map entry", "timer", "columns"]
+_WHAT: dict[str, What] = {
+    "value": "value",
+    "reducing": "accumulator",
+    "aggregating": "accumulator",
+    "list": "list",
+    "map": "map",
+    "timer": "timer",
+    "columns": "columns",
+}
+_expiry = Serializer.expiry
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a state holds for a key."""
+
+    found: bool
+    """False: nothing was ever set, or it was cleared, or it has expired."""
+    value: Any
+    """None when nothing was found; an empty list or map for those kinds."""
+    what: What
+    """An accumulator is what `add` has gathered: code would make the result of it, and there is none here."""
+    more: bool = False
+    """A list or map has entries beyond the limit."""
+
+    @property
+    def json(self) -> Any:
+        """The value as JSON has it; a map becomes an object, its keys written as `--map-key` takes them."""
+        if self.what == "map":
+            return {text_of_key(key): jsonable(value) for key, value in self.value.items()}
+        return jsonable(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One state of one operator, ready to be asked."""
+
+    operator: str
+    name: str
+    schema: StateSchema
+    what: What
+    key: Sequence[tuple[str, str]]
+    codec: KeyCodec
+    map_codec: KeyCodec | None
+    max_parallelism: int
+    state_id: int
+    """Of the entry under the key: a timer has another one, in its queue."""
+    plain: Callable[[bytes], Any]
+    shards: Sequence[Shard]
+    firsts: Sequence[int]
+
+    def place(self, key: Any) -> tuple[int, bytes]:
+        """Which shard owns the key, and its full key."""
+        try:
+            encoded = self.codec.encode(tuple(key) if isinstance(key, list) else key)
+        except UsageError as error:
+            raise UsageError(f"operator {self.operator!r}: {error}") from None
+        # Hashed as what was declared: that is what the exchange hashed.
+        group = xxhash64(self.codec.decode(encoded, 0)[0]) % self.max_parallelism
+        at = bisect_right(self.firsts, group) - 1
+        if at < 0 or self.shards[at].last < group:
+            raise CorruptError(
+                f"no shard of operator {self.operator!r} owns key group {group}; run `stateflow verify`"
+            )
+        return at, prefix(group, self.state_id) + encoded + EMPTY_NAMESPACE
+
+    def entry(self, map_key: Any) -> bytes:
+        """What follows the full key for one entry of a map."""
+        codec = self._map_codec
+        try:
+            return codec.encode(tuple(map_key) if isinstance(map_key, list) else map_key)
+        except UsageError as error:
+            raise UsageError(f"the map key of state {self.name!r}: {error}") from None
+
+    def key_of_plain(self, value: Any) -> Any:
+        """A key as JSON has it."""
+        return key_of_plain(self.key, value)
+
+    def key_of_text(self, text: str) -> Any:
+        return key_of_text(self.key, text)
+
+    def map_key_of_plain(self, value: Any) -> Any:
+        return key_of_plain([("", kind) for kind in self._map_codec.types], value)
+
+    def map_key_of_text(self, text: str) -> Any:
+        return key_of_text([("", kind) for kind in self._map_codec.types], text)
+
+    @property
+    def _map_codec(self) -> KeyCodec:
+        if self.map_codec is None:
+            raise UsageError(
+                f"state {self.name!r} of operator {self.operator!r} is a {self.schema.kind} state and has no map keys: "
+                "leave the map key out"
+            )
+        return self.map_codec
+
+    def nothing(self, suffix: bytes | None) -> Found:
+        if suffix is not None:
+            return Found(False, None, "map entry")
+        return Found(False, [] if self.what == "list" else {} if self.what == "map" else None, self.what)
+
+
+class StateReader:
+    """One record opened for look-ups, by any number of threads. It must be kept from collection meanwhile."""
+
+    def __init__(
+        self,
+        store_of: Callable[[str], Store],
+        record: Record,
+        *,
+        cache: FileCache,
+        scratch: Path,
+        open_shard: Callable[[str], OpenShard],
+        clock: Callable[[], int],
+        shards: OpenShards | None = None,
+    ) -> None:
+        """`store_of` opens the store of a `FileRef.base`; `shards` may be shared with other readers."""
+        self.record = record
+        self._store_of, self._cache, self._scratch = store_of, cache, scratch
+        self._open_shard, self._clock = open_shard, clock
+        self._shards = shards or OpenShards(OPEN_SHARDS)
+        self._token = object()
+        self._targets: dict[tuple[str, str], Target] = {}
+        self._numbers = itertools.count()
+        self._folder: Path | None = None
+        self._making = threading.Lock()
+
+    def get(self, operator: str, state: str, key: Any, map_key: Any = None) -> Any:
+        """The value, a whole list, a whole map or one entry of it; None where there is none."""
+        return self.look_up(operator, state, key, map_key, limit=None).value
+
+    def look_up(
+        self, operator: str, state: str, key: Any, map_key: Any = None, *, limit: int | None = LIMIT
+    ) -> Found:
+        """What the state holds now: what has expired is hidden, as it is from user code."""
+        target = self.target(operator, state)
+        at, full = target.place(key)
+        suffix = None if map_key is None else target.entry(map_key)
+        if not target.shards[at].files:
+            return target.nothing(suffix)
+        with self._reading(operator, at, target.shards[at]) as opening:
+            return self._found(target, opening, full, suffix, limit)
+
+    def look_up_many(
+        self,
+        operator: str,
+        state: str,
+        keys: Sequence[Any],
+        map_key: Any = None,
+        *,
+        limit: int | None = LIMIT,
+        most: int | None = None,
+    ) -> list[Found]:
+        """In the order of `keys`; every shard is visited once. More than `most` entries of lists or maps together are
+        refused."""
+        target = self.target(operator, state)
+        suffix = None if map_key is None else target.entry(map_key)
+        answers = [target.nothing(suffix)] * len(keys)
+        entries = 0
+        placed = sorted((*target.place(key), i) for i, key in enumerate(keys))
+        for at, group in itertools.groupby(placed, key=lambda place: place[0]):
+            if not target.shards[at].files:
+                continue
+            with self._reading(operator, at, target.shards[at]) as opening:
+                for _, full, i in group:
+                    answers[i] = found = self._found(target, opening, full, suffix, limit)
+                    entries += len(found.value) if found.what in ("list", "map") else 0
+                    if most is not None and entries > most:
+                        raise UsageError(
+                            f"the answer would hold more than {most} entries: ask for fewer keys at once, or lower the limit"
+                        )
+        return answers
+
+    def target(self, operator: str, state: str) -> Target:
+        """The state as it was declared. NotFoundError names what there is."""
+        found = self._targets.get((operator, state))
+        if found is None:
+            found = self._targets[operator, state] = self._made_target(operator, state)
+        return found
+
+    def open_shards(self) -> list[tuple[str, int, int]]:
+        """Operator, first and last key group of what is open, the least recently used first."""
+        return [key[1:] for key in self._shards.kept() if self._is_mine(key)]  # type: ignore[index]
+
+    def warm(self, operator: str, first: int, last: int) -> None:
+        """Opens the shards that have key groups `first..last`, so that no query has to wait for it."""
+        owner = self.record.operators.get(operator)
+        for at, shard in enumerate(_flat(owner) if owner else ()):
+            if shard.files and shard.first <= last and first <= shard.last:
+                with self._reading(operator, at, shard):
+                    pass
+
+    def close(self) -> None:
+        """Closes its shards; nobody may be reading."""
+        self._shards.drop(self._is_mine)
+        with self._making:
+            folder, self._folder = self._folder, None
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _found(
+        self, target: Target, opening: Opening, full: bytes, suffix: bytes | None, limit: int | None
+    ) -> Found:
+        now = None if target.schema.ttl is None else self._clock()
+        if target.what in ("list", "map") and suffix is None:
+            with opening.scanning:
+                entries, more = _live(opening.backend.scan(full, after(full)), now, limit)
+            if not entries:
+                return target.nothing(suffix)
+            return Found(True, _gathered(target, len(full), entries), target.what, more)
+        raw = opening.backend.get(full if suffix is None else full + suffix)
+        if raw is None or _expired(raw, now):
+            return target.nothing(suffix)
+        return Found(True, target.plain(raw), target.what if suffix is None else "map entry")
+
+    def _made_target(self, operator: str, name: str) -> Target:
+        owner = self.record.operators.get(operator)
+        if owner is None:
+            known = ", ".join(sorted(self.record.operators)) or "none"
+            raise NotFoundError(
+                f"checkpoint {self.record.slot} has no operator {operator!r}: its operators are {known}"
+            )
+        schema = owner.states.get(name)
+        if schema is None:
+            if name in owner.operator_states:
+                raise UsageError(
+                    f"state {name!r} of operator {operator!r} belongs to subtasks, not to keys: read it as a table"
+                )
+            known = ", ".join(sorted(owner.states)) or "none"
+            raise NotFoundError(
+                f"operator {operator!r} has no state {name!r} in checkpoint {self.record.slot}: its states are {known}"
+            )
+        shards = _flat(owner)
+        timer = schema.kind == "timer"
+        return Target(
+            operator=operator,
+            name=name,
+            schema=schema,
+            what=_WHAT[schema.kind],
+            key=owner.key,
+            codec=KeyCodec([kind for _, kind in owner.key]),
+            map_codec=KeyCodec(schema.map_key.split(",")) if schema.kind == "map" else None,
+            max_parallelism=owner.max_parallelism,
+            state_id=schema.id + timer,
+            plain=_timer if timer else plain_reader(schema),
+            shards=shards,
+            firsts=[shard.first for shard in shards],
+        )
+
+    def _reading(self, operator: str, at: int, shard: Shard) -> AbstractContextManager[Opening]:
+        key = (self._token, operator, shard.first, shard.last)
+        return self._shards.reading(key, lambda: self._opened(shard))
+
+    def _is_mine(self, key: Any) -> bool:
+        return isinstance(key, tuple) and key[0] is self._token
+
+    def _opened(self, shard: Shard) -> Backend:
+        directory = self._directory()
+        fetched = directory.with_name(f"{directory.name}-fetched")
+        fetched.mkdir()
+        try:
+            fetch = self._cache.fetcher(self._store_of, fetched)
+            return self._open_shard(shard.backend)(shard, directory, fetch)
+        finally:
+            # The backend has made links or copies of its own.
+            shutil.rmtree(fetched, ignore_errors=True)
+
+    def _directory(self) -> Path:
+        with self._making:
+            if self._folder is None:
+                self._scratch.mkdir(parents=True, exist_ok=True)
+                # Named so that the next run on this host sweeps away what a killed process leaves.
+                self._folder = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-query-", dir=self._scratch))
+            return self._folder / str(next(self._numbers))
+
+
+def key_from_text(operator: OperatorState, text: str) -> Any:
+    """A key as typed: `42`; of several columns `a,7`, `["a", 7]` or `{"user": "a", "day": 7}`."""
+    return key_of_text(operator.key, text)
+
+
+def _flat(operator: OperatorState) -> list[Shard]:
+    return sorted((shard for subtask in operator.shards for shard in subtask), key=lambda shard: shard.first)
+
+
+def _expired(raw: bytes, now: int | None) -> bool:
+    # Without a ttl in the declaration user code sees what expires, too.
+    return now is not None and (expiry := _expiry(raw)) is not None and expiry <= now
+
+
+def _live(
+    entries: Iterator[tuple[bytes, bytes]], now: int | None, limit: int | None
+) -> tuple[list[tuple[bytes, bytes]], bool]:
+    """Up to `limit` entries that have not expired, and whether there are more."""
+    found: list[tuple[bytes, bytes]] = []
+    passed = 0
+    for key, raw in entries:
+        if _expired(raw, now):
+            passed += 1
+            if limit is not None and passed > _EXPIRED_AT_ONCE:
+                return found, True
+        elif len(found) == limit:
+            return found, True
+        else:
+            found.append((key, raw))
+    return found, False
+
+
+def _gathered(target: Target, begin: int, entries: Sequence[tuple[bytes, bytes]]) -> Any:
+    plain = target.plain
+    if target.map_codec is None:
+        return [plain(raw) for _, raw in entries]
+    decode = target.map_codec.decode
+    return {decode(key, begin)[0]: plain(raw) for key, raw in entries}
+
+
+def _timer(raw: bytes) -> Any:
+    return instant(int.from_bytes(raw, "big", signed=True))
+
+
+__all__ = ["LIMIT", "Found", "StateReader", "Target", "key_from_text"]

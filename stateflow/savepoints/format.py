@@ -1,0 +1,354 @@
+"""Savepoints from outside: reading, listing and checking them, and who owns one.
+
+A savepoint is `_metadata`, created last, and the files that it names; without `_metadata` there is none. `_claimed`,
+created once, says who may delete it: the job that took it over, or (with no job) whoever disposes of it now, and which
+savepoint is meant. Disposal deletes `_metadata` first and `_claimed` last, so that whatever dies in between leaves no half
+savepoint, only work for the next disposal.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.places import path_inside
+from stateflow.checkpoint.retention import bases, references, with_references
+from stateflow.checkpoint.verification import Finding, Wanted, damage
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError, UsageError
+from stateflow.format.layout import (
+    SAVEPOINT_BUILT,
+    SAVEPOINT_CLAIM,
+    SAVEPOINT_METADATA,
+    SAVEPOINT_STATE,
+    SAVEPOINT_TABLES,
+    SAVEPOINTS,
+    default_savepoint,
+    is_savepoint_file,
+)
+from stateflow.format.records import (
+    Owner,
+    Record,
+    Savepoint,
+    SavepointClaim,
+    decode,
+    encode,
+)
+from stateflow.storage.store import TEMP, Entry, Store, create_once
+
+_READERS = 8
+
+
+def read_savepoint(store: Store) -> Savepoint:
+    """The savepoint whose folder the store is the root of."""
+    try:
+        body = store.read(SAVEPOINT_METADATA)
+    except NotFoundError:
+        raise missing(store) from None
+    return decode(body, Savepoint, f"{store.url}/{SAVEPOINT_METADATA}")
+
+
+def read_claim(store: Store) -> SavepointClaim | None:
+    """Who has taken the savepoint over, or disposes of it; None: nobody."""
+    try:
+        body = store.read(SAVEPOINT_CLAIM)
+    except NotFoundError:
+        return None
+    return decode(body, SavepointClaim, f"{store.url}/{SAVEPOINT_CLAIM}")
+
+
+def resolved(savepoint: Savepoint, url: str) -> Record:
+    """The savepoint's record, its files named so that they are found from anywhere."""
+    base = url.rstrip("/")
+    return with_references(
+        savepoint.record, lambda ref: msgspec.structs.replace(ref, base=base) if ref.path else ref
+    )
+
+
+def expired(savepoint: Savepoint, now: int) -> bool:
+    """Whether a clean-up at `now` may dispose of it."""
+    return savepoint.expires is not None and savepoint.expires <= now
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What a savepoint's folder holds."""
+
+    savepoint: Savepoint | None
+    """None when it cannot be read, or is not whole: see `problem`."""
+    claim: SavepointClaim | None = None
+    problem: str = ""
+
+
+def list_savepoints(root: Store, job: str | None = None) -> list[tuple[str, Listed]]:
+    """The savepoints in the default place of a root, of one job or of all, each with its folder's path.
+
+    A damaged one is in the list with its problem; one that is not finished yet is not.
+    """
+    jobs = [job] if job is not None else root.folders(f"{SAVEPOINTS}/")
+    folders = []
+    for name in jobs:
+        for each in root.folders(f"{SAVEPOINTS}/{name}/"):
+            with suppress(UsageError):  # no name of ours
+                folders.append(default_savepoint(name, each))
+    with ThreadPoolExecutor(_READERS, "stateflow-savepoints") as pool:
+        found = list(pool.map(lambda folder: _look(root, folder), folders))
+    return [(folder, listed) for folder, listed in zip(folders, found, strict=True) if listed is not None]
+
+
+def _look(root: Store, folder: str) -> Listed | None:
+    names = {entry.path.rpartition("/")[2] for entry in root.list(f"{folder}/_")}
+    savepoint: Savepoint | None = None
+    claim: SavepointClaim | None = None
+    try:
+        if SAVEPOINT_CLAIM in names:
+            path = f"{folder}/{SAVEPOINT_CLAIM}"
+            claim = decode(root.read(path), SavepointClaim, path)
+        if SAVEPOINT_METADATA in names:
+            path = f"{folder}/{SAVEPOINT_METADATA}"
+            savepoint = decode(root.read(path), Savepoint, path)
+    except NotFoundError:
+        return None  # disposed of since it was listed
+    except (CorruptError, IncompatibleError) as error:
+        return Listed(None, claim, str(error))
+    if claim is not None and (savepoint is None or not claim.job):
+        return Listed(None, claim, "it is being disposed of")
+    return Listed(savepoint, claim) if savepoint is not None else None
+
+
+def unfinished(root: Store, job: str) -> list[str]:
+    """Folders in the default place where a savepoint is being made or disposed of, or where whoever did that has died."""
+    found = []
+    for name in root.folders(f"{SAVEPOINTS}/{job}/"):
+        try:
+            folder = default_savepoint(job, name)
+        except UsageError:
+            continue  # no name of ours
+        paths = [entry.path.removeprefix(f"{folder}/") for entry in root.list(f"{folder}/")]
+        if SAVEPOINT_CLAIM in paths:
+            over = not _claimed_by_job(root, f"{folder}/{SAVEPOINT_CLAIM}")
+        else:
+            left = any(map(is_savepoint_file, paths)) or bool(half_written(root, folder))
+            over = SAVEPOINT_METADATA not in paths and left
+        if over:
+            found.append(folder)
+    return found
+
+
+def _claimed_by_job(root: Store, path: str) -> bool:
+    try:
+        return bool(decode(root.read(path), SavepointClaim, path).job)
+    except NotFoundError:
+        return True  # gone since it was listed: somebody is at work
+    except (CorruptError, IncompatibleError):
+        return True  # whose it is nobody knows
+
+
+def wanted(savepoint: Savepoint) -> Iterator[Wanted]:
+    """Every file that the savepoint needs, and what is kept in its metadata."""
+    for ref in references(savepoint.record):
+        yield Wanted.by(ref)
+    for states in savepoint.tables.values():
+        for files in states.values():
+            for file in files:
+                yield Wanted(file.path, file.size, file.xxh3)
+
+
+def verify_savepoint(store: Store, *, deep: bool) -> list[Finding]:
+    """Everything that is wrong with a savepoint; with `deep` every file is read and its checksum compared.
+
+    NotFoundError when there is none, IncompatibleError when a newer stateflow wrote it.
+    """
+    try:
+        savepoint, claim = read_savepoint(store), read_claim(store)
+    except CorruptError as error:
+        return [Finding("error", str(error), path=SAVEPOINT_METADATA)]
+    findings = _findings(store, savepoint, deep=deep)
+    if claim is not None and not claim.job:
+        text = f"{store.url} is being disposed of: `stateflow savepoint dispose {store.url}` finishes that"
+        findings.append(Finding("error", text, path=SAVEPOINT_CLAIM))
+    return findings
+
+
+def _findings(store: Store, savepoint: Savepoint, *, deep: bool) -> list[Finding]:
+    findings = []
+    entries = stored_files(store)
+    sizes = {entry.path: entry.size for entry in entries}
+    files = list(dict.fromkeys(wanted(savepoint)))
+    for each in files:
+        if wrong := damage(store, sizes, each, deep=deep):
+            text = f"{each.named(store.url)} {wrong}: restore it from a copy, or use another savepoint"
+            findings.append(Finding("error", text, path=each.path))
+    named = {each.path for each in files}
+    findings += [
+        Finding(
+            "warning",
+            f"{store.url}/{entry.path} ({entry.size} bytes) is no part of the savepoint: a failed attempt to make it "
+            "left it, and it goes when the savepoint is disposed of",
+            path=entry.path,
+        )
+        for entry in entries
+        if entry.path not in named and is_savepoint_file(entry.path)
+    ]
+    return findings
+
+
+def whole(store: Store, savepoint: Savepoint) -> bool:
+    """Whether every file is there, with its size."""
+    return all(finding.severity != "error" for finding in _findings(store, savepoint, deep=False))
+
+
+def claim_savepoint(
+    store: Store,
+    *,
+    job: str,
+    name: str,
+    owner: Owner,
+    clock: Callable[[], int],
+    expect: str = "",
+    root: str = "",
+) -> Savepoint:
+    """Makes the savepoint the job's own (`job` is its UUID), once and for all; gives what was claimed, which is whole.
+
+    `expect` is the id of the savepoint that is meant: another one in its place is left alone. `root` is the URL of the
+    job's checkpoint root.
+
+    A job may claim again what it has claimed, but before it restores from that a second time it has to pin what
+    `to_pin` names: its own collector may be about to dispose of it.
+    """
+    before = read_savepoint(store)
+    if expect and before.id != expect:
+        raise NotFoundError(
+            f"the savepoint in {store.url} was replaced by another meanwhile: plan the restore again"
+        )
+    body = encode(
+        SavepointClaim(
+            job=job, name=name, url=store.url, owner=owner, at=clock(), savepoint=before.id, root=root
+        )
+    )
+    stands = create_once(store, SAVEPOINT_CLAIM, body)
+    claim = decode(stands, SavepointClaim, f"{store.url}/{SAVEPOINT_CLAIM}")
+    if claim.job != job:
+        raise taken(store, claim)
+    if not belongs(claim, root, store.url):
+        if claim.root not in ("", root):
+            raise UsageError(
+                f"the savepoint in {store.url} was claimed by this job in {claim.root}, of which {root} is a copy: restore "
+                "it with --claim-mode no-claim"
+            )
+        # Records that name one savepoint by two URLs are two savepoints to a collector: it would dispose of one of them.
+        raise UsageError(
+            f"the savepoint in {store.url} was claimed by this job as {claim.url}: restore from that URL, or with "
+            "--claim-mode no-claim"
+        )
+    try:
+        # A disposal may have come and gone in between: it ends with the deletion of its own claim.
+        if id_of(store) != before.id:
+            raise NotFoundError(
+                f"the savepoint in {store.url} was disposed of meanwhile: restore another one"
+            )
+        errors = [f.text for f in _findings(store, before, deep=False) if f.severity == "error"]
+        if errors:
+            raise CorruptError(errors[0])
+    except (NotFoundError, CorruptError):
+        withdraw(store, body)
+        raise
+    return before
+
+
+def to_pin(log: Log, url: str) -> Record | None:
+    """The record that a job pins while it restores again from a savepoint that it has claimed; None: needs none.
+
+    A collector disposes of a claimed savepoint, and only then removes the records that named it. So when no record
+    names it, either none ever did and no collector knows of it, or it is gone, which the next claim finds out.
+    """
+    base = url.rstrip("/")
+    naming = [s.record for s in log.slots.values() if s.record is not None and base in bases([s.record])]
+    members = {record.slot for record in log.chain}
+    for record in sorted(naming, key=lambda record: record.slot, reverse=True):
+        if record.slot in members and not log.slots[record.slot].marks:
+            return record
+    if naming:
+        raise NotFoundError(
+            f"the savepoint in {url} belongs to job {log.job!r}, which needs it no longer and is disposing of it: "
+            "restore from another one"
+        )
+    return None
+
+
+def belongs(claim: SavepointClaim, root: str, url: str) -> bool:
+    """Whether a job's claim is that of the job in this root on the savepoint at this URL. One in the job's own root goes
+    wherever the root is moved or copied to."""
+    if not root or not claim.root:
+        return claim.url == url
+    inside = path_inside(claim.url, claim.root)
+    return inside == path_inside(url, root) if inside else (claim.url, claim.root) == (url, root)
+
+
+def stands_still(store: Store, claim: bytes) -> bool:
+    try:
+        return store.read(SAVEPOINT_CLAIM) == claim
+    except NotFoundError:
+        return False
+
+
+def withdraw(store: Store, claim: bytes) -> None:
+    # Looked at first: by now it may be the claim of another, on another savepoint in this folder.
+    if stands_still(store, claim):
+        store.delete([SAVEPOINT_CLAIM])
+
+
+def taken(store: Store, claim: SavepointClaim) -> StateflowError:
+    if not claim.job:
+        return NotFoundError(f"the savepoint in {store.url} is being disposed of: use another one")
+    return UsageError(
+        f"the savepoint in {store.url} was claimed by job {claim.name!r}, which deletes it once no checkpoint needs "
+        "it: restore it with --claim-mode no-claim, or make another one; when that job has been deleted, `stateflow "
+        "savepoint dispose` takes it"
+    )
+
+
+def missing(store: Store) -> NotFoundError:
+    return NotFoundError(
+        f"there is no savepoint in {store.url}: it has no {SAVEPOINT_METADATA}; `stateflow savepoint list JOB` "
+        "shows those of a job"
+    )
+
+
+def id_of(store: Store) -> str | None:
+    try:
+        return read_savepoint(store).id
+    except NotFoundError:
+        return None
+
+
+def stored_files(store: Store) -> list[Entry]:
+    """What lies where only a savepoint's files do."""
+    return [
+        entry for part in (SAVEPOINT_STATE, SAVEPOINT_TABLES, SAVEPOINT_BUILT) for entry in store.list(part)
+    ]
+
+
+def half_written(store: Store, folder: str = "") -> dict[str, int]:
+    """Folders of a savepoint, each with its `/`, where killed processes have left half a file, which no listing shows, and
+    the bytes."""
+    if store.local_root is None:
+        return {}
+    found: dict[str, int] = {}
+    top = store.local_root / folder
+    for part in (SAVEPOINT_STATE, SAVEPOINT_TABLES, f"{SAVEPOINT_BUILT}*/"):
+        for start in top.glob(part):
+            for place, _, files in os.walk(start):
+                for name in files:
+                    if name.startswith(TEMP):
+                        with suppress(FileNotFoundError):
+                            inside = f"{Path(place).relative_to(top).as_posix()}/"
+                            size = (Path(place) / name).stat().st_size
+                            found[inside] = found.get(inside, 0) + size
+    return found

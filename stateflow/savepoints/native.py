@@ -1,0 +1,222 @@
+"""Native savepoints: the files of a checkpoint, as its state backend has them, copied to a folder of their own.
+
+On the same disk they are hard links, in the same bucket the service copies. Small files can be packed into containers,
+which have to be read and written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+
+from stateflow.checkpoint.retention import references, with_references
+from stateflow.errors import CorruptError, NotFoundError, UsageError
+from stateflow.format.layout import JobLayout, savepoint_state_file
+from stateflow.format.records import FileRef, Owner, Record, Savepoint
+from stateflow.savepoints.publish import deleted_unless_stored, publish, require_vacant
+from stateflow.storage.store import Store
+from stateflow.storage.transfer import THREADS, Transfer, at_once, read_through, scratch_folder, transfer
+
+CONTAINER_BYTES = 256 << 20
+CONTAINER = ".pack"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a file of the savepoint is made of: one state file, or several in a container."""
+
+    path: str
+    refs: tuple[FileRef, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(ref.size for ref in self.refs)
+
+
+def create_native(
+    source_root: Store,
+    layout: JobLayout,
+    record: Record,
+    target: Store,
+    *,
+    name: str,
+    owner: Owner,
+    note: str,
+    ids: Callable[[], str],
+    clock: Callable[[], int],
+    open_base: Callable[[str], Store],
+    scratch: Path,
+    offsets: dict[str, list[dict[str, Any]]],
+    targets: Mapping[str, str] | None = None,
+    expires: int | None = None,
+    max_files: int = 0,
+    progress: Callable[[str, int, int], object] = lambda what, done, total: None,
+    threads: int = THREADS,
+) -> Savepoint:
+    """Makes a savepoint of a complete record, which the caller has pinned, in the folder `target`.
+
+    With `max_files` the smallest files are packed together until no more objects than that hold the state. After an
+    error, or a crash at any point, there is no savepoint in the folder, and the call can be repeated.
+    """
+    if max_files < 0:
+        raise UsageError(f"max_files={max_files} is no number of files: use 1 or more, or 0 not to pack any")
+    require_vacant(target)
+    attempt = ids()
+    contents = planned(distinct(record), max_files, attempt)
+    report = _Progress(progress, sum(content.size for content in contents))
+
+    def store_of(ref: FileRef) -> Store:
+        return open_base(ref.base) if ref.base else source_root
+
+    with deleted_unless_stored(target, [content.path for content in contents]):
+        try:
+            transfer(
+                [
+                    Transfer(store_of(ref), ref.path, content.path, ref.size, ref.xxh3, ref.offset)
+                    for content in contents
+                    if len(content.refs) == 1
+                    for ref in content.refs
+                ],
+                target,
+                scratch=scratch,
+                threads=threads,
+                progress=report,
+            )
+            _pack(contents, target, store_of, scratch, threads, report)
+        except (NotFoundError, CorruptError) as error:
+            raise CorruptError(
+                f"savepoint {name!r} cannot be made, for checkpoint {record.slot} of job {layout.job!r} is damaged: {error}"
+            ) from error
+    savepoint = Savepoint(
+        id=ids(),
+        kind="native",
+        job=layout.job,
+        record=_moved(record, contents),
+        targets=dict(targets or {}),
+        offsets=offsets,
+        owner=owner,
+        note=note,
+        at=clock(),
+        expires=expires,
+    )
+    return publish(
+        target, savepoint, {content.path: content.size for content in contents}, owner=owner, clock=clock
+    )
+
+
+def distinct(record: Record) -> list[FileRef]:
+    """Every file that a savepoint of the record has to hold, once."""
+    found: dict[tuple[str, str, int], FileRef] = {}
+    for ref in references(msgspec.structs.replace(record, sinks={})):
+        if ref.path:
+            found.setdefault(ref.place, ref)
+    return list(found.values())
+
+
+def planned(
+    refs: Sequence[FileRef], max_files: int, attempt: str, container_bytes: int = CONTAINER_BYTES
+) -> list[Content]:
+    """Which file of the savepoint holds what. Pure."""
+    groups = grouped(refs, max_files, container_bytes)
+    return [
+        Content(savepoint_state_file(attempt, number, _suffix(group)), tuple(group))
+        for number, group in enumerate(groups, 1)
+    ]
+
+
+def grouped(
+    refs: Sequence[FileRef], max_files: int, container_bytes: int = CONTAINER_BYTES
+) -> list[list[FileRef]]:
+    """The files in at most `max_files` groups (0: each on its own): the smallest together, as few as need be.
+
+    A group outgrows `container_bytes` only where the limit on their number leaves no other way.
+    """
+    if not max_files or len(refs) <= max_files:
+        return [[ref] for ref in refs]
+    by_size = sorted(refs, key=lambda ref: (ref.size, _text(ref)))
+    while True:
+        groups: list[list[FileRef]] = [[]]
+        filled = 0
+        for taken, ref in enumerate(by_size, 1):
+            if filled + ref.size > container_bytes:
+                groups.append([])
+                filled = 0
+            groups[-1].append(ref)
+            filled += ref.size
+            if len(groups) + len(by_size) - taken <= max_files:
+                return [*groups, *([alone] for alone in by_size[taken:])]
+        container_bytes *= 2
+
+
+def _pack(
+    contents: Sequence[Content],
+    target: Store,
+    store_of: Callable[[FileRef], Store],
+    scratch: Path,
+    threads: int,
+    progress: Callable[[int], object],
+) -> None:
+    containers = [content for content in contents if len(content.refs) > 1]
+    if not containers:
+        return
+    with scratch_folder(scratch) as folder:
+
+        def pack(content: Content) -> None:
+            local = folder / PurePosixPath(content.path).name
+            with local.open("xb") as file:
+                for ref in content.refs:
+                    start = ref.offset or 0
+                    file.writelines(read_through(store_of(ref), ref.path, start, ref.size, ref.xxh3))
+            target.upload(local, content.path)
+            local.unlink()
+
+        # Few at a time: each fills the scratch folder with as much as a container holds.
+        at_once(pack, containers, min(threads, 2), lambda content: progress(content.size))
+
+
+def _moved(record: Record, contents: Sequence[Content]) -> Record:
+    places: dict[tuple[str, str, int], tuple[str, int | None]] = {}
+    for content in contents:
+        at = 0
+        for ref in content.refs:
+            places[ref.place] = content.path, at if len(content.refs) > 1 else None
+            at += ref.size
+
+    def moved(ref: FileRef) -> FileRef:
+        if not ref.path:
+            return ref
+        path, offset = places[ref.place]
+        return msgspec.structs.replace(ref, base="", path=path, offset=offset)
+
+    record = with_references(record, moved)
+    operators = {uid: msgspec.structs.replace(o, hosts=()) for uid, o in record.operators.items()}
+    return msgspec.structs.replace(record, operators=operators)
+
+
+class _Progress:
+    """Adds up bytes, from one thread at a time."""
+
+    def __init__(self, tell: Callable[[str, int, int], object], total: int) -> None:
+        self._tell = tell
+        self._total = total
+        self._done = 0
+        tell("copying files", 0, total)
+
+    def __call__(self, size: int) -> None:
+        self._done += size
+        self._tell("copying files", self._done, self._total)
+
+
+def _text(ref: FileRef) -> str:
+    return f"{ref.base} {ref.path} {ref.offset or 0:020d}"
+
+
+def _suffix(group: Sequence[FileRef]) -> str:
+    if len(group) > 1:
+        return CONTAINER
+    suffix = PurePosixPath(group[0].name).suffix
+    return suffix if suffix[1:].isalnum() else ".bin"

@@ -1,0 +1,126 @@
+"""The Spark session of a run: Delta, Arrow, UTC, the running interpreter, and jars that are already here."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from stateflow.config.options import cache_folder
+from stateflow.logs import waiting
+from stateflow.spark.session import class_data
+from stateflow.spark.session.jars import local_jars
+from stateflow.spark.session.java import require_java
+from stateflow.spark.session.settings import DELTA, LOOPBACK, QUIET, RUNTIME, STATIC, TEMPORARY, says_where
+
+_log = logging.getLogger(__name__)
+_SEARCH_PATH = "spark.executorEnv.PYTHONPATH"
+
+
+def build_session(
+    app: str,
+    *,
+    master: str | None = None,
+    conf: Mapping[str, str] = {},
+    cache: Path | None = None,
+    temporary: Path | None = None,
+) -> SparkSession:
+    """A session for `app`, or the one that is already there with the runtime settings applied to it.
+
+    `master` defaults to what the Spark installation says, else to all cores of this machine. `cache` is where
+    jars and Java are kept; it defaults to the configuration's. `temporary` is for the files that Spark leaves behind when it
+    is killed, where nobody has said where to put them.
+    """
+    if SparkContext._active_spark_context is not None:
+        return _adapted(SparkSession.builder.getOrCreate(), conf)
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" in os.environ:
+        return _submitted(app, conf)
+    return _started(app, master, conf, cache or cache_folder(), temporary)
+
+
+def _started(
+    app: str, master: str | None, conf: Mapping[str, str], cache: Path, temporary: Path | None
+) -> SparkSession:
+    java = require_java(cache)
+    os.environ["JAVA_HOME"] = str(java)
+    chosen = master or conf.get("spark.master") or os.environ.get("MASTER")
+    if chosen is None or chosen.startswith("local"):
+        # Spark would take the first python3 on the PATH, which need not have this library.
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    elif python := conf.get("spark.pyspark.python"):
+        # As spark-submit has it: the setting goes before the variable.
+        os.environ["PYSPARK_PYTHON"] = python
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = {**DELTA, **RUNTIME, **STATIC, **(LOOPBACK if _one_process(chosen) else {}), **conf}
+    given = conf.get("spark.driver.extraJavaOptions", "")
+    ours = [] if "spark.log.level" in conf else [QUIET]
+    ours.append(class_data.options(cache, java, given))
+    if temporary is not None and _one_process(chosen) and not says_where(conf):
+        # In a container that was started anew this process may have the number of the one that was killed.
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        settings[TEMPORARY] = str(temporary)
+        ours.append(f'"-Djava.io.tmpdir={temporary}"')
+    if told := " ".join(filter(None, (*ours, given))):
+        settings["spark.driver.extraJavaOptions"] = told
+    jars = [*filter(None, [conf.get("spark.jars")]), *map(str, local_jars(cache))]
+    settings["spark.jars"] = ",".join(jars)
+    extensions = [DELTA["spark.sql.extensions"], *conf.get("spark.sql.extensions", "").split(",")]
+    settings["spark.sql.extensions"] = ",".join(dict.fromkeys(filter(None, extensions)))
+    builder = SparkSession.builder.appName(app).master(chosen or "local[*]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    waiting("starting Spark")
+    session = builder.getOrCreate()
+    _spare_from_sigterm(session)
+    return session
+
+
+def _spare_from_sigterm(session: SparkSession) -> None:
+    """The JVM ends with this process, whose standard input it reads, and not before.
+
+    `timeout`, container runtimes and shells send SIGTERM to all of a process group. This process ends after its batch
+    then, and the batch needs the JVM. Like SIGINT, which PySpark keeps from it.
+    """
+    jvm: Any = session.sparkContext._jvm
+    with suppress(Exception):  # a JVM without this class ends as it always did
+        jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal("TERM"), jvm.sun.misc.SignalHandler.SIG_IGN)
+
+
+def _one_process(master: str | None) -> bool:
+    return master is None or master == "local" or master.startswith("local[")
+
+
+def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
+    """spark-submit has started the JVM: master, jars and memory are its own, the rest still can be set."""
+    SparkContext._ensure_initialized()
+    told = dict(SparkConf().getAll())
+    settings = {**RUNTIME, **{name: told[name] for name in RUNTIME if name in told}, **conf}
+    if path := told.get(_SEARCH_PATH):
+        # A package's modules are where spark-submit was told; the pipeline's folder is on the driver's host only.
+        settings[_SEARCH_PATH] = ":".join(dict.fromkeys(filter(None, (path, conf.get(_SEARCH_PATH)))))
+    builder = SparkSession.builder.appName(app)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel(conf.get("spark.log.level", "ERROR"))
+    return session
+
+
+def _adapted(session: SparkSession, conf: Mapping[str, str]) -> SparkSession:
+    for name, value in {**RUNTIME, **conf}.items():
+        if session.conf.isModifiable(name) or name.startswith("spark.databricks."):
+            session.conf.set(name, value)
+        elif session.conf.get(name, None) != value:
+            _log.warning("%s=%s was not applied: the Spark session already runs", name, value)
+    return session

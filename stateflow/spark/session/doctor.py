@@ -1,0 +1,187 @@
+"""Is everything there that a run needs? Each finding says what was looked at, what is there, and what to do."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from stateflow.config.options import Options, cache_folder
+from stateflow.errors import StateflowError
+from stateflow.storage.probe import probe
+from stateflow.storage.roots import open_store
+
+Verdict = Literal["ok", "warn", "fail"]
+
+PACKAGES = ("stateflow", "pyspark", "delta-spark", "pyarrow", "rocksdict", "obstore", "msgspec")
+PINNED = {"pyspark": "4.2.", "delta-spark": "4.4."}
+"""Versions that the offset log's format and Delta's transactions are relied on in."""
+TIGHT, LITTLE = 1 << 30, 5 << 30
+CREDENTIALS: Mapping[str, tuple[str, ...]] = {
+    "s3": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
+           "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+    "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY"),
+    "az": ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET", "AZURE_FEDERATED_TOKEN_FILE"),
+}  # fmt: skip
+_FAMILY = {"s3a": "s3", "s3n": "s3", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    verdict: Verdict
+    found: str
+    next_step: str = ""
+
+
+def examine(
+    options: Options, *, ids: Callable[[], str], env: Mapping[str, str] = os.environ
+) -> Iterator[Finding]:
+    """Everything that can be told without starting Spark."""
+    cache = Path(options.cache_dir) if options.cache_dir else cache_folder(env)
+    scratch = Path(options.scratch_dir) if options.scratch_dir else cache / "scratch"
+    yield _python()
+    for package in PACKAGES:
+        yield _package(package)
+    yield _java(cache, env)
+    yield _jars(cache)
+    yield _space("cache folder", cache)
+    yield _space("scratch folder", scratch)
+    yield from _root(options, ids, env)
+
+
+def _python() -> Finding:
+    found = f"{platform.python_version()} ({sys.executable})"
+    return Finding("python", "ok", found)
+
+
+def _package(name: str) -> Finding:
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return Finding(name, "fail", "not installed", f"pip install {name}")
+    wanted = PINNED.get(name)
+    if wanted and not found.startswith(wanted):
+        return Finding(
+            name, "warn", found, f"tested with {wanted}x: install that, or test before you rely on it"
+        )
+    return Finding(name, "ok", found)
+
+
+def _java(cache: Path, env: Mapping[str, str]) -> Finding:
+    from stateflow.spark.session.java import SUPPORTED, find_java
+
+    home = find_java(cache, env)
+    if home is None:
+        wanted = " or ".join(map(str, SUPPORTED))
+        return Finding(
+            "java",
+            "fail",
+            "none that Spark runs on",
+            f"install Java {wanted}, or run `python -m stateflow.spark.session.java`",
+        )
+    return Finding("java", "ok", f"{_java_version(home)} ({home})")
+
+
+def _java_version(home: Path) -> str:
+    try:
+        text = (home / "release").read_text(encoding="utf-8")
+    except OSError:
+        return "found"
+    lines = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return lines.get("JAVA_VERSION", "found").strip('"')
+
+
+def _jars(cache: Path) -> Finding:
+    from stateflow.spark.session.jars import packages, recorded_jars
+
+    jars = recorded_jars(cache)
+    wanted = ", ".join(packages())
+    if not jars:
+        return Finding(
+            "jars",
+            "warn",
+            f"{wanted} not resolved yet",
+            "the first run does it; `python -m stateflow.spark.session.jars` at once",
+        )
+    return Finding("jars", "ok", f"{wanted}: {len(jars)} files in {jars[0].parent}")
+
+
+def _space(check: str, folder: Path) -> Finding:
+    there = folder
+    while not there.exists():
+        there = there.parent
+    free = shutil.disk_usage(there).free
+    found = f"{folder}, {free / (1 << 30):.1f} GB free"
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        return Finding(
+            check, "fail", f"{folder} cannot be written to ({error.strerror})", f"set {check.split()[0]}_dir"
+        )
+    if free < TIGHT:
+        return Finding(
+            check, "fail", found, f"free space there, or set {check.split()[0]}_dir to another disk"
+        )
+    if free < LITTLE:
+        return Finding(check, "warn", found, "state that a task has open, and what is cached, has to fit")
+    return Finding(check, "ok", found)
+
+
+def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> Iterator[Finding]:
+    url = options.checkpoint_dir
+    if not url:
+        yield Finding(
+            "checkpoint root", "warn", "not set",
+            "give --checkpoint-dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir into stateflow.toml",
+        )  # fmt: skip
+        return
+    scheme = urlsplit(url).scheme if "://" in url else ""
+    family = _FAMILY.get(scheme, scheme)
+    if family in CREDENTIALS:
+        yield _credentials(family, options, env)
+    try:
+        store = open_store(url, options.storage_options, fsync=options.local_fsync)
+        folder = store.local_root
+        if folder is not None and not folder.is_dir():
+            yield Finding("checkpoint root", "warn", f"{folder} does not exist", "the first run creates it")
+            return
+        store.list("probe-")
+        yield Finding("checkpoint root", "ok", f"{store.url} can be reached")
+        probe(store, ids)
+    except StateflowError as error:
+        advice = (
+            "check the address, the network and storage_options"
+            if error.exit_code == 9
+            else "see the message"
+        )
+        yield Finding("checkpoint root", "fail", str(error), advice)
+        return
+    yield Finding(
+        "conditional writes", "ok", "a second create of one path is refused, one after another and at once"
+    )
+
+
+def _credentials(family: str, options: Options, env: Mapping[str, str]) -> Finding:
+    """Names only: a value never leaves the configuration."""
+    given = sorted(options.storage_options)
+    variables = [name for name in CREDENTIALS[family] if env.get(name)]
+    parts = [f"storage_options: {', '.join(given)}"] if given else []
+    parts += [f"environment: {', '.join(variables)}"] if variables else []
+    if parts:
+        return Finding("credentials", "ok", "; ".join(parts) + " (values not shown)")
+    return Finding(
+        "credentials",
+        "warn",
+        "none set",
+        "fine on a machine with a role of its own; else set storage_options",
+    )

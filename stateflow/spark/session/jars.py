@@ -1,0 +1,179 @@
+"""Spark's extra jars (Delta): resolved once into a folder of our own, then passed to sessions as local files.
+
+Resolution takes seconds and the network every time; a list of files takes neither.
+`python -m stateflow.spark.session.jars` resolves what is not there yet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from stateflow.config.options import cache_folder
+from stateflow.errors import StateflowError, UnavailableError
+from stateflow.spark.session.java import find_java, install_java, require_java
+
+
+def packages() -> tuple[str, ...]:
+    """Maven coordinates that fit the installed Spark and Delta."""
+    spark = ".".join(version("pyspark").split(".")[:2])
+    return (f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}",)
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Other jars than the library's own, kept apart from them under `name`."""
+
+    name: str
+    packages: tuple[str, ...]
+    excluded: tuple[str, ...] = ()
+    """Group and name of what they ask for and must not get."""
+    lacks_spark: bool = False
+    """Whether it is for a program that has not got Spark's own jars beside it."""
+
+
+def local_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
+    """The jars, from `cache` when they are there and whole, else resolved into it.
+
+    Not those that Spark has itself: it would copy them at every start, to every executor, and never load a class of them.
+    """
+    return recorded_jars(cache, bundle) or resolve_jars(cache, bundle)
+
+
+def recorded_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
+    """Empty when nothing is recorded for these packages, or when a file has gone."""
+    bundle = bundle or _own()
+    try:
+        record = json.loads((cache / f"jars{bundle.name}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return ()
+    if record.get("packages") != list(bundle.packages):
+        return ()
+    jars = tuple(cache / name for name in record["jars"])
+    if not all(jar.is_file() for jar in jars):
+        return ()
+    if bundle.lacks_spark:
+        return jars
+    there = {_artifact(jar.name) for jar in spark_jars()}
+    return tuple(jar for jar in jars if _artifact(jar.name.partition("_")[2]) not in there)
+
+
+def spark_home() -> Path:
+    import pyspark
+
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+
+
+def spark_jars() -> list[Path]:
+    return list((spark_home() / "jars").glob("*.jar"))
+
+
+def _artifact(jar: str) -> str:
+    """Without its version. The resolver puts the group's name and an underscore before it."""
+    return re.sub(r"-\d+(\.\w+)*([.-]\w+)*\.jar$", "", jar)
+
+
+def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
+    """Through Spark's own resolver, which honours `spark.jars.repositories` and `spark.jars.ivySettings`."""
+    bundle = bundle or _own()
+    cache.mkdir(parents=True, exist_ok=True)
+    java = require_java(cache)
+    part = cache / f"ivy{bundle.name}.{os.getpid()}.part"
+    target = cache / f"ivy{bundle.name}"
+    try:
+        failure = _resolve(part, java, {}, bundle)
+        if failure:
+            # A half-filled ~/.m2 makes resolution fail for good: once more, with a home that has none.
+            shutil.rmtree(part, ignore_errors=True)
+            failure = _resolve(part, java, {"user.home": str(part)}, bundle)
+        names = sorted(jar.name for jar in (part / "jars").glob("*.jar"))
+        if failure or not names:
+            reason = failure or "no jar arrived"
+            raise UnavailableError(
+                f"Spark could not resolve {', '.join(bundle.packages)} ({reason}) and kept nothing: check the "
+                "network or set spark.jars.repositories in spark-defaults.conf, then try again"
+            )
+        # The resolver's own copies of the same jars.
+        shutil.rmtree(part / "cache", ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)
+        part.rename(target)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    record = {"packages": bundle.packages, "jars": [f"{target.name}/jars/{jar}" for jar in names]}
+    written = cache / f"jars{bundle.name}.json.{os.getpid()}.part"
+    written.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    written.rename(cache / f"jars{bundle.name}.json")
+    return recorded_jars(cache, bundle)
+
+
+def _own() -> Bundle:
+    return Bundle("", packages())
+
+
+def _resolve(ivy: Path, java: Path, properties: Mapping[str, str], bundle: Bundle) -> str:
+    """What went wrong, in the resolver's words; empty when all is there."""
+    import pyspark
+
+    with tempfile.TemporaryDirectory() as scratch:
+        nothing = Path(scratch) / "nothing.py"
+        nothing.touch()
+        command = [
+            str(Path(pyspark.__file__).parent / "bin" / "spark-submit"),
+            *("--master", "local[1]", "--packages", ",".join(bundle.packages)),
+            *(("--exclude-packages", ",".join(bundle.excluded)) if bundle.excluded else ()),
+            *("--conf", f"spark.jars.ivy={ivy}", "--conf", "spark.ui.enabled=false"),
+            str(nothing),
+        ]
+        options = {**_proxy(os.environ), **properties}
+        flags = " ".join(f"-D{name}={value}" for name, value in options.items())
+        environment = {
+            **{name: value for name, value in os.environ.items() if name != "SPARK_HOME"},
+            "JAVA_HOME": str(java),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {flags}".strip(),
+        }
+        done = subprocess.run(
+            command, cwd=scratch, env=environment, capture_output=True, text=True, check=False
+        )
+    if done.returncode == 0:
+        return ""
+    told = [line.strip() for line in done.stderr.splitlines()]
+    problems = [line for line in told if "not found" in line or "failed" in line or "Exception" in line]
+    return (problems or told or [f"exit code {done.returncode}"])[-1].lstrip(": ")
+
+
+def _proxy(env: Mapping[str, str]) -> dict[str, str]:
+    """Java does not read the proxy variables that every other tool reads."""
+    options: dict[str, str] = {}
+    for scheme in ("http", "https"):
+        proxy = urlsplit(env.get(f"{scheme}_proxy") or env.get(f"{scheme}_proxy".upper()) or "")
+        if proxy.hostname:
+            options[f"{scheme}.proxyHost"] = proxy.hostname
+            options[f"{scheme}.proxyPort"] = str(proxy.port or (443 if proxy.scheme == "https" else 80))
+    excluded = env.get("no_proxy") or env.get("NO_PROXY") or ""
+    hosts = [
+        f"*{host}" if host.startswith(".") else host for host in excluded.replace(" ", "").split(",") if host
+    ]
+    if options and hosts:
+        options["http.nonProxyHosts"] = "|".join(hosts)
+    return options
+
+
+if __name__ == "__main__":
+    folder = cache_folder()
+    try:
+        if not find_java(folder):
+            install_java(folder)
+        print(f"{len(local_jars(folder))} jars in {folder / 'ivy' / 'jars'}")
+    except StateflowError as error:
+        sys.exit(f"stateflow: {error}")

@@ -1,0 +1,261 @@
+"""Output in listed, immutable files: what a sink reads later, what passes between operators of one batch.
+
+A list of files is only ever one that tasks of a result stage handed back, never a folder's listing: a folder
+also holds what failed attempts left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from stateflow.format.layout import JobLayout
+from stateflow.format.records import FileRef
+from stateflow.spark.sinks.base import Place
+from stateflow.storage.file_urls import file_folder, file_url, hadoop_path
+from stateflow.storage.files import checksum, upload_file, verify
+from stateflow.storage.store import Store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Format = Literal["parquet", "arrow"]
+StoreOpener = Callable[[], Store]
+"""Opens the checkpoint store in a worker, so it must pickle: `partial(open_store, url, options)`."""
+LISTED = "name string, size long, xxh3 string, path string, rows long"
+ROW_GROUP = 128 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A folder on local disk, for what lives no longer than the batch."""
+
+    folder: str
+    unique: str
+    format: Format = "parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A path in the checkpoint store, for what a record names. The name carries epoch, slot and attempt."""
+
+    opener: StoreOpener
+    path: str
+    format: Format = "parquet"
+
+
+Target = Scratch | Kept
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What one frame became."""
+
+    files: tuple[FileRef, ...]
+    rows: int
+
+
+class StagedWriter:
+    """Writes one file of record batches, in a worker. Nothing is written when no batch has rows."""
+
+    def __init__(self, schema: pa.Schema, target: Target) -> None:
+        self.rows = 0
+        self._schema = schema
+        self._target = target
+        self._sink: Any = None
+        self._file: Path | None = None
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        if self._sink is None:
+            self._file, self._sink = self._begin()
+        self._sink.write_batch(batch) if self._target.format == "parquet" else self._sink.write(batch)
+        self.rows += batch.num_rows
+
+    def close(self) -> FileRef | None:
+        """The finished file; None when there were no rows."""
+        if self._sink is None or self._file is None:
+            return None
+        self._sink.close()
+        self._sink = None
+        if isinstance(self._target, Scratch):
+            size, xxh3 = checksum(self._file)
+            base = file_url(self._file.parent.absolute())
+            return FileRef(name=self._file.name, size=size, xxh3=xxh3, path=self._file.name, base=base)
+        path = self._target.path
+        try:
+            return upload_file(self._target.opener(), path, self._file, path.rpartition("/")[2])
+        finally:
+            self._file.unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Leaves nothing behind, after a failure."""
+        if self._sink is not None:
+            self._sink.close()
+            self._sink = None
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+    def _begin(self) -> tuple[Path, Any]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        if isinstance(self._target, Scratch):
+            file = Path(self._target.folder) / f"{self._target.unique}.{self._target.format}"
+            file.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            handle, name = tempfile.mkstemp(prefix="stateflow-", suffix=f".{self._target.format}")
+            os.close(handle)
+            file = Path(name)
+        if self._target.format == "parquet":
+            return file, pq.ParquetWriter(
+                file, self._schema, compression="lz4", use_dictionary=False, write_statistics=False
+            )
+        return file, pa.ipc.new_file(file, self._schema, options=pa.ipc.IpcWriteOptions(compression="lz4"))
+
+
+class Stager:
+    """Stages frames of one job's records and reads them back."""
+
+    def __init__(self, opener: StoreOpener, new_id: Callable[[], str]) -> None:
+        self.opener = opener
+        self._new_id = new_id
+        self._store: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            self._store = self.opener()
+        return self._store
+
+    def stage(self, frame: DataFrame, place: Place) -> tuple[FileRef, ...]:
+        """The files of `write`."""
+        return self.write(frame, place).files
+
+    def write(self, frame: DataFrame, place: Place) -> Staged:
+        """Writes the rows of `frame` to files, in one job whose result stage is the frame's last."""
+        layout, token = JobLayout(place.job_name), self._new_id()
+        work = _Staging(self.opener, layout, place.epoch, place.slot, token, arrow_schema(frame.schema))
+        listed = frame.mapInArrow(work, LISTED).collect()
+        # Collected rows come from exactly one attempt of each partition.
+        files = (FileRef(row["name"], row["size"], row["xxh3"], row["path"]) for row in listed)
+        return Staged(tuple(files), sum(row["rows"] for row in listed))
+
+    def read(self, spark: SparkSession, refs: Sequence[FileRef], schema: StructType) -> DataFrame:
+        """The rows of exactly these files, each checked against its reference."""
+        if not refs:
+            return spark.createDataFrame([], schema)
+        located = [self._local(ref) for ref in refs]
+        paths = [path for path in located if path is not None and path.suffix == ".parquet"]
+        # Spark takes such characters for a pattern of names.
+        if len(paths) == len(refs) and not any(set("{}[]*?\\") & set(str(path)) for path in paths):
+            for ref, path in zip(refs, paths, strict=True):
+                verify(ref, path, self.store.url if not ref.base else ref.base)
+            return spark.read.schema(schema).parquet(*(hadoop_path(path) for path in paths))
+        rows = [(ref.name, ref.size, ref.xxh3, ref.path, ref.base) for ref in refs]
+        listed = spark.createDataFrame(rows, "name string, size long, xxh3 string, path string, base string")
+        return listed.repartition(len(rows)).mapInArrow(_Fetching(self.opener, arrow_schema(schema)), schema)
+
+    def _local(self, ref: FileRef) -> Path | None:
+        if ref.base:
+            return file_folder(ref.base) / ref.path if ref.base.startswith("file://") else None
+        root = self.store.local_root
+        return None if root is None else root / ref.path
+
+
+@dataclass(frozen=True, slots=True)
+class _Staging:
+    """The task that stages one partition."""
+
+    opener: StoreOpener
+    layout: JobLayout
+    epoch: int
+    slot: int
+    token: str
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        task = TaskContext.get()
+        assert task is not None
+        # Two attempts of one partition, speculation included, must not share a name.
+        unique = f"{self.token}-{task.partitionId()}-{task.taskAttemptId()}"
+        path = self.layout.staged_file(self.epoch, self.slot, unique, ".parquet")
+        writer = StagedWriter(self.schema, Kept(self.opener, path))
+        try:
+            for batch in batches:
+                writer.write(as_schema(batch, self.schema))
+            ref = writer.close()
+        except BaseException:
+            writer.discard()
+            raise
+        if ref is not None:
+            columns = [[ref.name], [ref.size], [ref.xxh3], [ref.path], [writer.rows]]
+            types = [pa.string(), pa.int64(), pa.string(), pa.string(), pa.int64()]
+            arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
+            yield pa.record_batch(arrays, names=["name", "size", "xxh3", "path", "rows"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetching:
+    """The task that reads staged files which Spark itself cannot open."""
+
+    opener: StoreOpener
+    schema: pa.Schema
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        store: Store | None = None
+        for batch in batches:
+            for row in batch.to_pylist():
+                ref = FileRef(**row)
+                with tempfile.TemporaryDirectory(prefix="stateflow-") as folder:
+                    if ref.base.startswith("file://"):
+                        local, root = file_folder(ref.base) / ref.path, ref.base
+                    else:
+                        store = store or self.opener()
+                        local, root = Path(folder) / "staged", store.url
+                        store.download(ref.path, local)
+                    verify(ref, local, root)
+                    for found in batches_of(local, ref.name):
+                        yield as_schema(found, self.schema)
+
+
+def batches_of(file: Path, name: str) -> Iterator[pa.RecordBatch]:
+    """The record batches of one staged file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if name.endswith(".arrow"):
+        with pa.memory_map(str(file)) as mapped:
+            reader = pa.ipc.open_file(mapped)
+            yield from (reader.get_batch(k) for k in range(reader.num_record_batches))
+    else:
+        with pq.ParquetFile(file) as parquet:
+            yield from parquet.iter_batches(batch_size=ROW_GROUP)
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema of Spark rows: timestamps in microseconds UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def as_schema(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """`batch` with the names and types of `schema`, without copying what already has them."""
+    import pyarrow as pa
+
+    if batch.schema.equals(schema):
+        return batch
+    return pa.record_batch(
+        [c.cast(f.type) for c, f in zip(batch.columns, schema, strict=True)], schema=schema
+    )

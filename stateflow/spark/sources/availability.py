@@ -1,0 +1,119 @@
+"""Before a run: does every source still have what the recorded offsets ask for?"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import unquote
+
+from pyspark.sql import SparkSession
+
+from stateflow.errors import DisagreementError
+from stateflow.format.records import SourceState
+from stateflow.format.source_offsets import NOTHING, SourceLeaves, check_same_source, kind_of
+from stateflow.spark.sources.delta import DeltaOffset, check_offset, pending_files
+from stateflow.spark.sources.file_log import Fetch, files_between, log_folder, restore_entries
+from stateflow.spark.sources.kafka import check_kafka
+from stateflow.spark.sources.leaves import LeafDescription, leaves_of
+from stateflow.spark.sources.positions import create_source, open_stream
+
+_CHECKED_FILES = 256
+"""Of the files that are to be read next, the oldest: those are the first to go."""
+
+
+def check_available(
+    spark: SparkSession,
+    layout: Sequence[SourceLeaves],
+    leaves: Sequence[LeafDescription],
+    state: Mapping[str, SourceState],
+    scratch: Path,
+) -> None:
+    """Refuse to run from offsets that a source can no longer serve; raises DisagreementError."""
+    for uid, own in leaves_of(layout, leaves).items():
+        recorded = state.get(uid)
+        if recorded is None:
+            continue
+        check_same_source(SourceLeaves(uid, len(own), tuple(leaf.kind for leaf in own)), recorded)
+        for number, (leaf, line) in enumerate(zip(own, recorded.lines, strict=True)):
+            if line == NOTHING:
+                continue
+            if leaf.kind == "delta":
+                _check_delta(spark, leaf, scratch / f"{uid}-{number}", uid, line)
+            elif leaf.kind == "kafka" and leaf.reads_micro_batches and _must_not_lose(leaf):
+                stream = open_stream(leaf, scratch / f"{uid}-{number}")
+                try:
+                    check_kafka(spark, stream, uid, line)
+                finally:
+                    stream.stop()
+
+
+def check_rewindable(
+    spark: SparkSession,
+    state: Mapping[str, SourceState],
+    head: Mapping[str, SourceState],
+    fetch: Fetch,
+) -> None:
+    """Refuse to rewind from `head` to `state` when input files read between them are gone.
+
+    A file source lists its folder anew after a rewind: what was deleted since would be left out in silence.
+    """
+    for uid, newer in head.items():
+        older = state.get(uid)
+        for leaf, line in enumerate(newer.lines):
+            if kind_of(line) != "file":
+                continue
+            line_before = older.lines[leaf] if older is not None and leaf < len(older.lines) else NOTHING
+            after = -1 if line_before == NOTHING else int(json.loads(line_before)["logOffset"])
+            with tempfile.TemporaryDirectory(prefix="stateflow-") as folder:
+                log = log_folder(Path(folder), leaf)
+                prefix = f"{leaf}/"
+                entries = {f.name.removeprefix(prefix): f for f in newer.files if f.name.startswith(prefix)}
+                restore_entries(log, entries, fetch)
+                files = files_between(log, after, int(json.loads(line)["logOffset"]))
+            gone = _missing(spark, [unquote(file.path) for file in files])
+            if gone:
+                raise DisagreementError(
+                    f"source {uid!r} cannot go back to log offset {after}: of {len(files)} input files read "
+                    f"since, {len(gone)} are gone, the first is {gone[0]}; put them back, or choose a later "
+                    "checkpoint"
+                )
+
+
+def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, uid: str, line: str) -> None:
+    source, offset = create_source(leaf, folder), DeltaOffset.parse(line)
+    try:
+        check_offset(spark, source, uid, offset)
+        gone = _missing(spark, pending_files(spark, source, offset)[:_CHECKED_FILES])
+    finally:
+        source.stop()
+    if gone:
+        raise DisagreementError(
+            f"source {uid!r} has to go on at version {offset.version} of the Delta table {leaf.target}, but "
+            "its "
+            f"file {gone[0]} was vacuumed ({len(gone)} of the next files are gone): restore the table's "
+            "files, or "
+            "give the source a new uid to read the table anew"
+        )
+
+
+def _must_not_lose(leaf: LeafDescription) -> bool:
+    return leaf.options.get("failondataloss", "true").lower() != "false"
+
+
+def _missing(spark: SparkSession, paths: Iterable[str]) -> list[str]:
+    jvm = spark._jvm
+    assert jvm is not None
+    conf = spark._jsparkSession.sessionState().newHadoopConf()
+
+    def is_missing(path: str) -> bool:
+        target = jvm.org.apache.hadoop.fs.Path(path)
+        return not target.getFileSystem(conf).exists(target)
+
+    listed = list(paths)
+    with ThreadPoolExecutor(max_workers=16) as threads:
+        return [
+            path for path, missing in zip(listed, threads.map(is_missing, listed), strict=True) if missing
+        ]

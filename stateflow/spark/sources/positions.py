@@ -1,0 +1,164 @@
+"""Where sources begin and where bounded runs end, made concrete before any batch runs.
+
+A source's first position is resolved once and recorded in an input-free first record: a run that crashes
+before its first batch would otherwise resolve `latest` anew and lose what came in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from stateflow.errors import UsageError
+from stateflow.format.records import SourceState
+from stateflow.format.source_offsets import NOTHING, SourceLeaves, joined_lines, kinds_of
+from stateflow.spark.sources.delta import DeltaOffset, end_offsets, start_offset
+from stateflow.spark.sources.file_log import log_folder
+from stateflow.spark.sources.files import FilePlanner
+from stateflow.spark.sources.kafka import end_lines_of
+from stateflow.spark.sources.leaves import LeafDescription, leaves_of
+from stateflow.storage.file_urls import hadoop_path
+
+Bound = int | datetime
+"""A version of a Delta table, or a time; it is included."""
+
+
+def resolve_initial(
+    spark: SparkSession,
+    layout: Sequence[SourceLeaves],
+    leaves: Sequence[LeafDescription],
+    known: Mapping[str, SourceState],
+    scratch: Path,
+    until: Bound | Mapping[str, Bound] | None = None,
+) -> dict[str, SourceState]:
+    """The first position of every source that `known` lacks; record it before a query starts.
+
+    Delta: the version that `startingVersion` or `startingTimestamp` stands for, else the snapshot of the
+    newest version (of the bound, when there is one). Kafka and every other source of the newer kind: its own
+    initial offset. The file source starts at nothing, and so does a source of the older kind that cannot
+    say: it
+    resolves its start when its first batch is planned. `scratch` is a folder that may be deleted afterwards.
+    """
+    resolved: dict[str, SourceState] = {}
+    for uid, own in leaves_of(layout, leaves).items():
+        if uid in known:
+            continue
+        lines = tuple(
+            _first_line(spark, leaf, scratch / f"{uid}-{number}", bound_of(uid, until))
+            for number, leaf in enumerate(own)
+        )
+        resolved[uid] = SourceState(lines=lines, kind=kinds_of(lines) or own[0].kind)
+    return resolved
+
+
+def bounded_batches(
+    spark: SparkSession,
+    location: Path,
+    layout: Sequence[SourceLeaves],
+    leaves: Sequence[LeafDescription],
+    state: Mapping[str, SourceState],
+    until: Bound | Mapping[str, Bound],
+) -> Iterator[tuple[str, ...]]:
+    """The offset lines, in plan order, at which each batch of a bounded run ends; none when all is read.
+
+    `location` is the seeded folder. For every tuple: `plan_batch`, a query with trigger `once`, wait for it.
+    The file source's log is written for one batch at a time, so take the next tuple only when the batch
+    is done.
+    """
+    current = list(joined_lines(layout, state))
+    planners: dict[int, Iterator[str]] = {}
+    number = 0
+    for uid, own in leaves_of(layout, leaves).items():
+        for leaf in own:
+            bound = bound_of(uid, until)
+            if bound is not None:
+                planners[number] = end_lines(
+                    spark, leaf, bound, current[number], log_folder(location, number)
+                )
+            number += 1
+    while planners:
+        moved = False
+        for number, planner in list(planners.items()):
+            line = next(planner, None)
+            if line is None:
+                del planners[number]
+            else:
+                current[number], moved = line, True
+        if moved:
+            yield tuple(current)
+
+
+def end_lines(
+    spark: SparkSession, leaf: LeafDescription, until: Bound, from_line: str, folder: Path
+) -> Iterator[str]:
+    """Where each batch of one stream ends, from `from_line` (exclusive) up to and with `until`.
+
+    `folder` is the stream's own folder in the seeded location (`sources/<number>`).
+    """
+    if leaf.kind == "delta":
+        source = create_source(leaf, folder)
+        start = DeltaOffset.parse(from_line) if from_line != NOTHING else start_offset(spark, source, until)
+        for end in end_offsets(spark, source, start, until):
+            yield end.line()
+    elif leaf.kind == "file":
+        if not isinstance(until, datetime) or until.tzinfo is None:
+            raise UsageError(
+                f"the file source {leaf.target} can only be bounded by a time with a time zone "
+                f"(the files' modification time), not by {until!r}"
+            )
+        yield from FilePlanner(spark, create_source(leaf, folder), until).ends(from_line)
+    elif leaf.kind == "kafka" and leaf.reads_micro_batches and isinstance(until, datetime):
+        stream = open_stream(leaf, folder)
+        try:
+            start_line = str(stream.initialOffset().json()) if from_line == NOTHING else from_line
+            yield from end_lines_of(stream, start_line, until)
+        finally:
+            stream.stop()
+    else:
+        raise UsageError(
+            f"a bounded run cannot end the {leaf.format} source {leaf.target} at {until!r}: Delta sources "
+            "end at a "
+            "version or time, file and Kafka sources at a time, others not at all; run without a bound"
+        )
+
+
+def bound_of(uid: str, until: Bound | Mapping[str, Bound] | None) -> Bound | None:
+    """A bound holds for all sources, or is given per source uid: those without one do not advance."""
+    return until.get(uid) if isinstance(until, Mapping) else until
+
+
+def create_source(leaf: LeafDescription, folder: Path) -> Any:
+    """The stream's source object, on a folder of its own."""
+    relation = leaf.relation
+    if relation.getClass().getSimpleName() == "StreamingRelationV2":
+        if leaf.kind != "delta" and not relation.v1Relation().isDefined():
+            raise UsageError(f"the {leaf.format} source {leaf.target} is not of the older kind")
+        relation = relation.v1Relation().get()
+    return relation.dataSource().createSource(hadoop_path(folder.absolute()))
+
+
+def open_stream(leaf: LeafDescription, folder: Path) -> Any:
+    """The reader of a stream of the newer kind, on a folder of its own; stop it after use."""
+    relation = leaf.relation
+    scan = relation.table().newScanBuilder(relation.extraOptions()).build()
+    return scan.toMicroBatchStream(hadoop_path(folder.absolute()))
+
+
+def _first_line(spark: SparkSession, leaf: LeafDescription, folder: Path, until: Bound | None) -> str:
+    if leaf.kind == "delta":
+        source = create_source(leaf, folder)
+        try:
+            return start_offset(spark, source, until).line()
+        finally:
+            source.stop()
+    if leaf.reads_micro_batches:
+        stream = open_stream(leaf, folder)
+        try:
+            return str(stream.initialOffset().json())
+        finally:
+            stream.stop()
+    return NOTHING

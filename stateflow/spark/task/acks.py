@@ -1,0 +1,95 @@
+"""What a task reports of itself: one ack per operator and subtask, through a Spark accumulator.
+
+Spark applies an accumulator exactly once per task of a result stage, together with that attempt's result; so the
+handles here and the rows that were written come from one attempt.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from pyspark.accumulators import AccumulatorParam
+
+from stateflow.errors import StateflowError
+from stateflow.format.records import FileRef, Shard
+
+
+class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
+    operator: str
+    subtask: int
+    attempt: int
+    """Spark's task attempt id, unique in the application."""
+    shards: tuple[Shard, ...]
+    staged: dict[str, FileRef | None] = {}
+    """Per output the file that holds this subtask's rows; None when it has none."""
+    elements: dict[str, tuple[bytes, ...]] = {}
+    """Operator state."""
+    rows_in: int = 0
+    rows_out: int = 0
+    keys: int = 0
+    dead_letters: int = 0
+    timers: int = 0
+    counters: dict[str, int] = {}
+    """User metrics."""
+    metrics: dict[str, float] = {}
+    """The library's own: bytes, cache hits, timings."""
+    host: str = ""
+
+
+class AckList(AccumulatorParam):  # type: ignore[type-arg]
+    """Collects encoded acks."""
+
+    def zero(self, value: list[bytes]) -> list[bytes]:
+        return []
+
+    def addInPlace(self, value1: list[bytes], value2: list[bytes]) -> list[bytes]:
+        value1.extend(value2)
+        return value1
+
+
+def decoded(bodies: list[bytes]) -> list[Ack]:
+    return [msgspec.msgpack.decode(body, type=Ack) for body in bodies]
+
+
+def collected(operator: str, parallelism: int, acks: list[Ack]) -> list[Ack]:
+    """One ack per subtask, in order; anything else fails the batch."""
+    found: dict[int, Ack] = {}
+    for ack in acks:
+        if ack.operator != operator:
+            continue
+        if ack.subtask in found and found[ack.subtask] != ack:
+            raise StateflowError(
+                f"operator {operator!r}: subtask {ack.subtask} was acknowledged by two attempts "
+                f"({found[ack.subtask].attempt} and {ack.attempt}); the batch is tried again"
+            )
+        found[ack.subtask] = ack
+    missing = [n for n in range(parallelism) if n not in found]
+    if missing:
+        raise StateflowError(
+            f"operator {operator!r}: subtasks {missing} ran without an acknowledgement; the batch is tried again"
+        )
+    return [found[n] for n in range(parallelism)]
+
+
+def total(acks: list[Ack]) -> dict[str, Any]:
+    """Sums over subtasks."""
+    metrics: dict[str, float] = {}
+    counters: dict[str, int] = {}
+    for ack in acks:
+        for name, value in ack.metrics.items():
+            if name.startswith("max_"):
+                metrics[name] = max(metrics.get(name, 0), value)
+            else:
+                metrics[name] = metrics.get(name, 0) + value
+        for name, count in ack.counters.items():
+            counters[name] = counters.get(name, 0) + count
+    return {
+        "rows_in": sum(a.rows_in for a in acks),
+        "rows_out": sum(a.rows_out for a in acks),
+        "keys": sum(a.keys for a in acks),
+        "dead_letters": sum(a.dead_letters for a in acks),
+        "timers": sum(a.timers for a in acks),
+        "metrics": metrics,
+        "counters": counters,
+    }

@@ -1,0 +1,334 @@
+"""From sorted Arrow batches to chunks of whole keys, without ever holding more than two batches.
+
+A key that ends inside its batch is handed over with the others of that batch. One that goes on is a chunk of its own
+whose rows are pulled from Spark as user code asks for them, so that a key of any size fits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stateflow.errors import UsageError
+from stateflow.operators.context import OperatorContext
+from stateflow.operators.keyed import Chunk, StreamError
+from stateflow.pipelines.rows import RowType
+from stateflow.spark.task.columns import RowReader, values_of
+from stateflow.state.keys.codec import KeyCodec
+
+
+def refuse_nulls(uid: str, name: str, column: Any) -> None:
+    if column.null_count:
+        raise UsageError(
+            f"operator {uid!r}: {column.null_count} rows have a null in key column {name!r}: "
+            "drop such rows before key_by, or give them a value"
+        )
+
+
+class Block:
+    """One Arrow batch, cut at its keys."""
+
+    __slots__ = (
+        "_codec",
+        "ends",
+        "first",
+        "groups",
+        "key_columns",
+        "keys",
+        "late",
+        "offsets",
+        "rows",
+        "size",
+        "starts",
+    )
+
+    def __init__(self, batch: Any, shape: Shape) -> None:
+        self._codec = shape.codec
+        columns = [batch.column(i) for i in shape.key_indices]
+        for name, column in zip(shape.key_columns, columns, strict=True):
+            refuse_nulls(shape.uid, name, column)
+        starts = _starts(columns)
+        self.starts: list[int] = starts.tolist()
+        self.ends: list[int] = [*self.starts[1:], batch.num_rows]
+        self.size = len(self.starts)
+        self.first = 0
+        """Keys before this one were taken already."""
+        self.groups = batch.column(0).to_numpy()[starts]
+        taken = [column.take(pa.array(starts)) for column in columns]
+        self.key_columns = [
+            c.to_numpy() if t == "int" else c for c, t in zip(taken, shape.codec.types, strict=True)
+        ]
+        parts = [values_of(column) for column in taken]
+        self.keys: list[Any] = parts[0] if len(parts) == 1 else list(map(shape.make_key, *parts))
+        late = batch.column(shape.late_index)
+        self.late: list[bool] | None = values_of(late) if pc.any(late).as_py() else None
+        self.rows: list[list[Any]] = []
+        self.offsets: list[list[int]] | None = None
+        """Per input, where each key's rows begin, with the end; None when there is one input."""
+        if len(shape.readers) == 1:
+            self.rows.append(shape.readers[0].read(batch))
+        else:
+            self._read_sides(batch, shape, starts)
+
+    def _read_sides(self, batch: Any, shape: Shape, starts: Any) -> None:
+        side = batch.column(shape.side_index).to_numpy()
+        bounds = np.append(starts, batch.num_rows)
+        self.offsets = []
+        for index, reader in enumerate(shape.readers):
+            mask = side == index
+            fields = batch.column(shape.side_index + 1 + index).filter(pa.array(mask)).flatten()
+            self.rows.append(reader.read(fields))
+            self.offsets.append(np.concatenate(([0], np.cumsum(mask)))[bounds].tolist())
+
+    def span(self, key: int, side: int) -> tuple[int, int]:
+        if self.offsets is None:
+            return self.starts[key], self.ends[key]
+        return self.offsets[side][key], self.offsets[side][key + 1]
+
+    def full_keys(self, first: int, last: int, state_id: int) -> list[bytes]:
+        columns = [column[first:last] for column in self.key_columns]
+        return self._codec.encode_many(columns, self.groups[first:last], state_id)
+
+
+class Shape:
+    """Where things are in an operator's Arrow batches: group, keys, late, (side, struct per input | fields)."""
+
+    def __init__(
+        self, uid: str, codec: KeyCodec, key_columns: Sequence[str], rows: Sequence[RowType]
+    ) -> None:
+        self.uid = uid
+        self.codec = codec
+        self.key_columns = tuple(key_columns)
+        count = len(self.key_columns)
+        self.key_indices = range(1, 1 + count)
+        self.late_index = 1 + count
+        self.side_index = 2 + count
+        self.make_key: Callable[..., Any] = lambda *parts: parts
+        if count > 1:
+            make = type(codec.decode(codec.encode(_sample(codec)), 0)[0])
+            self.make_key = make if make is not tuple else self.make_key
+        if len(rows) == 1:
+            self.readers = [RowReader(rows[0], range(2 + count, 2 + count + len(rows[0].fields)))]
+        else:
+            self.readers = [RowReader(r, range(len(r.fields))) for r in rows]
+
+
+def _sample(codec: KeyCodec) -> tuple[Any, ...]:
+    from datetime import UTC, date, datetime
+    from decimal import Decimal
+
+    samples = {"bool": False, "int": 0, "str": "", "bytes": b"", "date": date(1970, 1, 1),
+               "datetime": datetime(1970, 1, 1, tzinfo=UTC), "decimal": Decimal(0)}  # fmt: skip
+    return tuple(samples[t] for t in codec.types)
+
+
+def _starts(columns: Sequence[Any]) -> Any:
+    """Indices at which a key begins."""
+    changed: Any = None
+    for column in columns:
+        if pa.types.is_integer(column.type):
+            values = column.to_numpy()
+            differs = values[1:] != values[:-1]
+        else:
+            differs = pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+        changed = differs if changed is None else changed | differs
+    return np.concatenate(([0], np.flatnonzero(changed) + 1))
+
+
+class Blocks:
+    """Blocks in order, with a look at the next one."""
+
+    def __init__(self, batches: Iterator[Any], shape: Shape, remember: int = 0) -> None:
+        self._batches = batches
+        self._remember = remember
+        """How many rows of a spanning key are kept in case user code fails on it."""
+        self._shape = shape
+        self._ahead: deque[Block] = deque()
+        self.rows_in = 0
+        self._failed: StreamError | None = None
+
+    def peek(self) -> Block | None:
+        if self._failed is not None:
+            raise self._failed
+        try:
+            while not self._ahead:
+                batch = next(self._batches, None)
+                if batch is None:
+                    return None
+                if batch.num_rows:
+                    self.rows_in += batch.num_rows
+                    self._ahead.append(Block(batch, self._shape))
+        except Exception as error:
+            # It may be user code that is pulling rows, and to ask again must not look like the end of the input.
+            self._failed = StreamError(error)
+            raise self._failed from error
+        return self._ahead[0]
+
+    def take(self) -> Block | None:
+        block = self.peek()
+        if block is not None:
+            self._ahead.popleft()
+        return block
+
+    def chunks(self, context: OperatorContext, cuts: Sequence[int]) -> Iterator[tuple[int, Chunk]]:
+        """`(shard index, chunk)`; `cuts` are the first key groups of the task's shards, ascending."""
+        try:
+            yield from self._chunks(context, cuts)
+        except StreamError as error:
+            raise error.cause from None
+
+    def _chunks(self, context: OperatorContext, cuts: Sequence[int]) -> Iterator[tuple[int, Chunk]]:
+        while (block := self.take()) is not None:
+            ahead = self.peek()
+            spans = ahead is not None and ahead.keys[0] == block.keys[-1]
+            last = block.size - 1 if spans else block.size
+            for shard, first, end in _by_shard(block, block.first, last, cuts):
+                yield shard, _whole(block, first, end, context, len(self._shape.readers))
+            if spans and block.first < block.size:
+                shard = _shard_of(int(block.groups[-1]), cuts)
+                rows = _Spanning(self, block, context, self._remember)
+                yield shard, rows.chunk()
+                rows.drain()
+
+
+def _shard_of(group: int, cuts: Sequence[int]) -> int:
+    return max(0, int(np.searchsorted(cuts, group, side="right")) - 1)
+
+
+def _by_shard(block: Block, first: int, last: int, cuts: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    if first >= last:
+        return
+    if len(cuts) == 1:
+        yield 0, first, last
+        return
+    owners = np.searchsorted(cuts, block.groups[first:last], side="right") - 1
+    bounds = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), len(owners)]
+    for begin, end in pairwise(bounds):
+        yield int(owners[begin]), first + begin, first + end
+
+
+def _whole(block: Block, first: int, last: int, context: OperatorContext, inputs: int) -> Chunk:
+    rows, starts, ends = block.rows, block.starts, block.ends
+
+    if inputs == 1 and block.late is None:
+        only = rows[0]
+
+        def of(i: int) -> tuple[Iterator[Any], ...]:
+            return (iter(only[starts[first + i] : ends[first + i]]),)
+
+    else:
+
+        def of(i: int) -> tuple[Iterator[Any], ...]:
+            return tuple(_marked(block, first + i, side, context) for side in range(inputs))
+
+    return Chunk(
+        block.keys[first:last],
+        block.full_keys(first, last, 0),
+        of,
+        lambda state_id: block.full_keys(first, last, state_id),
+        (rows[0], starts[first:last], ends[first:last]) if inputs == 1 and block.late is None else None,
+    )
+
+
+def _marked(block: Block, key: int, side: int, context: OperatorContext) -> Iterator[Any]:
+    """A key's rows of one input, with `ctx.late` set as each is read."""
+    begin, end = block.span(key, side)
+    if block.late is None:
+        yield from block.rows[side][begin:end]
+        return
+    # Rows of a key are sorted by side, so the flags of one side lie together.
+    flags_from = block.starts[key]
+    if block.offsets is not None:
+        flags_from += sum(block.offsets[s][key + 1] - block.offsets[s][key] for s in range(side))
+    for index in range(begin, end):
+        context.late = block.late[flags_from + index - begin]
+        yield block.rows[side][index]
+    context.late = False
+
+
+class _Spanning:
+    """The rows of a key that goes on in later blocks: read once, in order, side after side."""
+
+    def __init__(self, blocks: Blocks, block: Block, context: OperatorContext, remember: int) -> None:
+        self._blocks = blocks
+        self._context = context
+        self._key = block.keys[-1]
+        self._block: Block = block
+        self._index = block.size - 1
+        self._inputs = len(blocks._shape.readers)
+        self._rows = self._all()
+        self._sides = tuple(self._side(side) for side in range(self._inputs))
+        self._held: tuple[int, Any] | None = None
+        self._held_late = False
+        self._seen: list[Any] | None = [] if remember else None
+        self._limit = remember
+        self._count = 0
+        self._asked = False
+
+    def chunk(self) -> Chunk:
+        block, index = self._block, self._index
+        return Chunk(
+            [self._key],
+            block.full_keys(index, index + 1, 0),
+            self._rows_of,
+            lambda state_id: block.full_keys(index, index + 1, state_id),
+        )
+
+    def _rows_of(self, i: int) -> tuple[Iterator[Any], ...]:
+        """Asked a second time when user code failed: then from the beginning, as far as it is remembered."""
+        if not self._asked:
+            self._asked = True
+            return self._sides
+        return (self._again(), *self._sides[1:])
+
+    def _again(self) -> Iterator[Any]:
+        yield from self._seen or ()
+        yield from (None for _ in range(self._count - len(self._seen or ())))
+        yield from self._sides[0]
+
+    def _all(self) -> Iterator[tuple[int, Any]]:
+        block, index = self._block, self._index
+        while True:
+            for side in range(self._inputs):
+                for row in _marked(block, index, side, self._context):
+                    yield side, row
+            ahead = self._blocks.peek()
+            if ahead is None or index != block.size - 1 or ahead.keys[0] != self._key:
+                return
+            block, index = ahead, 0
+            ahead.first = 1
+            if ahead.size > 1:
+                continue
+            self._blocks.take()
+
+    def _side(self, side: int) -> Iterator[Any]:
+        while True:
+            if self._held is not None:
+                entry, self._context.late = self._held, self._held_late
+            else:
+                found = next(self._rows, None)
+                if found is None:
+                    return
+                entry = found
+            self._held = None
+            if entry[0] > side:
+                # Read only to see that this side has ended; whether it is late shows when it is handed out.
+                self._held, self._held_late = entry, self._context.late
+                self._context.late = False
+                return
+            if entry[0] == side:
+                self._count += 1
+                if self._seen is not None and self._count <= self._limit:
+                    self._seen.append(entry[1])
+                yield entry[1]
+
+    def drain(self) -> None:
+        """What user code did not read must still be passed over."""
+        for _ in self._rows:
+            pass

@@ -1,0 +1,88 @@
+"""From what Spark throws to an error that a user can act on."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
+
+from stateflow import errors
+from stateflow.errors import StateflowError
+from stateflow.operators.keyed import UserCodeError
+from stateflow.spark.task.worker import ERROR_MARK
+
+_MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
+_LIMIT, _SHORT = 2_000, 200
+_DYING = 2.0
+"""Seconds between a connection that breaks and the end of the process at its other end."""
+_FULL = "No space left on device"
+DISK_FULL = "a disk is full"
+
+
+def translated(error: BaseException) -> StateflowError:
+    """The error that a worker or the library raised, if there is one in it; else one with Spark's first words."""
+    for cause in _chain(error):
+        if isinstance(cause, StateflowError):
+            return cause
+    if ended := _ended_jvm(error):
+        return StateflowError(ended)
+    text = _text(error)
+    found = _MARKED.search(text)
+    if found:
+        try:
+            body, _ = json.JSONDecoder().raw_decode(found[1])
+        except ValueError:
+            body = {"type": "StateflowError", "message": found[1][:_LIMIT]}
+        kind = getattr(errors, body["type"], None) or (
+            UserCodeError if body["type"] == "UserCodeError" else StateflowError
+        )
+        return kind(body["message"])
+    full = next((line.strip() for line in text.splitlines() if _FULL in line), None)
+    if full is not None:
+        return errors.UnavailableError(
+            f"{DISK_FULL} ({full[-_SHORT:].lstrip(': ')}): free space in the scratch folder and where the output goes, and run again"
+        )
+    return StateflowError(f"the batch failed: {_first(text)}")
+
+
+def _ended_jvm(error: BaseException) -> str:
+    """What has become of the JVM, when that is why nothing can be asked of it any more."""
+    unanswered = [
+        cause
+        for cause in _chain(error)
+        if isinstance(cause, Py4JError | ConnectionError) and not isinstance(cause, Py4JJavaError)
+    ]
+    process = getattr(SparkContext._gateway, "proc", None)
+    if not unanswered or process is None:
+        return ""
+    try:
+        code = process.wait(_DYING)
+    except subprocess.TimeoutExpired:
+        return ""
+    how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"Spark's JVM {how}: it was killed, or ran out of memory; run again, the next run carries on"
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    out: list[BaseException] = []
+    seen: BaseException | None = error
+    while seen is not None and seen not in out:
+        out.append(seen)
+        seen = seen.__cause__ or seen.__context__
+    return out
+
+
+def _text(error: BaseException) -> str:
+    described = getattr(error, "desc", None)
+    java = getattr(error, "java_exception", None)
+    return "\n".join(str(part) for part in (error, described, java) if part)
+
+
+def _first(text: str) -> str:
+    lines = [
+        line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")
+    ]
+    return " ".join(lines[:3])[:_LIMIT]

@@ -1,0 +1,187 @@
+"""The shards of one task: opened from handles one after another, snapshotted, uploaded while the task goes on."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from stateflow.checkpoint.rescale import joined
+from stateflow.format.encoding import group_range
+from stateflow.format.records import FileRef, Shard
+from stateflow.spark.task.place import TaskPlace
+from stateflow.state.backends.base import Backend, Fetch, NewFile, OpenShard, Snapshot
+from stateflow.storage.files import inline, upload_file
+
+Timers = tuple[int | None, int | None]
+
+
+class TaskShards:
+    """Hands out backends in order; `handles` waits for uploads and gives the new handles.
+
+    Neighbours that are to become one shard are handed out as one, read together when they are opened.
+    """
+
+    def __init__(
+        self,
+        shards: tuple[Shard, ...],
+        place: TaskPlace,
+        open_shard: Callable[[str], OpenShard],
+        join_limit: int = 0,
+    ) -> None:
+        self._parts = joined(shards, join_limit)
+        self.given = tuple(map(_together, self._parts))
+        self._began = time.perf_counter()
+        self._place = place
+        self._open_shard = open_shard
+        self._handles: list[tuple[Shard, ...] | Future[Shard]] = list(self._parts)
+        self._folder: Path | None = None
+        self._open: list[Backend] = []
+        self._pool: ThreadPoolExecutor | None = None
+        self.metrics: dict[str, float] = dict.fromkeys(
+            ("opened", "open_s", "snapshot_s", "upload_s", "uploaded_bytes", "uploaded_files", "compacted_bytes",
+             "inlined_bytes", "joined_shards"), 0,
+        )  # fmt: skip
+        cache = place.cache()
+        self._cache_before = (cache.hits, cache.misses, cache.bytes_fetched)
+
+    def open(self, index: int) -> Backend:
+        """The state of one shard, materialised into a private folder."""
+        began = time.perf_counter()
+        shard = self.given[index]
+        if self._folder is None:
+            self._folder = self._place.folder()
+        directory = self._folder / str(index)
+        directory.mkdir()
+        fetched = self._folder / f"{index}-fetched"
+        fetched.mkdir()
+        fetch = self._place.cache().fetcher(self._place.store, fetched)
+        backend = self._open_shard(shard.backend)(shard, directory, fetch)
+        self._open.append(backend)
+        if len(self._parts[index]) > 1:
+            self._fill(backend, index, fetch)
+        self.metrics["opened"] += 1
+        self.metrics["open_s"] += time.perf_counter() - began
+        return backend
+
+    def _fill(self, backend: Backend, index: int, fetch: Fetch) -> None:
+        """Reads the parts into the new shard. Their files are never mixed: numbers and sequence numbers would clash."""
+        assert self._folder is not None
+        for number, part in enumerate(self._parts[index]):
+            source = self._open_shard(part.backend)(part, self._folder / f"{index}-part-{number}", fetch)
+            try:
+                backend.write(source.scan(*group_range(part.first, part.last)))
+            finally:
+                source.close()
+        self.metrics["joined_shards"] += len(self._parts[index])
+
+    def changes(self, index: int) -> bool:
+        """Whether the shard is written anew once it was opened, even if no entry changes."""
+        shard = self.given[index]
+        clipped = (shard.physical_first, shard.physical_last) != (None, None)
+        return clipped or len(self._parts[index]) > 1
+
+    def keep(self, index: int, backend: Backend) -> None:
+        """The shard was read only: its handle stands."""
+        backend.close()
+        self._open.remove(backend)
+
+    def finish(self, index: int, backend: Backend, timers: Timers) -> None:
+        """Makes the shard's new handle; files go up in the background."""
+        began = time.perf_counter()
+        snapshot = backend.snapshot()
+        self.metrics["snapshot_s"] += time.perf_counter() - began
+        self.metrics["compacted_bytes"] += snapshot.compacted_bytes
+        for name, value in snapshot.metrics.items():
+            self.metrics[name] = self.metrics.get(name, 0) + value
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max(1, self._place.upload_threads), "stateflow-upload")
+        self._handles[index] = self._pool.submit(self._uploaded, index, backend, snapshot, timers)
+
+    def _uploaded(self, index: int, backend: Backend, snapshot: Snapshot, timers: Timers) -> Shard:
+        began = time.perf_counter()
+        files = snapshot.kept + tuple(self._stored(new) for new in snapshot.new)
+        self.metrics["upload_s"] += time.perf_counter() - began
+        backend.close()
+        self._open.remove(backend)
+        given = self.given[index]
+        return msgspec.structs.replace(
+            given,
+            files=files,
+            physical_first=None,
+            physical_last=None,
+            next_event_timer=timers[0],
+            next_processing_timer=timers[1],
+            entries=snapshot.entries,
+        )
+
+    def _stored(self, new: NewFile) -> FileRef:
+        if new.data is not None:
+            self.metrics["inlined_bytes"] += len(new.data)
+            return inline(new.name, new.data)
+        assert new.path is not None
+        place = self._place
+        ref = upload_file(
+            place.store(), place.shared_path(Path(new.name).suffix or ".bin"), new.path, new.name
+        )
+        place.cache().add(ref, new.path)
+        self.metrics["uploaded_bytes"] += ref.size
+        self.metrics["uploaded_files"] += 1
+        return ref
+
+    def handles(self) -> tuple[Shard, ...]:
+        """Waits until everything is stored; the first failed upload raises."""
+        return tuple(
+            shard for h in self._handles for shard in ((h.result(),) if isinstance(h, Future) else h)
+        )
+
+    def measured(self) -> dict[str, float]:
+        """The task's own figures, for its ack."""
+        cache = self._place.cache()
+        hits, misses, fetched = self._cache_before
+        return {
+            **self.metrics,
+            "cache_hits": cache.hits - hits,
+            "cache_misses": cache.misses - misses,
+            "fetched_bytes": cache.bytes_fetched - fetched,
+            "task_s": time.perf_counter() - self._began,
+            "max_peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0,
+        }
+
+    def distrust(self) -> None:
+        """After a CorruptError: this host's copies may be what is damaged, so they are fetched and checked anew."""
+        cache = self._place.cache()
+        for part in (shard for parts in self._parts for shard in parts):
+            for ref in part.files:
+                cache.distrust(ref)
+
+    def close(self) -> None:
+        """Frees what is still open; safe after a failure in the middle."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+        for backend in list(self._open):
+            backend.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _together(parts: tuple[Shard, ...]) -> Shard:
+    """The shard that the parts become: empty as yet, and due when the first of them is."""
+    if len(parts) == 1:
+        return parts[0]
+
+    def earliest(times: Iterable[int | None]) -> int | None:
+        return min((at for at in times if at is not None), default=None)
+
+    return Shard(
+        first=parts[0].first,
+        last=parts[-1].last,
+        backend=parts[0].backend,
+        next_event_timer=earliest(p.next_event_timer for p in parts),
+        next_processing_timer=earliest(p.next_processing_timer for p in parts),
+    )

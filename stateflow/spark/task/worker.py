@@ -1,0 +1,251 @@
+"""The task of a keyed operator: what runs in a Python worker between Spark's shuffle and the sink's writer."""
+
+from __future__ import annotations
+
+import gc
+import json
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from stateflow.errors import CorruptError, StateflowError
+from stateflow.format.records import FileRef, Shard
+from stateflow.operators.context import Moment
+from stateflow.operators.keyed import KeyedEngine, StreamError
+from stateflow.pipelines.operators import OperatorSpec
+from stateflow.spark.session.shipping import packed, unpacked
+from stateflow.spark.task.acks import Ack
+from stateflow.spark.task.blocks import Blocks, Shape
+from stateflow.spark.task.columns import RowWriter
+from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.shards import TaskShards
+from stateflow.state.backends.base import Backend, OpenShard
+from stateflow.state.values.serializers import Serializer, serializer_for
+
+OUTPUT_ROWS = 20_000
+_GC_THRESHOLD = (200_000, 20, 100)
+ERROR_MARK = "STATEFLOW-ERROR "
+"""Begins the line by which the driver knows a user-facing error inside a worker's stack trace."""
+
+
+@dataclass(frozen=True)
+class KeyedTask:
+    """All that a subtask needs; one value for all subtasks of an operator."""
+
+    spec: OperatorSpec
+    moment: Moment
+    place: TaskPlace
+    shards: tuple[tuple[Shard, ...], ...]
+    open_shard: Callable[[str], OpenShard]
+    main: pa.Schema
+    sides: Mapping[str, pa.Schema] = field(default_factory=dict)
+    stage: Callable[[str, pa.Schema], Any] | None = None
+    """Makes the writer of one output's staged file; None when the main output goes straight to its sink."""
+    wanted: frozenset[str] = frozenset()
+    """Outputs that somebody reads, when staging; the main one is ''."""
+    elements: Mapping[str, tuple[tuple[bytes, ...], ...]] = field(default_factory=dict)
+    """Operator state of every subtask."""
+    broadcast: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    user_paths: tuple[str, ...] = ()
+
+
+def keyed_worker(task: KeyedTask, acks: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """The function for `mapInArrow`."""
+    code, user_paths = packed(task), task.user_paths
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        try:
+            yield from _Subtask(unpacked(code, user_paths)).run(batches, acks)
+        except StreamError as error:
+            raise told_by(error.cause) from error.cause
+        except StateflowError as error:
+            raise marked(error) from error
+
+    return run
+
+
+def told_by(cause: Exception) -> Exception:
+    return marked(cause) if isinstance(cause, StateflowError) else cause
+
+
+def marked(error: StateflowError) -> RuntimeError:
+    """Carries a user-facing error through Spark, which keeps only the text of a worker's exception."""
+    return RuntimeError(f"{ERROR_MARK}{json.dumps({'type': type(error).__name__, 'message': str(error)})}")
+
+
+def spare_the_collector() -> None:
+    """Python's default looks for cycles after every 700 new objects; with a million rows alive for a moment that takes
+    as long as all the rest of the task."""
+    if gc.get_threshold() != _GC_THRESHOLD:
+        gc.freeze()
+        gc.set_threshold(*_GC_THRESHOLD)
+
+
+class Outputs:
+    """Takes rows from the engine as Arrow batches, to the sink or to staged files."""
+
+    def __init__(self, task: KeyedTask) -> None:
+        uid = task.spec.uid
+        self._staging = task.stage is not None
+        self._main = RowWriter(task.spec.output, task.main, f"operator {uid!r}")
+        self._sides = {
+            name: RowWriter(task.spec.sides[name], schema, f"operator {uid!r}, side output {name!r}")
+            for name, schema in task.sides.items()
+        }
+        self._files: dict[str, Any] = {}
+        if task.stage is not None:
+            schemas = {"": task.main, **task.sides}
+            self._files = {name: task.stage(name, schemas[name]) for name in sorted(task.wanted)}
+        self.rows = 0
+
+    def take(self, engine: KeyedEngine, *, all_of_it: bool = False) -> Iterator[Any]:
+        """Empties what the engine has gathered, once it is enough for a batch."""
+        out = engine.out
+        if len(out) >= OUTPUT_ROWS or (all_of_it and out):
+            self.rows += len(out)
+            if not self._staging:
+                for begin in range(0, len(out), OUTPUT_ROWS):
+                    yield self._main.write(out[begin : begin + OUTPUT_ROWS])
+            elif "" in self._files:
+                self._files[""].write(self._main.write(out))
+            out.clear()
+        for name, rows in engine.context.sides.items():
+            if rows and (all_of_it or len(rows) >= OUTPUT_ROWS):
+                if name in self._files:
+                    self._files[name].write(self._sides[name].write(rows))
+                rows.clear()
+
+    def close(self) -> dict[str, FileRef | None]:
+        return {name: writer.close() for name, writer in self._files.items()}
+
+
+class _Subtask:
+    def __init__(self, task: KeyedTask) -> None:
+        from pyspark import TaskContext
+
+        spare_the_collector()
+        context = TaskContext.get()
+        self.task = task
+        self.index = context.partitionId() if context is not None else 0
+        self.attempt = context.taskAttemptId() if context is not None else 0
+        self.shards = TaskShards(task.shards[self.index], task.place, task.open_shard, task.place.join_limit)
+        self.given = self.shards.given
+
+    def run(self, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
+        task = self.task
+        engine = KeyedEngine(task.spec, task.moment, self.index)
+        outputs = Outputs(task)
+        try:
+            _restore(engine, task, self.index)
+            engine.open()
+            engine.restore()
+            for name, rows in task.broadcast.items():
+                engine.broadcast(name, rows)
+            remember = task.spec.dead_letter_limit if task.spec.on_error == "dead_letter" else 0
+            blocks = Blocks(
+                batches, Shape(task.spec.uid, engine.codec, task.spec.key_columns, task.spec.rows), remember
+            )
+            yield from self._shards(engine, blocks, outputs)
+            engine.snapshot()
+            yield from outputs.take(engine, all_of_it=True)
+            elements = _elements(engine)
+            staged = outputs.close()
+            handles = self.shards.handles()
+        except BaseException as error:
+            if isinstance(error, CorruptError):
+                self.shards.distrust()
+            # What failed first is what the user must hear of, not what `close` says of it afterwards.
+            with suppress(Exception):
+                engine.close()
+            raise
+        else:
+            engine.close()
+        finally:
+            self.shards.close()
+        ack = Ack(
+            operator=task.spec.uid,
+            subtask=self.index,
+            attempt=self.attempt,
+            shards=handles,
+            staged=staged,
+            elements=elements,
+            rows_in=blocks.rows_in,
+            rows_out=outputs.rows,
+            keys=engine.keys,
+            dead_letters=engine.dead_letters,
+            timers=engine.timers_fired,
+            counters={name: c.value for name, c in engine.context.metrics.counters.items()},
+            metrics=self.shards.measured(),
+            host=socket.gethostname(),
+        )
+        acks.add([msgspec.msgpack.encode(ack)])
+
+    def _shards(self, engine: KeyedEngine, blocks: Blocks, outputs: Outputs) -> Iterator[Any]:
+        """Rows shard by shard; then the shards without rows whose timers are due."""
+        cuts = [shard.first for shard in self.given] or [0]
+        current: tuple[int, Backend] | None = None
+        seen: set[int] = set()
+        for index, chunk in blocks.chunks(engine.context, cuts):
+            if current is None or current[0] != index:
+                if current is not None:
+                    yield from self._finish(engine, *current, outputs)
+                current = (index, self.shards.open(index))
+                seen.add(index)
+                engine.attach(current[1])
+            engine.run(chunk)
+            yield from outputs.take(engine)
+        if current is not None:
+            yield from self._finish(engine, *current, outputs)
+        for index, shard in enumerate(self.given):
+            if index not in seen and self._due(shard):
+                backend = self.shards.open(index)
+                engine.attach(backend)
+                yield from self._finish(engine, index, backend, outputs)
+
+    def _due(self, shard: Shard) -> bool:
+        moment = self.task.moment
+        return (
+            shard.next_event_timer is not None
+            and moment.watermark is not None
+            and shard.next_event_timer <= moment.watermark
+        ) or (shard.next_processing_timer is not None and shard.next_processing_timer <= moment.now)
+
+    def _finish(self, engine: KeyedEngine, index: int, backend: Backend, outputs: Outputs) -> Iterator[Any]:
+        shard = self.given[index]
+        groups = range(shard.first, shard.last + 1)
+        if engine.binding.timers:
+            for _ in engine.fire(groups):
+                yield from outputs.take(engine)
+        if engine.changed or self.shards.changes(index):
+            self.shards.finish(index, backend, engine.next_timers(groups))
+        else:
+            self.shards.keep(index, backend)
+
+
+def _restore(engine: KeyedEngine, task: KeyedTask, subtask: int) -> None:
+    """Gives operator state its elements: one's own part, everybody's (union) or the one copy (broadcast)."""
+    declared = type(engine.process).declarations().operator
+    for name, declaration in declared.items():
+        parts = task.elements.get(name, ())
+        serializer: Serializer = serializer_for(declaration.type)
+        if declaration.kind == "broadcast":
+            engine.binding.operator[name].update(serializer.loads(parts[0][0]) if parts and parts[0] else {})
+        elif declaration.kind == "union":
+            engine.binding.operator[name].elements = [serializer.loads(raw) for part in parts for raw in part]
+        elif subtask < len(parts):
+            engine.binding.operator[name].elements = [serializer.loads(raw) for raw in parts[subtask]]
+
+
+def _elements(engine: KeyedEngine) -> dict[str, tuple[bytes, ...]]:
+    out: dict[str, tuple[bytes, ...]] = {}
+    for name, declaration in type(engine.process).declarations().operator.items():
+        serializer: Serializer = serializer_for(declaration.type)
+        held = engine.binding.operator[name]
+        values: Sequence[Any] = [held] if declaration.kind == "broadcast" else held.elements
+        out[name] = tuple(serializer.dumps(value) for value in values)
+    return out

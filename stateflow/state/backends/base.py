@@ -1,0 +1,82 @@
+"""What a state backend is: one open shard, a sorted map from bytes to bytes, for the length of one task.
+
+Keys are full keys as `encoding` lays them out (key group, state id, key, namespace, map key). A backend works in a
+private directory that it may fill; it never changes a file that it was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from stateflow.format.records import FileRef, Shard
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file that a snapshot made: to be uploaded from `path`, or to travel in the record as `data`."""
+
+    name: str
+    path: Path | None = None
+    data: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the shard consists of now: files it had before, and new ones."""
+
+    kept: tuple[FileRef, ...]
+    new: tuple[NewFile, ...]
+    entries: int = 0
+    compacted_bytes: int = 0
+    """How much of the new files compaction wrote (the rest is this batch's flush)."""
+    metrics: dict[str, int] = field(default_factory=dict)
+
+
+class Backend(Protocol):
+    """Reads see writes at once. A scan runs over the state at its start: it may be modified meanwhile."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def get_many(self, keys: Sequence[bytes]) -> Sequence[bytes | None]:
+        """In the order of `keys`; fastest when they are sorted."""
+        ...
+
+    def put(self, key: bytes, value: bytes) -> None: ...
+
+    def delete(self, key: bytes) -> None: ...
+
+    def write(self, changes: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Many puts and deletes (None), in order."""
+        ...
+
+    def delete_range(self, begin: bytes, end: bytes) -> None:
+        """From `begin` to `end`, exclusive."""
+        ...
+
+    def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """In key order, from `begin` to `end`, exclusive."""
+        ...
+
+    def snapshot(self) -> Snapshot:
+        """Makes the shard's files final and ends the use of this instance; `close` must still be called."""
+        ...
+
+    def close(self) -> None:
+        """Frees everything, including the private directory. Idempotent; safe without a snapshot (the task failed)."""
+        ...
+
+
+Fetch = Callable[[FileRef], Path]
+"""A verified local copy of a referenced file, never to be written to."""
+
+
+class OpenShard(Protocol):
+    """How a backend opens a handle; `shard.files` empty means an empty shard.
+
+    When the physical range is wider than `first..last`, what lies outside is deleted before anything is read.
+    """
+
+    def __call__(self, shard: Shard, directory: Path, fetch: Fetch) -> Backend: ...

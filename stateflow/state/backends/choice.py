@@ -1,0 +1,59 @@
+"""Opens shards by the name of their backend, with the options of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stateflow.config.options import Options
+from stateflow.errors import IncompatibleError
+from stateflow.state.backends.base import OpenShard
+from stateflow.state.backends.rocksdb_options import RocksOptions
+
+
+@dataclass(frozen=True)
+class Backends:
+    """Travels to the workers."""
+
+    rocks: RocksOptions
+
+    def __call__(self, backend: str) -> OpenShard:
+        if backend == "rocksdb":
+            from stateflow.state.backends.rocksdb import rocksdb_backend
+
+            return rocksdb_backend(self.rocks)
+        if backend == "memory":
+            from stateflow.state.backends.memory import memory_backend
+
+            return memory_backend()
+        raise IncompatibleError(
+            f"state was written by the backend {backend!r}, which this version does not have"
+        )
+
+
+@dataclass(frozen=True)
+class Readers(Backends):
+    """Opens shards that are only read, within their own key groups."""
+
+    def __call__(self, backend: str) -> OpenShard:
+        if backend == "rocksdb":
+            from stateflow.state.backends.rocksdb import rocksdb_reader
+
+            return rocksdb_reader(self.rocks)
+        return super().__call__(backend)
+
+
+def open_backend(options: Options) -> Backends:
+    return Backends(
+        RocksOptions(
+            preset=options.rocksdb_preset,
+            compaction=options.rocksdb_compaction,
+            block_cache=options.rocksdb_block_cache,
+            write_buffer=options.rocksdb_write_buffer,
+            compaction_budget=options.rocksdb_compaction_budget,
+            inline_threshold=options.inline_threshold,
+        )
+    )
+
+
+def open_reader(options: Options) -> Readers:
+    return Readers(open_backend(options).rocks)

@@ -1,0 +1,130 @@
+"""Settings of the RocksDB backend, and what they mean to RocksDB."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rocksdict import (
+    BlockBasedIndexType,
+    BlockBasedOptions,
+    ChecksumType,
+    DBCompactionStyle,
+    DBCompressionType,
+    Options,
+    UniversalCompactOptions,
+)
+
+from stateflow.errors import UsageError
+from stateflow.state.backends.block_cache import block_cache
+
+MIB = 1 << 20
+
+Preset = Literal["small", "large", "write-heavy"]
+Compaction = Literal["universal", "level"]
+Compression = Literal["lz4", "zstd", "snappy", "none"]
+
+_COMPRESSIONS: dict[str, Any] = {
+    "lz4": DBCompressionType.lz4,
+    "zstd": DBCompressionType.zstd,
+    "snappy": DBCompressionType.snappy,
+    "none": DBCompressionType.none,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RocksOptions:
+    """How shards are kept. The defaults suit shards up to some ten million entries."""
+
+    preset: Preset = "small"
+    """small: indexes and filters are read when a shard opens. large: in parts, when needed, for shards of gigabytes.
+    write-heavy: more runs before a merge, for state that is written more than read."""
+    compaction: Compaction = "universal"
+    """universal merges whole runs; level rewrites parts of runs, for shards far beyond the budget."""
+    compression: Compression = "lz4"
+    block_cache: int = 256 * MIB
+    """Bytes of the cache that all shards of a process share."""
+    write_buffer: int = 128 * MIB
+    """Memory for a shard's unwritten changes; beyond it they are written out early."""
+    compaction_budget: int = 512 * MIB
+    """Bytes that compaction may write per snapshot. A merge beyond it waits until space doubles."""
+    inline_threshold: int = 20 << 10
+    """A shard of at most so many bytes travels inside the record."""
+
+    def __post_init__(self) -> None:
+        for name, value, allowed in (
+            ("preset", self.preset, ("small", "large", "write-heavy")),
+            ("compaction", self.compaction, ("universal", "level")),
+            ("compression", self.compression, tuple(_COMPRESSIONS)),
+        ):
+            if value not in allowed:
+                raise UsageError(f"RocksOptions {name} is {value!r}: use one of {', '.join(allowed)}")
+        for name, size, least in (
+            ("block_cache", self.block_cache, MIB),
+            ("write_buffer", self.write_buffer, MIB),
+            ("compaction_budget", self.compaction_budget, 0),
+            ("inline_threshold", self.inline_threshold, 0),
+        ):
+            if size < least:
+                raise UsageError(f"RocksOptions {name} is {size} bytes: use at least {least}")
+        if self.inline_threshold > MIB:
+            raise UsageError(
+                f"RocksOptions inline_threshold is {self.inline_threshold} bytes: records hold at most {MIB}"
+            )
+
+    @property
+    def runs(self) -> int:
+        """How many sorted runs a shard may have before some are merged."""
+        return 8 if self.preset == "write-heavy" else 4
+
+
+def database_options(options: RocksOptions, stored_bytes: int) -> Options:
+    """For one opening of a shard that has `stored_bytes` now."""
+    made = Options(raw_mode=True)
+    made.create_if_missing(True)
+    made.set_block_based_table_factory(_table(options))
+    made.set_compression_type(_COMPRESSIONS[options.compression]())
+    made.set_max_background_jobs(2)
+    # Nothing that outlives the task: no log files to roll, no statistics thread.
+    made.set_keep_log_file_num(1)
+    made.set_stats_dump_period_sec(0)
+    made.set_stats_persist_period_sec(0)
+    made.set_max_open_files(-1)
+    made.set_level_zero_file_num_compaction_trigger(options.runs)
+    # Writers never wait for compaction: the snapshot does, within its budget.
+    made.set_level_zero_slowdown_writes_trigger(1 << 20)
+    made.set_level_zero_stop_writes_trigger(1 << 20)
+    made.set_target_file_size_base(64 * MIB)
+    if options.compaction == "level":
+        made.set_compaction_style(DBCompactionStyle.level())
+        made.set_level_compaction_dynamic_level_bytes(True)
+        made.set_max_bytes_for_level_base(max(16 * MIB, stored_bytes // 8))
+    else:
+        made.set_compaction_style(DBCompactionStyle.universal())
+        made.set_universal_compaction_options(_universal(options, stored_bytes))
+    return made
+
+
+def _table(options: RocksOptions) -> BlockBasedOptions:
+    table = BlockBasedOptions()
+    table.set_block_cache(block_cache(options.block_cache))
+    table.set_bloom_filter(10, False)
+    table.set_format_version(5)
+    table.set_checksum_type(ChecksumType.xxh3())
+    if options.preset == "large":
+        table.set_index_type(BlockBasedIndexType.two_level_index_search())
+        table.set_partition_filters(True)
+        table.set_cache_index_and_filter_blocks(True)
+        table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        table.set_pin_top_level_index_and_filter(True)
+    return table
+
+
+def _universal(options: RocksOptions, stored_bytes: int) -> UniversalCompactOptions:
+    made = UniversalCompactOptions()
+    made.size_ratio = 20
+    made.min_merge_width = 2
+    # A merge of everything costs as much as everything: a shard beyond the budget waits longer for it.
+    affordable = stored_bytes <= options.compaction_budget
+    made.max_size_amplification_percent = 50 if affordable and options.preset != "write-heavy" else 100
+    return made

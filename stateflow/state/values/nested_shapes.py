@@ -1,0 +1,280 @@
+"""Collections and records as Arrow columns, and from the tree of a type to its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, time, timedelta
+from decimal import Decimal
+from itertools import chain, pairwise
+from operator import attrgetter
+from typing import Any, Literal
+from uuid import UUID
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from stateflow.state.values import schema_text as text
+from stateflow.state.values.shapes import (
+    DECIMAL,
+    Bounded,
+    Day,
+    DecimalText,
+    Doubts,
+    Instant,
+    Mode,
+    Opaque,
+    Shape,
+    Simple,
+    Slot,
+    Writing,
+)
+
+_UNSET = msgspec.UNSET
+_LEFT_OUT = msgspec.Raw(b"\xc0")
+"""Stands for a field that was left out, by identity: Raw cannot be in a union with UNSET."""
+
+
+class Many(Shape):
+    def __init__(self, item: Slot) -> None:
+        self._item = item
+        self.arrow = pa.list_(item.shape.arrow)
+        _inherit(self, (item,))
+
+    def hint(self, mode: Mode) -> Any:
+        # Tuples, because keys of maps are hashed.
+        return tuple[self._item.hint(mode), ...]  # type: ignore[misc]
+
+    def build(self, values: Sequence[Any], doubts: Doubts) -> Any:
+        values, mask = _filled(values, ())
+        items = self._item.shape.build(list(chain.from_iterable(values)), doubts)
+        return pa.ListArray.from_arrays(_offsets(values), items, type=self.arrow, mask=mask)
+
+    def values(self, column: Any, writing: Writing, path: str) -> Sequence[Any]:
+        offsets = column.offsets.to_numpy()
+        items = column.values.slice(offsets[0], offsets[-1] - offsets[0])
+        flat = tuple(self._item.values(items, writing, f"{path}[]"))
+        return [flat[begin:end] for begin, end in pairwise((offsets - offsets[0]).tolist())]
+
+
+class Map(Shape):
+    def __init__(self, key: Slot, value: Slot) -> None:
+        self._key, self._value = key, value
+        self.arrow = pa.map_(key.shape.arrow, value.shape.arrow)
+        _inherit(self, (key, value))
+
+    def hint(self, mode: Mode) -> Any:
+        return dict[self._key.hint(mode), self._value.hint(mode)]  # type: ignore[misc]
+
+    def build(self, values: Sequence[Any], doubts: Doubts) -> Any:
+        filled, mask = _filled(values, {})
+        # Arrow refuses null keys, which are what does not fit its type; such a value is null as a whole.
+        keys = self._key.shape.build(list(chain.from_iterable(filled)), doubts)
+        items = self._value.shape.build(list(chain.from_iterable(map(dict.values, filled))), doubts)
+        return pa.MapArray.from_arrays(_offsets(filled), keys, items, type=self.arrow, mask=mask)
+
+    def values(self, column: Any, writing: Writing, path: str) -> Sequence[Any]:
+        offsets = column.offsets.to_numpy()
+        begin, count = offsets[0], offsets[-1] - offsets[0]
+        keys = self._key.values(column.keys.slice(begin, count), writing, f"{path}.key")
+        items = self._value.values(column.items.slice(begin, count), writing, f"{path}.value")
+        return [
+            dict(zip(keys[at:end], items[at:end], strict=True))
+            for at, end in pairwise((offsets - begin).tolist())
+        ]
+
+
+class Record(Shape):
+    """Structs by field name; `by_position` named tuples and tuples."""
+
+    def __init__(self, names: Sequence[str], slots: Sequence[Slot], by_position: bool) -> None:
+        self._names = tuple(names)
+        self._slots = tuple(slots)
+        self._by_position = by_position
+        self._attributes = tuple(f"f{index}" for index in range(len(names)))
+        self._rename = dict(zip(self._attributes, names, strict=True))
+        self._fields = [pa.field(name, slot.shape.arrow) for name, slot in zip(names, slots, strict=True)]
+        self._read: dict[Mode, Any] = {}
+        self.row = msgspec.defstruct(
+            "Row",
+            [(attribute, Any, _UNSET) for attribute in self._attributes],
+            rename=self._rename,
+            frozen=True,
+            gc=False,
+        )
+        self.arrow = pa.struct(self._fields)
+        _inherit(self, slots)
+
+    def hint(self, mode: Mode) -> Any:
+        if mode not in self._read:
+            fields = [self._declared(*pair, mode) for pair in zip(self._attributes, self._slots, strict=True)]
+            if not self._by_position:
+                # Without this, a required field could not follow one with a default.
+                fields.sort(key=len)
+            self._read[mode] = msgspec.defstruct(
+                "Record",
+                fields,
+                rename=self._rename,
+                array_like=self._by_position,
+                forbid_unknown_fields=mode == "exact",
+                frozen=True,
+                gc=False,
+            )
+        return self._read[mode]
+
+    def _declared(self, attribute: str, slot: Slot, mode: Mode) -> tuple[Any, ...]:
+        hint = slot.hint(mode)
+        if not slot.defaulted:
+            return attribute, hint
+        if hint is msgspec.Raw:
+            return attribute, hint, _LEFT_OUT
+        if slot.optional or mode == "strict":
+            return attribute, hint | msgspec.UnsetType, _UNSET
+        return attribute, hint | None, None
+
+    def build(self, values: Sequence[Any], doubts: Doubts) -> Any:
+        mask = None
+        try:
+            columns = [list(map(attrgetter(attribute), values)) for attribute in self._attributes]
+        except AttributeError:
+            # Some are None.
+            blank = self.row(*[None] * len(self._slots))
+            mask = pa.array([value is None for value in values])
+            values = [blank if value is None else value for value in values]
+            columns = [list(map(attrgetter(attribute), values)) for attribute in self._attributes]
+        arrays = [
+            slot.shape.build(self._marked(slot, column, doubts), doubts)
+            for slot, column in zip(self._slots, columns, strict=True)
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=self._fields, mask=mask)
+
+    def _marked(self, slot: Slot, column: list[Any], doubts: Doubts) -> list[Any]:
+        """Fields that were left out become null, like those that are None: `stored` tells which."""
+        if not (slot.defaulted and slot.optional):
+            return column
+        absent = _LEFT_OUT if slot.hint("exact") is msgspec.Raw else _UNSET
+        if id(absent) not in map(id, column):
+            return column
+        doubts.any = True
+        return [None if value is absent else value for value in column]
+
+    def values(self, column: Any, writing: Writing, path: str) -> Sequence[Any]:
+        columns = [
+            slot.values(column.field(index), writing, f"{path}.{name}")
+            for index, (name, slot) in enumerate(zip(self._names, self._slots, strict=True))
+        ]
+        if not self._by_position:
+            return list(map(self.row, *columns))
+        rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True))
+        if any(_UNSET in values for slot, values in zip(self._slots, columns, strict=True) if slot.defaulted):
+            return [self._cut(row, writing, path) for row in rows]
+        return rows
+
+    def _cut(self, row: tuple[Any, ...], writing: Writing, path: str) -> tuple[Any, ...]:
+        """Without the fields at its end that are left out."""
+        end = len(row)
+        while end and row[end - 1] is _UNSET:
+            end -= 1
+        if _UNSET not in row[:end]:
+            return row[:end]
+        if writing.lenient:
+            return tuple(None if value is _UNSET else value for value in row[:end])
+        name = self._names[row.index(_UNSET)]
+        raise writing.wrong(
+            f"{path}.{name}",
+            "is null in front of fields that are not, and only the last ones can be left out: fill it",
+        )
+
+
+def _inherit(shape: Shape, slots: Sequence[Slot]) -> None:
+    shape.checked = any(slot.shape.checked for slot in slots)
+    shape.doubtful = any(slot.shape.doubtful for slot in slots)
+    shape.opaque = any(slot.shape.opaque for slot in slots)
+
+
+def _filled(values: Sequence[Any], empty: Any) -> tuple[Sequence[Any], Any]:
+    """The values with something empty for None, and Arrow's mask of those."""
+    if None not in values:
+        return values, None
+    return [empty if value is None else value for value in values], pa.array(
+        [value is None for value in values]
+    )
+
+
+def _offsets(values: Sequence[Any]) -> Any:
+    offsets = np.zeros(len(values) + 1, dtype=np.int32)
+    np.cumsum(np.fromiter(map(len, values), dtype=np.int32, count=len(values)), out=offsets[1:])
+    return pa.array(offsets)
+
+
+class _NoKeyError(Exception):
+    """The type cannot be the key of an Arrow map."""
+
+
+def slot_of(tree: text.Tree, *, hashed: bool = False) -> Slot:
+    """The place for values of a type; `hashed` when they are keys of a map."""
+    optional = False
+    while isinstance(tree, text.Optional):
+        tree, optional = tree.item, True
+    if isinstance(tree, text.Choice) and None in tree.values:
+        tree = text.Choice(tree.name, tuple(member for member in tree.members if member[1] is not None))
+        optional = True
+    slot = Slot(_shape(tree, hashed), optional or tree == text.Plain("null"))
+    if hashed and (slot.optional or isinstance(slot.shape, Opaque)):
+        raise _NoKeyError
+    return slot
+
+
+def _shape(tree: text.Tree, hashed: bool) -> Shape:
+    match tree:
+        case text.Plain("datetime"):
+            return Instant(hashed)
+        case text.Plain(name) if name in _PLAIN:
+            return _PLAIN[name]
+        case text.Choice():
+            kinds = set(map(type, tree.values))
+            if kinds in ({str}, {int}):
+                (kind,) = kinds
+                return Simple(kind, pa.string() if kind is str else pa.int64(), Literal[tree.values])
+        case text.Many():
+            return Many(slot_of(tree.item, hashed=hashed))
+        case text.Map():
+            try:
+                return Map(slot_of(tree.key, hashed=True), slot_of(tree.value, hashed=hashed))
+            except _NoKeyError:
+                return Opaque()
+        case text.Tuple():
+            names = [f"_{number}" for number in range(1, len(tree.items) + 1)]
+            return _record([text.Field(*pair) for pair in zip(names, tree.items, strict=True)], True, hashed)
+        case text.Record():
+            return _record(tree.fields, tree.by_position, hashed)
+    return Opaque()
+
+
+def _record(fields: Sequence[text.Field], by_position: bool, hashed: bool) -> Shape:
+    names = [field.name for field in fields]
+    if not names or len({name.lower() for name in names}) < len(names):
+        return Opaque()
+    if hashed and any(field.defaulted for field in fields):
+        raise _NoKeyError
+    slots = []
+    for index, field in enumerate(fields):
+        # By position, only what is behind every required field can be missing.
+        defaulted = field.defaulted and not (by_position and not all(f.defaulted for f in fields[index:]))
+        slot = slot_of(field.type, hashed=hashed)
+        slots.append(Slot(slot.shape, slot.optional, defaulted))
+    return Record(names, slots, by_position)
+
+
+_PLAIN: dict[str, Shape] = {
+    "bool": Simple(bool, pa.bool_()),
+    "int": Bounded(int, pa.int64()),
+    "float": Simple(float, pa.float64()),
+    "str": Simple(str, pa.string()),
+    "bytes": Simple(bytes, pa.binary()),
+    "date": Day(date, pa.date32()),
+    "timedelta": Bounded(timedelta, pa.duration("us")),
+    "decimal": DecimalText(Decimal, DECIMAL),
+    "time": Simple(str, pa.string(), time),
+    "uuid": Simple(str, pa.string(), UUID),
+}

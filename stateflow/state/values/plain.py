@@ -1,0 +1,286 @@
+"""Stored values as plain Python, one at a time, without the classes that they were declared with: for look-ups.
+
+What has an Arrow type comes out as a table of the state shows it. What has none there (unions, records inside
+themselves) is read as MessagePack has it; custom serializers and `raw` stay bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import date, datetime, timedelta
+from decimal import Decimal, InvalidOperation
+from functools import partial
+from math import inf, isfinite
+from struct import Struct
+from struct import error as StructError
+from typing import Any, NotRequired, TypedDict, Union
+
+import msgspec
+
+from stateflow.errors import CorruptError, IncompatibleError
+from stateflow.format.instants import day, instant
+from stateflow.format.records import StateSchema
+from stateflow.state.keys.text import text_of_key
+from stateflow.state.values import schema_text as text
+from stateflow.state.values.serializers import (
+    BOOL,
+    BYTES,
+    CUSTOM,
+    DATE,
+    DATETIME,
+    DECIMAL,
+    EXPIRES,
+    FLOAT,
+    INT,
+    RAW_CODE,
+    STR,
+    STRUCTURED,
+)
+
+Plain = Callable[[bytes], Any]
+_Mend = Callable[[Any], Any] | None
+"""What is left to do after MessagePack was read; None for nothing."""
+
+_i64, _f64, _i32 = Struct("<q"), Struct("<d"), Struct("<i")
+_BEHIND_EXPIRY = 9
+_SCALARS: dict[int, Plain] = {
+    BOOL: lambda body: body[0] == 1,
+    INT: lambda body: _i64.unpack(body)[0],
+    FLOAT: lambda body: _f64.unpack(body)[0],
+    STR: bytes.decode,
+    BYTES: bytes,
+    DATE: lambda body: day(_i32.unpack(body)[0]),
+    DATETIME: lambda body: instant(_i64.unpack(body)[0]),
+    DECIMAL: lambda body: Decimal(body.decode()),
+}
+_CODES = {
+    "bool": BOOL,
+    "int": INT,
+    "float": FLOAT,
+    "str": STR,
+    "bytes": BYTES,
+    "date": DATE,
+    "datetime": DATETIME,
+    "decimal": DECIMAL,
+}
+_HINTS: dict[str, Any] = {
+    "bool": bool,
+    "int": int,
+    "float": float,
+    "str": str,
+    "bytes": bytes,
+    "date": date,
+    "datetime": datetime,
+    "decimal": Decimal,
+    "timedelta": timedelta,
+    "time": str,
+    "uuid": str,
+    "null": None,
+}
+_NO_NUMBERS = {inf: "Infinity", -inf: "-Infinity"}
+_DAMAGE = (StructError, ValueError, IndexError, OverflowError, InvalidOperation)
+
+
+def plain_reader(schema: StateSchema) -> Plain:
+    """What reads the stored values of a state, with or without an expiry."""
+    if schema.kind == "columns":
+        return _columns_reader(schema.value)
+    if schema.value == "raw" or schema.value.startswith("custom:"):
+        return partial(_read, schema.value, 0, None, None)
+    hint, mend = _hint(_tree(schema.value))
+    return partial(
+        _read, schema.value, _CODES.get(schema.value, STRUCTURED), msgspec.msgpack.Decoder(hint), mend
+    )
+
+
+def jsonable(value: Any) -> Any:
+    """As JSON has it: instants and decimals are texts, bytes Base64, keys of dicts texts, and so are floats that JSON
+    does not know."""
+    if value is None or value.__class__ in (int, str, bool):
+        return value
+    if value.__class__ is float:
+        return value if isfinite(value) else _NO_NUMBERS.get(value, "NaN")
+    if isinstance(value, dict):
+        return {text_of_key(key): jsonable(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [jsonable(one) for one in value]
+    return msgspec.to_builtins(value)
+
+
+def _tree(written: str) -> text.Tree:
+    try:
+        return text.read_schema(written)
+    except text.UnreadableText as error:
+        raise IncompatibleError(f"{error}: a newer stateflow wrote it, use that version") from None
+
+
+def _read(schema: str, expected: int, decoder: Any, mend: _Mend, raw: bytes) -> Any:
+    try:
+        code = raw[0] & ~EXPIRES
+        body = raw[_BEHIND_EXPIRY if raw[0] & EXPIRES else 1 :]
+        if code in (CUSTOM, RAW_CODE):
+            return body
+        if code == STRUCTURED:
+            value = decoder.decode(body)
+        else:
+            value = _SCALARS[code](body)
+            if code == expected:
+                return value
+            # Written when the state had another type.
+            value = msgspec.convert(value, decoder.type)
+        return value if mend is None else mend(value)
+    except msgspec.ValidationError as error:
+        raise IncompatibleError(
+            f"a stored value does not fit the type {schema} of its state: {error}"
+        ) from None
+    except (*_DAMAGE, KeyError, AttributeError, msgspec.DecodeError):
+        raise CorruptError(
+            f"a stored value is damaged: its bytes {raw[:40].hex() or '(none)'} cannot be read as {schema}; "
+            "run `stateflow verify`"
+        ) from None
+
+
+def _hint(tree: text.Tree, *, hashed: bool = False) -> tuple[Any, _Mend]:
+    """The type that msgspec reads; `hashed` ones are keys of maps, which stay hashable."""
+    match tree:
+        case text.Plain(name):
+            return _HINTS[name], None
+        case text.Optional(item):
+            hint, mend = _hint(item, hashed=hashed)
+            return Union[hint, None], mend and _or_none(mend)  # noqa: UP007
+        case text.Many(_, item) if not hashed:
+            hint, mend = _hint(item)
+            return list[hint], mend and partial(_each, list, mend)  # type: ignore[valid-type]
+        case text.Many(_, item):
+            hint, mend = _hint(item, hashed=True)
+            return tuple[hint, ...], mend and partial(_each, tuple, mend)  # type: ignore[valid-type]
+        case text.Tuple(items):
+            fields = [text.Field(f"_{number}", item) for number, item in enumerate(items, 1)]
+            return _by_position(fields, hashed) if items else (list[Any], None)
+        case text.Map(key, value):
+            return _map(*_hint(key, hashed=True), *_hint(value))
+        case text.Record(_, fields, True):
+            return _by_position(fields, hashed)
+        case text.Record(_, fields) if hashed:
+            return _struct_key(fields)
+        case text.Record(name, fields):
+            return _struct(name, fields)
+    return Any, None
+
+
+def _map(key: Any, mend_key: _Mend, value: Any, mend: _Mend) -> tuple[Any, _Mend]:
+    if mend_key is None and mend is None:
+        return dict[key, value], None
+    first, second = mend_key or _same, mend or _same
+    return dict[key, value], lambda found: {first(k): second(v) for k, v in found.items()}
+
+
+def _each(gather: Callable[[Any], Any], mend: Callable[[Any], Any], values: Any) -> Any:
+    return gather(map(mend, values))
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _struct(name: str, fields: Sequence[text.Field]) -> tuple[Any, _Mend]:
+    hints: dict[str, Any] = {}
+    mends: list[tuple[str, Callable[[Any], Any]]] = []
+    for field in fields:
+        hint, mend = _hint(field.type)
+        hints[field.name] = NotRequired[hint] if field.defaulted else hint
+        if mend is not None:
+            mends.append((field.name, mend))
+    names = [field.name for field in fields]
+    whole = not any(field.defaulted for field in fields)
+
+    def mended(value: dict[str, Any]) -> dict[str, Any]:
+        for field, mend in mends:
+            if field in value:
+                value[field] = mend(value[field])
+        return value if whole else {field: value.get(field) for field in names}
+
+    # TypedDict is a function of values here, which type checkers do not follow.
+    make: Any = TypedDict
+    return make(name, hints), None if whole and not mends else mended
+
+
+def _by_position(fields: Sequence[text.Field], hashed: bool) -> tuple[Any, _Mend]:
+    shape, take = _positions(fields, hashed, array_like=True)
+    if hashed:
+        return shape, take
+    names = [field.name for field in fields]
+    return shape, lambda value: dict(zip(names, take(value), strict=True))
+
+
+def _struct_key(fields: Sequence[text.Field]) -> tuple[Any, _Mend]:
+    return _positions(fields, True, array_like=False)
+
+
+def _positions(
+    fields: Sequence[text.Field], hashed: bool, *, array_like: bool
+) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """A struct of these fields, and what gives its values in their order."""
+    declared: list[Any] = []
+    mends: list[Callable[[Any], Any]] = []
+    for number, field in enumerate(fields):
+        hint, mend = _hint(field.type, hashed=hashed)
+        # Where a default may stand in, nothing is known of it here.
+        declared.append((f"f{number}", Union[hint, None], None) if field.defaulted else (f"f{number}", hint))  # noqa: UP007
+        mends.append(_or_none(mend or _same))
+    shape = msgspec.defstruct(
+        "Positions",
+        declared,
+        array_like=array_like,
+        frozen=True,
+        rename={f"f{number}": field.name for number, field in enumerate(fields)},
+        kw_only=True,
+    )
+    names = [f"f{number}" for number in range(len(fields))]
+    return shape, lambda value: tuple(
+        mend(getattr(value, name)) for name, mend in zip(names, mends, strict=True)
+    )
+
+
+def _or_none(mend: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else mend(value)
+
+
+def _columns_reader(written: str) -> Plain:
+    """`columnstate` says how columns are stored."""
+    try:
+        columns = [(field.name, field.type) for field in text.read_columns(written)]
+    except text.UnreadableText as error:
+        raise IncompatibleError(f"{error}: a newer stateflow wrote it, use that version") from None
+    names = [name for name, _ in columns]
+    kinds = [kind.name if isinstance(kind, text.Plain) else "" for _, kind in columns]
+    forms = {"int": "q", "float": "d", "bool": "?", "datetime": "q"}
+    if all(kind in forms for kind in kinds):
+        layout = Struct("<BH" + "".join(forms[kind] for kind in kinds))
+        read: Callable[[bytes], Sequence[Any]] = partial(_fixed, layout, kinds)
+    else:
+        hint: Any = tuple[tuple(Union[_HINTS.get(kind, Any), None] for kind in kinds)]  # type: ignore[misc] # noqa: UP007
+        decode = msgspec.msgpack.Decoder(hint).decode
+        read = lambda raw: decode(raw[1:])  # noqa: E731
+
+    def reader(raw: bytes) -> dict[str, Any]:
+        try:
+            return dict(zip(names, read(raw), strict=True))
+        except (*_DAMAGE, msgspec.MsgspecError):
+            raise CorruptError(
+                f"a stored value is damaged: its bytes {raw[:40].hex() or '(none)'} cannot be read as {written}; "
+                "run `stateflow verify`"
+            ) from None
+
+    return reader
+
+
+def _fixed(layout: Struct, kinds: Sequence[str], raw: bytes) -> list[Any]:
+    _, nulls, *values = layout.unpack(raw)
+    return [
+        None if nulls >> at & 1 else instant(value) if kind == "datetime" else value
+        for at, (kind, value) in enumerate(zip(kinds, values, strict=True))
+    ]
+
+
+__all__ = ["Plain", "jsonable", "plain_reader"]

@@ -1,0 +1,321 @@
+"""Values as bytes: one header byte, an expiry when there is one, the value.
+
+    [x000 0000 | code] [expiry micros i64, big-endian, when bit 7 is set] [value]
+
+The code says how the value is written, so that a value can still be read after its state was widened:
+
+    1 bool      one byte                     6 date      i32 days since 1970-01-01
+    2 int       i64                          7 datetime  i64 microseconds since 1970-01-01 UTC
+    3 float     f64                          8 decimal   its digits as text
+    4 str       UTF-8                        9 structured: MessagePack, structs as maps by field name
+    5 bytes     as they are                 10 custom: version u32, then whatever the user's function made
+                                            11 raw: an operator's own layout
+Fixed widths are little-endian. These bytes are frozen: stored state is made of them.
+"""
+
+from __future__ import annotations
+
+import numbers
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from struct import Struct
+from struct import error as StructError
+from typing import Any
+
+import msgspec
+
+from stateflow.errors import CorruptError, IncompatibleError, StateTypeError, UsageError
+from stateflow.format.instants import day, days_since_epoch, instant, micros_since_epoch
+from stateflow.state.values.key_types import key_codec_for, key_types_for
+from stateflow.state.values.schema import schema_of, type_name
+from stateflow.state.values.structured import structured_codec
+
+BOOL, INT, FLOAT, STR, BYTES, DATE, DATETIME, DECIMAL, STRUCTURED, CUSTOM, RAW_CODE = range(1, 12)
+EXPIRES = 0x80
+
+_i64, _f64, _i32, _u32 = Struct("<q"), Struct("<d"), Struct("<i"), Struct("<I")
+_expiring = Struct(">Bq")
+_EXPIRY_END = _expiring.size
+
+Dumps = Callable[[Any], bytes]
+Loads = Callable[[bytes], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Serializer:
+    """How one declared type is stored. Bind `dumps` and `loads` to locals on hot paths."""
+
+    schema: str
+    dumps: Dumps
+    """dumps(value) -> header and value; a wrong type raises StateTypeError."""
+    loads: Loads
+    """loads(buf) -> a fresh value, whether or not it carries an expiry."""
+    dumps_with_expiry: Callable[[Any, int], bytes]
+    """dumps_with_expiry(value, expiry in microseconds since 1970)."""
+    check: Callable[[Any], None]
+    """check(value): raises StateTypeError, saying what was expected and what came."""
+
+    @staticmethod
+    def expiry(buf: bytes) -> int | None:
+        """When the stored value expires, in microseconds since 1970; None for never."""
+        return _expiring.unpack_from(buf)[1] if buf[0] & EXPIRES else None
+
+
+@dataclass(frozen=True, slots=True)
+class CustomSerializer:
+    """A user's own way to store a type. `id` and `version` are recorded: a new layout needs a higher version."""
+
+    id: str
+    version: int
+    dumps: Callable[[Any], bytes]
+    loads: Callable[[bytes, int], Any]
+    """loads(data, version that wrote it)"""
+
+    def __post_init__(self) -> None:
+        if not self.id or ":" in self.id or not 0 <= self.version < 1 << 32:
+            raise UsageError(
+                f"custom serializer {self.id!r} has version {self.version}: use an id without ':' and a version from 0"
+            )
+
+
+def with_expiry(buf: bytes, expiry: int) -> bytes:
+    """The stored value with another expiry."""
+    body = buf[_EXPIRY_END:] if buf[0] & EXPIRES else buf[1:]
+    return _expiring.pack(buf[0] | EXPIRES, expiry) + body
+
+
+def serializer_for(type_hint: Any) -> Serializer:
+    """The serializer of a declared type, or of a CustomSerializer."""
+    if isinstance(type_hint, CustomSerializer):
+        return _custom(type_hint)
+    if isinstance(type_hint, Serializer):
+        return type_hint
+    if type_hint in _SCALARS:
+        return _SCALARS[type_hint]
+    schema = schema_of(type_hint)
+    encode, decode = structured_codec(type_hint, "datetime" in schema)
+    return _assembled(schema, STRUCTURED, encode, decode, type_hint)
+
+
+def _assembled(
+    schema: str, code: int, encode: Dumps, decode: Loads, hint: Any, damage: tuple[type[Exception], ...] = ()
+) -> Serializer:
+    """A serializer from what writes and reads the value without its header; `damage` is what reading may raise."""
+    header = bytes((code,))
+    expiring = code | EXPIRES
+    pack_expiring = _expiring.pack
+
+    def dumps(value: Any) -> bytes:
+        return header + encode(value)
+
+    def loads(buf: bytes) -> Any:
+        if not buf:
+            raise _damaged(buf, schema)
+        try:
+            if buf[0] == code:
+                return decode(buf[1:])
+            if buf[0] == expiring:
+                return decode(buf[_EXPIRY_END:])
+        except damage:
+            raise _damaged(buf, schema) from None
+        return _widened(buf, hint, schema)
+
+    def dumps_with_expiry(value: Any, expiry: int) -> bytes:
+        return pack_expiring(expiring, expiry) + encode(value)
+
+    def check(value: Any) -> None:
+        encode(value)
+
+    return Serializer(schema, dumps, loads, dumps_with_expiry, check)
+
+
+def _number(
+    schema: str, code: int, form: Struct, kind: type[Any], accept: Callable[[Any], Any]
+) -> Serializer:
+    """Like `_assembled`, with header and value packed at once: these are called once per key and batch."""
+    whole = Struct(f"<B{form.format[-1:]}").pack
+    read = form.unpack_from
+    expiring = code | EXPIRES
+    pack_expiring, pack_value = _expiring.pack, form.pack
+
+    def dumps(value: Any) -> bytes:
+        if value.__class__ is not kind:
+            value = accept(value)
+        try:
+            return whole(code, value)
+        except StructError:
+            raise _too_big(value) from None
+
+    def loads(buf: bytes) -> Any:
+        try:
+            if buf[0] == code:
+                return read(buf, 1)[0]
+            if buf[0] == expiring:
+                return read(buf, _EXPIRY_END)[0]
+        except _DAMAGE:
+            raise _damaged(buf, schema) from None
+        return _widened(buf, kind, schema)
+
+    def dumps_with_expiry(value: Any, expiry: int) -> bytes:
+        if value.__class__ is not kind:
+            value = accept(value)
+        try:
+            return pack_expiring(expiring, expiry) + pack_value(value)
+        except StructError:
+            raise _too_big(value) from None
+
+    def check(value: Any) -> None:
+        dumps(value)
+
+    return Serializer(schema, dumps, loads, dumps_with_expiry, check)
+
+
+_DAMAGE: tuple[type[Exception], ...] = (StructError, ValueError, IndexError, OverflowError, InvalidOperation)
+
+
+def _damaged(buf: bytes, schema: str) -> CorruptError:
+    return CorruptError(
+        f"a stored value is damaged: its bytes {buf[:40].hex() or '(none)'} cannot be read as {schema}; "
+        "run `stateflow verify`"
+    )
+
+
+def _wrong(expected: str, value: object) -> StateTypeError:
+    shown = repr(value)
+    shown = shown if len(shown) <= 80 else shown[:77] + "..."
+    return StateTypeError(f"expected {expected}, got {type(value).__name__}: {shown}")
+
+
+def _too_big(value: object) -> StateTypeError:
+    return StateTypeError(f"expected int of 64 bits, got {value}: declare the state as Decimal or str")
+
+
+def _as_int(value: Any) -> int:
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral):
+        return operator.index(value)
+    raise _wrong("int", value)
+
+
+def _as_float(value: Any) -> float:
+    if not isinstance(value, bool) and isinstance(value, numbers.Real):
+        return float(value)
+    raise _wrong("float", value)
+
+
+def _as_bool(value: Any) -> bytes:
+    if isinstance(value, bool) or type(value).__name__ in {"bool", "bool_"}:
+        return b"\1" if value else b"\0"
+    raise _wrong("bool", value)
+
+
+def _of(kind: type[Any], expected: str, encode: Dumps, refused: tuple[type[Any], ...] = ()) -> Dumps:
+    def checked(value: Any) -> bytes:
+        if not isinstance(value, kind) or isinstance(value, refused):
+            raise _wrong(expected, value)
+        return encode(value)
+
+    return checked
+
+
+def _text(value: str) -> bytes:
+    try:
+        return value.encode()
+    except UnicodeEncodeError:
+        raise StateTypeError(f"expected text, got half a surrogate pair in {value!r}") from None
+
+
+def _instant_bytes(value: datetime) -> bytes:
+    try:
+        return _i64.pack(micros_since_epoch(value))
+    except UsageError as error:
+        raise StateTypeError(str(error)) from None
+
+
+def _scalar(hint: type[Any], code: int, encode: Dumps, decode: Loads) -> Serializer:
+    return _assembled(hint.__name__.lower(), code, encode, decode, hint, _DAMAGE)
+
+
+_READERS: dict[int, Loads] = {
+    BOOL: lambda body: body[0] == 1,
+    INT: lambda body: _i64.unpack(body)[0],
+    FLOAT: lambda body: _f64.unpack(body)[0],
+    STR: lambda body: body.decode(),
+    BYTES: lambda body: body,
+    DATE: lambda body: day(_i32.unpack(body)[0]),
+    DATETIME: lambda body: instant(_i64.unpack(body)[0]),
+    DECIMAL: lambda body: Decimal(body.decode()),
+}
+
+
+def _widened(buf: bytes, hint: Any, schema: str) -> Any:
+    """A value that was written when its state had another type."""
+    code = buf[0] & ~EXPIRES
+    body = buf[_EXPIRY_END if buf[0] & EXPIRES else 1 :]
+    try:
+        if code == STRUCTURED:
+            return msgspec.msgpack.decode(body, type=hint)
+        if code in _READERS and hint is not None:
+            return msgspec.convert(_READERS[code](body), type=hint)
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise IncompatibleError(
+            f"a stored value does not fit the declared type {schema}: {error}; declare the old type again"
+        ) from None
+    except _DAMAGE:
+        code = 0
+    if code == 0 or code > RAW_CODE:
+        raise _damaged(buf, schema)
+    raise IncompatibleError(f"a stored value was written in another way (code {code}) than {schema} is")
+
+
+_SCALARS: dict[Any, Serializer] = {
+    bool: _scalar(bool, BOOL, _as_bool, _READERS[BOOL]),
+    int: _number("int", INT, _i64, int, _as_int),
+    float: _number("float", FLOAT, _f64, float, _as_float),
+    str: _scalar(str, STR, _of(str, "str", _text), _READERS[STR]),
+    bytes: _scalar(bytes, BYTES, _of((bytes), "bytes", bytes), _READERS[BYTES]),
+    date: _scalar(
+        date,
+        DATE,
+        _of(date, "date", lambda value: _i32.pack(days_since_epoch(value)), (datetime,)),
+        _READERS[DATE],
+    ),
+    datetime: _scalar(datetime, DATETIME, _of(datetime, "datetime", _instant_bytes), _READERS[DATETIME]),
+    Decimal: _scalar(
+        Decimal, DECIMAL, _of(Decimal, "Decimal", lambda value: str(value).encode()), _READERS[DECIMAL]
+    ),
+}
+
+RAW = _assembled("raw", RAW_CODE, _of(bytes, "bytes", bytes), bytes, None)
+"""Bytes in an operator's own layout, opaque to everybody else."""
+
+
+def _custom(custom: CustomSerializer) -> Serializer:
+    version = _u32.pack(custom.version)
+
+    def encode(value: Any) -> bytes:
+        data = custom.dumps(value)
+        if not isinstance(data, bytes):
+            raise StateTypeError(
+                f"custom serializer {custom.id!r} made {type(data).__name__} where bytes are needed"
+            )
+        return version + data
+
+    def decode(body: bytes) -> Any:
+        return custom.loads(body[4:], _u32.unpack_from(body)[0])
+
+    return _assembled(f"custom:{custom.id}:{custom.version}", CUSTOM, encode, decode, None)
+
+
+__all__ = [
+    "RAW",
+    "CustomSerializer",
+    "Serializer",
+    "key_codec_for",
+    "key_types_for",
+    "serializer_for",
+    "type_name",
+    "with_expiry",
+]

@@ -1,0 +1,299 @@
+"""Stored values as a typed Arrow column and back, from the text of a type alone.
+
+A value that was written while its state had another type is read as what it is now.
+
+`stored` is a second column beside structured values and decimals: the bytes behind the header where the typed value
+does not say all of them, and null elsewhere. A field with a default that was left out looks like None, 1.50 like 1.5;
+integers from 2**63 and decimals beyond decimal(38,18) do not fit and are null. These bytes are written back as long as
+the typed value is what they say: a value that was changed goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.errors import IncompatibleError, UsageError
+from stateflow.format.instants import days_since_epoch
+from stateflow.state.values.headers import BadEntryError, damaged, expiry_column, split
+from stateflow.state.values.packed_instants import INSTANT, are_instants
+from stateflow.state.values.serializers import (
+    BOOL,
+    BYTES,
+    DATE,
+    DATETIME,
+    DECIMAL,
+    EXPIRES,
+    FLOAT,
+    INT,
+    RAW_CODE,
+    STR,
+    serializer_for,
+)
+from stateflow.state.values.shapes import DECIMAL as DECIMAL_TYPE
+from stateflow.state.values.shapes import DecimalText, Doubts, Slot, Writing, fits_decimal
+
+Array = np.ndarray[Any, Any]
+
+
+class Read(NamedTuple):
+    column: Any
+    expires: Any = None
+    """None when no value has an expiry."""
+    stored: Any = None
+    """None when the column says all."""
+
+
+class Values:
+    """The values of one state."""
+
+    arrow: pa.DataType
+    doubtful = False
+    """Whether a column `stored` goes with it."""
+
+    def __init__(self, schema: str, code: int, where: str) -> None:
+        self.schema = schema
+        self.code = code
+        self.where = where
+
+    def read(self, values: Sequence[bytes]) -> Read:
+        """Raises BadEntryError."""
+        raise NotImplementedError
+
+    def write(self, column: Any, stored: Any) -> list[bytes]:
+        """Values without an expiry, of a column of type `arrow`; `stored` is None or a binary column."""
+        raise NotImplementedError
+
+    def foreign(self, raw: bytes) -> bytes:
+        """What is behind the header of a value that was written under another code, as it would be written today."""
+        code = raw[0] & ~EXPIRES
+        if not BOOL <= code <= RAW_CODE:
+            raise damaged(raw, self.schema)
+        raise IncompatibleError(
+            f"a stored value was written in another way (code {code}) than {self.schema} is"
+        )
+
+    def _whole(self, column: Any) -> Any:
+        if column.null_count:
+            raise UsageError(f"{self.where}: value holds {column.null_count} nulls: drop such rows")
+        return column
+
+
+class Scalars(Values):
+    def __init__(self, schema: str, code: int, where: str, hint: Any) -> None:
+        super().__init__(schema, code, where)
+        self._serializer = serializer_for(hint)
+
+    def foreign(self, raw: bytes) -> bytes:
+        return self._serializer.dumps(self._serializer.loads(raw))[1:]
+
+
+class FixedValues(Scalars):
+    """Values of one width: read and written as one array."""
+
+    def __init__(self, schema: str, code: int, where: str, hint: Any, form: str, arrow: pa.DataType) -> None:
+        super().__init__(schema, code, where, hint)
+        self.arrow = arrow
+        self._hint = hint
+        self._form = np.dtype(form)
+        self._plain = np.dtype([("header", "u1"), ("value", form)])
+        self._expiring = np.dtype([("header", "u1"), ("expiry", ">i8"), ("value", form)])
+
+    def read(self, values: Sequence[bytes]) -> Read:
+        widths = set(map(len, values))
+        for layout, head in ((self._plain, self.code), (self._expiring, self.code | EXPIRES)):
+            if widths == {layout.itemsize}:
+                rows = np.frombuffer(b"".join(values), dtype=layout)
+                if bool((rows["header"] == head).all()):
+                    expires = expiry_column(rows["expiry"]) if layout is self._expiring else None
+                    return Read(self._column(rows["value"], values), expires)
+        bodies, expires = split(values, self.code, self.foreign, self.schema)
+        width = self._form.itemsize
+        for index, body in enumerate(bodies):
+            if len(body) != width:
+                raise BadEntryError(index, damaged(values[index], self.schema))
+        return Read(self._column(np.frombuffer(b"".join(bodies), dtype=self._form), values), expires)
+
+    def _column(self, raw: Array, values: Sequence[bytes]) -> Any:
+        if self._hint is bool:
+            return pa.array(raw == 1)
+        outside = np.flatnonzero(~self._known(raw))
+        if len(outside):
+            raise BadEntryError(int(outside[0]), damaged(values[int(outside[0])], self.schema))
+        array = pa.array(np.ascontiguousarray(raw))
+        return array if array.type == self.arrow else array.cast(self.arrow)
+
+    def _known(self, raw: Array) -> Array:
+        """Where Python has such an instant or date."""
+        if self._hint is datetime:
+            return are_instants(raw)
+        if self._hint is date:
+            return (raw >= days_since_epoch(date.min)) & (raw <= days_since_epoch(date.max))
+        return np.ones(len(raw), dtype=bool)
+
+    def write(self, column: Any, stored: Any) -> list[bytes]:
+        column = self._whole(column)
+        if self._hint in (date, datetime):
+            column = column.cast(pa.int32() if self._hint is date else pa.int64())
+        rows = np.empty(len(column), dtype=self._plain)
+        rows["header"] = self.code
+        rows["value"] = column.to_numpy(zero_copy_only=False)
+        if not bool(self._known(rows["value"]).all()):
+            raise UsageError(f"{self.where}: value holds times outside of the years 1 to 9999: correct them")
+        raw, width = rows.tobytes(), self._plain.itemsize
+        return [raw[at : at + width] for at in range(0, len(raw), width)]
+
+
+class ByteValues(Values):
+    """Values that are kept as bytes: what a custom serializer made, and raw ones."""
+
+    arrow = pa.binary()
+
+    def read(self, values: Sequence[bytes]) -> Read:
+        bodies, expires = split(values, self.code, self.foreign, self.schema)
+        return Read(pa.array(bodies, type=pa.binary()), expires)
+
+    def write(self, column: Any, stored: Any) -> list[bytes]:
+        header = bytes((self.code,))
+        return [header + body for body in bodies_of(self._whole(column))]
+
+
+class TextValues(Scalars):
+    """Text and bytes."""
+
+    def __init__(self, schema: str, code: int, where: str, hint: Any) -> None:
+        super().__init__(schema, code, where, hint)
+        self.arrow = pa.string() if hint is str else pa.binary()
+
+    def read(self, values: Sequence[bytes]) -> Read:
+        bodies, expires = split(values, self.code, self.foreign, self.schema)
+        return Read(text_column(bodies, self) if self.code == STR else pa.array(bodies, pa.binary()), expires)
+
+    def write(self, column: Any, stored: Any) -> list[bytes]:
+        header = bytes((self.code,))
+        return [header + body for body in bodies_of(self._whole(column).cast(pa.binary()))]
+
+
+class DoubtfulValues(Values):
+    """Values with a column `stored` beside the typed one."""
+
+    doubtful = True
+
+    def read_bodies(self, bodies: Sequence[bytes]) -> tuple[Any, bool]:
+        """The typed column, and whether it may say less than these bytes, which are behind their headers."""
+        raise NotImplementedError
+
+    def write_bodies(self, column: Any, *, lenient: bool) -> list[bytes]:
+        """What is behind the headers; `lenient` to compare, when nulls that must not be are no error."""
+        raise NotImplementedError
+
+    def read(self, values: Sequence[bytes]) -> Read:
+        bodies, expires = split(values, self.code, self.foreign, self.schema)
+        column, doubts = self.read_bodies(bodies)
+        return Read(column, expires, self._unsaid(column, bodies) if doubts else None)
+
+    def _unsaid(self, column: Any, bodies: Sequence[bytes]) -> Any:
+        """Where the column would be written as other bytes, these bytes."""
+        written = self.write_bodies(column, lenient=True)
+        return pa.array(
+            [None if body == said else body for body, said in zip(bodies, written, strict=True)],
+            type=pa.binary(),
+        )
+
+    def write(self, column: Any, stored: Any) -> list[bytes]:
+        header = bytes((self.code,))
+        if stored is None or stored.null_count == len(stored):
+            return [header + body for body in self.write_bodies(column, lenient=False)]
+        bodies: list[bytes | None] = stored.to_pylist()
+        doubted = [index for index, body in enumerate(bodies) if body is not None]
+        known = [bodies[index] for index in doubted]
+        try:
+            before, _ = self.read_bodies(known)  # type: ignore[arg-type]
+        except BadEntryError as error:
+            raise UsageError(
+                f"{self.where}: stored holds bytes that are no value: leave them as they were read, or null ({error.error})"
+            ) from error
+        now = self.write_bodies(column.take(pa.array(doubted)), lenient=True)
+        for index, said, meant in zip(doubted, now, self.write_bodies(before, lenient=True), strict=True):
+            if said != meant:
+                bodies[index] = None
+        fresh = [index for index, body in enumerate(bodies) if body is None]
+        written = self.write_bodies(column.take(pa.array(fresh, type=pa.int64())), lenient=False)
+        for index, body in zip(fresh, written, strict=True):
+            bodies[index] = body
+        return [header + body for body in bodies if body is not None]
+
+
+class DecimalValues(DoubtfulValues):
+    arrow = DECIMAL_TYPE
+
+    def __init__(self, schema: str, code: int, where: str) -> None:
+        super().__init__(schema, code, where)
+        self._serializer = serializer_for(Decimal)
+        self._slot = Slot(DecimalText(Decimal, DECIMAL_TYPE))
+
+    def foreign(self, raw: bytes) -> bytes:
+        return self._serializer.dumps(self._serializer.loads(raw))[1:]
+
+    def read_bodies(self, bodies: Sequence[bytes]) -> tuple[Any, bool]:
+        texts = text_column(bodies, self)
+        try:
+            return texts.cast(DECIMAL_TYPE), True
+        except pa.ArrowInvalid:
+            return self._slot.shape.build(
+                list(map(self._decimal, range(len(bodies)), bodies)), Doubts()
+            ), True
+
+    def _decimal(self, index: int, body: bytes) -> Decimal | None:
+        try:
+            value = Decimal(body.decode())
+        except InvalidOperation:
+            raise BadEntryError(index, damaged(body, self.schema)) from None
+        return value if fits_decimal(value) else None
+
+    def write_bodies(self, column: Any, *, lenient: bool) -> list[bytes]:
+        texts = self._slot.values(column, Writing(self.where, lenient), "value")
+        return [b"" if digits is None else digits.encode() for digits in texts]
+
+
+def bodies_of(column: Any) -> list[bytes]:
+    return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def text_column(bodies: Sequence[bytes], values: Values) -> Any:
+    try:
+        return pa.array(bodies, type=pa.binary()).cast(pa.string())
+    except pa.ArrowInvalid:
+        for index, body in enumerate(bodies):
+            try:
+                body.decode()
+            except UnicodeDecodeError:
+                raise BadEntryError(index, damaged(body, values.schema)) from None
+        raise
+
+
+def scalars(schema: str, where: str) -> Values | None:
+    """The values of a type that is stored without MessagePack; None for all others."""
+    match schema:
+        case "bool":
+            return FixedValues(schema, BOOL, where, bool, "u1", pa.bool_())
+        case "int":
+            return FixedValues(schema, INT, where, int, "<i8", pa.int64())
+        case "float":
+            return FixedValues(schema, FLOAT, where, float, "<f8", pa.float64())
+        case "date":
+            return FixedValues(schema, DATE, where, date, "<i4", pa.date32())
+        case "datetime":
+            return FixedValues(schema, DATETIME, where, datetime, "<i8", INSTANT)
+        case "str":
+            return TextValues(schema, STR, where, str)
+        case "bytes":
+            return TextValues(schema, BYTES, where, bytes)
+        case "decimal":
+            return DecimalValues(schema, DECIMAL, where)
+    return None

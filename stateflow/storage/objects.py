@@ -1,0 +1,405 @@
+"""A checkpoint root in an object store: S3, Google Cloud Storage or Azure."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, UnknownConfigurationKeyError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.storage.store import (
+    Entry,
+    ExistsError,
+    Store,
+    checked_folder,
+    checked_path,
+    checked_prefix,
+)
+
+_S3 = ("s3", "s3a", "s3n")
+_GCS = ("gs",)
+_AZURE = ("az", "azure", "abfs", "abfss", "adl")
+SCHEMES = (*_S3, *_GCS, *_AZURE)
+
+_CLIENT = {
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "http1_only",
+    "http2_only",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "proxy_url",
+    "read_timeout",
+    "root_certificate",
+    "timeout",
+    "user_agent",
+}
+_PUBLIC = re.compile(
+    r"(region|endpoint|timeout|allow_|http|retries|style|use_|disable_|skip_|bucket|account_name)"
+)
+"""Options whose values may be seen in an error; every other value is taken for a secret."""
+_PAGE = 1000
+_PART = 8 << 20
+_COPIED_WHOLE = 1 << 30
+"""A copy of a larger object may be refused (S3 and Google: over 5 GB) or take longer than a request may."""
+_COPY_LOOKS = 600
+"""How often a copy that goes on behind the answer is looked at, at most two seconds apart."""
+
+
+class ObjectStore:
+    """Options go to the client and nowhere else: they are not kept, logged or shown."""
+
+    def __init__(
+        self,
+        url: str,
+        options: Mapping[str, str] | None = None,
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
+        options = dict(options or {})
+        place = _parsed(url)
+        self._url = place.url
+        self._folder = place.folder
+        self._bucket = place.bucket
+        self._family = next(family for family in (_S3, _GCS, _AZURE) if place.scheme in family)
+        self._pause = pause
+        self._unordered = place.bucket.endswith("--x-s3")
+        """S3's directory buckets list in no order."""
+        self._secrets = _Redacted(
+            v for k, v in options.items() if len(v) > 3 and not _PUBLIC.search(k.lower())
+        )
+        try:
+            self._store = _client(place, options)
+        except UnknownConfigurationKeyError as error:
+            raise UsageError(f"{self._said(error)}: correct the storage options for {self._url}") from None
+        except (BaseError, ValueError, TypeError) as error:
+            raise UsageError(f"the storage options for {self._url} do not fit: {self._said(error)}") from None
+
+    def __repr__(self) -> str:
+        return f"ObjectStore({self._url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(
+            "an ObjectStore holds credentials and is never pickled: open it again with open_store"
+        )
+
+    @property
+    def url(self) -> str:
+        return self._url
+
+    @property
+    def local_root(self) -> Path | None:
+        return None
+
+    def read(self, path: str) -> bytes:
+        key = self._key(path)
+        try:
+            return obstore.get(self._store, key).bytes().to_bytes()
+        except FileNotFoundError as error:
+            raise self._missing(path, error) from None
+        except BaseError as error:
+            raise self._failed("read", path, error) from None
+
+    def create(self, path: str, body: bytes) -> None:
+        key = self._key(path)
+        try:
+            obstore.put(self._store, key, body, mode="create", use_multipart=False)
+        except AlreadyExistsError:
+            raise ExistsError(path) from None
+        except (FileNotFoundError, BaseError) as error:
+            raise self._failed("create", path, error) from None
+
+    def put(self, path: str, body: bytes) -> None:
+        key = self._key(path)
+        try:
+            obstore.put(self._store, key, body, use_multipart=False)
+        except (FileNotFoundError, BaseError) as error:
+            raise self._failed("write", path, error) from None
+
+    def upload(self, source: Path, path: str) -> None:
+        key = self._key(path)
+        if not source.is_file():
+            raise NotFoundError(f"{source} does not exist: it cannot be uploaded to {path} in {self.url}")
+        try:
+            obstore.put(self._store, key, source, chunk_size=_PART)
+        except (FileNotFoundError, BaseError) as error:
+            raise self._failed("upload", path, error) from None
+
+    def download(self, path: str, target: Path) -> None:
+        key = self._key(path)
+        try:
+            chunks = obstore.get(self._store, key).stream(min_chunk_size=1 << 20)
+        except FileNotFoundError as error:
+            raise self._missing(path, error) from None
+        except BaseError as error:
+            raise self._failed("download", path, error) from None
+        with target.open("xb") as file:
+            try:
+                for chunk in chunks:
+                    file.write(chunk)
+            except BaseError as error:
+                target.unlink(missing_ok=True)
+                raise self._failed("download", path, error) from None
+            except OSError as error:
+                target.unlink(missing_ok=True)
+                raise UnavailableError(
+                    f"{path} could not be saved to {target.parent} ({error.strerror}): free space there"
+                ) from error
+
+    def folders(self, prefix: str) -> list[str]:
+        folder = checked_folder(prefix)
+        self._check_process()
+        base = f"{self._folder}{folder}"
+        try:
+            found = obstore.list_with_delimiter(self._store, base or None)["common_prefixes"]
+        except (FileNotFoundError, BaseError) as error:
+            raise self._failed("list", prefix, error) from None
+        return sorted(name[len(base) :].strip("/") for name in found)
+
+    def list(self, prefix: str) -> list[Entry]:
+        folder, stem = checked_prefix(prefix)
+        self._check_process()
+        # The client's prefixes end at a `/`: asked for `job/chk-` it would find nothing. So the folder is
+        # listed from the first name that can match to the last, and never further: `job/shared` has many more
+        # objects.
+        base = f"{self._folder}{folder}"
+        wanted = f"{base}{stem}"
+        # Offsets are exclusive (and on Azure they are not), so it is the name one letter short.
+        offset = wanted[:-1] if len(stem) > 1 and not self._unordered else None
+        found: list[Entry] = []
+        try:
+            for page in obstore.list(self._store, base or None, offset=offset, chunk_size=_PAGE):
+                last = ""
+                for item in page:
+                    last = item["path"]
+                    if last.startswith(wanted):
+                        found.append(Entry(last[len(self._folder) :], item["size"]))
+                if stem and not self._unordered and last > wanted and not last.startswith(wanted):
+                    break
+        except (FileNotFoundError, BaseError) as error:
+            raise self._failed("list", prefix, error) from None
+        found.sort(key=lambda entry: entry.path)
+        return found
+
+    def copy(self, source: str, target: str) -> None:
+        self.copy_from(self, source, target)
+
+    def copy_from(self, other: ObjectStore, source: str, target: str) -> None:
+        """A copy by the service, from a root that `shares_bucket` with this one."""
+        from_, to = other._key(source), self._key(target)
+        try:
+            obstore.copy(self._store, from_, to)
+            if self._family == _AZURE:
+                self._await_copy(from_, to)
+        except FileNotFoundError as error:
+            raise other._missing(source, error) from None
+        except BaseError as error:
+            if self._size(from_) <= _COPIED_WHOLE:
+                raise self._failed("copy to", target, error) from None
+            self._stream(from_, to, target)
+
+    def shares_bucket(self, other: ObjectStore) -> bool:
+        """Whether both are in one bucket, asked with the same rights: one client then reaches both."""
+        same = self._family == other._family and self._bucket == other._bucket
+        return same and self._store.config == other._store.config
+
+    def read_range(self, path: str, start: int, length: int) -> bytes:
+        key = self._key(path)
+        try:
+            if length > 0:
+                return obstore.get_range(self._store, key, start=start, length=length).to_bytes()
+            obstore.head(self._store, key)
+            return b""
+        except FileNotFoundError as error:
+            raise self._missing(path, error) from None
+        except BaseError as error:
+            # A range beyond the end is an error of the request; part of one is not.
+            if start >= self._size(key):
+                return b""
+            raise self._failed("read", path, error) from None
+
+    def delete(self, paths: Iterable[str]) -> None:
+        keys = [self._key(path) for path in paths]
+        for start in range(0, len(keys), _PAGE):
+            some = keys[start : start + _PAGE]
+            try:
+                obstore.delete(self._store, some)
+            except FileNotFoundError:
+                # S3 and Azure take a missing key for deleted; Google stops at it, the rest undone.
+                for key in some:
+                    self._delete(key)
+            except BaseError as error:
+                raise self._failed("delete", some[0], error) from None
+
+    def _delete(self, key: str) -> None:
+        try:
+            obstore.delete(self._store, key)
+        except FileNotFoundError:
+            pass
+        except BaseError as error:
+            raise self._failed("delete", key, error) from None
+
+    def _size(self, key: str) -> int:
+        try:
+            return obstore.head(self._store, key)["size"]
+        except FileNotFoundError:
+            return 0
+        except BaseError as error:
+            raise self._failed("read", key, error) from None
+
+    def _await_copy(self, source: str, target: str) -> None:
+        """Azure may answer before a copy is done; until then the target is empty."""
+        size = self._size(source)
+        for turn in range(_COPY_LOOKS):
+            if self._size(target) == size:
+                return
+            self._pause(min(0.05 * 2**turn, 2.0))
+        raise UnavailableError(f"{self._url} has not finished copying {target}: run again")
+
+    def _stream(self, source: str, target: str, path: str) -> None:
+        """Through this process, in parts: the services' own ways to copy a large object differ too much."""
+
+        async def stream() -> None:
+            chunks = (await obstore.get_async(self._store, source)).stream(min_chunk_size=_PART)
+            await obstore.put_async(self._store, target, chunks, chunk_size=_PART)
+
+        try:
+            # In a thread of its own, which is certain to have no event loop yet.
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(lambda: asyncio.run(stream())).result()
+        except (FileNotFoundError, BaseError) as error:
+            raise self._failed("copy to", path, error) from None
+
+    def _key(self, path: str) -> str:
+        self._check_process()
+        return f"{self._folder}{checked_path(path)}"
+
+    def _check_process(self) -> None:
+        global _process
+        if _process is None:
+            _process = os.getpid()
+        elif _process != os.getpid():
+            raise UsageError(
+                f"{self._url} cannot be used in this process: it was forked from one that had already "
+                "used an object store; start it with the multiprocessing method 'spawn'"
+            )
+
+    def _missing(self, path: str, error: Exception) -> StateflowError:
+        # A bucket that is not there must not pass for a job that is not there.
+        if re.search(r"NoSuchBucket|ContainerNotFound|bucket does not exist", str(error)):
+            return UnavailableError(
+                f"the bucket of {self._url} does not exist: create it, or correct the root"
+            )
+        return NotFoundError(f"{path} does not exist in {self._url}")
+
+    def _failed(self, verb: str, path: str, error: Exception) -> StateflowError:
+        return UnavailableError(
+            f"{self._url} refused to {verb} {path} or could not be reached ({self._said(error)}): "
+            "check the storage options and the network, then run again"
+        )
+
+    def _said(self, error: Exception) -> str:
+        return self._secrets.out_of(str(error))
+
+
+def copier(source: Store, target: Store) -> Callable[[str, str], None] | None:
+    """What copies from one root to another inside the service; None when they have no bucket in common."""
+    if isinstance(source, ObjectStore) and isinstance(target, ObjectStore) and target.shares_bucket(source):
+        return partial(target.copy_from, source)
+    return None
+
+
+_process: int | None = None
+"""The process whose threads run the client. A forked child inherits the client but none of its threads."""
+
+
+class _Redacted:
+    """Takes values out of what a client says: some of its errors quote the request, signature and all."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Iterable[str]) -> None:
+        self._values = tuple(values)
+
+    def __repr__(self) -> str:
+        return "_Redacted(...)"
+
+    def out_of(self, text: str) -> str:
+        code = re.search(r"<Code>(\w+)</Code>", text)
+        first = text.strip().split("\n", 1)[0].partition(": <")[0]
+        for value in self._values:
+            first = first.replace(value, "***")
+        first = re.sub(r"(?<=[\w/])\?[^\s)\"']+", "", first)[:400].rstrip(" .:")
+        return f"{first}: {code[1]}" if code else first
+
+
+class _Place:
+    __slots__ = ("account", "bucket", "folder", "scheme", "url")
+
+    def __init__(self, url: str, scheme: str, bucket: str, folder: str, account: str = "") -> None:
+        self.url = url
+        self.scheme = scheme
+        self.bucket = bucket
+        self.folder = folder
+        self.account = account
+
+
+def _parsed(url: str) -> _Place:
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"{url!r} is not a root ({error}): correct it") from None
+    if parts.query or parts.fragment or ":" in parts.netloc:
+        raise UsageError(
+            f"the root {parts.scheme}://... has more than a bucket and a path: give credentials as options"
+        )
+    if parts.scheme not in SCHEMES or not parts.netloc:
+        raise UsageError(f"{url!r} is not a root: use a folder, file://, s3://, gs:// or az:// with a bucket")
+    bucket, _, host = parts.netloc.partition("@")
+    if host and parts.scheme not in _AZURE:
+        raise UsageError(f"the root {parts.scheme}://... names a user: give credentials as storage options")
+    folder = parts.path.strip("/")
+    if folder:
+        checked_path(folder)
+    return _Place(
+        url.rstrip("/"), parts.scheme, bucket, f"{folder}/" if folder else "", host.partition(".")[0]
+    )
+
+
+def _client(place: _Place, options: Mapping[str, str]) -> S3Store | GCSStore | AzureStore:
+    config: dict[str, Any] = {k: v for k, v in options.items() if k not in _CLIENT}
+    retries = int(config.pop("max_retries", 6))
+    patience = float(config.pop("retry_timeout", 60))
+    client: Any = {"connect_timeout": "5s", "timeout": "60s"} | {
+        k: v for k, v in options.items() if k in _CLIENT
+    }
+    retry: Any = {
+        "max_retries": retries,
+        "retry_timeout": timedelta(seconds=patience),
+        "backoff": {
+            "init_backoff": timedelta(milliseconds=100),
+            "max_backoff": timedelta(seconds=5),
+            "base": 2,
+        },
+    }
+    if place.scheme in _S3:
+        return S3Store(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+    if place.scheme in _GCS:
+        return GCSStore(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+    if place.account:
+        config.setdefault("account_name", place.account)
+    return AzureStore(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]

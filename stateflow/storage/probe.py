@@ -1,0 +1,86 @@
+"""Whether a store's `create` really decides: asked once, before a job's first claim."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import Barrier
+
+from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.format.layout import probe_key
+from stateflow.storage.store import ExistsError, Store
+
+RACERS = 4
+ROUNDS = 3
+
+
+def probe(store: Store, ids: Callable[[], str]) -> None:
+    """UsageError if two creates of one path can both succeed there; `ids` gives unique names.
+
+    Some emulators, gateways and mounted file systems accept the condition of a conditional write and ignore
+    it, or look first and write after: two runs would then own one job, and nobody would notice.
+    """
+    keys: list[str] = []
+    try:
+        _one_after_another(store, _fresh(keys, ids))
+        for _ in range(ROUNDS):
+            _at_once(store, _fresh(keys, ids))
+    finally:
+        with suppress(StateflowError):  # what stays behind is a few bytes; the verdict is what counts
+            store.delete(keys)
+
+
+def _fresh(keys: list[str], ids: Callable[[], str]) -> str:
+    keys.append(probe_key(ids()))
+    return keys[-1]
+
+
+def _one_after_another(store: Store, key: str) -> None:
+    with suppress(ExistsError):  # a fresh key: the client retried its own success
+        store.create(key, b"first")
+    if _standing(store, key) != b"first":
+        raise _broken(store, "an object that was just created cannot be read back")
+    try:
+        store.create(key, b"second")
+    except ExistsError:
+        if _standing(store, key) != b"first":
+            raise _broken(
+                store, "a second create reported a conflict and replaced the object all the same"
+            ) from None
+        return
+    raise _broken(store, "a second create of the same path succeeded")
+
+
+def _at_once(store: Store, key: str) -> None:
+    start = Barrier(RACERS)
+
+    def race(body: bytes) -> bytes | None:
+        start.wait()
+        try:
+            store.create(key, body)
+        except ExistsError:
+            return None
+        return body
+
+    with ThreadPoolExecutor(RACERS) as pool:
+        won = [body for body in pool.map(race, [b"racer %d" % n for n in range(RACERS)]) if body]
+    if len(won) > 1:
+        raise _broken(store, f"{len(won)} creates of one path succeeded at once")
+    # Nobody having won is no fault: a conflict may be reported to the winner too, or to all, nothing stored.
+    if won and _standing(store, key) != won[0]:
+        raise _broken(store, "the body of a create that lost replaced that of the one that won")
+
+
+def _standing(store: Store, key: str) -> bytes | None:
+    try:
+        return store.read(key)
+    except NotFoundError:
+        return None
+
+
+def _broken(store: Store, what: str) -> UsageError:
+    return UsageError(
+        f"{store.url} cannot hold checkpoints: {what}; use a store with working conditional writes "
+        "(S3, GCS, Azure Blob, a local disk)"
+    )

@@ -1,0 +1,281 @@
+"""Moving immutable files between stores, many at once.
+
+Where both ends are on one disk or in one bucket, not a byte passes through this process: the service copies, or a
+hard link is made. Elsewhere files are read, checked on the way, and stored.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import xxhash
+
+from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError
+from stateflow.storage.files import checksum
+from stateflow.storage.local import LocalStore
+from stateflow.storage.store import PIECE, Store, checked_path
+
+THREADS = 8
+CHUNK = 16 << 20
+"""Asked of an object store at a time."""
+
+Copy = Callable[[str, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One file to be stored elsewhere, under a fresh, unique name."""
+
+    source: Store
+    source_path: str
+    target_path: str
+    size: int
+    xxh3: str
+    """Empty when it is not known: then only the size is compared."""
+    offset: int | None = None
+    """Where it begins inside `source_path`; None when it is all of it."""
+
+
+def transfer(
+    items: Sequence[Transfer],
+    target: Store,
+    *,
+    scratch: Path,
+    threads: int = THREADS,
+    progress: Callable[[int], object] = lambda size: None,
+    verify: bool = True,
+) -> None:
+    """Stores every item, and compares all sizes before it returns. `progress` is told of bytes that are done.
+
+    With `verify` the checksum of what passes through this process is compared too. After an error some targets may
+    exist, and nothing is under way any more; who chose their names removes them.
+    """
+    copies: dict[int, Copy | None] = {}
+    for item in items:
+        checked_path(item.source_path)  # what a savepoint names need not have been written by us
+        if id(item.source) not in copies:
+            copies[id(item.source)] = inside(item.source, target)
+    with scratch_folder(scratch) as folder:
+
+        def move(numbered: tuple[int, Transfer]) -> None:
+            number, item = numbered
+            copy = copies[id(item.source)]
+            if copy is not None and item.offset is None:
+                copy(item.source_path, item.target_path)
+            else:
+                _carry(item, target, folder / str(number), verify)
+
+        at_once(move, enumerate(items), threads, lambda numbered: progress(numbered[1].size))
+    _compare_sizes(items, target)
+
+
+T = TypeVar("T")
+
+
+def at_once(
+    work: Callable[[T], Any],
+    items: Iterable[T],
+    threads: int = THREADS,
+    done: Callable[[T], object] = lambda item: None,
+) -> None:
+    """Does `work` on all items. After the first failure no further one is begun, and it is raised when those under
+    way have ended."""
+    items = list(items)
+    if threads <= 1 or len(items) <= 1:
+        for item in items:
+            work(item)
+            done(item)
+        return
+    turn = threading.Lock()
+    failed = threading.Event()
+
+    def one(item: T) -> None:
+        if failed.is_set():
+            return
+        try:
+            work(item)
+        except BaseException:
+            failed.set()
+            raise
+        with turn:
+            done(item)
+
+    with ThreadPoolExecutor(threads, "stateflow-transfer") as pool:
+        try:
+            for future in [pool.submit(one, item) for item in items]:
+                future.result()
+        except BaseException:
+            failed.set()  # also when this thread was interrupted
+            raise
+
+
+def inside(source: Store, target: Store) -> Copy | None:
+    """What copies between two stores without reading a file; None when there is no such way."""
+    if source is target:
+        return target.copy
+    if source.local_root is not None and target.local_root is not None:
+        root = source.local_root
+        if _device(root) == _device(target.local_root):
+            return lambda path, to: target.upload(root / path, to)  # a hard link
+        return None
+    if source.local_root is None and target.local_root is None:
+        # Imported late: see `open_store`.
+        from stateflow.storage.objects import copier
+
+        return copier(source, target)
+    return None
+
+
+def read_through(
+    source: Store, path: str, start: int, size: int, xxh3: str, chunk: int = CHUNK
+) -> Iterator[bytes | memoryview]:
+    """The bytes of a file, or of one inside a container, in pieces, each good until the next is asked for.
+
+    CorruptError at the end when they are others than `xxh3` says (empty: not compared).
+    """
+    digest = xxhash.xxh3_64()
+    at = 0
+    for piece in _pieces(source, path, start, size, chunk):
+        at += len(piece)
+        if xxh3:
+            digest.update(piece)
+        yield piece
+    if at < size:
+        raise CorruptError(f"{source.url}/{path} ends after {start + at} bytes instead of {start + size}")
+    if xxh3 and digest.hexdigest() != xxh3:
+        raise _damaged(source, path)
+
+
+def _pieces(source: Store, path: str, start: int, size: int, chunk: int) -> Iterator[bytes | memoryview]:
+    if source.local_root is None:
+        at = 0
+        while at < size and (piece := source.read_range(path, start + at, min(chunk, size - at))):
+            at += len(piece)
+            yield piece
+        return
+    buffer = memoryview(bytearray(min(max(size, 1), PIECE)))
+    try:
+        file = (source.local_root / checked_path(path)).open("rb", buffering=0)
+    except FileNotFoundError:
+        raise _missing(source, path) from None
+    except OSError as error:
+        # Said here: whoever stores the pieces would take it for an error of its own disk.
+        raise UnavailableError(
+            f"{source.url}/{path} cannot be read ({error.strerror}): grant access to it and run again"
+        ) from error
+    with file:
+        file.seek(start)
+        while size > 0 and (got := file.readinto(buffer[: min(size, len(buffer))])):
+            size -= got
+            yield buffer[:got]
+
+
+@contextmanager
+def scratch_folder(scratch: Path) -> Iterator[Path]:
+    """A folder of one's own in a scratch folder, removed afterwards."""
+    try:
+        scratch.mkdir(parents=True, exist_ok=True)
+        # Named like the folders of tasks, so that one whose process was killed is swept away like theirs.
+        with tempfile.TemporaryDirectory(prefix=f"task-{os.getpid()}-", dir=scratch) as folder:
+            yield Path(folder)
+    except OSError as error:
+        raise UnavailableError(
+            f"files could not be kept in {scratch} ({error.strerror}): free space there and run again"
+        ) from error
+
+
+def _carry(item: Transfer, target: Store, local: Path, verify: bool) -> None:
+    source, path, xxh3 = item.source, item.source_path, item.xxh3 if verify else ""
+    if isinstance(target, LocalStore) and (item.offset is not None or source.local_root is not None):
+        start, size = item.offset or 0, item.size
+        if item.offset is None and source.local_root is not None:
+            # All that is there, so that a file of another size is noticed.
+            size = _size(source, path, source.local_root)
+        target.write(item.target_path, lambda: read_through(source, path, start, size, xxh3))
+        return
+    if item.offset is None and source.local_root is not None:
+        there = source.local_root / path
+        _compare(item, there, verify)
+        target.upload(there, item.target_path)
+        return
+    try:
+        if item.offset is None:
+            source.download(path, local)
+            _compare(item, local, verify)
+        else:
+            with local.open("xb") as file:
+                file.writelines(read_through(source, path, item.offset, item.size, xxh3))
+        target.upload(local, item.target_path)
+    finally:
+        local.unlink(missing_ok=True)
+
+
+def _compare(item: Transfer, local: Path, verify: bool) -> None:
+    if not (verify and item.xxh3):
+        return
+    try:
+        found = checksum(local)
+    except FileNotFoundError:
+        raise _missing(item.source, item.source_path) from None
+    if found != (item.size, item.xxh3):
+        raise _damaged(item.source, item.source_path)
+
+
+def _size(source: Store, path: str, root: Path) -> int:
+    try:
+        return (root / path).stat().st_size
+    except FileNotFoundError:
+        raise _missing(source, path) from None
+
+
+def _missing(source: Store, path: str) -> NotFoundError:
+    return NotFoundError(f"{path} does not exist in {source.url}")
+
+
+def _damaged(source: Store, path: str) -> CorruptError:
+    return CorruptError(
+        f"{source.url}/{path} does not have the size and checksum that were recorded: run `stateflow verify`"
+    )
+
+
+def _compare_sizes(items: Sequence[Transfer], target: Store) -> None:
+    folders: dict[str, list[Transfer]] = {}
+    for item in items:
+        folders.setdefault(item.target_path.rpartition("/")[0], []).append(item)
+    for some in folders.values():
+        # Only names that begin alike are listed: the folder may hold many more.
+        sizes = {entry.path: entry.size for entry in target.list(_beginning([i.target_path for i in some]))}
+        for item in some:
+            size = sizes.get(item.target_path)
+            if size is None:
+                raise StateflowError(
+                    f"{target.url}/{item.target_path} was deleted while it was stored: run again"
+                )
+            if size != item.size:
+                raise CorruptError(
+                    f"{item.source.url}/{item.source_path} gave {size} bytes instead of {item.size}: run `stateflow verify`"
+                )
+
+
+def _beginning(paths: Sequence[str]) -> str:
+    """What all paths begin with."""
+    low, high = min(paths), max(paths)
+    return low[: next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))]
+
+
+def _device(folder: Path) -> int:
+    """The file system that a folder is on, or will be when it is made."""
+    for at in (folder, *folder.parents):
+        try:
+            return at.stat().st_dev
+        except FileNotFoundError:
+            continue
+    raise NotFoundError(f"{folder} has no parent that exists")
