@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.retention import references
 from stateflow.config.options import Options, load
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.keygroups import key_groups
 from stateflow.format.records import Owner, Record, Shard
+from stateflow.format.references import references
 from stateflow.jobs.erasure import plan_erase
 from stateflow.jobs.job import Job
 from stateflow.reading.query import StateReader

@@ -12,12 +12,12 @@ import pytest
 
 from stateflow.checkpoint.collection import CollectionReport
 from stateflow.checkpoint.pins import PinKind, list_pins, pin, release
+from stateflow.checkpoint.process import this_process
 from stateflow.errors import BusyError
 from stateflow.format.records import Owner, Pin
 from stateflow.jobs import erasure as erasing
 from stateflow.jobs.erasure import Erased, plan_erase
 from stateflow.jobs.job import Job
-from stateflow.liveness.process import this_process
 from stateflow.savepoints import native
 from stateflow.spark.task.place import place_of
 from tests.serve.made import QueriedJob

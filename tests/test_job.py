@@ -97,13 +97,13 @@ def test_the_newest_state_is_compared_even_when_it_is_still_pending(tmp_path: Pa
 
 def test_only_parameters_that_the_pipeline_still_takes_are_known(tmp_path: Path) -> None:
     record = sf.Job(made_job(tmp_path).root, "orders").checkpoints()[-1]
-    assert known_parameters(orders(), record) == PARAMETERS
+    assert known_parameters(orders().function, record) == PARAMETERS
 
     @sf.pipeline("other")
     def other(flow: sf.Flow, *, input: str) -> None: ...
 
-    assert known_parameters(other, record) == {"input": "/data/orders"}
-    assert known_parameters(other, None) == {}
+    assert known_parameters(other.function, record) == {"input": "/data/orders"}
+    assert known_parameters(other.function, None) == {}
 
 
 def test_abandoning_asks_the_probe_about_every_sink(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_a_run_is_given_again_what_the_pipeline_cannot_do_without_but_never_what
     @sf.pipeline("orders")
     def pipeline(flow: sf.Flow, *, input: str, output: str = "elsewhere") -> None: ...
 
-    assert required_parameters(pipeline, head) == {"input": PARAMETERS["input"]}
-    assert required_parameters(pipeline, None) == {}
+    assert required_parameters(pipeline.function, head) == {"input": PARAMETERS["input"]}
+    assert required_parameters(pipeline.function, None) == {}
 
 
 def test_a_run_takes_root_and_credentials_of_its_job_and_the_rest_from_where_it_is(

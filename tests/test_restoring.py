@@ -12,11 +12,11 @@ import pytest
 
 from stateflow.checkpoint.log import read_epochs
 from stateflow.checkpoint.pins import list_pins, release
-from stateflow.checkpoint.retention import bases, references
 from stateflow.checkpoint.writer import continued_draft
 from stateflow.config.options import Options, load
 from stateflow.errors import CorruptError, FencedError, NotFoundError, UsageError
 from stateflow.format.records import Owner, Pin, Record
+from stateflow.format.references import bases, references
 from stateflow.jobs.job import Job
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.restore.plan import Restored, RestorePlan

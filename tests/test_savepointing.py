@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from stateflow.checkpoint.retention import bases
 from stateflow.config.options import Options, load
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import default_savepoint
 from stateflow.format.records import Owner
+from stateflow.format.references import bases
 from stateflow.jobs import savepoints as savepointing
 from stateflow.jobs.job import Job
 from stateflow.pipelines.loading import load_pipeline

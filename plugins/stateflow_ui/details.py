@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from stateflow.checkpoint.retention import state_bytes
 from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.format.records import OperatorState, Outcome, Record, SourceState
+from stateflow.format.references import state_bytes
 from stateflow.observe.status import decoded_offsets, owner_document, position_of
 from stateflow.savepoints.format import Listed, expired, wanted
 from stateflow_ui.documents import acts, masked, millis

@@ -18,11 +18,11 @@ import msgspec
 from stateflow.checkpoint.control import Heartbeat, read_heartbeat, read_progress
 from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs, read_identity
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.retention import with_references
 from stateflow.checkpoint.statistics import HistoryLine, history_line
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
 from stateflow.format.layout import JobLayout, slot_of
 from stateflow.format.records import FileRef, Outcome, Owner, Record, decode
+from stateflow.format.references import with_references
 from stateflow.observe.status import JobStatus, status_of
 from stateflow.observe.timelines import Span, audit, spans
 from stateflow.storage.store import Store

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from stateflow.checkpoint.collection import plan
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.retention import references
 from stateflow.format.layout import JobLayout
+from stateflow.format.references import references
 from stateflow.storage.store import Store
 
 

@@ -13,11 +13,12 @@ from typing import Literal
 
 from stateflow.checkpoint.log import BodyCache, Log
 from stateflow.checkpoint.pins import damage_of, list_pins, read_kept
-from stateflow.checkpoint.retention import bases, job_files, roots
+from stateflow.checkpoint.retention import roots
 from stateflow.checkpoint.statistics import keep_history
 from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.layout import JobLayout, epoch_of, origin_of
 from stateflow.format.records import DeadMark, Pin, Record, encode
+from stateflow.format.references import bases, job_files
 from stateflow.storage.store import Entry, Store, create_once
 
 Reason = Literal["subsumed", "orphan"]

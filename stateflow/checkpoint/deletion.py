@@ -9,10 +9,10 @@ from stateflow.checkpoint.claim import claim_epoch
 from stateflow.checkpoint.collection import DisposeSavepoint, disposed_of
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.pins import list_pins
-from stateflow.checkpoint.retention import bases
 from stateflow.errors import UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Claim, Owner, encode
+from stateflow.format.references import bases
 from stateflow.storage.store import Store, create_once
 
 

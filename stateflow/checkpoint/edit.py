@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from stateflow.checkpoint.claim import CarryOut, StillOwner, claim
-from stateflow.checkpoint.idempotency import made_by, told_of
+from stateflow.checkpoint.idempotency import history_line_of, made_by
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.statistics import history
 from stateflow.checkpoint.writer import CommitPermit, Writer
@@ -94,7 +94,7 @@ def edit(
 def _refuse_overtaken(store: Store, layout: JobLayout, log: Log, run: str, kind: Kind) -> None:
     if made_by(log, run, kind) is not None or log.identity is None:
         return
-    told = told_of(history(store, layout, log=log), run, kind)
+    told = history_line_of(history(store, layout, log=log), run, kind)
     if told is not None:
         raise FencedError(
             f"another try of this {kind} of job {layout.job!r} has made record {told.id}, and the job has gone on since"

@@ -24,7 +24,7 @@ def made_by(log: Log, run: str, kind: Kind) -> Record | None:
     return next((r for r in reversed(log.chain) if r.kind == kind and r.owner.run == run), None)
 
 
-def told_of(lines: Iterable[HistoryLine], run: str, kind: Kind) -> HistoryLine | None:
+def history_line_of(lines: Iterable[HistoryLine], run: str, kind: Kind) -> HistoryLine | None:
     """The same from a job's history, where it stands when its record has been collected since."""
     return next((line for line in reversed(list(lines)) if line.kind == kind and line.run == run), None)
 

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from stateflow.checkpoint.places import as_read
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
 from stateflow.format.layout import LAST_EPOCH, JobLayout, epoch_of, slot_of
 from stateflow.format.records import Claim, JobIdentity, Outcome, Record, decode
+from stateflow.format.references import as_read
 from stateflow.storage.store import Store
 
 BodyCache = MutableMapping[tuple[str, int], Any]

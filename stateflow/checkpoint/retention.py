@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from stateflow.errors import UsageError
-from stateflow.format.records import FileRef, Micros, Pin, Record, Savepoint, Shard, total_size
+from stateflow.format.records import Micros, Pin, Record
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.log import Log
@@ -73,55 +71,3 @@ def floor_after(log: Log, kind: str, retained: int | None) -> int:
         needed.append(head.slot)
     # Never lower than before: what is missing below the old floor would look like a torn listing.
     return max(log.floor, min(needed, default=log.floor))
-
-
-def references(record: Record) -> Iterator[FileRef]:
-    """Every file that a record names: state, sources' own logs, and what its sinks staged."""
-    for operator in record.operators.values():
-        for shards in operator.shards:
-            for shard in shards:
-                yield from shard.files
-    for source in record.sources.values():
-        yield from source.files
-    for prepared in record.sinks.values():
-        yield from prepared.files
-
-
-def with_references(record: Record, change: Callable[[FileRef], FileRef]) -> Record:
-    """The record with every reference to state and source files changed, and without its sinks."""
-
-    def moved(shard: Shard) -> Shard:
-        return msgspec.structs.replace(shard, files=tuple(map(change, shard.files)))
-
-    return msgspec.structs.replace(
-        record,
-        operators={
-            uid: msgspec.structs.replace(o, shards=tuple(tuple(map(moved, task)) for task in o.shards))
-            for uid, o in record.operators.items()
-        },
-        sources={
-            uid: msgspec.structs.replace(s, files=tuple(map(change, s.files)))
-            for uid, s in record.sources.items()
-        },
-        sinks={},
-    )
-
-
-def job_files(records: Iterable[Record]) -> dict[str, int]:
-    """Path and size of every file under the job's root that the records name."""
-    return {
-        ref.path: ref.size for record in records for ref in references(record) if ref.path and not ref.base
-    }
-
-
-def state_bytes(savepoint: Savepoint) -> int:
-    """All state of a savepoint: its files, what its record holds itself, and tables."""
-    tables = (
-        file.size for states in savepoint.tables.values() for files in states.values() for file in files
-    )
-    return total_size(references(savepoint.record)) + sum(tables)
-
-
-def bases(records: Iterable[Record]) -> set[str]:
-    """Savepoints, claimed by this job, whose files the records name."""
-    return {ref.base for record in records for ref in references(record) if ref.base}

@@ -14,10 +14,10 @@ import msgspec
 import xxhash
 
 from stateflow.checkpoint.log import LISTINGS, Log, Slot, read_log
-from stateflow.checkpoint.retention import references
 from stateflow.errors import NotFoundError
 from stateflow.format.layout import JobLayout, origin_of, segment_of
 from stateflow.format.records import Outcome, Record, decoder, total_size
+from stateflow.format.references import references
 from stateflow.storage.store import Store
 
 SEGMENT = 256

@@ -14,11 +14,11 @@ import xxhash
 from stateflow.checkpoint.collection import unreached
 from stateflow.checkpoint.log import Log, read_claim, read_epochs
 from stateflow.checkpoint.pins import damage_of, list_pins, read_kept
-from stateflow.checkpoint.retention import references
 from stateflow.checkpoint.statistics import damaged_segments
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
 from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
 from stateflow.format.records import FileRef, Pin, Record, SavepointClaim, decode
+from stateflow.format.references import references
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Entry, Store
 from stateflow.storage.transfer import read_through

@@ -11,12 +11,12 @@ import msgspec
 
 from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, collect
 from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs
-from stateflow.checkpoint.places import as_stored
 from stateflow.checkpoint.recovery import commits_after, continued, late_after, link_to
 from stateflow.checkpoint.retention import floor_after, retained_by_age
 from stateflow.errors import CorruptError, FencedError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Kind, Outcome, Owner, Record, decode, encode
+from stateflow.format.references import as_stored
 from stateflow.storage.store import Store, create_once
 
 SinkOutcome = Literal["committed", "already", "abandoned", "none"]

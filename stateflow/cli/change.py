@@ -144,7 +144,7 @@ def delete(
 def _claimed(job: Job) -> dict[str, int]:
     """URLs of the savepoints that are the job's own, with their bytes."""
     from stateflow.checkpoint.log import read_identity
-    from stateflow.checkpoint.retention import bases
+    from stateflow.format.references import bases
     from stateflow.savepoints.format import read_claim
     from stateflow.storage.roots import open_store
 

@@ -44,7 +44,7 @@ def query(
     import time
     import uuid
 
-    from stateflow.liveness.process import this_process
+    from stateflow.checkpoint.process import this_process
     from stateflow.reading.snapshots import checkpoint_reader, place_of, savepoint_reader
 
     if savepoint is not None and checkpoint != "latest":

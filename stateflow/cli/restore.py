@@ -84,7 +84,7 @@ def restore(
     Into a job that does not exist yet it is a fork. What follows the snapshot stays as another timeline.
     """
 
-    from stateflow.liveness.process import this_process
+    from stateflow.checkpoint.process import this_process
     from stateflow.pipelines.loading import load_pipeline
 
     options = configured(root, option, debug=debug)

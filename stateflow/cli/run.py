@@ -118,8 +118,8 @@ def run(
     Ctrl-C or SIGTERM ends the run at the end of its batch.
     """
     from stateflow import logs
+    from stateflow.checkpoint.process import this_process
     from stateflow.jobs.running import checked_parameters, run_loaded
-    from stateflow.liveness.process import this_process
     from stateflow.pipelines.bounds import parse_bounds
     from stateflow.pipelines.loading import load_pipeline
 

@@ -131,7 +131,7 @@ def list_(
     debug: Debug = False,
 ) -> None:
     """The savepoints in a checkpoint root. Those made with --to are where they were put."""
-    from stateflow.checkpoint.retention import state_bytes
+    from stateflow.format.references import state_bytes
     from stateflow.savepoints.format import list_savepoints
     from stateflow.storage.roots import open_store
 
@@ -191,7 +191,7 @@ def dispose(
     """Deletes a savepoint. One that a job has claimed is refused, unless that job has been deleted."""
     import time
 
-    from stateflow.liveness.process import this_process
+    from stateflow.checkpoint.process import this_process
     from stateflow.savepoints.dispose import dispose_savepoint
     from stateflow.savepoints.format import read_savepoint
     from stateflow.storage.roots import open_store
@@ -224,7 +224,7 @@ def named(checkpoint: str) -> str:
 
 
 def described(url: str, savepoint: Savepoint) -> dict[str, Any]:
-    from stateflow.checkpoint.retention import state_bytes
+    from stateflow.format.references import state_bytes
 
     record = savepoint.record
     return {
@@ -263,7 +263,7 @@ def described(url: str, savepoint: Savepoint) -> dict[str, Any]:
 
 
 def _show(url: str, savepoint: Savepoint) -> None:
-    from stateflow.checkpoint.retention import state_bytes
+    from stateflow.format.references import state_bytes
 
     record = savepoint.record
     facts(

@@ -62,7 +62,7 @@ def serve(
         )
     import msgspec
 
-    from stateflow.liveness.process import this_process
+    from stateflow.checkpoint.process import this_process
     from stateflow.liveness.stale_pins import note_of_process, process_start
     from stateflow.reading.snapshots import place_of
     from stateflow.serve.access import from_file, single

@@ -61,7 +61,7 @@ def export(
     debug: Debug = False,
 ) -> None:
     """Writes one state of a checkpoint or a savepoint as a table."""
-    from stateflow.liveness.process import this_process
+    from stateflow.checkpoint.process import this_process
     from stateflow.spark.session.build import build_session
     from stateflow.spark.state_tables.export import checked_format, export_state
     from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
@@ -137,7 +137,7 @@ def import_(
 
     `stateflow restore` then takes it like any other savepoint.
     """
-    from stateflow.liveness.process import this_process
+    from stateflow.checkpoint.process import this_process
     from stateflow.pipelines.loading import load_pipeline
     from stateflow.pipelines.parameters import known_parameters
     from stateflow.spark.session.build import build_session
@@ -155,7 +155,7 @@ def import_(
             savepoint_at(like, options) if "/" in like else checkpoint_of(like, named(checkpoint), options)
         )
     given = {
-        **known_parameters(loaded.pipeline, snapshot.record if snapshot else None),
+        **known_parameters(loaded.pipeline.function, snapshot.record if snapshot else None),
         **pairs(parameter, "-p"),
     }
     paths = pairs(tables, "--table")
@@ -217,8 +217,8 @@ def erase(
 
     Older checkpoints and tags hold the key and go with it; savepoints that may hold it are listed, for their owners.
     """
+    from stateflow.checkpoint.process import this_process
     from stateflow.jobs.erasure import plan_erase
-    from stateflow.liveness.process import this_process
 
     options = configured(root, option, debug=debug)
     plan = plan_erase(job_of(options, job), key, options, operator=operator)

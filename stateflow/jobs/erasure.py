@@ -24,6 +24,7 @@ from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.history_erasure import may_hold, newest_cut, spans
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins, release
+from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.writer import Writer, continued_draft
 from stateflow.config.options import cache_folder
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
@@ -31,7 +32,6 @@ from stateflow.format.encoding import group_range, split, split_timer
 from stateflow.format.keygroups import key_groups
 from stateflow.format.records import OperatorState, Pin, Record, Shard
 from stateflow.liveness.heart import Heart
-from stateflow.liveness.process import this_process
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.query import key_from_text
 from stateflow.restore.copying import copied

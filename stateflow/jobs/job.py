@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
 from stateflow.checkpoint.abandon import Abandoned, Probe
 from stateflow.checkpoint.abandon import abandon as abandon_record
 from stateflow.checkpoint.claim import CarryOut, claim
 from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, Plan, collect, inspect
-from stateflow.checkpoint.control import read_heartbeat, read_progress, refuse_while_live
+from stateflow.checkpoint.control import read_heartbeat, read_progress
 from stateflow.checkpoint.deletion import Deleted, delete_job
 from stateflow.checkpoint.edit import Edited, edit
-from stateflow.checkpoint.idempotency import pins_of, told_of
+from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_epochs, read_identity, read_log
 from stateflow.checkpoint.pins import list_pins, pin, release, tags
 from stateflow.checkpoint.rescale import rescaled_operators
@@ -31,15 +27,13 @@ from stateflow.checkpoint.verification import verify as verify_job
 from stateflow.checkpoint.writer import Writer, continued_draft
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
-from stateflow.format.records import Owner, Pin, Record
+from stateflow.format.records import Pin, Record
 from stateflow.jobs.stopping import Stopped, stop_job
-from stateflow.liveness.process import this_process
 from stateflow.observe.status import JobStatus, standing_lines, status_of
 from stateflow.pipelines.parameters import known_parameters
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.origin import require_checkpoint, slot_named
 from stateflow.storage.roots import open_store
-from stateflow.storage.store import Store
 
 if TYPE_CHECKING:
     from stateflow.compatibility.flows import Check
@@ -66,7 +60,7 @@ class AbandonPlan:
     record: Record
 
 
-class Job:
+class Job(JobHandle):
     """`Job("s3://bucket/root", "orders")`"""
 
     def __init__(
@@ -75,62 +69,18 @@ class Job:
         name: str,
         *,
         storage_options: Mapping[str, str] | None = None,
-        heartbeat_timeout: float = 10.0,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
-        monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], object] = time.sleep,
-        ids: Callable[[], str] = lambda: uuid.uuid4().hex,
-        acts_as: Owner | None = None,
         conf: Mapping[str, str] | None = None,
+        **handle: Any,
     ) -> None:
-        """`acts_as` stands in everything that is written here, in place of this process: its `run` names one deed, and a
-        restore or rescale that a deed has made is not made again. `conf`: Spark's, should something have to be carried out.
-        """
-        self.root = root
-        self.name = name
-        self.layout = JobLayout(name)
-        self.storage_options = dict(storage_options or {})
-        self.store: Store = open_store(root, self.storage_options)
-        self._patience = heartbeat_timeout
-        self.clock, self.new_id = clock, ids
-        self._monotonic, self._sleep = monotonic, sleep
-        self._acts_as, self._conf = acts_as, dict(conf or {})
-
-    @property
-    def exists(self) -> bool:
-        return read_identity(self.store, self.layout) is not None
-
-    def owner(self, note: str = "") -> Owner:
-        """Who does what is asked of this object."""
-        if self._acts_as is None:
-            return this_process(run=self.new_id(), note=note)
-        return msgspec.structs.replace(self._acts_as, note=note or self._acts_as.note)
-
-    def done_before(self, kind: Literal["restore", "rescale"]) -> HistoryLine | None:
-        """What an earlier try of the same deed has made; see `acts_as`."""
-        if self._acts_as is None or not self.exists:
-            return None
-        return told_of(self.history(), self._acts_as.run, kind)
-
-    def release_left(self) -> None:
-        """Lets go of what tries of a deed that is done have pinned here before they were killed; see `acts_as`."""
-        if self._acts_as is not None:
-            for left in pins_of(self.store, self.layout, self._acts_as.run):
-                release(self.store, self.layout, left.id)
-
-    def log(self) -> Log:
-        """Everything that is known of the job's records."""
-        if not self.exists:
-            raise self._unknown()
-        return read_log(self.store, self.layout)
+        """`conf`: Spark's, should something have to be carried out. `handle` takes what `JobHandle` does."""
+        options = dict(storage_options or {})
+        store = open_store(root, options)
+        super().__init__(store, JobLayout(name), root=root, storage_options=options, **handle)
+        self._conf = dict(conf or {})
 
     def checkpoints(self) -> list[Record]:
         """Complete checkpoints, oldest first."""
         return list(self.log().checkpoints)
-
-    def history(self) -> list[HistoryLine]:
-        """Every record that ever stood, collected ones too, oldest first."""
-        return history(self.store, self.layout, log=self.log())
 
     def summary(self) -> Summary:
         """The gauges that Flink shows for a job."""
@@ -156,7 +106,7 @@ class Job:
             pins=list_pins(self.store, self.layout),
             lines=lines,
             now=self.clock(),
-            patience=round(self._patience * 1e6),
+            patience=round(self.heartbeat_timeout * 1e6),
         )
 
     def check(
@@ -175,7 +125,7 @@ class Job:
             log = read_log(self.store, self.layout)
             decided = log.decided
             record = decided if decided is not None and decided.carries_state else log.head
-        given = {**known_parameters(pipeline, record), **(parameters or {})}
+        given = {**known_parameters(pipeline.function, record), **(parameters or {})}
         return compare(
             pipeline.build(given),
             self.name,
@@ -211,8 +161,8 @@ class Job:
         then. A run whose heart does not beat while watched is called lost. BusyError when the time is up.
         """
         return stop_job(
-            self, wait=wait, reason=reason, drain=drain, patience=self._patience, monotonic=self._monotonic,
-            sleep=self._sleep,
+            self, wait=wait, reason=reason, drain=drain, patience=self.heartbeat_timeout, monotonic=self.monotonic,
+            sleep=self.sleep,
         )  # fmt: skip
 
     def settle(self) -> int | None:
@@ -332,7 +282,7 @@ class Job:
         exists = self.exists
         if LAST_EPOCH not in read_epochs(self.store, self.layout):
             if not exists:
-                raise self._unknown()
+                raise self.unknown()
             self.refuse_while_live(self.owner(), takeover=takeover)
         return delete_job(
             self.store,
@@ -347,9 +297,9 @@ class Job:
     def beside(self, name: str) -> Job:
         """Another job of the same root."""
         return Job(
-            self.root, name, storage_options=self.storage_options, heartbeat_timeout=self._patience,
-            clock=self.clock, monotonic=self._monotonic, sleep=self._sleep, ids=self.new_id,
-            acts_as=self._acts_as, conf=self._conf,
+            self.root, name, storage_options=self.storage_options, heartbeat_timeout=self.heartbeat_timeout,
+            clock=self.clock, monotonic=self.monotonic, sleep=self.sleep, ids=self.new_id,
+            acts_as=self.acts_as, conf=self._conf,
         )  # fmt: skip
 
     def plan_abandon(self, slot: int) -> AbandonPlan:
@@ -403,7 +353,7 @@ class Job:
     def verify(self, *, deep: bool = False) -> list[Finding]:
         """Everything that is wrong with the job; with `deep` every file is read and compared."""
         if not self.exists and not read_epochs(self.store, self.layout):
-            raise self._unknown()
+            raise self.unknown()
         return verify_job(
             self.store, self.layout, deep=deep, open_base=lambda url: open_store(url, self.storage_options)
         )
@@ -432,25 +382,17 @@ class Job:
 
     def _kept(self, retained: int, age: timedelta, cache: BodyCache) -> int:
         if not self.exists:
-            raise self._unknown()
+            raise self.unknown()
         log = read_log(self.store, self.layout, cache=cache)
         return retained_by_age(log, retained, age // timedelta(microseconds=1), self.clock())
 
     def _disposal(self) -> DisposeSavepoint:
         identity = read_identity(self.store, self.layout)
         if identity is None:
-            raise self._unknown()
+            raise self.unknown()
         return dispose_claimed(
             self.storage_options, job=identity.uuid, owner=self.owner(), clock=self.clock, root=self.store.url
         )
-
-    def refuse_while_live(self, owner: Owner, *, takeover: bool, patience: float | None = None) -> None:
-        """Raises BusyError while somebody else's run lives, unless it is to be fenced."""
-        if not takeover:
-            refuse_while_live(
-                self.store, self.layout, owner, patience=self._patience if patience is None else patience,
-                monotonic=self._monotonic, sleep=self._sleep,
-            )  # fmt: skip
 
     def _recovery(self) -> CarryOut:
         """Carries out what a run left pending; Spark is started only if there is such a thing."""
@@ -475,13 +417,6 @@ class Job:
             return delivered(build_session(f"stateflow abandon {self.name}", conf=conf), record, self.name)
 
         return probe
-
-    def _unknown(self) -> NotFoundError:
-        known = ", ".join(list_jobs(self.store)) or "none"
-        return NotFoundError(f"there is no job {self.name!r} in {self.store.url}; its jobs are: {known}")
-
-    def __repr__(self) -> str:
-        return f"Job({self.root!r}, {self.name!r})"
 
 
 def jobs(root: str, *, storage_options: Mapping[str, str] | None = None) -> list[str]:

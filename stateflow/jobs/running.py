@@ -21,7 +21,7 @@ def checked_parameters(loaded: LoadedPipeline, job: Job, given: Mapping[str, str
     Says what is wrong with them before Spark is loaded.
     """
     if job.exists:
-        given = {**required_parameters(loaded.pipeline, job.log().head), **given}
+        given = {**required_parameters(loaded.pipeline.function, job.log().head), **given}
     loaded.pipeline.arguments(given)
     return dict(given)
 

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from stateflow.checkpoint.idempotency import pins_of, release_others
 from stateflow.checkpoint.log import is_job
 from stateflow.checkpoint.pins import list_pins, pinned, release
-from stateflow.checkpoint.places import require_fit
+from stateflow.checkpoint.process import this_process
 from stateflow.config.options import cache_folder
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.layout import checked_name, default_savepoint
 from stateflow.format.records import Owner, Savepoint
-from stateflow.liveness.process import this_process
 from stateflow.observe.status import decoded_offsets
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import (
@@ -31,13 +30,14 @@ from stateflow.savepoints.format import (
 )
 from stateflow.savepoints.native import create_native
 from stateflow.savepoints.origin import newest_sinks, require_checkpoint, slot_named
+from stateflow.savepoints.place import require_fit
 from stateflow.savepoints.publish import probe_elsewhere, require_vacant
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 
 if TYPE_CHECKING:
+    from stateflow.checkpoint.handle import JobHandle
     from stateflow.config.options import Options
-    from stateflow.jobs.job import Job
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ Progress = Callable[[str, int, int], object]
 class SavepointRequest:
     """Which savepoint to make of which checkpoint, and where."""
 
-    job: Job
+    job: JobHandle
     options: Options
     owner: Owner
     kind: SavepointKind = "native"
@@ -179,12 +179,12 @@ def _made_before(request: SavepointRequest, target: Store) -> Savepoint | None:
     return stands
 
 
-def expired_savepoints(job: Job) -> list[str]:
+def expired_savepoints(job: JobHandle) -> list[str]:
     """URLs of the job's savepoints in its root whose time is over and that nobody has claimed."""
     return list(_expired(job))
 
 
-def _expired(job: Job) -> dict[str, str]:
+def _expired(job: JobHandle) -> dict[str, str]:
     """The same, each with the savepoint's id."""
     now = job.clock()
     return {
@@ -194,12 +194,12 @@ def _expired(job: Job) -> dict[str, str]:
     }
 
 
-def dispose_expired(job: Job) -> dict[str, int]:
+def dispose_expired(job: JobHandle) -> dict[str, int]:
     """Deletes them; gives the bytes of each."""
     return _disposed_of(job, _expired(job))
 
 
-def unfinished_savepoints(job: Job) -> list[str]:
+def unfinished_savepoints(job: JobHandle) -> list[str]:
     """URLs in the job's root where the making or the disposal of a savepoint was cut off: nobody sees what lies there.
 
     None as long as one is being made: its maker holds a pin from before its first file to after its `_metadata`. So they
@@ -211,12 +211,12 @@ def unfinished_savepoints(job: Job) -> list[str]:
     return [f"{job.store.url}/{path}" for path in unfinished(job.store, job.name) if path in before]
 
 
-def dispose_unfinished(job: Job) -> dict[str, int]:
+def dispose_unfinished(job: JobHandle) -> dict[str, int]:
     """Deletes them; gives the bytes of each."""
     return _disposed_of(job, dict.fromkeys(unfinished_savepoints(job), ""))
 
 
-def _disposed_of(job: Job, found: Mapping[str, str]) -> dict[str, int]:
+def _disposed_of(job: JobHandle, found: Mapping[str, str]) -> dict[str, int]:
     """By URL the savepoint that was listed, or nothing. What has become another since, or somebody's, is passed over."""
     freed = {}
     for url, listed in found.items():

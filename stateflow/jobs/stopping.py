@@ -13,7 +13,7 @@ from stateflow.checkpoint.log import Log, read_epochs, read_log
 from stateflow.errors import BusyError
 
 if TYPE_CHECKING:
-    from stateflow.jobs.job import Job
+    from stateflow.checkpoint.handle import JobHandle
 
 LOOKED_BACK = 8
 """So many runs can have begun since an earlier try of a deed."""
@@ -33,7 +33,7 @@ class Stopped:
 
 
 def stop_job(
-    job: Job,
+    job: JobHandle,
     *,
     wait: float | None,
     reason: str,
@@ -76,7 +76,7 @@ def stop_job(
         sleep(0.25)
 
 
-def _asked_before(job: Job, deed: str) -> int | None:
+def _asked_before(job: JobHandle, deed: str) -> int | None:
     """The run that an earlier try of this deed has asked to end: the one that came after it is none of its business."""
     for epoch in sorted(read_epochs(job.store, job.layout), reverse=True)[:LOOKED_BACK]:
         asked = stop_requested(job.store, job.layout, epoch)
@@ -91,6 +91,6 @@ def _edited(log: Log, epoch: int) -> bool:
     return top is not None and top.epoch == epoch and top.kind in EDITS and not log.pending
 
 
-def _stopped(job: Job, epoch: int, outcome: StopOutcome) -> Stopped:
+def _stopped(job: JobHandle, epoch: int, outcome: StopOutcome) -> Stopped:
     head = read_log(job.store, job.layout).head
     return Stopped(epoch, outcome, head.slot if head else None, head is not None and head.final)

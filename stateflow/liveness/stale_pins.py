@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from stateflow.checkpoint.pins import list_pins, release
+from stateflow.checkpoint.process import this_process
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Pin
-from stateflow.liveness.process import this_process
 from stateflow.storage.store import Store
 
 _STARTED = "process started "

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.retention import references
 from stateflow.checkpoint.statistics import HistoryLine, Summary, history_line, summary
 from stateflow.format.records import OperatorState, Owner, Pin, Record, SourceState, total_size
+from stateflow.format.references import references
 
 Status = Literal["CREATED", "RUNNING", "IDLE", "LOST"]
 

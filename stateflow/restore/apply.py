@@ -23,11 +23,11 @@ from stateflow.checkpoint.idempotency import release_others
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.checkpoint.retention import bases
 from stateflow.checkpoint.writer import Writer, draft
 from stateflow.config.options import cache_folder
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.records import FileRef, Pin, Prepared, Record
+from stateflow.format.references import bases
 from stateflow.liveness.heart import Heart
 from stateflow.restore.copying import copied
 from stateflow.restore.plan import Progress, Restored, RestorePlan, kept_by, same_job
@@ -38,7 +38,7 @@ from stateflow.savepoints.publish import probe_elsewhere
 from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
-    from stateflow.jobs.job import Job
+    from stateflow.checkpoint.handle import JobHandle
     from stateflow.pipelines.flow import Flow
 
 
@@ -116,7 +116,7 @@ class RestoreRun:
         return self.request.options.heartbeat_interval.total_seconds()
 
     @contextmanager
-    def _pinned(self, owner: Job, slot: int) -> Iterator[Pin]:
+    def _pinned(self, owner: JobHandle, slot: int) -> Iterator[Pin]:
         """The snapshot stays while it is restored, whatever its job collects."""
         same = same_job(owner, self.job)
         with pinned(
@@ -278,8 +278,8 @@ class RestoreRun:
     def _rewinds(self, writer: Writer) -> dict[str, Prepared]:
         if not self.request.rewind_sinks:
             return {}
-        from stateflow.spark.sinks.base import Place
         from stateflow.spark.sinks.delta_rewind import prepare_rewind
+        from stateflow.spark.sinks.slot import SinkSlot
 
         newest = newest_sinks(read_log(writer.store, writer.layout))
         wanted = {sink.uid for sink in self.plan.sinks if sink.action == "rewinds"}
@@ -287,7 +287,7 @@ class RestoreRun:
             uid: prepare_rewind(
                 self.spark,
                 newest[uid],
-                Place(
+                SinkSlot(
                     writer.job, self.job.name, uid, writer.next_slot, writer.epoch, writer.late.get(uid, ())
                 ),
                 writer.last_commits.get(uid),

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from stateflow.checkpoint.retention import references, with_references
 from stateflow.checkpoint.writer import Writer
 from stateflow.format.records import FileRef, Record, total_size
+from stateflow.format.references import references, with_references
 from stateflow.storage.store import Store
 from stateflow.storage.transfer import Transfer, transfer
 

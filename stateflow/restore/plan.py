@@ -17,10 +17,10 @@ import msgspec
 from stateflow.checkpoint.claim import living_epochs
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.checkpoint.retention import references
 from stateflow.compatibility.flows import Check, compare
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.format.records import FileRef, Owner, Prepared, Record
+from stateflow.format.references import references
 from stateflow.observe.status import position_of
 from stateflow.pipelines.flow import Flow, Pipeline
 from stateflow.savepoints.format import verify_savepoint
@@ -28,8 +28,8 @@ from stateflow.savepoints.origin import Origin, newest_sinks
 from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
+    from stateflow.checkpoint.handle import JobHandle
     from stateflow.config.options import Options
-    from stateflow.jobs.job import Job
 
 ClaimMode = Literal["no_claim", "claim"]
 Progress = Callable[[str, int, int], object]
@@ -57,7 +57,7 @@ class SinkRestore:
 class RestoreRequest:
     """What is wanted, and by whom."""
 
-    job: Job
+    job: JobHandle
     pipeline: Pipeline
     origin: Origin
     options: Options
@@ -168,7 +168,7 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
     _refuse_damaged(origin, job)
     from stateflow.pipelines.parameters import known_parameters
 
-    given = {**known_parameters(request.pipeline, record), **request.parameters}
+    given = {**known_parameters(request.pipeline.function, record), **request.parameters}
     flow = request.pipeline.build(given)
     check = compare(flow, job.name, record, allow_non_restored_state=request.allow_non_restored_state)
     if not check.compatible:
@@ -203,7 +203,7 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
     )
 
 
-def _refuse_damaged(origin: Origin, job: Job) -> None:
+def _refuse_damaged(origin: Origin, job: JobHandle) -> None:
     """A savepoint that has lost a file is found before a job is claimed for it."""
     if origin.savepoint is None:
         return
@@ -213,7 +213,7 @@ def _refuse_damaged(origin: Origin, job: Job) -> None:
         raise CorruptError(f"savepoint {origin.url} is not whole: {errors[0].text}; restore another snapshot")
 
 
-def same_job(one: Job, other: Job) -> bool:
+def same_job(one: JobHandle, other: JobHandle) -> bool:
     return one.store.url == other.store.url and one.name == other.name
 
 
@@ -238,7 +238,7 @@ def _place(target: object) -> str:
     return path if "://" in path else os.path.normpath(Path(path.removeprefix("file:")).absolute())
 
 
-def _refuse_shared_outputs(flow: Flow, origin: Origin, job: Job) -> None:
+def _refuse_shared_outputs(flow: Flow, origin: Origin, job: JobHandle) -> None:
     if origin.job == job.name:
         return
     theirs = {_place(target) for target in origin.targets.values()}

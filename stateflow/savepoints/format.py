@@ -18,8 +18,6 @@ from pathlib import Path
 import msgspec
 
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.places import path_inside
-from stateflow.checkpoint.retention import bases, references, with_references
 from stateflow.checkpoint.verification import Finding, Wanted, damage
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import (
@@ -40,6 +38,7 @@ from stateflow.format.records import (
     decode,
     encode,
 )
+from stateflow.format.references import bases, path_inside, references, with_references
 from stateflow.storage.store import TEMP, Entry, Store, create_once
 
 _READERS = 8

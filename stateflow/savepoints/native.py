@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from stateflow.checkpoint.retention import references, with_references
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.layout import JobLayout, savepoint_state_file
 from stateflow.format.records import FileRef, Owner, Record, Savepoint
+from stateflow.format.references import references, with_references
 from stateflow.savepoints.publish import deleted_unless_stored, publish, require_vacant
 from stateflow.storage.store import Store
 from stateflow.storage.transfer import THREADS, Transfer, at_once, read_through, scratch_folder, transfer

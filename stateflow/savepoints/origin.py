@@ -14,7 +14,7 @@ from stateflow.savepoints.format import read_savepoint, resolved
 from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
-    from stateflow.jobs.job import Job
+    from stateflow.checkpoint.handle import JobHandle
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Origin:
     record: Record
     job: str
     """The job that made it."""
-    owner: Job | None = None
+    owner: JobHandle | None = None
     """That job, when the snapshot is one of its checkpoints."""
     last_commits: Mapping[str, int] = field(default_factory=dict)
     """Per sink uid the slot whose output was its last at the snapshot."""
@@ -40,7 +40,7 @@ class Origin:
         return self.savepoint is not None and self.savepoint.kind == "canonical"
 
 
-def find_origin(origin: str, job: Job, storage_options: Mapping[str, str]) -> Origin:
+def find_origin(origin: str, job: JobHandle, storage_options: Mapping[str, str]) -> Origin:
     """`latest`, `checkpoint:N` or `tag:NAME` of `job`, or the URL or folder of a savepoint."""
     kind, colon, rest = origin.partition(":")
     if origin == "latest" or (colon and kind in ("checkpoint", "tag")):
@@ -57,7 +57,7 @@ def find_origin(origin: str, job: Job, storage_options: Mapping[str, str]) -> Or
     )
 
 
-def _checkpoint(kind: str, rest: str, job: Job) -> Origin:
+def _checkpoint(kind: str, rest: str, job: JobHandle) -> Origin:
     log = job.log()
     slot = slot_named(kind, rest, job, log)
     record = log.record(slot)
@@ -75,7 +75,7 @@ def _checkpoint(kind: str, rest: str, job: Job) -> Origin:
     )
 
 
-def slot_named(kind: str, rest: str, job: Job, log: Log) -> int:
+def slot_named(kind: str, rest: str, job: JobHandle, log: Log) -> int:
     """The slot that `latest`, `N`, `checkpoint:N` or `tag:NAME` stands for."""
     if kind.isdecimal() and not rest:
         kind, rest = "checkpoint", kind

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 
-from stateflow.checkpoint.places import path_inside
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_METADATA
 from stateflow.format.records import Owner, Savepoint, encode
+from stateflow.format.references import path_inside
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import read_claim, stored_files
 from stateflow.storage.probe import probe

@@ -38,7 +38,8 @@ from stateflow.pipelines.rows import RowType, row_type
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.placement import Placement
-from stateflow.spark.sinks.base import Place, Sink
+from stateflow.spark.sinks.base import Sink
+from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Kept, Scratch, StagedWriter, Stager, Target, arrow_schema
 from stateflow.spark.task.acks import Ack, AckList, collected, decoded, total
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
@@ -133,10 +134,10 @@ class Batch:
                 )
         return {"operators": per_operator, "metrics": metrics, "timings": dict(self.timings)}
 
-    def _sink_place(self, sink: SinkNode) -> Place:
+    def _sink_place(self, sink: SinkNode) -> SinkSlot:
         settings = self.settings
         late = self.late.get(sink.uid, ())
-        return Place(settings.job_uuid, settings.job, sink.uid, self.moment.slot, self.place.epoch, late)
+        return SinkSlot(settings.job_uuid, settings.job, sink.uid, self.moment.slot, self.place.epoch, late)
 
     @staticmethod
     def _visible(frame: DataFrame) -> DataFrame:
@@ -159,7 +160,7 @@ class Batch:
             self._persisted.append(frame)
             return frame
         settings = self.settings
-        place = Place(settings.job_uuid, settings.job, node.uid, self.moment.slot, self.place.epoch)
+        place = SinkSlot(settings.job_uuid, settings.job, node.uid, self.moment.slot, self.place.epoch)
         files = settings.stager.stage(frame, place)
         return settings.stager.read(self.spark, files, frame.schema)
 

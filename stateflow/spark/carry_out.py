@@ -12,14 +12,16 @@ from stateflow.checkpoint.claim import StillOwner
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.format.records import Record
 from stateflow.pipelines.flow import Flow
-from stateflow.spark.sinks.base import BatchFunction, Place, commit
+from stateflow.spark.sinks.base import BatchFunction
+from stateflow.spark.sinks.kinds import commit
+from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.spark.sinks.staging import Stager
 from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stateflow.jobs.job import Job
+    from stateflow.checkpoint.handle import JobHandle
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +43,10 @@ class Sinks:
 
     @classmethod
     def of(
-        cls, job: Job, spark: Callable[[], SparkSession], functions: Mapping[str, BatchFunction] | None = None
+        cls,
+        job: JobHandle,
+        spark: Callable[[], SparkSession],
+        functions: Mapping[str, BatchFunction] | None = None,
     ) -> Sinks:
         """For whoever changes a job from outside a run."""
         stager = Stager(partial(open_store, job.root, job.storage_options), job.new_id)
@@ -60,7 +65,7 @@ class Sinks:
             uid: commit(
                 self.spark(),
                 prepared,
-                Place(record.job, self.job, uid, record.slot, record.epoch, prepared.late),
+                SinkSlot(record.job, self.job, uid, record.slot, record.epoch, prepared.late),
                 permit,
                 still_owner,
                 self.functions,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from stateflow.format.records import Record
 from stateflow.spark.sinks import delta_append, delta_upsert
-from stateflow.spark.sinks.base import Place
+from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,7 +30,7 @@ def delivered(spark: SparkSession | None, record: Record, job: str) -> Mapping[s
             assert spark is not None
             log = DeltaLog(spark, prepared.target)
             if log.exists():
-                app_id = Place(record.job, job, uid, record.slot, record.epoch).app_id
+                app_id = SinkSlot(record.job, job, uid, record.slot, record.epoch).app_id
                 version = log.begin().slot_of(app_id)
                 has[uid] = version is not None and version >= record.slot
     return has

@@ -32,6 +32,7 @@ from stateflow.checkpoint.control import (
     same_owner,
 )
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
+from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
 from stateflow.checkpoint.writer import Writer, continued_draft
 from stateflow.compatibility.states import check_flow
@@ -40,7 +41,6 @@ from stateflow.errors import IncompatibleError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.heart import Heart
-from stateflow.liveness.process import this_process
 from stateflow.metrics import numbers, reporter
 from stateflow.pipelines.flow import Flow, Pipeline
 from stateflow.spark.batch import BatchSettings

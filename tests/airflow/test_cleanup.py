@@ -11,9 +11,9 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from stateflow.airflow import StateflowCleanupOperator, StateflowSavepointOperator
 from stateflow.checkpoint.pins import list_pins, pin
+from stateflow.checkpoint.process import this_process
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
-from stateflow.liveness.process import this_process
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
 from tests.cli.made import MadeJob, made_job

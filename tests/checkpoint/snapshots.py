@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import xxhash
 
-from stateflow.checkpoint.retention import references
 from stateflow.errors import StateflowError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import (
@@ -23,6 +22,7 @@ from stateflow.format.records import (
     Shard,
     SourceState,
 )
+from stateflow.format.references import references
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import claim_savepoint
 from stateflow.savepoints.native import create_native

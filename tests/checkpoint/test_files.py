@@ -9,8 +9,8 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stateflow.checkpoint.retention import references
 from stateflow.errors import CorruptError, NotFoundError
+from stateflow.format.references import references
 from stateflow.restore.copying import copied
 from stateflow.savepoints.format import resolved
 from stateflow.storage.files import checksum, inline, upload_file, verify

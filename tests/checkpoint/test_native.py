@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from stateflow.checkpoint.retention import references
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.format.layout import is_savepoint_file
 from stateflow.format.records import FileRef, Record, SavepointClaim, encode
+from stateflow.format.references import references
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import (
     read_savepoint,

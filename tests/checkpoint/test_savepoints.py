@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stateflow.checkpoint.retention import references
 from stateflow.errors import (
     CorruptError,
     IncompatibleError,
@@ -16,6 +15,7 @@ from stateflow.errors import (
 )
 from stateflow.format import records
 from stateflow.format.records import SavepointClaim, TableFile, encode
+from stateflow.format.references import references
 from stateflow.savepoints.format import (
     expired,
     list_savepoints,

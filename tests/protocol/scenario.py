@@ -19,7 +19,6 @@ from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import list_pins, pin, release, tags
-from stateflow.checkpoint.retention import job_files
 from stateflow.checkpoint.verification import verify
 from stateflow.checkpoint.writer import CommitPermit, Writer, draft
 from stateflow.errors import DisagreementError, StateflowError
@@ -34,6 +33,7 @@ from stateflow.format.records import (
     Shard,
     SourceState,
 )
+from stateflow.format.references import job_files
 from stateflow.storage.store import Store
 
 SINKS = ("left", "right")

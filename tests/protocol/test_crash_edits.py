@@ -13,11 +13,11 @@ from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.log import read_epochs
 from stateflow.checkpoint.pins import list_pins, pinned, tags
 from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.checkpoint.retention import references
 from stateflow.checkpoint.writer import CommitPermit, Writer, continued_draft, draft
 from stateflow.errors import FencedError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH
 from stateflow.format.records import Prepared, Record
+from stateflow.format.references import references
 from stateflow.storage.memory import MemoryStore
 from tests.protocol.scenario import World, check, drain, offset_of, settle
 from tests.protocol.test_crash_everywhere import FAULTS, Moment, survive

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.log import read_log
-from stateflow.checkpoint.retention import job_files
 from stateflow.checkpoint.verification import verify
 from stateflow.config.options import load
 from stateflow.format.encoding import group_range, prefix, split
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import OperatorState, Owner, Record
+from stateflow.format.references import job_files
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine
 from stateflow.pipelines.operators import OperatorSpec

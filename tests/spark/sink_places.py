@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.format.records import Owner, Prepared, Record, decode, encode
-from stateflow.spark.sinks import BatchFunction, Committed, Place, Sink, commit
+from stateflow.spark.sinks import BatchFunction, Committed, Sink, SinkSlot, commit
 from stateflow.spark.sinks.staging import Stager
 from stateflow.storage.roots import open_store
 
@@ -36,8 +36,8 @@ class Log:
     def stage(self) -> Stager:
         return Stager(partial(open_store, str(self.root)), lambda: uuid.uuid4().hex)
 
-    def place(self, slot: int | None = None) -> Place:
-        return Place(self.job, self.name, self.sink, slot or self.slot, 1)
+    def place(self, slot: int | None = None) -> SinkSlot:
+        return SinkSlot(self.job, self.name, self.sink, slot or self.slot, 1)
 
     def prepare(self, sink: Sink, frame: DataFrame) -> Prepared:
         """The next slot's output, as it comes back from a store."""

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.checkpoint.pins import list_pins
+from stateflow.checkpoint.process import this_process
 from stateflow.config.options import Options, load
 from stateflow.errors import UnavailableError
 from stateflow.jobs.job import Job
-from stateflow.liveness.process import this_process
 from stateflow.spark.session.shipping import by_value
 from stateflow.spark.state_tables.export import export_state
 from stateflow.spark.state_tables.snapshots import checkpoint_of

@@ -21,9 +21,9 @@ from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.checkpoint.log import read_log
-from stateflow.checkpoint.retention import bases
 from stateflow.config.options import Options, load
 from stateflow.errors import IncompatibleError, NotFoundError, UsageError
+from stateflow.format.references import bases
 from stateflow.jobs.job import Job
 from stateflow.spark.session.shipping import by_value
 from stateflow.storage.local import LocalStore

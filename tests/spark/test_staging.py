@@ -17,13 +17,13 @@ from pyspark.sql.types import StructType
 
 from stateflow.errors import CorruptError
 from stateflow.format.layout import origin_of
-from stateflow.spark.sinks import Place
+from stateflow.spark.sinks import SinkSlot
 from stateflow.spark.sinks.staging import Format, Kept, Scratch, StagedWriter, Stager, arrow_schema
 from stateflow.storage.local import LocalStore
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 
-PLACE = Place("uuid", "orders", "totals", 42, 7)
+PLACE = SinkSlot("uuid", "orders", "totals", 42, 7)
 SCHEMA = (
     "n long, at timestamp, day date, price decimal(10,2), tags array<string>, by map<string,int>, "
     "in struct<x:int>"

@@ -87,10 +87,10 @@ class _Thread(threading.Thread):
         self._stop_run.set()
 
     def _work(self) -> Any:
+        from stateflow.checkpoint.process import this_process
         from stateflow.config.options import checkpoint_root, load
         from stateflow.jobs.job import Job
         from stateflow.jobs.running import checked_parameters, run_loaded
-        from stateflow.liveness.process import this_process
         from stateflow.pipelines.bounds import parse_bounds
         from stateflow.pipelines.loading import load_pipeline
 

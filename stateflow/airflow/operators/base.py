@@ -82,7 +82,7 @@ class StateflowOperator(BaseOperator):
         `run` is the same for every retry, and another once somebody has cleared the task: by it a retry finds what a try
         that was killed had done already.
         """
-        from stateflow.liveness.process import this_process
+        from stateflow.checkpoint.process import this_process
 
         ti, dag_run = context["ti"], context["dag_run"]
         named_run = f"{ti.dag_id}/{ti.run_id}"

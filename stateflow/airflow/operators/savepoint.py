@@ -116,7 +116,7 @@ def default_name(kind: str, context: Context, deed: str) -> str:
 
 def savepoint_facts(made: MadeSavepoint) -> dict[str, Any]:
     """What XCom says of a savepoint."""
-    from stateflow.checkpoint.retention import state_bytes
+    from stateflow.format.references import state_bytes
     from stateflow.savepoints.format import wanted
 
     return {

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, Place, decide, disagreement
+from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, decide, disagreement
 from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, Transaction, failure_classes
 from stateflow.spark.sinks.fit import check_fit, column_marks, fitted
+from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +46,7 @@ class DeltaAppend:
         shape = open_table(spark, self.table, schema, self.delivery)
         check_fit(schema, shape, str(self.table))
 
-    def prepare(self, frame: DataFrame, place: Place, prev: int | None, stage: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, place: SinkSlot, prev: int | None, stage: Stager) -> Prepared:
         txn = DeltaLog(frame.sparkSession, self.table.path).begin()
         shape = txn.shape()
         exactly_once = self.delivery == "exactly_once"
@@ -78,7 +79,7 @@ class DeltaAppend:
 def carry_out(
     spark: SparkSession,
     prepared: Prepared,
-    place: Place,
+    place: SinkSlot,
     still_owner: Callable[[], None],
     functions: Mapping[str, BatchFunction],
     stage: Stager,
@@ -126,7 +127,7 @@ def current_actions(
     log: DeltaLog,
     txn: Transaction,
     prepared: Prepared,
-    place: Place,
+    place: SinkSlot,
     adds: Sequence[dict[str, Any]],
     fresh: bool,
 ) -> list[str]:
@@ -225,14 +226,14 @@ def check_log_store(spark: SparkSession, path: str, delivery: Delivery) -> None:
         )
 
 
-def refuse_disagreement(txn: Transaction, place: Place, target: str, prev: int | None) -> None:
+def refuse_disagreement(txn: Transaction, place: SinkSlot, target: str, prev: int | None) -> None:
     """Finds in `prepare` what would block the job once the record is decided."""
     version = txn.slot_of(place.app_id)
     if decide(version, prev, place.slot, place.late) == "disagree":
         raise disagreement(place, target, version, prev)
 
 
-def fence(log: DeltaLog, place: Place) -> str:
+def fence(log: DeltaLog, place: SinkSlot) -> str:
     """The action that makes a slot the last one committed."""
     return json.dumps({"txn": {"appId": place.app_id, "version": place.slot, "lastUpdated": log.now()}})
 
@@ -250,7 +251,7 @@ def conflicted(error: BaseException) -> bool:
     return any(("Concurrent" in name or "ChangedException" in name) and "delta" in name for name in names)
 
 
-def stuck(place: Place, what: str) -> DisagreementError:
+def stuck(place: SinkSlot, what: str) -> DisagreementError:
     return DisagreementError(
         f"{what}; put the table back, or give up this output of {place} with "
         f"`stateflow abandon {place.job_name} {place.slot}`"

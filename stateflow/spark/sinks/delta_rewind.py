@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from stateflow.errors import DisagreementError, NotFoundError
 from stateflow.format.records import Prepared
-from stateflow.spark.sinks.base import BatchFunction, Committed, Place, decide, disagreement
+from stateflow.spark.sinks.base import BatchFunction, Committed, decide, disagreement
 from stateflow.spark.sinks.delta_append import ATTEMPTS, conflicted, fence, stuck
 from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
+from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +81,7 @@ def _refuse_foreign(foreign: LoggedCommit | None, after: int, target: str) -> No
         )
 
 
-def plan_rewind(spark: SparkSession, prepared: Prepared, place: Place, wanted: int | None) -> Rewind:
+def plan_rewind(spark: SparkSession, prepared: Prepared, place: SinkSlot, wanted: int | None) -> Rewind:
     """What going back would mean for the table of a sink; raises when it cannot be done."""
     log = DeltaLog(spark, prepared.target)
     if not log.exists():
@@ -90,7 +91,7 @@ def plan_rewind(spark: SparkSession, prepared: Prepared, place: Place, wanted: i
 
 
 def prepare_rewind(
-    spark: SparkSession, prepared: Prepared, place: Place, prev: int | None, wanted: int | None
+    spark: SparkSession, prepared: Prepared, place: SinkSlot, prev: int | None, wanted: int | None
 ) -> Prepared:
     """The rewind as a record names it. What can fail for a reason of its own fails here."""
     found = plan_rewind(spark, prepared, place, wanted)
@@ -115,7 +116,7 @@ def prepare_rewind(
 def carry_out(
     spark: SparkSession,
     prepared: Prepared,
-    place: Place,
+    place: SinkSlot,
     still_owner: Callable[[], None],
     functions: Mapping[str, BatchFunction],
     stage: Stager,

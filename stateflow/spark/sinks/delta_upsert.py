@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, Place, decide, disagreement
+from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, decide, disagreement
 from stateflow.spark.sinks.delta_append import conflicted, open_table, refuse_disagreement, stuck
 from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, failure_classes
 from stateflow.spark.sinks.fit import check_fit, column_marks, fitted, quoted
+from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -61,7 +62,7 @@ class DeltaUpsert:
             str(self.table),
         )
 
-    def prepare(self, frame: DataFrame, place: Place, prev: int | None, stage: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, place: SinkSlot, prev: int | None, stage: Stager) -> Prepared:
         spark = frame.sparkSession
         txn = DeltaLog(spark, self.table.path).begin()
         shape = txn.shape()
@@ -95,7 +96,7 @@ class DeltaUpsert:
                 f"{self.table} only takes appends (delta.appendOnly): use append, or unset it"
             )
 
-    def _check_rows(self, rows: DataFrame, shape: TableShape, place: Place) -> None:
+    def _check_rows(self, rows: DataFrame, shape: TableShape, place: SinkSlot) -> None:
         """What would make MERGE fail, for good, once the record is decided."""
         from pyspark.sql import functions as F
 
@@ -125,7 +126,7 @@ class DeltaUpsert:
 def carry_out(
     spark: SparkSession,
     prepared: Prepared,
-    place: Place,
+    place: SinkSlot,
     still_owner: Callable[[], None],
     functions: Mapping[str, BatchFunction],
     stage: Stager,
@@ -166,7 +167,7 @@ def carry_out(
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _merge(spark: SparkSession, prepared: Prepared, place: Place, stage: Stager) -> None:
+def _merge(spark: SparkSession, prepared: Prepared, place: SinkSlot, stage: Stager) -> None:
     from delta.tables import DeltaTable as Table
     from pyspark.sql.types import StructType
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from stateflow.errors import DisagreementError, FencedError, StateflowError, UsageError
 from stateflow.format.records import Prepared
-from stateflow.spark.sinks.base import BatchFunction, Committed, Place
+from stateflow.spark.sinks.base import BatchFunction, Committed
+from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +37,7 @@ class FunctionSink:
     def open(self, spark: SparkSession, schema: StructType) -> None:
         """Nothing is to be made or checked: the function takes any frame."""
 
-    def prepare(self, frame: DataFrame, place: Place, prev: int | None, stage: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, place: SinkSlot, prev: int | None, stage: Stager) -> Prepared:
         staged = stage.write(frame, place)
         return Prepared(
             kind=KIND,
@@ -51,7 +52,7 @@ class FunctionSink:
 def carry_out(
     spark: SparkSession,
     prepared: Prepared,
-    place: Place,
+    place: SinkSlot,
     still_owner: Callable[[], None],
     functions: Mapping[str, BatchFunction],
     stage: Stager,

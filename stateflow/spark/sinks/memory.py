@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
 from stateflow.format.records import Prepared
-from stateflow.spark.sinks.base import BatchFunction, Committed, Place
+from stateflow.spark.sinks.base import BatchFunction, Committed
+from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +64,7 @@ class MemorySink:
     def open(self, spark: SparkSession, schema: StructType) -> None:
         """Any row fits."""
 
-    def prepare(self, frame: DataFrame, place: Place, prev: int | None, stage: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, place: SinkSlot, prev: int | None, stage: Stager) -> Prepared:
         import pyarrow as pa
 
         table = frame.toArrow()
@@ -84,7 +85,7 @@ class MemorySink:
 def carry_out(
     spark: SparkSession,
     prepared: Prepared,
-    place: Place,
+    place: SinkSlot,
     still_owner: Callable[[], None],
     functions: Mapping[str, BatchFunction],
     stage: Stager,

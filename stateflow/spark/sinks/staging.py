@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef
-from stateflow.spark.sinks.base import Place
+from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.storage.file_urls import file_folder, file_url, hadoop_path
 from stateflow.storage.files import checksum, upload_file, verify
 from stateflow.storage.store import Store
@@ -135,11 +135,11 @@ class Stager:
             self._store = self.opener()
         return self._store
 
-    def stage(self, frame: DataFrame, place: Place) -> tuple[FileRef, ...]:
+    def stage(self, frame: DataFrame, place: SinkSlot) -> tuple[FileRef, ...]:
         """The files of `write`."""
         return self.write(frame, place).files
 
-    def write(self, frame: DataFrame, place: Place) -> Staged:
+    def write(self, frame: DataFrame, place: SinkSlot) -> Staged:
         """Writes the rows of `frame` to files, in one job whose result stage is the frame's last."""
         layout, token = JobLayout(place.job_name), self._new_id()
         work = _Staging(self.opener, layout, place.epoch, place.slot, token, arrow_schema(frame.schema))

@@ -17,19 +17,19 @@ import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.log import is_job
-from stateflow.checkpoint.places import require_fit
-from stateflow.checkpoint.retention import with_references
 from stateflow.compatibility.states import resolve_states
 from stateflow.config.options import Options, cache_folder
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.layout import SAVEPOINT_BUILT, JobLayout
 from stateflow.format.records import FileRef, OperatorState, Owner, Record, Savepoint, SourceState
+from stateflow.format.references import with_references
 from stateflow.format.source_offsets import check_given, kinds_of
 from stateflow.observe.status import decoded_offsets
 from stateflow.pipelines.flow import Flow, KeyedNode, Pipeline
 from stateflow.pipelines.rows import key_type
 from stateflow.savepoints.native import create_native
+from stateflow.savepoints.place import require_fit
 from stateflow.savepoints.publish import probe_elsewhere, remove_empty, require_vacant
 from stateflow.spark.inputs import open_source
 from stateflow.spark.state_tables.canonical import create_canonical

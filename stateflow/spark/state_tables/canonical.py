@@ -21,7 +21,6 @@ from pyspark.accumulators import AccumulatorParam
 from pyspark.sql import SparkSession
 
 from stateflow.checkpoint.rescale import clipped
-from stateflow.checkpoint.retention import references, with_references
 from stateflow.config.options import Options
 from stateflow.errors import StateflowError
 from stateflow.format.keygroups import default_assignment
@@ -40,6 +39,7 @@ from stateflow.format.records import (
     Shard,
     TableFile,
 )
+from stateflow.format.references import references, with_references
 from stateflow.savepoints.publish import publish, remove_empty, require_vacant
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.shards import OpenedShard

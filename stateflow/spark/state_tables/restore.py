@@ -15,7 +15,7 @@ from stateflow.state.backends.choice import open_backend
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stateflow.jobs.job import Job
+    from stateflow.checkpoint.handle import JobHandle
 
 
 def loaded(
@@ -24,7 +24,7 @@ def loaded(
     url: str,
     operators: Mapping[str, OperatorState],
     *,
-    job: Job,
+    job: JobHandle,
     writer: Writer,
     options: Options,
     parallelism: int = 0,

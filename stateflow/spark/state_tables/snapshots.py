@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import pinned
 from stateflow.config.options import Options, load
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record, Savepoint
-from stateflow.jobs.job import Job
 from stateflow.savepoints.format import read_savepoint, resolved
 from stateflow.savepoints.origin import find_origin
 from stateflow.spark.state_tables.tables import Part, Table, table_of
@@ -76,7 +76,7 @@ class Snapshot:
     savepoint: Savepoint | None
     options: Options
     """Cache and scratch folders, RocksDB settings, storage options."""
-    owner: Job | None = None
+    owner: JobHandle | None = None
     """The job, when it is one of its checkpoints."""
 
     def place(self) -> TaskPlace:
@@ -123,7 +123,7 @@ def checkpoint_of(job: str, which: str, options: Options) -> Snapshot:
             "no checkpoint root: give the option checkpoint_dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir "
             "into stateflow.toml"
         )
-    owner = Job(options.checkpoint_dir, job, storage_options=options.storage_options)
+    owner = JobHandle.at(options.checkpoint_dir, job, options.storage_options)
     named = f"checkpoint:{which}" if which.isdigit() else which
     if named != LATEST and named.partition(":")[0] not in ("checkpoint", "tag"):
         raise UsageError(f"{which!r} names no checkpoint: write latest, 42, checkpoint:42 or tag:NAME")

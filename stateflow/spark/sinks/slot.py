@@ -1,0 +1,28 @@
+"""What a sink is asked to write or commit: one slot of a job's log, for one sink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SinkSlot:
+    """Which record and which sink of it something is about."""
+
+    job: str
+    """UUID: a job recreated under an old name is another job, and must not skip what the old one wrote."""
+    job_name: str
+    sink: str
+    """The sink's uid."""
+    slot: int
+    epoch: int
+    late: tuple[int, ...] = ()
+    """Slots whose output was abandoned and may have arrived all the same, from a run that was slow to stop."""
+
+    @property
+    def app_id(self) -> str:
+        """The name under which Delta keeps the slot last committed to a table."""
+        return f"stateflow/{self.job}/{self.sink}"
+
+    def __str__(self) -> str:
+        return f"sink {self.sink!r} of job {self.job_name!r}"
