@@ -1,114 +1,137 @@
-"""Imports point one way: airflow, cli -> spark -> checkpoint, state."""
+"""Every arrow between rooms points one way: the table in scripts/rooms.py says which."""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parents[1] / "stateflow"
+from scripts import rooms
+from scripts.rooms import GROUND, PACKAGE, PAGE, ROOMS
 
-FORBIDDEN = {
-    "checkpoint": (
-        "pyspark",
-        "py4j",
-        "delta",
-        "airflow",
-        "stateflow.spark",
-        "stateflow.cli",
-        "stateflow.airflow",
-    ),
-    "state": ("pyspark", "py4j", "delta", "airflow", "stateflow.spark", "stateflow.cli", "stateflow.airflow"),
-    "operators": (
-        "pyspark",
-        "py4j",
-        "delta",
-        "airflow",
-        "stateflow.spark",
-        "stateflow.cli",
-        "stateflow.airflow",
-    ),
-    "driver": (
-        "pyspark",
-        "py4j",
-        "delta",
-        "airflow",
-        "stateflow.spark",
-        "stateflow.cli",
-        "stateflow.airflow",
-    ),
-    "spark": ("airflow", "stateflow.cli", "stateflow.airflow"),
-    "cli": ("airflow", "stateflow.airflow"),
-    "airflow": ("stateflow.cli",),
-}
-ONLY_IN = {"pyspark": ("spark",), "py4j": ("spark",), "airflow": ("airflow",)}
+MODULES = rooms.modules()
+FACADE = "stateflow"
+LIBRARIES = {"pyspark": ("spark",), "py4j": ("spark",), "delta": ("spark",), "airflow": ("airflow",)}
+"""A library, and the rooms (with those inside) that may import it."""
 
 
-def imports(source: str, *, at_run_time_only: bool) -> Iterator[tuple[int, str]]:
+@cache
+def imports() -> dict[str, list[tuple[int, str]]]:
+    """Per module the lines and names of what it imports; the facade imports for users, and is no room."""
+    return {
+        name: [
+            (line, target)
+            for line, target in rooms.imported(path.read_text(encoding="utf-8"), MODULES.keys())
+            if target != FACADE
+        ]
+        for name, path in MODULES.items()
+        if name != FACADE
+    }
+
+
+def arrows() -> Iterator[tuple[str, str, str]]:
+    """`(where, room, room)` of every import between two rooms."""
+    for name, targets in imports().items():
+        here = rooms.room_of(name, MODULES[name])
+        for line, target in targets:
+            there = rooms.room_of(target, MODULES[target])
+            if here != there:
+                yield f"{MODULES[name].relative_to(PACKAGE)}:{line}", here, there
+
+
+def test_every_room_is_in_the_table() -> None:
+    assert {rooms.room_of(name, path) for name, path in MODULES.items() if name != FACADE} == set(ROOMS)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_its_line_in_the_table_names(room: str) -> None:
+    allowed = ROOMS[room].below | GROUND
+    assert not [
+        f"{where} imports {there}" for where, here, there in arrows() if here == room and there not in allowed
+    ]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_all_that_its_line_in_the_table_names(room: str) -> None:
+    assert not ROOMS[room].below - {there for _, here, there in arrows() if here == room}
+
+
+def test_rooms_have_no_circle() -> None:
+    assert not rooms.circles(
+        {room: entry.below | (GROUND - {room}) for room, entry in ROOMS.items() if room not in GROUND}
+    )
+
+
+def test_the_table_stands_from_the_ground_up() -> None:
+    order = list(ROOMS)
+    assert not [
+        f"{room} stands below {lower}"
+        for room, entry in ROOMS.items()
+        for lower in entry.below
+        if order.index(lower) > order.index(room)
+    ]
+
+
+def test_files_have_no_circle() -> None:
+    assert not rooms.circles({name: {target for _, target in targets} for name, targets in imports().items()})
+
+
+def test_a_circle_would_be_found() -> None:
+    assert rooms.circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"e"}}) == [
+        ["a", "b", "c"],
+        ["e"],
+    ]
+
+
+def test_the_root_has_at_most_a_dozen_modules() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= 12
+
+
+def test_the_page_draws_the_rooms_from_the_table() -> None:
+    assert PAGE.read_text(encoding="utf-8") == rooms.page(), "run: python scripts/rooms.py"
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_is_imported_in_one_room(library: str) -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)}:{line} imports {module}"
+        for path in MODULES.values()
+        if path.relative_to(PACKAGE).parts[0] not in LIBRARIES[library]
+        for line, module in at_run_time(path.read_text(encoding="utf-8"))
+        if module.split(".")[0] == library
+    ]
+    assert not wrong
+
+
+def at_run_time(source: str) -> Iterator[tuple[int, str]]:
+    """Every module that is imported when the code runs."""
     tree = ast.parse(source)
     skipped: set[ast.AST] = set()
-    if at_run_time_only:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
-                skipped.update(child for branch in node.body for child in ast.walk(branch))
     for node in ast.walk(tree):
-        if node in skipped:
-            continue
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            skipped.update(child for branch in node.body for child in ast.walk(branch))
+    for node in ast.walk(tree):
+        if node not in skipped and isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            # `from stateflow import spark` names a package, too.
+        elif node not in skipped and isinstance(node, ast.ImportFrom) and node.module:
             yield node.lineno, node.module
-            yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def within(module: str, parent: str) -> bool:
-    return module == parent or module.startswith(parent + ".")
-
-
-def modules(package: Path = PACKAGE) -> list[Path]:
-    return sorted(package.rglob("*.py"))
-
-
-@pytest.mark.parametrize("room", sorted(FORBIDDEN))
-def test_no_arrow_points_back(room: str) -> None:
+def test_private_names_stay_in_their_room() -> None:
     wrong = [
-        f"{path.relative_to(PACKAGE)}:{line} imports {module}"
-        for path in modules(PACKAGE / room)
-        for line, module in imports(path.read_text(encoding="utf-8"), at_run_time_only=False)
-        if any(within(module, forbidden) for forbidden in FORBIDDEN[room])
+        f"{path.relative_to(PACKAGE)}:{line} imports {module}.{name}"
+        for path in MODULES.values()
+        for line, module, name in names_imported(path)
+        if any(part.startswith("_") and not part.startswith("__") for part in (*module.split("."), name))
+        and Path(*module.split(".")[1:-1]) != path.relative_to(PACKAGE).parent
     ]
     assert not wrong
 
 
-@pytest.mark.parametrize("library", sorted(ONLY_IN))
-def test_spark_and_airflow_are_each_imported_in_one_room(library: str) -> None:
-    wrong = [
-        f"{path.relative_to(PACKAGE)}:{line} imports {module}"
-        for path in modules()
-        if path.relative_to(PACKAGE).parts[0] not in ONLY_IN[library]
-        for line, module in imports(path.read_text(encoding="utf-8"), at_run_time_only=True)
-        if within(module, library)
-    ]
-    assert not wrong
-
-
-def test_private_names_stay_in_their_package() -> None:
-    wrong = [
-        f"{path.relative_to(PACKAGE)}:{line} imports {module}"
-        for path in modules()
-        for line, module in imports(path.read_text(encoding="utf-8"), at_run_time_only=False)
-        if within(module, "stateflow")
-        and any(part.startswith("_") and not part.startswith("__") for part in module.split("."))
-        and module.split(".")[1:-1][:1] != list(path.relative_to(PACKAGE).parts[:1])
-    ]
-    assert not wrong
-
-
-def test_no_file_is_two_rooms_without_a_wall() -> None:
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in modules()}
-    assert not [
-        f"{path.relative_to(PACKAGE)}: {count} lines" for path, count in lengths.items() if count > 500
-    ]
+def names_imported(path: Path) -> Iterator[tuple[int, str, str]]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == FACADE:
+            yield from ((node.lineno, node.module, alias.name) for alias in node.names)

@@ -1,0 +1,250 @@
+"""Which room of stateflow/ may import which: the one table. `python scripts/rooms.py` draws it into docs/architecture.md.
+
+A room is a folder, or a module in the root. Imports inside functions and for types count too: a reader follows them.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parents[1]
+PACKAGE = PROJECT / "stateflow"
+PAGE = PROJECT / "docs" / "architecture.md"
+BEGIN, END = "<!-- rooms: python scripts/rooms.py -->", "<!-- end of rooms -->"
+
+GROUND = frozenset({"errors", "logs", "metrics"})
+"""Every room may import these; they import nothing of the project but each other."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """One concept, and the rooms below that it may import."""
+
+    holds: str
+    imports: str = ""
+    """Names of rooms, apart from `GROUND`."""
+    first: str = ""
+    """The file to read first."""
+
+    @property
+    def below(self) -> frozenset[str]:
+        return frozenset(self.imports.split())
+
+
+ROOMS: Mapping[str, Room] = {
+    "errors": Room("the errors that users see, and their exit codes"),
+    "logs": Room("log lines with job, epoch and slot"),
+    "metrics": Room("gauges for OpenTelemetry"),
+    "format": Room(
+        "bytes and names that are frozen: records, paths, keys' encoding; no I/O", first="records.py"
+    ),
+    "quantities": Room("durations, sizes and times as people write them", "format"),
+    "config": Room("every option, and where its value comes from", "quantities", "options.py"),
+    "storage": Room("create-only stores, copies between them, the host's cache", "format", "store.py"),
+    "checkpoint": Room(
+        "a job's log: claims, recovery, edits, collection; pure decisions beside their I/O",
+        "format storage",
+        "claim.py",
+    ),
+    "liveness": Room(
+        "a run's heartbeat; pins of processes that died", "checkpoint format storage", "heart.py"
+    ),
+    "savepoints": Room("snapshots in folders of their own", "checkpoint format storage", "format.py"),
+    "state/keys": Room("keys as bytes, text and columns", "format", "codec.py"),
+    "state/values": Room("values as bytes, by their declared type", "format state/keys", "serializers.py"),
+    "state/backends": Room(
+        "where entries live while a task runs: memory, RocksDB", "config format", "base.py"
+    ),
+    "state": Room(
+        "declared states, and what user code gets to hold",
+        "format state/backends state/keys state/values",
+        "declare.py",
+    ),
+    "pipelines": Room("what users write with: flows, processes, rows", "format state", "flow.py"),
+    "operators": Room(
+        "the engine: keys in, rows and changes out, without Spark",
+        "format pipelines state state/backends state/keys state/values",
+        "keyed.py",
+    ),
+    "compatibility": Room(
+        "whether a pipeline fits the state of a record",
+        "checkpoint format operators pipelines state/values",
+        "flows.py",
+    ),
+    "testing": Room(
+        "a keyed operator in a unit test, without Spark",
+        "format operators pipelines state state/backends state/keys state/values",
+    ),
+    "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
+    "reading": Room(
+        "one key, one state, one snapshot",
+        "checkpoint config format savepoints state/backends state/keys state/values storage",
+        "query.py",
+    ),
+    "spark/session": Room("Java, jars and the Spark session", "config storage", "build.py"),
+    "spark/task": Room(
+        "what runs in a Spark task: blocks of rows, shards, acks",
+        "checkpoint config format operators pipelines spark/session state state/backends state/keys state/values storage",
+        "worker.py",
+    ),
+    "spark/sources": Room("offsets and positions of Spark's sources", "format storage", "positions.py"),
+    "spark/sinks": Room(
+        "prepare and commit, per kind of sink", "checkpoint format pipelines storage", "base.py"
+    ),
+    "spark": Room(
+        "what runs on the driver: a run, its loop, a batch",
+        "checkpoint compatibility config format liveness operators pipelines savepoints spark/session spark/sinks "
+        "spark/sources spark/task state/backends state/values storage",
+        "runner.py",
+    ),
+    "spark/state_tables": Room(
+        "state as Spark tables: the data source, canonical savepoints",
+        "checkpoint compatibility config format observe pipelines savepoints spark spark/task state state/backends "
+        "state/keys storage",
+        "tables.py",
+    ),
+    "restore": Room(
+        "what a restore would mean, and doing it",
+        "checkpoint compatibility config format liveness observe pipelines quantities savepoints spark spark/session "
+        "spark/sinks spark/sources spark/state_tables storage",
+        "plan.py",
+    ),
+    "jobs": Room(
+        "`Job`: the verbs that the command line, Airflow and scripts call",
+        "checkpoint compatibility config format liveness observe pipelines reading restore savepoints spark "
+        "spark/session spark/state_tables spark/task state/backends state/keys storage",
+        "job.py",
+    ),
+    "packaging": Room("what executors need, as archives that are tried out", "spark/session", "build.py"),
+    "serve": Room("keyed state over HTTP", "checkpoint format liveness reading state/backends", "app.py"),
+    "driver": Room(
+        "a driver that outlives its starter, and is found again",
+        "checkpoint config format jobs",
+        "attending.py",
+    ),
+    "cli": Room(
+        "the `stateflow` command",
+        "checkpoint compatibility config format jobs liveness observe packaging pipelines quantities reading savepoints "
+        "serve spark spark/session spark/state_tables storage",
+        "main.py",
+    ),
+    "application": Room("the command as an application of spark-submit", "cli"),
+    "airflow/connections": Room(
+        "connections, and what a failure means to a task", "config jobs spark/task storage", "stateflow.py"
+    ),
+    "airflow/triggers": Room(
+        "waiting in the triggerer", "airflow/connections driver format observe quantities", "run.py"
+    ),
+    "airflow/launchers": Room(
+        "how a task starts a driver",
+        "airflow/connections checkpoint config driver jobs pipelines spark spark/session",
+        "spark_submit.py",
+    ),
+    "airflow/operators": Room(
+        "one operator per verb",
+        "airflow/connections airflow/launchers airflow/triggers checkpoint driver format jobs liveness pipelines "
+        "quantities restore savepoints storage",
+        "run.py",
+    ),
+    "airflow": Room(
+        "sensors, alerts, and the names that DAGs import",
+        "airflow/connections airflow/launchers airflow/operators airflow/triggers observe",
+        "sensors.py",
+    ),
+}
+"""From the ground up."""
+
+
+def modules(package: Path = PACKAGE) -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    return {
+        ".".join(path.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in sorted(package.rglob("*.py"))
+    }
+
+
+def imported(source: str, known: Set[str]) -> Iterator[tuple[int, str]]:
+    """Line and name of every module among `known` that the source imports, wherever in it."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                # `from stateflow import errors` names a module, too.
+                inner = f"{node.module}.{alias.name}"
+                if inner in known or node.module in known:
+                    yield node.lineno, inner if inner in known else node.module
+
+
+def room_of(module: str, path: Path) -> str:
+    """`stateflow.spark.task.worker` is in `spark/task`; a module in the root is a room, and so is the facade: ''."""
+    parts = module.split(".")[1:]
+    if path.name != "__init__.py":
+        parts = parts[:-1] or parts
+    return "/".join(parts)
+
+
+def circles(graph: Mapping[str, Set[str]]) -> list[list[str]]:
+    """Groups of two or more that reach each other, each sorted."""
+    reach: dict[str, set[str]] = {}
+    for start in graph:
+        seen: set[str] = set()
+        todo = list(graph[start])
+        while todo:
+            node = todo.pop()
+            if node not in seen:
+                seen.add(node)
+                todo.extend(graph.get(node, ()))
+        reach[start] = seen
+    groups = {
+        tuple(sorted(other for other in reach[node] if node in reach.get(other, ())))
+        for node in graph
+        if node in reach[node]
+    }
+    return [list(group) for group in sorted(groups)]
+
+
+def drawn() -> Iterator[str]:
+    """The diagram and the table. Drawn are arrows that no path over other rooms implies; `GROUND` is left out."""
+    yield "```mermaid"
+    yield "flowchart TD"
+    shown = [room for room in ROOMS if room not in GROUND]
+    below = {room: ROOMS[room].below - GROUND for room in shown}
+
+    def reached(room: str) -> frozenset[str]:
+        return below[room].union(*(reached(lower) for lower in below[room])) if below[room] else frozenset()
+
+    for room in reversed(shown):
+        implied = (
+            frozenset().union(*(reached(lower) for lower in below[room])) if below[room] else frozenset()
+        )
+        for lower in sorted(below[room] - implied):
+            yield f"  {_node(room)} --> {_node(lower)}"
+    yield "```"
+    yield ""
+    yield "| room | what is in it | read first | may import |"
+    yield "|---|---|---|---|"
+    for room, entry in ROOMS.items():
+        place = f"`stateflow/{room}/`" if (PACKAGE / room).is_dir() else f"`stateflow/{room}.py`"
+        first = f"`{entry.first}`" if entry.first else ""
+        yield f"| {place} | {entry.holds} | {first} | {', '.join(sorted(entry.below)) or '—'} |"
+
+
+def _node(room: str) -> str:
+    return f"{room.replace('/', '_')}[{room}]"
+
+
+def page() -> str:
+    """docs/architecture.md with the rooms as they are in the table."""
+    block = "\n".join([BEGIN, *drawn(), END])
+    return re.sub(
+        f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda found: block, PAGE.read_text("utf-8"), flags=re.S
+    )
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
