@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -349,3 +350,17 @@ def test_text_becomes_what_a_parameter_is_annotated_as_and_back() -> None:
     ):
         with pytest.raises(sf.UsageError, match=f"parameter '{name}' is .*, which is no .*{wanted}"):
             built(declare, **{**texts, name: wrong})
+
+
+def test_a_process_class_may_have_abstract_methods_of_its_own() -> None:
+    class Scored(sf.KeyedProcess[int, Order, Total], ABC):
+        @abstractmethod
+        def score(self, order: Order) -> float: ...
+
+    class Amounts(Scored):
+        def score(self, order: Order) -> float:
+            return order.amount
+
+    assert Amounts().score(Order(1, 2.0, datetime(2026, 1, 1, tzinfo=UTC))) == 2.0
+    with pytest.raises(TypeError, match="score"):
+        Scored()  # type: ignore[abstract]

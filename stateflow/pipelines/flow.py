@@ -335,15 +335,14 @@ def _operator(
         uid,
         (*(k.stream for k in inputs), *broadcast.values()),
         inputs,
-        process,
-        cls,
-        None,
-        tuple(rows),
-        row_type(declared),
-        sides,
-        on_error,
-        threshold,
-        dict(broadcast),
+        process=process,
+        process_type=cls,
+        rows=tuple(rows),
+        output=row_type(declared),
+        sides=sides,
+        on_error=on_error,
+        dead_letter_threshold=threshold,
+        broadcast=dict(broadcast),
     )
     return flow._add(node, node.output)
 

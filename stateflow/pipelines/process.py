@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -90,7 +91,9 @@ class _Body(dict[str, Any]):
         super().__setitem__(name, value)
 
 
-class _ProcessType(type):
+class _ProcessType(ABCMeta):
+    """ABCMeta's kind, so that a process class may have abstract methods of its own."""
+
     @classmethod
     def __prepare__(mcs, name: str, bases: tuple[type, ...], /, **options: Any) -> _Body:
         return _Body()
@@ -105,7 +108,7 @@ class Process(Generic[K], metaclass=_ProcessType):
     """Common to all process classes: declared state, life cycle, hooks."""
 
     def open(self, ctx: Context) -> None:
-        """Once per task, before the first key: connections, models. State of keys is not to be had here."""
+        """Once per task, before the first key: connections, models. Keyed state is unavailable here."""
 
     def close(self) -> None:
         """Once per task, also when it fails."""
