@@ -53,7 +53,7 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
 def records(root: Path, size: Size) -> None:
     """By the protocol, as a run decides and completes them, but without fsync."""
     from stateflow.checkpoint.claim import claim
-    from stateflow.checkpoint.writer import draft
+    from stateflow.checkpoint.draft import Draft
     from stateflow.format.layout import JobLayout
     from stateflow.format.records import FileRef, OperatorState, Owner, Shard
     from stateflow.storage.roots import open_store
@@ -81,7 +81,7 @@ def records(root: Path, size: Size) -> None:
             assignment=((0, GROUPS - 1),),
             shards=((Shard(0, GROUPS - 1, "rocksdb", tuple(files)),),),
         )
-        writer.complete(writer.decide(draft("checkpoint", now=now(), operators={OPERATOR: operator})), {})
+        writer.complete(writer.decide(Draft("checkpoint", now=now(), operators={OPERATOR: operator})), {})
 
 
 def section(results: Results, size: Size) -> Section:

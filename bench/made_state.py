@@ -33,7 +33,7 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
     import numpy as np
 
     from stateflow.checkpoint.claim import claim
-    from stateflow.checkpoint.writer import draft
+    from stateflow.checkpoint.draft import Draft
     from stateflow.format.keygroups import default_assignment
     from stateflow.format.layout import JobLayout
     from stateflow.format.records import OperatorState, Owner, Shard, StateSchema
@@ -92,4 +92,4 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
         states={STATE: StateSchema(id=1, kind="value", value=stored.schema, queryable=True)},
         next_state_id=2,
     )
-    writer.complete(writer.decide(draft("checkpoint", now=now(), operators={OPERATOR: operator})), {})
+    writer.complete(writer.decide(Draft("checkpoint", now=now(), operators={OPERATOR: operator})), {})

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import read_epochs
 from stateflow.checkpoint.pins import list_pins, release
-from stateflow.checkpoint.writer import continued_draft
 from stateflow.config.options import Options, load
 from stateflow.errors import CorruptError, FencedError, NotFoundError, UsageError
 from stateflow.format.records import Owner, Pin, Record
@@ -187,7 +187,7 @@ def test_a_try_that_wakes_up_when_all_is_done_does_not_even_claim(scene: Scene) 
 def test_a_checkpoint_from_before_an_erasure_is_not_restored(scene: Scene) -> None:
     scene.job().tag("kept", "checkpoint:2")
     writer = scene.made.begin("eraser")
-    writer.complete(writer.decide(continued_draft("erase", writer.parent)), {})
+    writer.complete(writer.decide(Draft.continuing("erase", writer.parent)), {})
     for origin in ("checkpoint:2", "tag:kept"):
         with pytest.raises(UsageError, match="checkpoint 2 of job 'orders' still holds a key that record 6"):
             scene.restore(origin)
@@ -197,7 +197,7 @@ def test_a_checkpoint_from_before_an_erasure_is_not_restored(scene: Scene) -> No
 def test_a_key_that_is_erased_between_plan_and_claim_does_not_come_back(scene: Scene) -> None:
     def erase() -> None:
         writer = scene.made.begin("eraser")
-        writer.complete(writer.decide(continued_draft("erase", writer.parent)), {})
+        writer.complete(writer.decide(Draft.continuing("erase", writer.parent)), {})
 
     when_it_claims(scene, erase)
     with pytest.raises(UsageError, match="still holds a key"):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import BodyCache, Log, read_epochs, read_log
 from stateflow.checkpoint.recovery import (
     CarryOutRecord,
@@ -165,17 +166,14 @@ def place_fence(
 ) -> None:
     """Tries to create the fence; whether it stands, the next observation tells."""
     assert log.identity is not None
-    fence = Record(
-        kind="fence",
+    fence = Draft("fence", based_on=step.based_on, timeline=step.timeline).record(
         job=log.identity.uuid,
         slot=step.slot,
         epoch=claimed.epoch,
         writer=claimed.fence_writer,
-        previous=step.previous,
-        based_on=step.based_on,
-        timeline=step.timeline,
-        floor=floor_after(log, "fence", retained),
         owner=owner,
         at=at,
+        previous=step.previous,
+        floor=floor_after(log, "fence", retained),
     )
     create_once(store, layout.pending(step.slot), encode(fence))

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from stateflow.checkpoint.claim import CarryOut, StillOwner, claim
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.idempotency import history_line_of, made_by
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.statistics import history
@@ -16,7 +17,7 @@ from stateflow.format.layout import JobLayout
 from stateflow.format.records import Kind, Outcome, Owner, Record
 from stateflow.storage.store import Store, refused_for_good
 
-Draft = Callable[[Writer], Record]
+MakeDraft = Callable[[Writer], Draft]
 """The record to add, once everything below it is carried out. May bring files in: the slot and epoch are known."""
 
 Commit = Callable[[CommitPermit, StillOwner], Mapping[str, str]]
@@ -38,7 +39,7 @@ class Edited:
 def edit(
     store: Store,
     layout: JobLayout,
-    draft: Draft,
+    draft: MakeDraft,
     *,
     owner: Owner,
     ids: Callable[[], str],

@@ -10,12 +10,13 @@ from typing import Any, Literal, cast
 import msgspec
 
 from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, collect
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs
 from stateflow.checkpoint.recovery import commits_after, continued, late_after, link_to
 from stateflow.checkpoint.retention import floor_after, retained_by_age
 from stateflow.errors import CorruptError, FencedError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
-from stateflow.format.records import Kind, Outcome, Owner, Record, decode, encode
+from stateflow.format.records import Outcome, Owner, Record, decode, encode
 from stateflow.format.references import as_stored
 from stateflow.storage.store import Store, create_once
 
@@ -45,36 +46,9 @@ class CommitPermit:
     @classmethod
     def to_carry_out(cls, record: Record) -> CommitPermit:
         """For the callback that carries out what recovery found decided."""
-        if not record.writer or record.slot < 1:
+        if not isinstance(record, Record):
             raise TypeError("this record is a draft: only a decided one can be carried out")
         return cls(record, _GRANTED)
-
-
-def draft(kind: Kind, **fields: Any) -> Record:
-    """A record that `Writer.decide` completes: job, slot, epoch, writer, links, floor, owner and time are its
-    own."""
-    return Record(kind=kind, job="", slot=0, epoch=0, writer="", owner=Owner(run=""), **fields)
-
-
-def continued_draft(kind: Kind, parent: Record | None, **changes: Any) -> Record:
-    """A draft that leaves the state as `parent` has it, apart from `changes`."""
-    if parent is None:
-        return draft(kind, **changes)
-    kept: dict[str, Any] = {
-        name: getattr(parent, name)
-        for name in (
-            "sources",
-            "operators",
-            "timeline",
-            "watermark",
-            "now",
-            "parameters",
-            "versions",
-            "shift",
-            "final",
-        )
-    }
-    return draft(kind, **{**kept, **changes})
 
 
 class Writer:
@@ -152,7 +126,7 @@ class Writer:
             self._stopped = f"epoch {newest} has taken over"
             raise taken_over(self.layout, newest, self.epoch)
 
-    def decide(self, draft: Record) -> CommitPermit:
+    def decide(self, draft: Draft) -> CommitPermit:
         """Creates the record in the next slot. After a FencedError it may stand all the same: commit
         nothing."""
         self._require_running()
@@ -162,22 +136,22 @@ class Writer:
             )
         self.still_owner()
         top = self._log.decided
-        record = msgspec.structs.replace(
-            draft,
+        late = self._log.late
+        sinks = {
+            uid: msgspec.structs.replace(prepared, late=late.get(uid, ()))
+            for uid, prepared in draft.sinks.items()
+        }
+        based_on = draft.based_on if draft.based_on is not None else continued(self.parent)
+        record = msgspec.structs.replace(draft, sinks=sinks, based_on=based_on).record(
             job=self.job,
             slot=self.next_slot,
             epoch=self.epoch,
             writer=self._ids(),
-            previous=link_to(top),
-            based_on=draft.based_on if draft.based_on is not None else continued(self.parent),
-            floor=floor_after(self._log, draft.kind, self._retained),
-            cut=self.next_slot if draft.kind in CUTS else self.parent.cut if self.parent else 0,
             owner=self.owner,
             at=self._clock(),
-            sinks={
-                uid: msgspec.structs.replace(prepared, late=self._log.late.get(uid, ()))
-                for uid, prepared in draft.sinks.items()
-            },
+            previous=link_to(top),
+            floor=floor_after(self._log, draft.kind, self._retained),
+            cut=self.next_slot if draft.kind in CUTS else self.parent.cut if self.parent else 0,
         )
         path = self.layout.pending(record.slot)
         body = encode(as_stored(record, self.store.url))

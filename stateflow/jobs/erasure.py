@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from stateflow.checkpoint.collection import CollectionReport
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.history_erasure import may_hold, newest_cut, spans
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.checkpoint.process import this_process
-from stateflow.checkpoint.writer import Writer, continued_draft
+from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import cache_folder
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
 from stateflow.format.encoding import group_range, split, split_timer
@@ -240,7 +241,7 @@ class _Erasure:
             claimed_epoch=begin,
         )
 
-    def _draft(self, writer: Writer) -> Record:
+    def _draft(self, writer: Writer) -> Draft:
         parent = writer.parent
         assert parent is not None
         cut = newest_cut(parent, self.job.history())
@@ -257,7 +258,7 @@ class _Erasure:
             scratch=Path(self.options.scratch_dir or cache_folder() / "scratch"),
             which=lambda ref: bool(ref.base),
         )
-        return continued_draft("erase", own)
+        return Draft.continuing("erase", own)
 
     def _without(self, operator: OperatorState, key: object, writer: Writer, cut: int) -> OperatorState:
         group = group_of(operator, key)

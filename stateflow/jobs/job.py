@@ -14,6 +14,7 @@ from stateflow.checkpoint.claim import CarryOut, claim
 from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, Plan, collect, inspect
 from stateflow.checkpoint.control import read_heartbeat, read_progress
 from stateflow.checkpoint.deletion import Deleted, delete_job
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_epochs, read_identity, read_log
@@ -24,7 +25,7 @@ from stateflow.checkpoint.scheduled import sweep
 from stateflow.checkpoint.statistics import HistoryLine, Summary, history, summary
 from stateflow.checkpoint.verification import Finding
 from stateflow.checkpoint.verification import verify as verify_job
-from stateflow.checkpoint.writer import Writer, continued_draft
+from stateflow.checkpoint.writer import Writer
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Pin, Record
@@ -252,13 +253,13 @@ class Job(JobHandle):
         """Hands the state to another number of subtasks: an edit of the record, which takes effect at the next run."""
         self.refuse_while_live(self.owner(), takeover=takeover)
 
-        def draft(writer: Writer) -> Record:
+        def draft(writer: Writer) -> Draft:
             if writer.parent is None:
                 raise NotFoundError(
                     f"job {self.name!r} has no checkpoint yet: its first run takes --parallelism"
                 )
             operators = rescaled_operators(writer.parent.operators, parallelism, self.name)
-            return continued_draft("rescale", writer.parent, operators=operators)
+            return Draft.continuing("rescale", writer.parent, operators=operators)
 
         head = self.log().head
         if head is not None:

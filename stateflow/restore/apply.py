@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.idempotency import release_others
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.checkpoint.writer import Writer, draft
+from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import cache_folder
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.records import FileRef, Pin, Prepared, Record
@@ -169,7 +170,7 @@ class RestoreRun:
             once="restore",
         )
 
-    def _draft(self, writer: Writer) -> Record:
+    def _draft(self, writer: Writer) -> Draft:
         origin, request = self.origin, self.request
         brought = self._brought(kept_by(origin.record, self.flow), writer)
         operators = dict(brought.operators)
@@ -182,7 +183,7 @@ class RestoreRun:
                 uid: msgspec.structs.replace(s, event_time=None, active=None) for uid, s in sources.items()
             }
         own = origin.owner is not None and same_job(origin.owner, self.job)
-        return draft(
+        return Draft(
             "restore",
             # 0 is no slot: the state comes from elsewhere.
             based_on=origin.record.slot if own else 0,

@@ -17,7 +17,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.control import Progress, report_progress
-from stateflow.checkpoint.writer import Writer, continued_draft, draft
+from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
 from stateflow.format.records import END_OF_TIME, FileRef, Record, SourceState
@@ -111,7 +112,7 @@ class BatchLoop:
             uid: SourceState(lines=s.lines, files=s.files, kind=s.kind, active=now)
             for uid, s in sources.items()
         }
-        record = continued_draft(
+        record = Draft.continuing(
             "checkpoint",
             parent,
             sources={**(parent.sources if parent else {}), **begun},
@@ -234,7 +235,7 @@ class BatchLoop:
         statistics["checkpointed_size"] = int(
             statistics["metrics"].get("uploaded_bytes", 0) + statistics["metrics"].get("inlined_bytes", 0)
         )
-        record = draft(
+        record = Draft(
             "checkpoint",
             sources=advanced(sources(), seen, now),
             operators=batch.operators,

@@ -31,10 +31,11 @@ from stateflow.checkpoint.control import (
     refuse_while_live,
     same_owner,
 )
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
-from stateflow.checkpoint.writer import Writer, continued_draft
+from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.states import check_flow
 from stateflow.config.options import Options, cache_folder, checkpoint_root
 from stateflow.errors import IncompatibleError, StateflowError, UsageError
@@ -296,7 +297,7 @@ class _Run:
         if parent is None or not needs_rescale(parent, wanted):
             return
         operators = rescaled_operators(parent.operators, wanted, self.job)
-        permit = writer.decide(continued_draft("rescale", parent, operators=operators))
+        permit = writer.decide(Draft.continuing("rescale", parent, operators=operators))
         writer.complete(permit, {})
 
     def _opener(self) -> Callable[[], Store]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from stateflow.checkpoint.claim import claim
-from stateflow.checkpoint.writer import CommitPermit, draft
+from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.writer import CommitPermit
 from stateflow.errors import (
     CorruptError,
     DisagreementError,
@@ -208,7 +209,7 @@ def test_a_run_whose_record_was_completed_by_its_successor_learns_so(world: Worl
 
 
 def test_a_permit_is_not_for_making() -> None:
-    record = draft("checkpoint")
+    record = Draft("checkpoint")
     with pytest.raises(TypeError):
         CommitPermit(record, object())
     with pytest.raises(TypeError):

@@ -14,10 +14,10 @@ from stateflow.checkpoint.collection import (
     plan,
 )
 from stateflow.checkpoint.deletion import delete_job
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.retention import floor_after, roots
-from stateflow.checkpoint.writer import draft
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import Pin, encode
 from stateflow.storage.memory import Call, MemoryStore
@@ -316,17 +316,17 @@ def test_a_record_found_pinned_after_it_was_marked_is_withdrawn(world: World, st
 
 
 def test_a_claimed_savepoint_is_disposed_of_before_the_record_that_named_it_goes(world: World) -> None:
-    from stateflow.checkpoint.writer import draft
+    from stateflow.checkpoint.draft import Draft
     from tests.protocol.facts import record as a_record
 
     url = "file:///savepoints/a"
     writer = world.claim(retained=1)
     named = a_record(1, files=(file("part.sst", base=url),)).operators
-    permit = writer.decide(draft("restore", operators=named))
+    permit = writer.decide(Draft("restore", operators=named))
     writer.complete(permit, {})
-    permit = writer.decide(draft("checkpoint"))
+    permit = writer.decide(Draft("checkpoint"))
     writer.complete(permit, {})
-    permit = writer.decide(draft("checkpoint"))
+    permit = writer.decide(Draft("checkpoint"))
     writer.complete(permit, {})
     disposed: list[tuple[str, bool]] = []
     collect(
@@ -458,9 +458,9 @@ def restored(world: World) -> World:
     writer = world.claim(retained=1)
     for url in (STUCK, FINE):
         named = record(1, files=(file("part.sst", base=url),)).operators
-        writer.complete(writer.decide(draft("restore", operators=named)), {})
+        writer.complete(writer.decide(Draft("restore", operators=named)), {})
     for _ in range(3):
-        writer.complete(writer.decide(draft("checkpoint")), {})
+        writer.complete(writer.decide(Draft("checkpoint")), {})
     return world
 
 

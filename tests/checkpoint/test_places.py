@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from stateflow.checkpoint.claim import claim
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import read_log
-from stateflow.checkpoint.writer import draft
 from stateflow.errors import UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner
@@ -68,7 +68,7 @@ def test_a_log_tells_urls_wherever_its_root_is_moved_to() -> None:
     writer = claim(
         root, layout, owner=Owner(run="run"), ids=ids, clock=clock, carry_out=lambda *_: {}, retained=1
     )
-    permit = writer.decide(draft("checkpoint", sources={}, operators=made.operators))
+    permit = writer.decide(Draft("checkpoint", sources={}, operators=made.operators))
     writer.complete(permit, {})
     assert b'"base":"_savepoints/orders/v1"' in root.read(layout.pending(permit.slot))
     moved = MemoryStore("moved", root.snapshot())

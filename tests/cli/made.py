@@ -12,8 +12,9 @@ import xxhash
 
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.control import Heartbeat, Progress, beat, report_progress
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.pins import pin
-from stateflow.checkpoint.writer import Writer, draft
+from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.states import resolve_states
 from stateflow.errors import StateflowError
 from stateflow.format.layout import JobLayout
@@ -109,7 +110,7 @@ class MadeJob:
             next_state_id=next_id,
             hosts=("here",),
         )
-        record = draft(
+        record = Draft(
             "checkpoint",
             now=now,
             watermark=self.watermark,

@@ -17,10 +17,11 @@ import xxhash
 from stateflow.checkpoint.abandon import abandon
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.collection import collect
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import list_pins, pin, release, tags
 from stateflow.checkpoint.verification import verify
-from stateflow.checkpoint.writer import CommitPermit, Writer, draft
+from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import DisagreementError, StateflowError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import (
@@ -136,7 +137,7 @@ class World:
     def offset(self) -> int:
         return offset_of(self.log().head)
 
-    def prepare(self, writer: Writer) -> Record:
+    def prepare(self, writer: Writer) -> Draft:
         """Runs a batch up to its decision: files are written, nothing is decided."""
         offset = offset_of(writer.parent)
         state = self._write(
@@ -147,7 +148,7 @@ class World:
         )
         files = (*state_files(writer.parent), state)[-self.kept_files :]
         prev = writer.last_commits
-        return draft(
+        return Draft(
             "checkpoint",
             sources={"numbers": SourceState(lines=(str(offset + 1),))},
             operators={
@@ -166,7 +167,7 @@ class World:
 
     def rewind(self, target: Record) -> Record:
         """A restore to an older record, as a draft: its state, and the sinks left alone."""
-        return draft(
+        return Draft(
             "restore",
             based_on=target.slot,
             sources=target.sources,

@@ -9,11 +9,12 @@ import pytest
 
 from stateflow.checkpoint.claim import StillOwner
 from stateflow.checkpoint.deletion import delete_job
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.log import read_epochs
 from stateflow.checkpoint.pins import list_pins, pinned, tags
 from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.checkpoint.writer import CommitPermit, Writer, continued_draft, draft
+from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import FencedError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH
 from stateflow.format.records import Prepared, Record
@@ -85,7 +86,7 @@ def take_back(world: World, *, rewind: bool) -> None:
     ):
         target = world.log().record(tagged)
 
-        def make(writer: Writer) -> Record:
+        def make(writer: Writer) -> Draft:
             sinks = {}
             if rewind:
                 for uid in world.sinks:
@@ -93,7 +94,7 @@ def take_back(world: World, *, rewind: bool) -> None:
                         kind="fake rewind", target=uid, prev=writer.last_commits.get(uid),
                         payload={"keep": offset_of(target)},
                     )  # fmt: skip
-            return draft(
+            return Draft(
                 "restore", based_on=target.slot, sources=target.sources, operators=target.operators,
                 sinks=sinks, timeline=writer.next_timeline, origin="tag:v1",
             )  # fmt: skip
@@ -111,10 +112,10 @@ def widen(world: World) -> None:
     if any(r.kind == "rescale" and log.slots[r.slot].complete for r in log.chain):
         return
 
-    def make(writer: Writer) -> Record:
+    def make(writer: Writer) -> Draft:
         assert writer.parent is not None
         operators = rescaled_operators(writer.parent.operators, 1, "orders")
-        return continued_draft("rescale", writer.parent, operators=operators)
+        return Draft.continuing("rescale", writer.parent, operators=operators)
 
     edited(world, make)
 
@@ -124,7 +125,7 @@ def forget(world: World) -> None:
     log = world.log()
     done = [r for r in log.chain if r.kind == "erase" and log.slots[r.slot].complete]
 
-    def make(writer: Writer) -> Record:
+    def make(writer: Writer) -> Draft:
         assert writer.parent is not None
         fresh = world._write(
             writer.layout.shared_file(writer.epoch, writer.next_slot, world.ids(), ".sst"), "without the key"
@@ -132,7 +133,7 @@ def forget(world: World) -> None:
         count = writer.parent.operators["count"]
         shard = msgspec.structs.replace(count.shards[0][0], files=(fresh,))
         operators = {"count": msgspec.structs.replace(count, shards=((shard,),))}
-        return continued_draft("erase", writer.parent, operators=operators)
+        return Draft.continuing("erase", writer.parent, operators=operators)
 
     slot = done[-1].slot if done else edited(world, make).slot
     for pin in list_pins(world.store, world.layout):

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stateflow.checkpoint.collection import DisposeSavepoint, collect
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.pins import list_pins, pinned, release
-from stateflow.checkpoint.writer import draft
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.savepoints.dispose import dispose_claimed, dispose_savepoint
 from stateflow.savepoints.format import (
@@ -350,7 +350,7 @@ def restored(world: World, writer: object, round: str) -> None:
     taken = resolved(
         claim_savepoint(target, job=writer.job, name="orders", owner=world.owner(), clock=world.clock), URL
     )
-    record = draft(
+    record = Draft(
         "restore",
         sources=taken.sources,
         operators=taken.operators,

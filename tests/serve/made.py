@@ -14,7 +14,8 @@ import msgspec
 import stateflow as sf
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.collection import CollectionReport, collect
-from stateflow.checkpoint.writer import Writer, draft
+from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.writer import Writer
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, OperatorState, Owner, Record, Shard, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas
@@ -191,7 +192,7 @@ class QueriedJob:
             next_state_id=100,
         )
         permit = self.writer.decide(
-            draft("checkpoint", now=self.clock(), operators={self.operator: operator})
+            Draft("checkpoint", now=self.clock(), operators={self.operator: operator})
         )
         if complete:
             self.writer.complete(permit, {})

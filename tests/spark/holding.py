@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from stateflow.checkpoint.claim import claim
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.pins import pin
-from stateflow.checkpoint.writer import Writer, draft
+from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options, load
 from stateflow.format.encoding import EMPTY_NAMESPACE, list_position, prefix, timer_key
 from stateflow.format.instants import micros_since_epoch
@@ -195,7 +196,7 @@ class Holding:
     def checkpoint(self, sources: Mapping[str, SourceState] = {}, **operators: OperatorState) -> Record:
         """A complete checkpoint."""
         permit = self.writer.decide(
-            draft("checkpoint", now=self.clock(), operators=dict(operators), sources=dict(sources))
+            Draft("checkpoint", now=self.clock(), operators=dict(operators), sources=dict(sources))
         )
         self.writer.complete(permit, {})
         return permit.record

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
+from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import is_job
 from stateflow.compatibility.states import resolve_states
 from stateflow.config.options import Options, cache_folder
@@ -210,10 +211,10 @@ def _record(
     like = request.like
     given = {uid: SourceState(lines=(line,), kind=kinds_of((line,))) for uid, line in request.offsets.items()}
     if like is None:
-        return Record(
-            kind="checkpoint", job=uuid.uuid4().hex, slot=slot, epoch=1, writer=writer, owner=request.owner,
-            at=now, now=now, operators=dict(operators), sources=given,
-        )  # fmt: skip
+        draft = Draft("checkpoint", now=now, operators=dict(operators), sources=given)
+        return draft.record(
+            job=uuid.uuid4().hex, slot=slot, epoch=1, writer=writer, owner=request.owner, at=now
+        )
 
     def elsewhere(ref: FileRef) -> FileRef:
         return ref if ref.base or not ref.path else msgspec.structs.replace(ref, base=like.standing.url)
