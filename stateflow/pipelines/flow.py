@@ -12,14 +12,11 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
-from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS
+from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS, MAIN
 from stateflow.pipelines.parameters import from_text
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
 from stateflow.pipelines.rows import KEY_TYPES, RowType, key_type, row_type
 from stateflow.state.declare import micros
-
-MAIN = ""
-"""The name of an operator's main output."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,8 @@ class OperatorSpec:
     """Most rows that one subtask diverts in a batch; one more fails it."""
 
 
+MAIN = ""
+"""The name of an operator's main output, beside its side outputs."""
 DEAD_LETTERS = "dead_letters"
 DEAD_LETTER_SCHEMA = "operator string, key string, error string, traceback string, rows string, row_count long, checkpoint_id long"
 """One dead letter per failed key and batch; `rows` is a JSON array of the key's rows."""

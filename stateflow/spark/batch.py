@@ -23,7 +23,6 @@ from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard
 from stateflow.operators.context import Moment
 from stateflow.pipelines.flow import (
-    MAIN,
     Flow,
     KeyedNode,
     Node,
@@ -33,7 +32,7 @@ from stateflow.pipelines.flow import (
     TransformNode,
     UnionNode,
 )
-from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
+from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
 from stateflow.pipelines.rows import RowType, row_type
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness

@@ -11,7 +11,8 @@ from stateflow.compatibility.states import check_key
 from stateflow.errors import IncompatibleError, StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import Record
-from stateflow.pipelines.flow import MAIN, Flow, KeyedNode, SourceNode, Stream, TransformNode
+from stateflow.pipelines.flow import Flow, KeyedNode, SourceNode, Stream, TransformNode
+from stateflow.pipelines.operators import MAIN
 from stateflow.pipelines.rows import row_type
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
 from stateflow.spark.inputs import OpenInputs, first_line, unioned

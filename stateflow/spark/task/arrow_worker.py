@@ -17,6 +17,7 @@ from stateflow.errors import CorruptError, StateflowError, UsageError
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.keyed import UserCodeError, told
+from stateflow.pipelines.operators import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.blocks import refuse_nulls
@@ -75,7 +76,7 @@ def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
     codec = KeyCodec(task.key_types, task.key_columns if len(task.key_columns) > 1 else ())
     state = ColumnState(task.state, codec, task.state_id, task.max_parallelism, f"operator {task.uid!r}")
     context = OperatorContext(Cursor(task.moment.slot, task.moment.now), task.moment, index, {})
-    writer = task.stage("", task.output) if task.stage is not None else None
+    writer = task.stage(MAIN, task.output) if task.stage is not None else None
     rows_in = rows_out = 0
     feed = _Gathered(batches, task)
     try:

@@ -17,7 +17,7 @@ from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine, StreamError
-from stateflow.pipelines.operators import OperatorSpec
+from stateflow.pipelines.operators import MAIN, OperatorSpec
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.blocks import Blocks, Shape
@@ -47,7 +47,7 @@ class KeyedTask:
     stage: Callable[[str, pa.Schema], Any] | None = None
     """Makes the writer of one output's staged file; None when the main output goes straight to its sink."""
     wanted: frozenset[str] = frozenset()
-    """Outputs that somebody reads, when staging; the main one is ''."""
+    """Outputs that somebody reads, when staging; the main one is `MAIN`."""
     elements: Mapping[str, tuple[tuple[bytes, ...], ...]] = field(default_factory=dict)
     """Operator state of every subtask."""
     broadcast: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Outputs:
         }
         self._files: dict[str, Any] = {}
         if task.stage is not None:
-            schemas = {"": task.main, **task.sides}
+            schemas = {MAIN: task.main, **task.sides}
             self._files = {name: task.stage(name, schemas[name]) for name in sorted(task.wanted)}
         self.rows = 0
 
@@ -112,7 +112,7 @@ class Outputs:
                 for begin in range(0, len(out), OUTPUT_ROWS):
                     yield self._main.write(out[begin : begin + OUTPUT_ROWS])
             elif "" in self._files:
-                self._files[""].write(self._main.write(out))
+                self._files[MAIN].write(self._main.write(out))
             out.clear()
         for name, rows in engine.context.sides.items():
             if rows and (all_of_it or len(rows) >= OUTPUT_ROWS):
