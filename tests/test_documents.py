@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -101,3 +102,22 @@ def test_the_command_line_page_has_every_command_and_option() -> None:
         if option.startswith("--") and option != "--help" and f"`{option}" not in page
     ]
     assert missing == []
+
+
+WALK = (REPOSITORY / "docs" / "walk.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("stop", sorted(set(re.findall(r"`([\w/]+\.py(?::[\w.]+)?)`", WALK))))
+def test_every_stop_of_the_walks_is_there(stop: str) -> None:
+    path, _, name = stop.partition(":")
+    body = ast.parse((REPOSITORY / "stateflow" / path).read_text(encoding="utf-8")).body
+    for part in filter(None, name.split(".")):
+        definitions = (ast.ClassDef, ast.FunctionDef)
+        inner = [node for node in body if isinstance(node, definitions) and node.name == part]
+        assert inner, f"{path} has no {name}"
+        body = inner[0].body
+
+
+def test_a_walk_is_short() -> None:
+    row, restore = (part.count("\n| ") - 1 for part in WALK.split("## ")[1:3])
+    assert (row, restore) <= (21, 12)

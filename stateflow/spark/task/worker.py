@@ -111,7 +111,7 @@ class Outputs:
             if not self._staging:
                 for begin in range(0, len(out), OUTPUT_ROWS):
                     yield self._main.write(out[begin : begin + OUTPUT_ROWS])
-            elif "" in self._files:
+            elif MAIN in self._files:
                 self._files[MAIN].write(self._main.write(out))
             out.clear()
         for name, rows in engine.context.sides.items():
