@@ -249,8 +249,8 @@ class FileCache:
                             Path(item.path).unlink(missing_ok=True)
         except PermissionError as error:
             raise UnavailableError(
-                f"the cache folder {self.folder} is another user's: choose one of your own with cache_dir, or have its "
-                "owner share it with you"
+                f"the cache folder {self.folder} is closed to this user: choose another one with cache_dir, or have its "
+                "owner open it"
             ) from error
         self._opened = True
 

@@ -212,5 +212,5 @@ def test_another_users_folder_is_named_with_what_to_do(
 
     cache.folder.mkdir()
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(UnavailableError, match=f"{cache.folder} is another user's: .*cache_dir"):
+    with pytest.raises(UnavailableError, match=f"{cache.folder} is closed to this user: .*cache_dir"):
         cache.fetch(MemoryStore(), inline("CURRENT", b"x"))
