@@ -9,14 +9,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stateflow.checkpoint.cache import FileCache
-from stateflow.checkpoint.files import inline, upload_file, verify
-from stateflow.checkpoint.local import LocalStore
-from stateflow.checkpoint.memory_store import MemoryStore
-from stateflow.checkpoint.records import FileRef
-from stateflow.checkpoint.store import Store
 from stateflow.checkpoint.verification import Wanted, damage
 from stateflow.errors import CorruptError, UnavailableError
+from stateflow.format.records import FileRef
+from stateflow.storage.cache import FileCache
+from stateflow.storage.files import inline, upload_file, verify
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import MemoryStore
+from stateflow.storage.store import Store
 from tests.checkpoint.forging import twin
 
 OURS = b"the balance of this user is 1000"

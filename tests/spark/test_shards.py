@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 import stateflow as sf
-from stateflow.checkpoint.records import FileRef, Shard
-from stateflow.config import load
-from stateflow.spark.acks import Ack
-from stateflow.spark.place import TaskPlace
-from stateflow.spark.worker import keyed_worker
-from stateflow.state import rocksdb
-from stateflow.state.backends import open_backend
+from stateflow.config.options import load
+from stateflow.format.records import FileRef, Shard
+from stateflow.spark.task.acks import Ack
+from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.worker import keyed_worker
+from stateflow.state.backends import rocksdb
+from stateflow.state.backends.choice import open_backend
 from tests.spark.test_worker import Acks, Event, Sum, Total, batch, task
 
 
