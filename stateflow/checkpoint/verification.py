@@ -220,10 +220,11 @@ class Wanted:
     offset: int | None = None
     data: bytes | None = None
     name: str = ""
+    sha256: bytes = b""
 
     @classmethod
     def by(cls, ref: FileRef) -> Wanted:
-        return cls(ref.path, ref.size, ref.xxh3, ref.offset, ref.data, ref.name)
+        return cls(ref.path, ref.size, ref.xxh3, ref.offset, ref.data, ref.name, ref.sha256)
 
     def named(self, root: str) -> str:
         return f"{root}/{self.path}" if self.path else f"{self.name} (kept inside {root})"
@@ -242,10 +243,10 @@ def damage(store: Store, sizes: Mapping[str, int], wanted: Wanted, *, deep: bool
         return f"has {size} bytes instead of {start + wanted.size}"
     if deep:
         try:
-            for _ in read_through(store, wanted.path, start, wanted.size, wanted.xxh3):
+            for _ in read_through(store, wanted.path, start, wanted.size, wanted.xxh3, sha256=wanted.sha256):
                 pass
         except (NotFoundError, CorruptError):
-            return f"does not have the checksum {wanted.xxh3}"
+            return f"does not have the checksum {wanted.sha256.hex() or wanted.xxh3}"
     return ""
 
 

@@ -54,10 +54,13 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     data: bytes | None = None
     offset: Count | None = None
     """Where it begins in a container of several files; None when it is a file of its own."""
+    sha256: bytes = b""
+    """Of the content, in JSON as Base64. Empty in records from before there was one, and where `data` holds the content."""
 
     def __repr__(self) -> str:
         """Without the bytes: a record that somebody prints has the state of a small job in it."""
         shown = {name: repr(getattr(self, name)) for name in self.__struct_fields__ if name != "data"}
+        shown["sha256"] = repr(self.sha256.hex())
         if self.data is not None:
             shown["data"] = f"<{len(self.data)} bytes>"
         return f"FileRef({', '.join(f'{name}={value}' for name, value in shown.items())})"
@@ -313,6 +316,7 @@ class TableFile(msgspec.Struct, frozen=True, omit_defaults=True):
     rows: int
     groups: tuple[tuple[int, int], ...] = ()
     """Lowest and highest key group of each row group: the index."""
+    sha256: bytes = b""
 
 
 class Savepoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -156,7 +156,7 @@ def wanted(savepoint: Savepoint) -> Iterator[Wanted]:
     for states in savepoint.tables.values():
         for files in states.values():
             for file in files:
-                yield Wanted(file.path, file.size, file.xxh3)
+                yield Wanted(file.path, file.size, file.xxh3, sha256=file.sha256)
 
 
 def verify_savepoint(store: Store, *, deep: bool) -> list[Finding]:

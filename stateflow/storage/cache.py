@@ -1,12 +1,14 @@
-"""The host-local cache of state files: named by content, bounded, and safe to delete at any time.
+"""The host-local cache of state files: bounded, and safe to delete at any time.
 
-Many processes use one folder at once, without a lock between them: an entry appears whole by a rename, is
+Many jobs share it, and a savepoint that one of them restores may be anybody's. So no entry has a name that other bytes
+can be given: see `_entry`. Many processes use one folder at once, without a lock between them: an entry appears whole by a rename, is
 never changed, and is removed by unlinking, which leaves everybody who has linked or opened it alone.
 """
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import shutil
 import threading
@@ -54,7 +56,7 @@ class FileCache:
         Another process may evict it at any moment: use `link` unless it is opened at once.
         """
         self._open()
-        entry = self._entry(ref)
+        entry = self._entry(store, ref)
         for _ in range(_TRIES):
             if self._touch(entry, ref):
                 self._count(hit=True)
@@ -89,10 +91,11 @@ class FileCache:
 
         return fetch
 
-    def add(self, ref: FileRef, local: Path) -> None:
-        """Keeps a file that was just written, so that the next batch on this host finds it."""
+    def add(self, store: Store, ref: FileRef, local: Path) -> None:
+        """Keeps a file so that the next batch on this host finds it. Only for who has written `local` and stored it in
+        `store`, as `ref`, himself: nothing is compared."""
         self._open()
-        entry = self._entry(ref)
+        entry = self._entry(store, ref)
         for _ in range(_TRIES):
             if self._touch(entry, ref):
                 return
@@ -102,9 +105,9 @@ class FileCache:
             if not local.exists():
                 raise NotFoundError(f"{local} does not exist: it cannot be added to the cache {self.folder}")
 
-    def distrust(self, ref: FileRef) -> None:
+    def distrust(self, store: Store, ref: FileRef) -> None:
         """Forgets an entry whose content turned out to be damaged: whoever wants it next fetches and checks it anew."""
-        self._entry(ref).unlink(missing_ok=True)
+        self._entry(store, ref).unlink(missing_ok=True)
 
     def clear(self) -> None:
         """Forgets everything, also what others are about to put in, who then fetch anew. Files that somebody has linked
@@ -116,8 +119,22 @@ class FileCache:
                     if not item.name.startswith(".") or item.name.startswith(TEMP):
                         Path(item.path).unlink(missing_ok=True)
 
-    def _entry(self, ref: FileRef) -> Path:
-        return self.folder / f"{ref.xxh3}-{ref.size}"
+    def _entry(self, store: Store, ref: FileRef) -> Path:
+        """Where a file is kept. The name is a hash of what the bytes are known by:
+
+        - their SHA-256, which was compared when they came in: the same bytes are one entry. Not so between local stores,
+          whose entries are hard links: who may write to the one store's file would change what is read for the other's.
+        - Without it, where they come from. XXH3 and the size say nothing of whose bytes they are.
+        """
+        known: tuple[str, ...]
+        if ref.data is not None:
+            known = ("data", hashlib.sha256(ref.data).hexdigest())
+        elif ref.sha256:
+            known = ("content", "" if store.local_root is None else store.url, ref.sha256.hex())
+        else:
+            known = ("place", store.url, ref.path, str(ref.offset), ref.xxh3)
+        name = hashlib.sha256("\0".join(known).encode()).hexdigest()
+        return self.folder / f"{name}-{ref.size}"
 
     def _touch(self, entry: Path, ref: FileRef) -> bool:
         """Whether the entry is there, now the most recently used."""
@@ -127,11 +144,10 @@ class FileCache:
                     missing_ok=True
                 )  # truncated by somebody: not worth an error, it can be had again
                 return False
-            os.utime(entry)
+            with suppress(PermissionError):  # another user's: usable, but its age stays
+                os.utime(entry)
         except FileNotFoundError:
             return False
-        except PermissionError:
-            pass  # another user's: usable, but its age stays
         return True
 
     def _fill(self, store: Store, ref: FileRef, entry: Path) -> None:
@@ -172,7 +188,7 @@ class FileCache:
                     f"the disk that holds the cache folder {self.folder} is full: free space and run again"
                 ) from error
             if error.errno == errno.ENOENT:
-                self.folder.mkdir(parents=True, exist_ok=True)
+                self._make()
             raise
         finally:
             # Also after a rename: between two links to one file, a rename does nothing and leaves both.
@@ -223,14 +239,24 @@ class FileCache:
     def _open(self) -> None:
         if self._opened:
             return
-        with self._lock, suppress(FileNotFoundError):  # the folder may be deleted meanwhile: all the cleaner
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self._forget_last_boot()
-            with os.scandir(self.folder) as scan:
-                for item in scan:
-                    if item.name.startswith(TEMP) and not _alive(item.name):
-                        Path(item.path).unlink(missing_ok=True)
+        try:
+            with self._lock, suppress(FileNotFoundError):  # it may be deleted meanwhile: all the cleaner
+                self._make()
+                self._forget_last_boot()
+                with os.scandir(self.folder) as scan:
+                    for item in scan:
+                        if item.name.startswith(TEMP) and not _alive(item.name):
+                            Path(item.path).unlink(missing_ok=True)
+        except PermissionError as error:
+            raise UnavailableError(
+                f"the cache folder {self.folder} is closed to this user: choose another one with cache_dir, or have its "
+                "owner open it"
+            ) from error
         self._opened = True
+
+    def _make(self) -> None:
+        # State of all jobs lies in it, readable to nobody else; whoever shares it on purpose makes it himself.
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _forget_last_boot(self) -> None:
         # Entries are not fsynced: after a power cut one can have its full size and not its content. What

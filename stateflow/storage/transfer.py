@@ -6,6 +6,7 @@ hard link is made. Elsewhere files are read, checked on the way, and stored.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 import threading
@@ -135,22 +136,31 @@ def inside(source: Store, target: Store) -> Copy | None:
 
 
 def read_through(
-    source: Store, path: str, start: int, size: int, xxh3: str, chunk: int = CHUNK
+    source: Store,
+    path: str,
+    start: int,
+    size: int,
+    xxh3: str,
+    chunk: int = CHUNK,
+    *,
+    sha256: bytes = b"",
 ) -> Iterator[bytes | memoryview]:
     """The bytes of a file, or of one inside a container, in pieces, each good until the next is asked for.
 
-    CorruptError at the end when they are others than `xxh3` says (empty: not compared).
+    CorruptError at the end when they are others than `xxh3` and `sha256` say (empty: not compared).
     """
-    digest = xxhash.xxh3_64()
+    digest, strong = xxhash.xxh3_64(), hashlib.sha256()
     at = 0
     for piece in _pieces(source, path, start, size, chunk):
         at += len(piece)
         if xxh3:
             digest.update(piece)
+        if sha256:
+            strong.update(piece)
         yield piece
     if at < size:
         raise CorruptError(f"{source.url}/{path} ends after {start + at} bytes instead of {start + size}")
-    if xxh3 and digest.hexdigest() != xxh3:
+    if (xxh3 and digest.hexdigest() != xxh3) or (sha256 and strong.digest() != sha256):
         raise _damaged(source, path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -58,6 +59,7 @@ def stored(store: Store, path: str, content: bytes, *, name: str = "", base: str
         xxh3=xxhash.xxh3_64_hexdigest(content),
         path=path,
         base=base,
+        sha256=hashlib.sha256(content).digest(),
     )
 
 

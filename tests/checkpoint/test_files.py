@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
+import msgspec
 import pytest
 import xxhash
 from hypothesis import given
@@ -16,6 +18,7 @@ from stateflow.savepoints.format import resolved
 from stateflow.storage.files import checksum, inline, upload_file, verify
 from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import PIECE
+from tests.checkpoint.forging import twin
 from tests.checkpoint.snapshots import checkpoint, ids, native, state
 from tests.protocol.scenario import World
 
@@ -28,6 +31,7 @@ def test_an_uploaded_file_is_described_by_size_and_checksum(tmp_path: Path) -> N
     ref = upload_file(store, "job/shared/e1-c1-a.sst", tmp_path / "f", "000012.sst")
     assert (ref.name, ref.path, ref.base, ref.data) == ("000012.sst", "job/shared/e1-c1-a.sst", "", None)
     assert (ref.size, ref.xxh3) == (len(content), xxhash.xxh3_64_hexdigest(content))
+    assert ref.sha256 == hashlib.sha256(content).digest()
     assert store.read(ref.path) == content
     verify(ref, tmp_path / "f")
 
@@ -81,6 +85,30 @@ def test_damage_is_found_and_named(damage: object, words: str, tmp_path: Path) -
         CorruptError, match=f"s3://b/root/job/shared/a {words}.*stateflow verify.*stateflow restore"
     ):
         verify(ref, tmp_path / "f", "s3://b/root")
+
+
+def test_other_bytes_with_the_same_checksum_are_damage_where_a_hash_is_recorded(tmp_path: Path) -> None:
+    content = b"the balance of this user is 1000"
+    (tmp_path / "f").write_bytes(content)
+    ref = upload_file(MemoryStore(), "job/shared/a", tmp_path / "f", "a")
+    (tmp_path / "f").write_bytes(twin(content, b"it is 1000000000"))
+    with pytest.raises(CorruptError, match="job/shared/a does not match its checksum"):
+        verify(ref, tmp_path / "f")
+    verify(msgspec.structs.replace(ref, sha256=b""), tmp_path / "f")
+
+
+def test_a_file_copied_into_a_savepoint_and_out_of_it_keeps_its_hash(tmp_path: Path) -> None:
+    root, packed = MemoryStore("root"), MemoryStore("packed")
+    record = msgspec.structs.replace(checkpoint(root), sinks={})
+    hashes = {ref.name: ref.sha256 for ref in references(record) if ref.path}
+    assert all(len(sha256) == 32 for sha256 in hashes.values())
+    for limit in (0, 1):
+        made = native(root, record, MemoryStore(f"target{limit}"), tmp_path, max_files=limit)
+        assert {ref.name: ref.sha256 for ref in references(made.record) if ref.path} == hashes
+    once = native(root, record, packed, tmp_path, max_files=1)
+    moved = resolved(once, "memory://packed")
+    new, _ = copied(moved, World(MemoryStore()).claim("x"), lambda base: packed, ids=ids, scratch=tmp_path)
+    assert {ref.name: ref.sha256 for ref in references(new) if ref.path} == hashes
 
 
 def test_a_missing_file_cannot_be_uploaded(tmp_path: Path) -> None:

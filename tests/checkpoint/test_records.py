@@ -28,6 +28,7 @@ from stateflow.format.records import (
     decode,
     encode,
 )
+from stateflow.storage.files import inline
 
 OWNER = Owner(run="r1", host="h", pid=7, user="u", dag_run="d", task="t", note="n")
 RECORD = Record(
@@ -115,6 +116,26 @@ FROZEN = (
     b'},"parameters":{"input":"/in"}}'
     b"\n"
 )
+WITH_SHA256 = Record(
+    kind="checkpoint",
+    job="0b1c",
+    slot=2,
+    epoch=1,
+    writer="w2",
+    owner=Owner(run="r"),
+    sources={
+        "events": SourceState(
+            lines=(), files=(FileRef("0/3", 12, "aa", path="o/shared/x.log", sha256=bytes(range(32))),)
+        )
+    },
+)
+FROZEN_WITH_SHA256 = (
+    b"stateflow 1 e7977651a6b4ab98 248\n"
+    b'{"kind":"checkpoint","job":"0b1c","slot":2,"epoch":1,"writer":"w2","owner":{"run":"r"},"sources'
+    b'":{"events":{"lines":[],"files":[{"name":"0/3","size":12,"xxh3":"aa","path":"o/shared/x.log","s'
+    b'ha256":"AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8="}]}}}'
+    b"\n"
+)
 SMALL = {
     "claim": (Claim(epoch=7, writer="w", owner=Owner(run="r"), at=1), b'{"epoch":7,"writer":"w","owner":{"run":"r"},"at":1}'),
     "identity": (JobIdentity(uuid="u", name="orders", at=1), b'{"uuid":"u","name":"orders","at":1}'),
@@ -136,6 +157,38 @@ def test_a_record_has_the_bytes_it_always_had() -> None:
 
 def test_a_frozen_record_reads_back_as_it_was() -> None:
     assert decode(FROZEN, Record, "chk-00000042/_pending") == RECORD
+
+
+def test_a_record_with_sha256_has_the_bytes_it_always_had() -> None:
+    assert encode(WITH_SHA256) == FROZEN_WITH_SHA256
+    assert decode(FROZEN_WITH_SHA256, Record, "chk-00000002/_pending") == WITH_SHA256
+
+
+class _Earlier(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    size: int
+    xxh3: str
+    path: str = ""
+
+
+class _Source(msgspec.Struct, frozen=True):
+    files: tuple[_Earlier, ...]
+
+
+class _Before(msgspec.Struct, frozen=True):
+    sources: dict[str, _Source]
+
+
+def test_a_version_that_knows_no_sha256_reads_the_rest_of_the_record() -> None:
+    read = decode(FROZEN_WITH_SHA256, _Before, "chk-00000002/_pending")
+    assert read.sources["events"].files == (_Earlier("0/3", 12, "aa", "o/shared/x.log"),)
+
+
+def test_sha256_makes_a_reference_56_bytes_longer_and_one_with_its_bytes_no_longer() -> None:
+    ref = FileRef("000008.sst", 10, "0" * 16, path="orders/shared/e7-c42-y.sst")
+    longer = msgspec.structs.replace(ref, sha256=bytes(32))
+    assert len(msgspec.json.encode(longer)) - len(msgspec.json.encode(ref)) == 56
+    assert inline("CURRENT", b"x").sha256 == b""
 
 
 @pytest.mark.parametrize("name", SMALL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -110,7 +111,9 @@ def test_a_canonical_savepoint_holds_what_the_checkpoint_holds(
     bare = made.record.operators["totals"]
     assert bare == msgspec.structs.replace(operator, shards=())
     (moved,) = made.record.sources["in"].files
-    assert (moved.base, moved.xxh3) == ("", log.xxh3)
+    assert (moved.base, moved.xxh3, moved.sha256) == ("", log.xxh3, log.sha256)
+    for files in made.tables["totals"].values():
+        assert all(hashlib.sha256(store.read(file.path)).digest() == file.sha256 for file in files)
     assert store.read(moved.path) == b"a source's own log"
     assert sorted(made.tables["totals"]) == sorted([*(set(KINDS) - {"idle", "soon"}), "_timers"])
     here, there = checkpoint_of("orders", "latest", holding.options), savepoint_at(url, holding.options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -76,6 +77,8 @@ def test_files_carry_epoch_and_slot_and_only_listed_ones_are_read(
 ) -> None:
     frame = spark.range(10, numPartitions=2)
     first, second = stage.stage(frame, PLACE), stage.stage(frame, PLACE)
+    for ref in first:
+        assert ref.sha256 == hashlib.sha256((tmp_path / ref.path).read_bytes()).digest()
     assert {origin_of(ref.path) for ref in first} == {(7, 42)}
     assert len(list((tmp_path / "orders" / "staged").iterdir())) == 4
     assert sorted(row[0] for row in stage.read(spark, second, frame.schema).collect()) == list(range(10))
@@ -143,6 +146,7 @@ def test_a_worker_keeps_files_that_a_record_names(tmp_path: Path) -> None:
     assert ref is not None
     assert (ref.path, ref.base) == ("orders/staged/e7-c42-a.parquet", "")
     assert (tmp_path / ref.path).stat().st_size == ref.size
+    assert ref.sha256 == hashlib.sha256((tmp_path / ref.path).read_bytes()).digest()
 
 
 def test_a_writer_without_rows_makes_no_file(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Format = Literal["parquet", "arrow"]
 StoreOpener = Callable[[], Store]
 """Opens the checkpoint store in a worker, so it must pickle: `partial(open_store, url, options)`."""
-LISTED = "name string, size long, xxh3 string, path string, rows long"
+LISTED = "name string, size long, xxh3 string, path string, sha256 binary, rows long"
 ROW_GROUP = 128 * 1024
 
 
@@ -86,6 +86,7 @@ class StagedWriter:
         self._sink.close()
         self._sink = None
         if isinstance(self._target, Scratch):
+            # Read again by this batch only: no record names it, and no cache takes it.
             size, xxh3 = checksum(self._file)
             base = file_url(self._file.parent.absolute())
             return FileRef(name=self._file.name, size=size, xxh3=xxh3, path=self._file.name, base=base)
@@ -145,7 +146,10 @@ class Stager:
         work = _Staging(self.opener, layout, place.epoch, place.slot, token, arrow_schema(frame.schema))
         listed = frame.mapInArrow(work, LISTED).collect()
         # Collected rows come from exactly one attempt of each partition.
-        files = (FileRef(row["name"], row["size"], row["xxh3"], row["path"]) for row in listed)
+        files = (
+            FileRef(row["name"], row["size"], row["xxh3"], row["path"], sha256=bytes(row["sha256"]))
+            for row in listed
+        )
         return Staged(tuple(files), sum(row["rows"] for row in listed))
 
     def read(self, spark: SparkSession, refs: Sequence[FileRef], schema: StructType) -> DataFrame:
@@ -159,8 +163,10 @@ class Stager:
             for ref, path in zip(refs, paths, strict=True):
                 verify(ref, path, self.store.url if not ref.base else ref.base)
             return spark.read.schema(schema).parquet(*(hadoop_path(path) for path in paths))
-        rows = [(ref.name, ref.size, ref.xxh3, ref.path, ref.base) for ref in refs]
-        listed = spark.createDataFrame(rows, "name string, size long, xxh3 string, path string, base string")
+        rows = [(ref.name, ref.size, ref.xxh3, ref.path, ref.base, ref.sha256) for ref in refs]
+        listed = spark.createDataFrame(
+            rows, "name string, size long, xxh3 string, path string, base string, sha256 binary"
+        )
         return listed.repartition(len(rows)).mapInArrow(_Fetching(self.opener, arrow_schema(schema)), schema)
 
     def _local(self, ref: FileRef) -> Path | None:
@@ -199,10 +205,10 @@ class _Staging:
             writer.discard()
             raise
         if ref is not None:
-            columns = [[ref.name], [ref.size], [ref.xxh3], [ref.path], [writer.rows]]
-            types = [pa.string(), pa.int64(), pa.string(), pa.string(), pa.int64()]
+            columns = [[ref.name], [ref.size], [ref.xxh3], [ref.path], [ref.sha256], [writer.rows]]
+            types = [pa.string(), pa.int64(), pa.string(), pa.string(), pa.binary(), pa.int64()]
             arrays = [pa.array(c, t) for c, t in zip(columns, types, strict=True)]
-            yield pa.record_batch(arrays, names=["name", "size", "xxh3", "path", "rows"])
+            yield pa.record_batch(arrays, names=["name", "size", "xxh3", "path", "sha256", "rows"])
 
 
 @dataclass(frozen=True, slots=True)

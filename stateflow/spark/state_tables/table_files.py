@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from stateflow.format.records import TableFile
 from stateflow.state.tabular import StateTable, TimerTable
-from stateflow.storage.files import checksum
+from stateflow.storage.files import digests
 
 CHUNK_ROWS, CHUNK_BYTES = 16_384, 32 << 20
 """Entries that are decoded at once: few enough for the processor's cache, which two workers share."""
@@ -96,8 +96,7 @@ class TableFileWriter:
             return None
         self._parquet.close()
         self._parquet = None
-        size, xxh3 = checksum(self.local)
-        return TableFile(path="", size=size, xxh3=xxh3, rows=self.rows, groups=tuple(self._groups))
+        return _described(self.local, self.rows, tuple(self._groups))
 
     def discard(self) -> None:
         """Leaves nothing behind, after a failure."""
@@ -131,8 +130,12 @@ class TableFileWriter:
 def empty_file(codec: Codec, local: Path, metadata: Mapping[str, str]) -> TableFile:
     """A table without rows, so that other programs find its columns."""
     parquet_writer(codec.schema, local, metadata).close()
-    size, xxh3 = checksum(local)
-    return TableFile(path="", size=size, xxh3=xxh3, rows=0)
+    return _described(local, rows=0)
+
+
+def _described(local: Path, rows: int, groups: tuple[tuple[int, int], ...] = ()) -> TableFile:
+    found = digests(local)
+    return TableFile(path="", size=found.size, xxh3=found.xxh3, rows=rows, groups=groups, sha256=found.sha256)
 
 
 def parquet_writer(schema: pa.Schema, local: Path, metadata: Mapping[str, str]) -> pq.ParquetWriter:

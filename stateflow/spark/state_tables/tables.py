@@ -243,7 +243,12 @@ def narrowed(parts: Sequence[Part], selection: Selection) -> list[Part]:
 def reference(file: TableFile, base: str) -> FileRef:
     """A table's file as what is fetched and checked."""
     return FileRef(
-        name=file.path.rpartition("/")[2], size=file.size, xxh3=file.xxh3, path=file.path, base=base
+        name=file.path.rpartition("/")[2],
+        size=file.size,
+        xxh3=file.xxh3,
+        path=file.path,
+        base=base,
+        sha256=file.sha256,
     )
 
 

@@ -69,7 +69,7 @@ class TaskPlace:
             if self.scratch_dir not in _swept:
                 _swept.add(self.scratch_dir)
                 sweep(parent)
-            folder.mkdir()
+            folder.mkdir(mode=0o700)
         except OSError as error:
             raise UnavailableError(
                 f"no scratch folder can be made in {parent} ({error.strerror}): free space there or choose another one with "

@@ -126,10 +126,9 @@ class TaskShards:
             return inline(new.name, new.data)
         assert new.path is not None
         place = self._place
-        ref = upload_file(
-            place.store(), place.shared_path(Path(new.name).suffix or ".bin"), new.path, new.name
-        )
-        place.cache().add(ref, new.path)
+        store = place.store()
+        ref = upload_file(store, place.shared_path(Path(new.name).suffix or ".bin"), new.path, new.name)
+        place.cache().add(store, ref, new.path)
         self.metrics["uploaded_bytes"] += ref.size
         self.metrics["uploaded_files"] += 1
         return ref
@@ -158,7 +157,7 @@ class TaskShards:
         cache = self._place.cache()
         for part in (shard for parts in self._parts for shard in parts):
             for ref in part.files:
-                cache.distrust(ref)
+                cache.distrust(self._place.store(ref.base), ref)
 
     def close(self) -> None:
         """Frees what is still open; safe after a failure in the middle."""
