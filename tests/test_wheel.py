@@ -20,7 +20,7 @@ import pytest
 from demo.table import read
 from scripts.bootstrap import PYTHON, uv_environment
 from stateflow.airflow.provider_info import get_provider_info
-from stateflow.config import cache_folder
+from stateflow.config.options import cache_folder
 from stateflow.distribution import DISTRIBUTION, installed_version
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -140,7 +140,7 @@ def test_the_wheel_has_the_librarys_files_and_no_others(names: set[str], wheel: 
     assert {name for name in names if not name.startswith(info)} == wanted
     assert {
         "stateflow/py.typed",
-        "stateflow/spark/log4j2.properties",
+        "stateflow/spark/session/log4j2.properties",
         "stateflow_ui/static/index.html",
     } <= wanted
 
