@@ -16,13 +16,13 @@ setup: ## virtual environment, locked packages, Java if needed, Spark's jars
 	@$(PYTHON) scripts/bootstrap.py
 
 demo: setup ## Airflow here: a run, a savepoint, a crash and a recovery, and then it is yours; PORT=8080
-	@$(RUN) -m stateflow.demo $(if $(PORT),--port $(PORT))
+	@$(RUN) -m demo $(if $(PORT),--port $(PORT))
 
 demo-check: setup ## the same, and then a verdict
-	@$(RUN) -m stateflow.demo --check $(if $(PORT),--port $(PORT))
+	@$(RUN) -m demo --check $(if $(PORT),--port $(PORT))
 
 demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery on the command line
-	@$(RUN) -m stateflow.demo.spark
+	@$(RUN) -m demo.spark
 
 test: setup ## the whole test suite; TESTS=tests/state for a part of it
 	@$(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(TESTS)
@@ -39,7 +39,7 @@ format: setup ## ruff: fix and format
 	@$(RUN) -m ruff format .
 
 types: setup ## mypy --strict
-	@$(RUN) -m mypy --strict -p stateflow -p stateflow_ui
+	@$(RUN) -m mypy --strict -p stateflow -p stateflow_ui -p demo
 
 bench: setup ## side-by-side benchmarks, the full set
 	@$(RUN) -m bench

@@ -26,7 +26,7 @@ class Size:
 
 
 def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
-    from stateflow.demo.table import Orders
+    from demo.table import Orders
 
     orders = Orders(place.folder / "orders")
     parameters = {"input": str(place.folder / "orders"), "output": str(place.folder / "totals")}

@@ -29,7 +29,7 @@ def fingerprint() -> str:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if folder == "bench" and path.name in NOT_MEASURED:
                 continue
-            if {"cli", "airflow", "demo"} & set(path.relative_to(ROOT / folder).parts):
+            if {"cli", "airflow"} & set(path.relative_to(ROOT / folder).parts):
                 continue
             digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]

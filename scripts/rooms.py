@@ -16,7 +16,7 @@ PACKAGE = PROJECT / "stateflow"
 PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms: python scripts/rooms.py -->", "<!-- end of rooms -->"
 
-GROUND = frozenset({"errors", "logs", "metrics"})
+GROUND = frozenset({"distribution", "errors", "logs", "metrics"})
 """Every room may import these; they import nothing of the project but each other."""
 
 
@@ -36,6 +36,7 @@ class Room:
 
 
 ROOMS: Mapping[str, Room] = {
+    "distribution": Room("the name that pip knows the library by, and the version installed"),
     "errors": Room("the errors that users see, and their exit codes"),
     "logs": Room("log lines with job, epoch and slot"),
     "metrics": Room("gauges for OpenTelemetry"),

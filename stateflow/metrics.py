@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from stateflow.distribution import DISTRIBUTION
 from stateflow.errors import UnavailableError, UsageError
 
 Report = Callable[[Mapping[str, Any]], None]
@@ -96,7 +97,7 @@ def _prometheus(job: str, port: int) -> Report:
         from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
     except ImportError:
         raise UsageError(
-            "metrics=prometheus needs the package prometheus-client: install stateflow[prometheus]"
+            f"metrics=prometheus needs the package prometheus-client: pip install '{DISTRIBUTION}[prometheus]'"
         ) from None
     registry = CollectorRegistry()
     made: dict[str, Any] = {}
@@ -131,7 +132,7 @@ def _opentelemetry(job: str) -> Report:
         from opentelemetry import metrics
     except ImportError:
         raise UsageError(
-            "metrics=opentelemetry needs the package opentelemetry-api: install stateflow[otel]"
+            f"metrics=opentelemetry needs the package opentelemetry-api: pip install '{DISTRIBUTION}[otel]'"
         ) from None
     meter = metrics.get_meter("stateflow")
     made: dict[str, Any] = {}

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from scripts.configuration_page import page
 from stateflow.config.options import DECLARATIONS, Options, cache_folder, load
-from stateflow.configuration_page import page
 from stateflow.errors import UsageError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -198,7 +198,7 @@ def test_the_cache_folder_is_the_one_named_else_the_checkouts_own(tmp_path: Path
 
 def test_the_configuration_page_is_current() -> None:
     written = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert written == page(), "run: python -m stateflow.config.options > docs/configuration.md"
+    assert written == page(), "run: python scripts/configuration_page.py > docs/configuration.md"
 
 
 def test_the_configuration_page_shows_every_option_with_flinks_name() -> None:

@@ -17,13 +17,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from demo import __main__ as demo_command
+from demo.airflow_server import PROJECT, AirflowServer
+from demo.spark import PIPELINE, Demo
+from demo.spark_runs import Command
+from demo.story import BAD, GOOD
+from demo.table import Orders, compared, read
 from stateflow.cli.main import app
-from stateflow.demo import __main__ as demo_command
-from stateflow.demo.airflow_server import AirflowServer
-from stateflow.demo.spark import PIPELINE, Demo
-from stateflow.demo.spark_runs import Command
-from stateflow.demo.story import BAD, GOOD
-from stateflow.demo.table import Orders, compared, read
 
 ROWS = 300
 pytestmark = pytest.mark.timeout(900)  # two starts of Spark, on a machine that may be busy
@@ -206,7 +206,7 @@ def test_whatever_a_server_has_started_is_found_and_ended(tmp_path: Path) -> Non
 @pytest.mark.skipif(not os.environ.get("STATEFLOW_LONG"), reason="STATEFLOW_LONG=1 runs it")
 def test_the_demo_ends_with_the_right_verdict() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "stateflow.demo", "--check"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "demo", "--check"], cwd=PROJECT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.splitlines()[-1] == "right"

@@ -63,5 +63,5 @@ def test_opentelemetry_uses_the_process_own_provider() -> None:
 def test_nothing_is_imported_when_no_metrics_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     reporter("none", "orders")({"rows_in": 1})
-    with pytest.raises(UsageError, match="stateflow\\[prometheus\\]"):
+    with pytest.raises(UsageError, match="stateflow-spark\\[prometheus\\]"):
         reporter("prometheus", "orders")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from stateflow.distribution import DISTRIBUTION
+
 _NAME = "Stateflow"
 
 
 def get_provider_info() -> dict[str, Any]:
     """Read by Airflow through the entry point `apache_airflow_provider`."""
     return {
-        "package-name": "stateflow",
+        "package-name": DISTRIBUTION,
         "name": _NAME,
         "description": "Keyed state, checkpoints and exactly-once output for PySpark pipelines.",
         "integrations": [{"integration-name": _NAME, "tags": ["service"]}],

@@ -116,9 +116,9 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        from importlib.metadata import version
+        from stateflow.distribution import installed_version
 
-        print(f"stateflow {version('stateflow')}")
+        print(f"stateflow {installed_version()}")
         raise typer.Exit
 
 

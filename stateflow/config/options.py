@@ -384,9 +384,3 @@ def _nearest(name: str, cutoff: float) -> str | None:
 
 def _dashed(name: str) -> str:
     return name.replace("_", "-")
-
-
-if __name__ == "__main__":
-    from stateflow.configuration_page import page
-
-    print(page(), end="")

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from stateflow.distribution import DISTRIBUTION, installed_version
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.packaging.archive import Archive, Content, archive_path, looked_at, write_archive
 from stateflow.packaging.closure import FROM_SPARK, Needed, closure, files_of, lock
@@ -25,7 +26,6 @@ from stateflow.packaging.trial import try_out
 from stateflow.packaging.usage import settings
 
 FORMAT = 1
-LIBRARY = "stateflow"
 LOCK = "requirements.txt"
 
 Advance = Callable[[str, int, int], object]
@@ -87,7 +87,7 @@ def package(request: Request, advance: Advance = lambda what, done, total: None)
 def _wanted(own: Sources, also: Iterable[str]) -> dict[str, str]:
     """Names of distributions, each with who wants it."""
     homes = metadata.packages_distributions()
-    wanted = {LIBRARY: "stateflow package"}
+    wanted = {DISTRIBUTION: "stateflow package"}
     for module, where in {**own.optional, **own.imports}.items():
         if home := homes.get(module):
             for name in home:
@@ -153,7 +153,7 @@ def _document(
         "format": FORMAT,
         "pipeline": request.name,
         "file": request.file.name,
-        "stateflow": metadata.version(LIBRARY),
+        "stateflow": installed_version(),
         "python": {
             "version": platform.python_version(),
             "implementation": sys.implementation.name,

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from stateflow.distribution import installed_version
+
 Schema = dict[str, Any]
 
 ABOUT: dict[str, Any] = {
     "title": "Stateflow queryable state",
-    "version": version("stateflow"),
+    "version": installed_version(),
     "description": "Looks up what a job's states hold for a key, in its newest complete checkpoint. Only states that were "
     "declared with `queryable=True` are served, and only to tokens that have a right to them.",
 }

@@ -382,7 +382,10 @@ def versions() -> dict[str, str]:
     import platform
     from importlib.metadata import version
 
+    from stateflow.distribution import installed_version
+
     return {
         "python": platform.python_version(),
-        **{p: version(p) for p in ("stateflow", "pyspark", "rocksdict")},
+        "stateflow": installed_version(),
+        **{p: version(p) for p in ("pyspark", "rocksdict")},
     }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.demo.airflow_server import free_port
+from demo.airflow_server import free_port
 
 
 def binaries() -> Path:

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from stateflow.demo.airflow_client import AirflowClient, RefusedError, RunOf
-from stateflow.demo.airflow_server import PROJECT, AirflowServer
+from demo.airflow_client import AirflowClient, RefusedError, RunOf
+from demo.airflow_server import PROJECT, AirflowServer
 
 __all__ = [
     "EXAMPLE",

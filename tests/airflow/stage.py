@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from stateflow.demo.table import Orders, Verdict, compared
+from demo.table import Orders, Verdict, compared
 from stateflow.format.records import Record
 from stateflow.jobs.job import Job
 

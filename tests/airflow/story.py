@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from stateflow.demo.crash import kill_in_a_batch
-from stateflow.demo.table import Orders, compared
+from demo.crash import kill_in_a_batch
+from demo.table import Orders, compared
 from stateflow.jobs.job import Job
 from tests.airflow.server import AirflowClient, RunOf
 from tests.airflow.stage import PATIENCE, ROWS

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
+from demo.table import Orders, compared, read
 from stateflow.airflow import (
     StateflowRescaleOperator,
     StateflowRestoreOperator,
@@ -20,7 +21,6 @@ from stateflow.airflow import (
 )
 from stateflow.airflow.connections.stateflow import StateflowHook
 from stateflow.checkpoint.pins import list_pins
-from stateflow.demo.table import Orders, compared, read
 from stateflow.errors import StateflowError
 from stateflow.jobs.job import Job
 from stateflow.jobs.running import run_loaded

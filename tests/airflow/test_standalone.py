@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from demo.table import Orders, compared, read
 from stateflow.airflow import StateflowRunOperator
-from stateflow.demo.table import Orders, compared, read
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, ran
 from tests.quick_java import QUICK_JAVA

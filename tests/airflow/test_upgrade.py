@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from demo.table import Orders, Verdict, compared, read
 from stateflow.config.options import cache_folder
-from stateflow.demo.table import Orders, Verdict, compared, read
 from stateflow.jobs.job import Job
 from stateflow.spark.session.java import require_java
 from tests.airflow.dag_runs import played

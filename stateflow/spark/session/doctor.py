@@ -15,13 +15,14 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from stateflow.config.options import Options, cache_folder
+from stateflow.distribution import DISTRIBUTION
 from stateflow.errors import StateflowError
 from stateflow.storage.probe import probe
 from stateflow.storage.roots import open_store
 
 Verdict = Literal["ok", "warn", "fail"]
 
-PACKAGES = ("stateflow", "pyspark", "delta-spark", "pyarrow", "rocksdict", "obstore", "msgspec")
+PACKAGES = (DISTRIBUTION, "pyspark", "delta-spark", "pyarrow", "rocksdict", "obstore", "msgspec")
 PINNED = {"pyspark": "4.2.", "delta-spark": "4.4."}
 """Versions that the offset log's format and Delta's transactions are relied on in."""
 TIGHT, LITTLE = 1 << 30, 5 << 30

@@ -1,4 +1,4 @@
-"""Renders docs/configuration.md from the declarations; `python -m stateflow.config.options` prints it."""
+"""Renders docs/configuration.md from the declarations in stateflow/config/options.py, and prints it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stateflow.config.options import DECLARATIONS, FILE_NAME, FILE_VARIABLE, PRE
 _TOP = f"""\
 # Configuration
 
-Made by `python -m stateflow.config.options > docs/configuration.md` from the declarations in `stateflow/config/options.py`.
+Made by `python scripts/configuration_page.py > docs/configuration.md` from the declarations in `stateflow/config/options.py`.
 
 ## Where a value comes from
 
@@ -88,3 +88,7 @@ def _flink_rows() -> Iterator[str]:
     for name, declaration in DECLARATIONS.items():
         for flink in declaration.flink:
             yield f"| `{flink}` | `{name}` |\n"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

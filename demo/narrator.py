@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from stateflow.demo.table import Orders, compared
+from demo.table import Orders, compared
 
 
 class Narrator:

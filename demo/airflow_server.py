@@ -22,12 +22,12 @@ from pathlib import Path
 
 import psutil
 
+from demo.airflow_client import AirflowClient, UnreachableError
 from stateflow.config.options import cache_folder
-from stateflow.demo.airflow_client import AirflowClient, UnreachableError
 from stateflow.errors import StateflowError, UnavailableError, UsageError
 from stateflow.spark.session.java import require_java
 
-PROJECT = Path(__file__).resolve().parents[2]
+PROJECT = Path(__file__).resolve().parents[1]
 COMMANDS = {
     # Logs lie in the folder that the API server reads: nobody has to serve them, on all interfaces at that.
     "scheduler": ("scheduler", "--skip-serve-logs"),

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.markdown import Markdown
 from rich.padding import Padding
 
-from stateflow.demo.airflow_client import RUN_OVER, AirflowClient, RunOf
-from stateflow.demo.airflow_server import PROJECT, AirflowServer
-from stateflow.demo.crash import kill_in_a_batch
-from stateflow.demo.narrator import Narrator
-from stateflow.demo.table import compared
+from demo.airflow_client import RUN_OVER, AirflowClient, RunOf
+from demo.airflow_server import PROJECT, AirflowServer
+from demo.crash import kill_in_a_batch
+from demo.narrator import Narrator
+from demo.table import compared
 from stateflow.errors import StateflowError
 from stateflow.jobs.job import Job
 

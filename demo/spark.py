@@ -9,14 +9,13 @@ from pathlib import Path
 
 from rich.console import Console
 
-import stateflow
+from demo.narrator import Narrator
+from demo.spark_runs import Command, short
 from stateflow.config.options import cache_folder
-from stateflow.demo.narrator import Narrator
-from stateflow.demo.spark_runs import Command, short
 
 FIRST, LAST = (2, 4_000), (5, 4_000)
 """Files of new orders before each run, and orders in a file. A batch takes one file."""
-PIPELINE = Path(stateflow.__file__).parents[1] / "examples" / "orders.py"
+PIPELINE = Path(__file__).resolve().parents[1] / "examples" / "orders.py"
 
 
 class Demo(Narrator):

@@ -18,8 +18,8 @@ from typing import IO, Any
 
 from rich.console import Console
 
+from demo.story import Story
 from stateflow.config.options import cache_folder
-from stateflow.demo.story import Story
 from stateflow.errors import BusyError, StateflowError
 
 PORT = 8080
@@ -82,7 +82,7 @@ def leave_running(story: Story, console: Console) -> None:
 
 
 def shell_example(folder: Path) -> str:
-    from stateflow.demo.spark_runs import command_path, short
+    from demo.spark_runs import command_path, short
 
     return f"{' '.join(command_path())} show orders --checkpoint-dir {short(folder / 'checkpoints')}"
 
@@ -122,7 +122,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
 
 
 def _is_free(port: int) -> bool:
-    from stateflow.demo.airflow_server import free_port
+    from demo.airflow_server import free_port
 
     with suppress(StateflowError):
         return free_port(port) == port

@@ -1,0 +1,224 @@
+"""What `pip install` brings under the project's own name, and what of the repository stays at home."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from email.message import Message
+from email.parser import Parser
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from demo.table import read
+from scripts.bootstrap import PYTHON, uv_environment
+from stateflow.airflow.provider_info import get_provider_info
+from stateflow.config.options import cache_folder
+from stateflow.distribution import DISTRIBUTION, installed_version
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("stateflow", "pyspark_stateflow", "plugins/stateflow_ui")
+AT_HOME = ("bench", "dags", "demo", "docs", "examples", "scripts", "tests")
+"""Folders of the repository that no wheel has."""
+UV = (PYTHON, "-m", "uv")
+OTHER_PROJECT = re.compile(r"pip install [^\n`]*(?<![\w./-])stateflow(?![\w-])|(?<![\w-])stateflow\[[a-z]")
+
+
+def project() -> dict[str, object]:
+    return dict(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"])
+
+
+def section(page: Path, title: str) -> str:
+    _, _, rest = page.read_text(encoding="utf-8").partition(f"\n## {title}\n")
+    return rest.partition("\n## ")[0]
+
+
+def test_the_library_knows_the_name_that_it_is_installed_under() -> None:
+    assert project()["name"] == DISTRIBUTION == get_provider_info()["package-name"]
+    assert project()["version"] == installed_version()
+
+
+def test_no_page_and_no_message_advises_to_install_the_other_project() -> None:
+    places = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "docker").rglob("*")]
+    places += [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    advice = {
+        str(path.relative_to(ROOT)): OTHER_PROJECT.findall(path.read_text(encoding="utf-8"))
+        for path in places
+        if path.is_file()
+    }
+    assert len(advice) > 300
+    assert {name: found for name, found in advice.items() if found} == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("pip install stateflow", True),
+        ("pip install 'stateflow[airflow]'", True),
+        ("install stateflow[otel]", True),
+        ("pip install -U stateflow==0.1", True),
+        ("pip install stateflow-spark", False),
+        ("pip install 'stateflow-spark[airflow]'", False),
+        ("pip install /srv/stateflow", False),
+        ("`pip install x` and then `stateflow doctor`", False),
+    ],
+)
+def test_that_advice_is_told_from_harmless_words(text: str, wrong: bool) -> None:
+    assert bool(OTHER_PROJECT.search(text)) == wrong
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module.partition(".")[0]
+
+
+def test_what_is_installed_imports_nothing_that_stays_at_home() -> None:
+    files = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    assert [str(path.relative_to(ROOT)) for path in files if set(AT_HOME) & set(imported(path))] == []
+
+
+def test_the_readme_quotes_its_pipeline_as_the_examples_have_it() -> None:
+    quoted = re.findall(r"^```python\n(.*?)^```", section(ROOT / "README.md", "Install"), re.M | re.S)
+    assert quoted == [(ROOT / "examples" / "readme.py").read_text(encoding="utf-8")]
+
+
+# The wheel itself
+
+
+def run(*command: str | Path, env: dict[str, str], cwd: Path) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, env=env, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from a copy: a build leaves folders behind, and takes up what an older one has left."""
+    copy = tmp_path_factory.mktemp("checkout")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    for name in ("stateflow", "pyspark_stateflow", "plugins", *AT_HOME):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    run(*UV, "build", "--quiet", "--wheel", "--out-dir", copy / "out", env=uv_environment(), cwd=copy)
+    (built,) = (copy / "out").glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def names(wheel: Path) -> set[str]:
+    with ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> Message:
+    with ZipFile(wheel) as archive:
+        text = archive.read(f"{wheel.name.rpartition('-py3')[0]}.dist-info/METADATA").decode()
+    return Parser().parsestr(text)
+
+
+@pytest.mark.system
+def test_the_wheel_has_the_librarys_files_and_no_others(names: set[str], wheel: Path) -> None:
+    wanted = set()
+    for package in PACKAGES:
+        folder = ROOT / package
+        files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+        wanted |= {path.relative_to(folder.parent).as_posix() for path in files}
+    info = f"{wheel.name.rpartition('-py3')[0]}.dist-info/"
+    assert {name for name in names if not name.startswith(info)} == wanted
+    assert {
+        "stateflow/py.typed",
+        "stateflow/spark/session/log4j2.properties",
+        "stateflow_ui/static/index.html",
+    } <= wanted
+
+
+@pytest.mark.system
+def test_the_wheel_has_its_own_name_and_the_extras_of_the_project(wheel: Path, metadata: Message) -> None:
+    assert wheel.name.startswith("stateflow_spark-")
+    assert metadata["Name"] == DISTRIBUTION
+    assert set(metadata.get_all("Provides-Extra", [])) == {"airflow", "dev", "otel", "prometheus", "serve"}
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What a shell has in its environment once the wheel is in an empty one; nothing of the checkout is in it."""
+    venv, env = tmp_path_factory.mktemp("installed") / "venv", uv_environment()
+    run(*UV, "venv", "--quiet", "--python", PYTHON, venv, env=env, cwd=venv.parent)
+    wanted = (
+        "--quiet",
+        "--python",
+        venv / "bin" / "python",
+        "--constraint",
+        ROOT / "requirements.txt",
+        wheel,
+    )
+    # From what the bootstrap has fetched, if that is enough: to ask the index can mean to build Spark's package again.
+    offline = subprocess.run(
+        [*UV, "pip", "install", "--offline", *wanted],
+        env=env,
+        cwd=venv.parent,
+        capture_output=True,
+        check=False,
+    )
+    if offline.returncode:
+        run(*UV, "pip", "install", *wanted, env=env, cwd=venv.parent)
+    given = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("PYTHONPATH", "VIRTUAL_ENV", "SPARK_HOME") and not name.startswith("STATEFLOW_")
+    }
+    # Java and Spark's jars are fetched already; an installation shares them with whoever names the folder.
+    shared = {"STATEFLOW_CACHE_DIR": str(cache_folder()), "VIRTUAL_ENV": str(venv)}
+    return {**given, **shared, "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+
+
+@pytest.mark.system
+@pytest.mark.timeout(1800)  # three starts of Spark, on a machine that may be busy
+def test_the_readmes_pipeline_runs_where_only_the_wheel_is_installed(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    text = section(ROOT / "README.md", "Install")
+    _, _, after = text.partition("```python\n")
+    source, _, after = after.partition("```\n")
+    (tmp_path / "readme.py").write_text(source, encoding="utf-8")
+    commands = "".join(re.findall(r"^    (.*\n)", after, re.M))
+    assert commands.count("stateflow run") == 2
+    said = run("sh", "-e", "-c", commands, env=installed, cwd=tmp_path)
+    assert said.splitlines()[-1] == "4.0", said
+    rows = read(tmp_path / "balances")
+    assert sorted(row["balance"] for row in rows) == [2.5, 4.0]
+
+
+@pytest.mark.system
+def test_the_installed_command_knows_its_version_and_finds_everything(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    assert run("stateflow", "--version", env=installed, cwd=tmp_path) == f"stateflow {installed_version()}\n"
+    where = "import stateflow, stateflow_ui; print(stateflow.__file__, stateflow_ui.__file__)"
+    for module in run("python", "-c", where, env=installed, cwd=tmp_path).split():
+        assert Path(module).is_relative_to(installed["VIRTUAL_ENV"])
+    found = run("stateflow", "doctor", "-o", "json", "--checkpoint-dir", "root", env=installed, cwd=tmp_path)
+    verdicts = {each["check"]: each["verdict"] for each in json.loads(found)["checks"]}
+    assert "fail" not in verdicts.values(), found
+    assert (verdicts[DISTRIBUTION], verdicts["jars"]) == ("ok", "ok")
+
+
+@pytest.mark.system
+def test_the_installed_library_has_no_module_of_the_repositorys_own(
+    installed: dict[str, str], tmp_path: Path
+) -> None:
+    look = f"from importlib.util import find_spec; print([name for name in {AT_HOME!r} if find_spec(name)])"
+    assert run("python", "-c", look, env=installed, cwd=tmp_path) == "[]\n"
