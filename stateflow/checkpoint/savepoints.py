@@ -8,12 +8,10 @@ savepoint, only work for the next disposal.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -27,6 +25,7 @@ from stateflow.checkpoint.layout import (
     default_savepoint,
     is_savepoint_file,
 )
+from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.places import path_inside
 from stateflow.checkpoint.records import (
@@ -38,7 +37,7 @@ from stateflow.checkpoint.records import (
     encode,
 )
 from stateflow.checkpoint.retention import bases, references, with_references
-from stateflow.checkpoint.store import TEMP, Entry, Store, create_once
+from stateflow.checkpoint.store import Entry, Store, create_once
 from stateflow.checkpoint.verification import Finding, Wanted, damage
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError, UsageError
 
@@ -338,17 +337,11 @@ def stored_files(store: Store) -> list[Entry]:
 def half_written(store: Store, folder: str = "") -> dict[str, int]:
     """Folders of a savepoint, each with its `/`, where killed processes have left half a file, which no listing shows, and
     the bytes."""
-    if store.local_root is None:
+    if not isinstance(store, LocalStore):
         return {}
+    top = f"{folder}/" if folder else ""
     found: dict[str, int] = {}
-    top = store.local_root / folder
-    for part in (SAVEPOINT_STATE, SAVEPOINT_TABLES, f"{SAVEPOINT_BUILT}*/"):
-        for start in top.glob(part):
-            for place, _, files in os.walk(start):
-                for name in files:
-                    if name.startswith(TEMP):
-                        with suppress(FileNotFoundError):
-                            inside = f"{Path(place).relative_to(top).as_posix()}/"
-                            size = (Path(place) / name).stat().st_size
-                            found[inside] = found.get(inside, 0) + size
+    for part in (SAVEPOINT_STATE, SAVEPOINT_TABLES, SAVEPOINT_BUILT):
+        for inside, size in store.unfinished(f"{top}{part}").items():
+            found[inside.removeprefix(top)] = size
     return found

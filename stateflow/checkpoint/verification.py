@@ -21,7 +21,7 @@ from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.statistics import damaged_segments
 from stateflow.checkpoint.store import Entry, Store
 from stateflow.checkpoint.transfer import read_through
-from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError
 
 Severity = Literal["error", "warning"]
 
@@ -237,7 +237,7 @@ def damage(store: Store, sizes: Mapping[str, int], wanted: Wanted, *, deep: bool
     size = sizes.get(wanted.path)
     start = wanted.offset or 0
     if size is None:
-        return "is missing"
+        return "is a symbolic link, or lies behind one" if _linked(store, wanted.path) else "is missing"
     if size < start + wanted.size or (wanted.offset is None and size != wanted.size):
         return f"has {size} bytes instead of {start + wanted.size}"
     if deep:
@@ -247,6 +247,19 @@ def damage(store: Store, sizes: Mapping[str, int], wanted: Wanted, *, deep: bool
         except (NotFoundError, CorruptError):
             return f"does not have the checksum {wanted.xxh3}"
     return ""
+
+
+def _linked(store: Store, path: str) -> bool:
+    """Whether a file is not in a listing because a link is in its way."""
+    if store.local_root is None:
+        return False
+    try:
+        store.read_range(path, 0, 0)
+    except CorruptError:
+        return True
+    except StateflowError:
+        return False
+    return False
 
 
 class _Bases:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from stateflow.checkpoint.file_urls import file_folder, file_url, hadoop_path
 from stateflow.checkpoint.files import checksum, upload_file, verify
 from stateflow.checkpoint.layout import JobLayout
+from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.records import FileRef
 from stateflow.checkpoint.store import Store
 from stateflow.spark.sinks.base import Place
@@ -165,9 +166,8 @@ class Stager:
 
     def _local(self, ref: FileRef) -> Path | None:
         if ref.base:
-            return file_folder(ref.base) / ref.path if ref.base.startswith("file://") else None
-        root = self.store.local_root
-        return None if root is None else root / ref.path
+            return _local_store(ref.base).locate(ref.path) if ref.base.startswith("file://") else None
+        return self.store.locate(ref.path) if isinstance(self.store, LocalStore) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +219,7 @@ class _Fetching:
                 ref = FileRef(**row)
                 with tempfile.TemporaryDirectory(prefix="stateflow-") as folder:
                     if ref.base.startswith("file://"):
-                        local, root = file_folder(ref.base) / ref.path, ref.base
+                        local, root = _local_store(ref.base).locate(ref.path), ref.base
                     else:
                         store = store or self.opener()
                         local, root = Path(folder) / "staged", store.url
@@ -227,6 +227,10 @@ class _Fetching:
                     verify(ref, local, root)
                     for found in batches_of(local, ref.name):
                         yield as_schema(found, self.schema)
+
+
+def _local_store(base: str) -> LocalStore:
+    return LocalStore(file_folder(base), fsync=False)
 
 
 def batches_of(file: Path, name: str) -> Iterator[pa.RecordBatch]:
