@@ -168,7 +168,10 @@ def verify_savepoint(store: Store, *, deep: bool) -> list[Finding]:
         savepoint, claim = read_savepoint(store), read_claim(store)
     except CorruptError as error:
         return [Finding("error", str(error), path=SAVEPOINT_METADATA)]
-    findings = _findings(store, savepoint, deep=deep)
+    try:
+        findings = _findings(store, savepoint, deep=deep)
+    except CorruptError as error:  # a link in a folder's place
+        return [Finding("error", str(error))]
     if claim is not None and not claim.job:
         text = f"{store.url} is being disposed of: `stateflow savepoint dispose {store.url}` finishes that"
         findings.append(Finding("error", text, path=SAVEPOINT_CLAIM))
