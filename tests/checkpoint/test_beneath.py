@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from stateflow.checkpoint.collection import collect
+from stateflow.checkpoint.deletion import delete_job
 from stateflow.checkpoint.disposal import dispose_savepoint
 from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.memory_store import MemoryStore
@@ -16,6 +18,7 @@ from stateflow.checkpoint.savepoints import claim_savepoint, half_written, verif
 from stateflow.checkpoint.store import Entry, ExistsError
 from stateflow.errors import CorruptError, NotFoundError
 from tests.checkpoint.snapshots import JOB, SOMEBODY, checkpoint, clock, native
+from tests.protocol.scenario import World, drain
 
 CANARY = b"nobody may read or delete this"
 
@@ -125,6 +128,24 @@ def test_listing_and_deleting_leave_links_out_at_any_depth(
     assert elsewhere.is_untouched()
 
 
+def test_a_collection_and_a_deletion_of_a_job_leave_alone_what_links_point_to(
+    store: LocalStore, elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    world = World(store)
+    drain(3)(world)
+    shared = tmp_path / "root" / world.layout.shared
+    shared.mkdir(parents=True, exist_ok=True)
+    (shared / "e1-c1-dead.sst").symlink_to(elsewhere.folder / "a")
+    (shared / "in").symlink_to(elsewhere.folder)
+    collect(store, world.layout, collector="gc", retained=1, orphans=True)
+    assert elsewhere.is_untouched()
+    delete_job(
+        store, world.layout, owner=SOMEBODY, ids=world.ids, clock=world.clock, dispose=lambda url: None
+    )
+    assert elsewhere.is_untouched()
+    assert [e.path for e in store.list(world.layout.folder)] == [world.layout.tombstone]
+
+
 def test_the_root_may_be_a_link_that_the_operator_chose(tmp_path: Path) -> None:
     (tmp_path / "mnt/data").mkdir(parents=True)
     (tmp_path / "data").symlink_to(tmp_path / "mnt/data")
@@ -206,11 +227,12 @@ def test_a_file_that_becomes_a_link_while_it_is_linked_is_not_kept(
         real(*names, **named)
 
     monkeypatch.setattr(os, "link", swap_before_linking)
+    calls: dict[str, Callable[[], None]] = {
+        "download": lambda: store.download("job/shared/own", tmp_path / "got"),
+        "copy": lambda: store.copy("job/shared/own", "job/shared/b"),
+    }
     with pytest.raises(CorruptError, match="job/shared/own is a symbolic link"):
-        if call == "download":
-            store.download("job/shared/own", tmp_path / "got")
-        else:
-            store.copy("job/shared/own", "job/shared/b")
+        calls[call]()
     assert not os.path.lexists(tmp_path / "got")
     assert not os.path.lexists(tmp_path / "root/job/shared/b")
     assert elsewhere.is_untouched()
