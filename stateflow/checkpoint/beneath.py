@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -22,6 +22,8 @@ _BELOW = _ENTER | os.O_NOFOLLOW
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """Not waiting, for a pipe that somebody put in a file's place would never be written to."""
+ANYBODY = 0o666
+"""The permissions of a new file, of which the umask takes away."""
 
 
 class LinkError(OSError):
@@ -153,6 +155,40 @@ def listable_below(folder: int, name: str) -> int:
         return listable(below)
     finally:
         os.close(below)
+
+
+def link_beside(temp: str, name: str, folder: int) -> None:
+    os.link(temp, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+
+
+def rename_beside(temp: str, name: str, folder: int) -> None:
+    os.replace(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+@contextmanager
+def scanned(descriptor: int) -> Iterator[tuple[int, Iterator[os.DirEntry[str]]]]:
+    """The names in an open folder, which is closed afterwards."""
+    try:
+        with os.scandir(descriptor) as scan:
+            yield descriptor, scan
+    finally:
+        os.close(descriptor)
+
+
+def fsync_folder(folder: int) -> None:
+    descriptor = listable(folder)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EROFS):  # file systems whose folders need none
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def permissions(descriptor: int) -> int:
+    """For a copy of an open file: no more than it has itself, and no less than its new owner needs."""
+    return stat.S_IMODE(os.fstat(descriptor).st_mode) & ANYBODY | stat.S_IRUSR | stat.S_IWUSR
 
 
 def _root(root: Path, make: bool) -> int:

@@ -13,7 +13,19 @@ from contextlib import ExitStack, contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
-from stateflow.checkpoint.beneath import Folder, LinkError, link_regular, listable, listable_below
+from stateflow.checkpoint.beneath import (
+    ANYBODY,
+    Folder,
+    LinkError,
+    fsync_folder,
+    link_beside,
+    link_regular,
+    listable,
+    listable_below,
+    permissions,
+    rename_beside,
+    scanned,
+)
 from stateflow.checkpoint.file_urls import file_url
 from stateflow.checkpoint.store import (
     PIECE,
@@ -31,8 +43,6 @@ _TRIES = 100
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 _LINK_ELSEWHERE = (errno.EXDEV, errno.EMLINK, *_NO_LINKS)
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
-ANYBODY = 0o666
-"""The permissions of a new file, of which the umask takes away."""
 
 
 def _unique() -> str:
@@ -80,7 +90,7 @@ class LocalStore:
         target = self._at(path)
         with self._errors(target, path):
             try:
-                self._publish(path, body, _link_beside)
+                self._publish(path, body, link_beside)
             except FileExistsError:
                 with suppress(FileNotFoundError), self._folder_of(path) as folder:
                     self._settle(folder)
@@ -88,7 +98,7 @@ class LocalStore:
 
     def put(self, path: str, body: bytes) -> None:
         with self._errors(self._at(path), path):
-            self._publish(path, body, _rename_beside)
+            self._publish(path, body, rename_beside)
 
     def upload(self, source: Path, path: str) -> None:
         """`source` is the caller's own: it may be a link, and is then copied."""
@@ -130,7 +140,7 @@ class LocalStore:
         `mode`: the most that the umask may leave of its permissions.
         """
         with self._errors(self._at(path), path):
-            self._publish(path, pieces, _rename_beside, mode)
+            self._publish(path, pieces, rename_beside, mode)
 
     def copy(self, source: str, target: str) -> None:
         self.take(self, source, target)
@@ -192,7 +202,7 @@ class LocalStore:
                 opened = Folder(self._root, _names(folder))
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            with opened, _scanned(listable(opened.descriptor)) as (_, scan):
+            with opened, scanned(listable(opened.descriptor)) as (_, scan):
                 return sorted(
                     item.name
                     for item in scan
@@ -290,7 +300,7 @@ class LocalStore:
         except OSError as error:
             if error.errno not in _LINK_ELSEWHERE:
                 raise
-        self._publish(path, file, _rename_beside, permissions(file.fileno()))
+        self._publish(path, file, rename_beside, permissions(file.fileno()))
 
     def _link_in(
         self,
@@ -328,7 +338,7 @@ class LocalStore:
         """Puts the names in `folder`, and the name of `folder` itself and all above it, on disk."""
         if not self._fsync:
             return
-        _fsync_folder(folder.descriptor)
+        fsync_folder(folder.descriptor)
         # Whether this process made a folder says nothing: another may have, and not have come to its fsync
         # yet. So each is anchored by whoever first relies on it, and the root's own parents too, for they may
         # be new as well.
@@ -339,7 +349,7 @@ class LocalStore:
                 return  # collected meanwhile, and with it what there was to keep
             if self._anchored.get(path) == status.st_ino:
                 return
-            _fsync_folder(above)
+            fsync_folder(above)
             self._anchor(path, status.st_ino)
             path = os.path.dirname(path)  # noqa: PTH120 - read and written for every record
         self._settle_root()
@@ -360,7 +370,7 @@ class LocalStore:
             except PermissionError:
                 return  # not ours to open, and so not made by us
             try:
-                _fsync_folder(above)
+                fsync_folder(above)
             finally:
                 os.close(above)
             self._anchor(str(child), inode)
@@ -386,7 +396,7 @@ class LocalStore:
             return
         with folder:
             if len(folder.descriptors) == len(folder.names) + 1:
-                with suppress(FileNotFoundError), _scanned(listable(folder.descriptor)) as (here, scan):
+                with suppress(FileNotFoundError), scanned(listable(folder.descriptor)) as (here, scan):
                     for item in scan:
                         if item.name.startswith(TEMP):
                             _remove_abandoned(here, item.name)
@@ -447,41 +457,18 @@ def link_file(source: Path, target: Path) -> None:
     os.link(source, target)
 
 
-def permissions(descriptor: int) -> int:
-    """For a copy of an open file: no more than it has itself, and no less than its new owner needs."""
-    return stat.S_IMODE(os.fstat(descriptor).st_mode) & ANYBODY | stat.S_IRUSR | stat.S_IWUSR
-
-
 def _names(folder: str) -> list[str]:
     return [name for name in folder.split("/") if name]
-
-
-def _link_beside(temp: str, name: str, folder: int) -> None:
-    os.link(temp, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-
-
-def _rename_beside(temp: str, name: str, folder: int) -> None:
-    os.replace(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
 
 
 def _no_upload(source: Path, path: str, url: str) -> NotFoundError:
     return NotFoundError(f"{source} does not exist: it cannot be uploaded to {path} in {url}")
 
 
-@contextmanager
-def _scanned(descriptor: int) -> Iterator[tuple[int, Iterator[os.DirEntry[str]]]]:
-    """The names in an open folder, which is closed afterwards."""
-    try:
-        with os.scandir(descriptor) as scan:
-            yield descriptor, scan
-    finally:
-        os.close(descriptor)
-
-
 def _walk(descriptor: int, folder: str, stem: str, unfinished: bool) -> Iterator[Entry]:
     """Names in an open folder that start with `stem`, and all below them: siblings are never opened. Links are none
     of a store's objects: they are left out, whatever they point to. Closes the folder."""
-    with _scanned(descriptor) as (here, scan):
+    with scanned(descriptor) as (here, scan):
         for item in scan:
             temporary = item.name.startswith(TEMP)
             if not (item.name.startswith(stem) or (temporary and unfinished)):
@@ -496,17 +483,6 @@ def _walk(descriptor: int, folder: str, stem: str, unfinished: bool) -> Iterator
                     status = item.stat(follow_symlinks=False)
                     if stat.S_ISREG(status.st_mode):
                         yield Entry(path, status.st_size)
-
-
-def _fsync_folder(folder: int) -> None:
-    descriptor = listable(folder)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EROFS):  # file systems whose folders need none
-            raise
-    finally:
-        os.close(descriptor)
 
 
 def _remove_abandoned(folder: int, temp: str) -> None:

@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 import xxhash
 
+from stateflow.checkpoint.beneath import ANYBODY, permissions
 from stateflow.checkpoint.files import checksum
-from stateflow.checkpoint.local import ANYBODY, LocalStore, permissions
+from stateflow.checkpoint.local import LocalStore
 from stateflow.checkpoint.store import PIECE, Store, checked_path
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError
 
