@@ -275,9 +275,12 @@ class Job:
         *,
         options: Options | None = None,
         from_job: str = "",
+        approved: str | None = None,
         **request: Any,
     ) -> RestorePlan:
         """The plan of a restore from `latest`, `checkpoint:N`, `tag:NAME` or a savepoint's URL; nothing is done yet.
+
+        With `approved`, the digest of a plan that was approved, `apply` carries out that plan or none.
 
         `from_job` names the job whose checkpoint is meant, when it is another one of this root. `request` takes the
         fields of `RestoreRequest`: claim_mode, rewind_sinks, allow_non_restored_state, parallelism and so on.
@@ -293,6 +296,7 @@ class Job:
                 origin=find_origin(origin, whose, self.storage_options),
                 options=options or self._options(),
                 parameters=parameters or {},
+                approved=approved,
                 owner=request.pop("owner", None) or self.owner(),
                 **request,
             )

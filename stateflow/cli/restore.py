@@ -70,6 +70,14 @@ def restore(
     max_parallelism: Annotated[
         int | None, typer.Option(min=1, help="canonical: key groups from now on.", show_default=False)
     ] = None,
+    plan_digest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIGEST",
+            help="Of the plan that was approved: it is carried out as it was, or refused.",
+            show_default=False,
+        ),
+    ] = None,
     takeover: Takeover = False,
     note: Note = "",
     yes: Yes = False,
@@ -107,6 +115,7 @@ def restore(
         parallelism=parallelism or 0,
         max_parallelism=max_parallelism or 0,
         takeover=takeover,
+        approved=plan_digest,
         owner=this_process(note=note),
         conf=pairs(conf, "--conf"),
     )

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import Event
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from stateflow.checkpoint.deeds import release_others
+from stateflow.checkpoint.deeds import release_others, told_of
 from stateflow.checkpoint.disposal import dispose_claimed
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.log import Log, read_log
@@ -33,9 +34,11 @@ from stateflow.checkpoint.writer import Writer, draft
 from stateflow.config import cache_folder
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.heart import Heart
+from stateflow.parameters import as_texts
 from stateflow.restore.copying import copied
-from stateflow.restore.origin import newest_sinks, refuse_erased
-from stateflow.restore.plan import Progress, Restored, RestorePlan, kept_by, same_job
+from stateflow.restore.digest import require_same
+from stateflow.restore.origin import find_origin, newest_sinks, refuse_erased
+from stateflow.restore.plan import Progress, Restored, RestorePlan, kept_by, plan_restore, same_job
 
 if TYPE_CHECKING:
     from stateflow.flow import Flow
@@ -50,7 +53,7 @@ class RestoreRun:
         self.request = plan.request
         self.origin = plan.request.origin
         self.job = plan.request.job
-        self.flow: Flow = self.request.pipeline.build(self.request.parameters)
+        self.flow: Flow = self.request.pipeline.build(plan.values)
         self.progress = progress
         self.copied = 0
         self._held = ExitStack()
@@ -59,6 +62,8 @@ class RestoreRun:
 
     def run(self) -> Restored:
         job, request = self.job, self.request
+        if request.approved is not None and not self._is_done():
+            require_same(request.approved, self.plan)
         if job.exists:
             patience = request.options.heartbeat_timeout.total_seconds()
             job.refuse_while_live(request.owner, takeover=request.takeover, patience=patience)
@@ -79,6 +84,19 @@ class RestoreRun:
             copied_bytes=self.copied,
             sinks=dict(edited.outcome.sinks),
         )
+
+    def _is_done(self) -> bool:
+        """Whether another try of this deed has restored meanwhile: the plan was made from what it has left."""
+        if not self.job.exists:
+            return False
+        return told_of(self.job.history(), self.request.owner.run, "restore") is not None
+
+    def _require_approved(self) -> None:
+        """Asked when nobody else has the job any more: a run that lived until now may have gone on since the plan was made."""
+        if self.request.approved is not None:
+            whose = self.origin.owner or self.job
+            origin = find_origin(self.origin.label, whose, self.job.storage_options)
+            require_same(self.request.approved, plan_restore(replace(self.request, origin=origin)), self.plan)
 
     def _dispose_of_what_nothing_names(self, edited: Edited) -> None:
         """State so small that it travels in records leaves nothing of a claimed savepoint to own."""
@@ -171,6 +189,7 @@ class RestoreRun:
 
     def _draft(self, writer: Writer) -> Record:
         origin, request = self.origin, self.request
+        self._require_approved()
         brought = self._brought(kept_by(origin.record, self.flow), writer)
         operators = dict(brought.operators)
         if request.parallelism:
@@ -192,7 +211,7 @@ class RestoreRun:
             timeline=writer.next_timeline,
             watermark=watermark,
             now=brought.now,
-            parameters={name: str(value) for name, value in request.parameters.items()},
+            parameters=as_texts(self.plan.values),
             versions=brought.versions,
             origin=origin.label,
             shift=max(0, brought.slot + brought.shift - writer.next_slot),

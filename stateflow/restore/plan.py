@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,8 +24,10 @@ from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import verify_savepoint
 from stateflow.checks import Check, compare
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
-from stateflow.flow import Flow, Pipeline
+from stateflow.flow import Flow, Pipeline, SinkNode
+from stateflow.restore.digest import bound, checked_digest, digest
 from stateflow.restore.origin import Origin, newest_sinks
+from stateflow.restore.parameters import ParameterRestore, Whose, restored_parameters
 from stateflow.status import position_of
 
 if TYPE_CHECKING:
@@ -43,6 +46,10 @@ class SourceRestore:
     position: str
     now: str
     """Where the job is at the moment."""
+    kind: str = ""
+    """delta, file, kafka, other; of a new one, empty unless it is a table."""
+    reads: str = ""
+    """The table's path, if it is a table."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,14 @@ class SinkRestore:
     target: str
     action: Literal["rewinds", "keeps", "starts"]
     note: str
+    kind: str
+    """append, upsert, or what else it does with rows."""
+    before: str = ""
+    """Where the job has written so far, if not to `target`: what is taken back is taken back there."""
+    back_to: int | None = None
+    """Of one that rewinds: the slot whose output stays; None: none of this job's."""
+    again: bool = False
+    """Whether what followed the snapshot is delivered again."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,8 @@ class RestoreRequest:
     parallelism: int = 0
     max_parallelism: int = 0
     takeover: bool = False
+    approved: str | None = None
+    """The digest of the plan that somebody has approved: any other is refused."""
     owner: Owner = field(default_factory=lambda: Owner(run=uuid.uuid4().hex))
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -91,7 +108,12 @@ class RestorePlan:
 
     request: RestoreRequest
     new_job: bool
+    job_uuid: str
+    """Which job of that name; empty until it has a checkpoint."""
     timeline: int
+    values: Mapping[str, Any] = field(repr=False)
+    """What the pipeline is built with, and what the record keeps."""
+    parameters: tuple[ParameterRestore, ...]
     check: Check
     sources: tuple[SourceRestore, ...]
     sinks: tuple[SinkRestore, ...]
@@ -108,6 +130,11 @@ class RestorePlan:
         if origin.savepoint is not None:
             return request.claim_mode == "no_claim"
         return origin.owner is not None and not same_job(origin.owner, request.job)
+
+    @property
+    def digest(self) -> str:
+        """What an approval names: of any two plans that do something else it is another one."""
+        return digest(self)
 
     def apply(self, progress: Progress = lambda what, done, total: None) -> Restored:
         """Restores. A crash leaves the job as it was or restored; repeating it is safe."""
@@ -126,9 +153,12 @@ class RestorePlan:
             "checkpoint": record.slot,
             "at": record.at,
             "kind": request.origin.savepoint.kind if request.origin.savepoint else "checkpoint",
+            "savepoint": request.origin.savepoint.id if request.origin.savepoint else None,
+            "record": {"job": record.job, "slot": record.slot, "writer": record.writer},
             "claim_mode": request.claim_mode if request.origin.savepoint else None,
             "timeline": self.timeline,
             "watermark": None if request.reset_watermark else record.watermark,
+            "parameters": [parameter.document() for parameter in self.parameters],
             "operators": [
                 {"uid": o.uid, "verdict": o.verdict, "states": dict(o.states)} for o in self.check.operators
             ],
@@ -138,6 +168,8 @@ class RestorePlan:
             "bytes": self.bytes,
             "copies": self.copies,
             "warnings": list(self.warnings),
+            "digest": self.digest,
+            "bound": bound(self, shown=True),
         }
 
     def __str__(self) -> str:
@@ -150,6 +182,8 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
     """Compares snapshot, pipeline and job; raises for the first thing that cannot be."""
     job, origin = request.job, request.origin
     record = origin.record
+    if request.approved is not None:
+        checked_digest(request.approved)
     if record.final and not request.reset_watermark:
         raise IncompatibleError(
             f"{origin.label} of job {origin.job!r} was taken after the job had been drained: its watermark stands at the end "
@@ -166,14 +200,15 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
             "it out"
         )
     _refuse_damaged(origin, job)
-    from stateflow.parameters import known_parameters
-
-    given = {**known_parameters(request.pipeline, record), **request.parameters}
-    flow = request.pipeline.build(given)
+    log = job.log() if job.exists else None
+    own = _newest(log)
+    values, parameters = restored_parameters(
+        request.pipeline, request.parameters, own=own, snapshot=record, whose=_whose(request)
+    )
+    flow = request.pipeline.build(values)
     check = compare(flow, job.name, record, allow_non_restored_state=request.allow_non_restored_state)
     if not check.compatible:
         raise IncompatibleError(check.problems[0])
-    log = job.log() if job.exists else None
     if log is None:
         # A name that was deleted is refused here, not when all is confirmed.
         living_epochs(job.store, job.layout)
@@ -191,16 +226,33 @@ def plan_restore(request: RestoreRequest) -> RestorePlan:
     tables = origin.savepoint.tables if origin.savepoint is not None else {}
     parts = [file for states in tables.values() for files in states.values() for file in files]
     return RestorePlan(
-        request=replace(request, parameters=given),
+        request=request,
         new_job=log is None,
+        job_uuid=own.job if own is not None else "",
         timeline=log.next_timeline if log else 1,
+        values=values,
+        parameters=parameters,
         check=check,
         sources=tuple(_sources(flow, record, log)),
         sinks=tuple(_sinks(flow, origin, log, request.rewind_sinks)),
         files=len(refs) + len(parts),
         bytes=sum(ref.size for ref in refs) + sum(part.size for part in parts),
-        warnings=tuple(_warnings(request, log)),
+        warnings=(*_warnings(request, log), *_brought_outputs(flow, parameters)),
     )
+
+
+def _newest(log: Log | None) -> Record | None:
+    """The record that says what the job is now, carried out or not."""
+    if log is None:
+        return None
+    return log.decided if log.decided is not None and log.decided.carries_state else log.head
+
+
+def _whose(request: RestoreRequest) -> Whose:
+    """A savepoint lies where others may write: that its record names the job says nothing."""
+    if request.origin.owner is None:
+        return "savepoint"
+    return "checkpoint" if same_job(request.origin.owner, request.job) else "other job"
 
 
 def _refuse_damaged(origin: Origin, job: Job) -> None:
@@ -254,6 +306,7 @@ def _refuse_shared_outputs(flow: Flow, origin: Origin, job: Job) -> None:
 def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRestore]:
     head = log.head if log else None
     uids = [node.uid for node in flow.sources]
+    reads = {node.uid: _place(node.factory) for node in flow.sources if hasattr(node.factory, "path")}
     for uid in [*uids, *(uid for uid in record.sources if uid not in uids)]:
         state = record.sources.get(uid)
         current = head.sources.get(uid) if head else None
@@ -262,6 +315,8 @@ def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRest
             verdict="dropped" if uid not in uids else "resumes" if state is not None else "new",
             position=position_of(state) if state is not None else "its own beginning",
             now=position_of(current) if current is not None else "",
+            kind=state.kind if state is not None else "",
+            reads=reads.get(uid, ""),
         )
 
 
@@ -273,18 +328,31 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
     for node in flow.sinks:
         target = _place(node.target) if node.mode in ("append", "upsert") else node.mode
         had, has = origin.last_commits.get(node.uid), commits.get(node.uid)
+        so_far = _place(newest[node.uid].target) if node.uid in newest else target
+        sink = partial(
+            SinkRestore,
+            node.uid,
+            target,
+            kind=node.mode,
+            before=so_far if _is_elsewhere(node, so_far, target) else "",
+        )
         if has is None:
-            yield SinkRestore(node.uid, target, "starts", "has nothing of this job yet")
+            yield sink("starts", "has nothing of this job yet")
         elif rewind and node.uid in newest and _can_go_back(newest[node.uid]):
             to = f"slot {had}" if had is not None else "before this job's first output"
-            yield SinkRestore(node.uid, target, "rewinds", f"back to {to}")
+            yield sink("rewinds", f"back to {to}", back_to=had)
         elif has == had or (still and has <= origin.record.slot):
-            yield SinkRestore(node.uid, target, "keeps", "has nothing newer than the snapshot")
+            yield sink("keeps", "has nothing newer than the snapshot")
         else:
-            yield SinkRestore(
-                node.uid, target, "keeps",
+            yield sink(
+                "keeps",
                 f"keeps its output up to slot {has}: what followed the snapshot will be delivered again",
-            )  # fmt: skip
+                again=True,
+            )
+
+
+def _is_elsewhere(node: SinkNode, so_far: str, target: str) -> bool:
+    return node.mode in ("append", "upsert") and so_far != target
 
 
 def _moves(flow: Flow, record: Record, log: Log) -> bool:
@@ -310,3 +378,18 @@ def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
             yield f"the job goes back by {records}; {stay} restorable until collected by retention"
     if request.claim_mode == "claim" and request.origin.savepoint is not None:
         yield "the savepoint becomes the job's own: it is deleted when no checkpoint needs its files any more"
+
+
+def _brought_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> Iterator[str]:
+    """Outputs of a new job that somebody else has chosen."""
+    for parameter in parameters:
+        if parameter.origin not in ("savepoint", "other job") or not parameter.value:
+            continue
+        for sink in flow.sinks:
+            if sink.mode in ("append", "upsert") and parameter.value in str(
+                getattr(sink.target, "path", sink.target)
+            ):
+                yield (
+                    f"sink {sink.uid} will write to {_place(sink.target)}, which parameter {parameter.name} of the snapshot says: "
+                    f"give -p {parameter.name}=... if that is not meant"
+                )
