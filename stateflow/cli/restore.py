@@ -123,11 +123,11 @@ def restore(
         if output == "json":
             document({**plan.document(), "restored": False})
             return
-        out().print(str(plan), markup=False, soft_wrap=True)
+        out().print(str(plan), markup=False, emoji=False, soft_wrap=True)
         err().print("Nothing was done: --yes restores it.", markup=False)
         return
     if output == "text":
-        err().print(str(plan), markup=False, soft_wrap=True)
+        err().print(str(plan), markup=False, emoji=False, soft_wrap=True)
     with bars(f"restore of {job}", shown=options.progress) as progress:
         done = plan.apply(progress)
     if output == "json":
