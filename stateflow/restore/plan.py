@@ -24,7 +24,7 @@ from stateflow.checkpoint.roots import open_store
 from stateflow.checkpoint.savepoints import verify_savepoint
 from stateflow.checks import Check, compare
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
-from stateflow.flow import Flow, Pipeline, SinkNode
+from stateflow.flow import Flow, Pipeline
 from stateflow.restore.digest import bound, checked_digest, digest
 from stateflow.restore.origin import Origin, newest_sinks
 from stateflow.restore.parameters import ParameterRestore, Whose, restored_parameters
@@ -306,7 +306,7 @@ def _refuse_shared_outputs(flow: Flow, origin: Origin, job: Job) -> None:
 def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRestore]:
     head = log.head if log else None
     uids = [node.uid for node in flow.sources]
-    reads = {node.uid: _place(node.factory) for node in flow.sources if hasattr(node.factory, "path")}
+    tables = {node.uid: node.factory for node in flow.sources if hasattr(node.factory, "path")}
     for uid in [*uids, *(uid for uid in record.sources if uid not in uids)]:
         state = record.sources.get(uid)
         current = head.sources.get(uid) if head else None
@@ -315,8 +315,8 @@ def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRest
             verdict="dropped" if uid not in uids else "resumes" if state is not None else "new",
             position=position_of(state) if state is not None else "its own beginning",
             now=position_of(current) if current is not None else "",
-            kind=state.kind if state is not None else "",
-            reads=reads.get(uid, ""),
+            kind=state.kind if state is not None else str(getattr(tables.get(uid), "kind", "")),
+            reads=_place(tables[uid]) if uid in tables else "",
         )
 
 
@@ -328,13 +328,12 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
     for node in flow.sinks:
         target = _place(node.target) if node.mode in ("append", "upsert") else node.mode
         had, has = origin.last_commits.get(node.uid), commits.get(node.uid)
-        so_far = _place(newest[node.uid].target) if node.uid in newest else target
         sink = partial(
             SinkRestore,
             node.uid,
             target,
             kind=node.mode,
-            before=so_far if _is_elsewhere(node, so_far, target) else "",
+            before=_written_so_far(newest.get(node.uid), target),
         )
         if has is None:
             yield sink("starts", "has nothing of this job yet")
@@ -351,8 +350,12 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
             )
 
 
-def _is_elsewhere(node: SinkNode, so_far: str, target: str) -> bool:
-    return node.mode in ("append", "upsert") and so_far != target
+def _written_so_far(newest: Prepared | None, target: str) -> str:
+    """The table that the sink has written to, if it is another one than from now on."""
+    if newest is None or not newest.kind.startswith("delta"):
+        return ""
+    so_far = _place(newest.target)
+    return so_far if so_far != target else ""
 
 
 def _moves(flow: Flow, record: Record, log: Log) -> bool:
