@@ -19,7 +19,8 @@ from stateflow.format.records import Owner, Pin, Record
 from stateflow.format.references import bases, references
 from stateflow.jobs.job import Job
 from stateflow.pipelines.loading import load_pipeline
-from stateflow.restore.plan import Restored, RestorePlan
+from stateflow.restore.plan import Restored
+from stateflow.restore.planned import RestorePlan
 from stateflow.savepoints.format import read_claim, read_savepoint
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore, named_store

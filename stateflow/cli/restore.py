@@ -70,6 +70,14 @@ def restore(
     max_parallelism: Annotated[
         int | None, typer.Option(min=1, help="canonical: key groups from now on.", show_default=False)
     ] = None,
+    plan_digest: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIGEST",
+            help="Of the plan that was approved: it is carried out as it was, or refused.",
+            show_default=False,
+        ),
+    ] = None,
     takeover: Takeover = False,
     note: Note = "",
     yes: Yes = False,
@@ -107,6 +115,7 @@ def restore(
         parallelism=parallelism or 0,
         max_parallelism=max_parallelism or 0,
         takeover=takeover,
+        approved=plan_digest,
         owner=this_process(note=note),
         conf=pairs(conf, "--conf"),
     )
@@ -114,11 +123,11 @@ def restore(
         if output == "json":
             document({**plan.document(), "restored": False})
             return
-        out().print(str(plan), markup=False, soft_wrap=True)
+        out().print(str(plan), markup=False, emoji=False, soft_wrap=True)
         err().print("Nothing was done: --yes restores it.", markup=False)
         return
     if output == "text":
-        err().print(str(plan), markup=False, soft_wrap=True)
+        err().print(str(plan), markup=False, emoji=False, soft_wrap=True)
     with bars(f"restore of {job}", shown=options.progress) as progress:
         done = plan.apply(progress)
     if output == "json":

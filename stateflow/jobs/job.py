@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from stateflow.config.options import Options
     from stateflow.jobs.savepoints import MadeSavepoint
     from stateflow.pipelines.flow import Pipeline
-    from stateflow.restore.plan import RestorePlan
+    from stateflow.restore.planned import RestorePlan
     from stateflow.spark.runner import RunReport
 
 COLLECTED_RETAINED = 3
@@ -226,14 +226,18 @@ class Job(JobHandle):
         *,
         options: Options | None = None,
         from_job: str = "",
+        approved: str | None = None,
         **request: Any,
     ) -> RestorePlan:
         """The plan of a restore from `latest`, `checkpoint:N`, `tag:NAME` or a savepoint's URL; nothing is done yet.
 
+        With `approved`, the digest of a plan that was approved, `apply` carries out that plan or none.
+
         `from_job` names the job whose checkpoint is meant, when it is another one of this root. `request` takes the
         fields of `RestoreRequest`: claim_mode, rewind_sinks, allow_non_restored_state, parallelism and so on.
         """
-        from stateflow.restore.plan import RestoreRequest, plan_restore
+        from stateflow.restore.plan import RestoreRequest
+        from stateflow.restore.planned import plan_restore
         from stateflow.savepoints.origin import find_origin
 
         whose = self if from_job in ("", self.name) else self.beside(from_job)
@@ -244,6 +248,7 @@ class Job(JobHandle):
                 origin=find_origin(origin, whose, self.storage_options),
                 options=options or self._options(),
                 parameters=parameters or {},
+                approved=approved,
                 owner=request.pop("owner", None) or self.owner(),
                 **request,
             )

@@ -15,7 +15,6 @@ from airflow._shared.module_loading import import_string
 from airflow.models.trigger import Trigger
 from airflow.triggers.base import TriggerEvent
 
-from stateflow.airflow.triggers import job as triggers
 from stateflow.airflow.triggers.freshness import Answer
 from stateflow.airflow.triggers.job import (
     CheckpointFreshnessTrigger,
@@ -24,6 +23,7 @@ from stateflow.airflow.triggers.job import (
     followed,
     in_thread,
 )
+from stateflow.airflow.triggers.job import job as triggers
 from stateflow.errors import BusyError, CorruptError, NotFoundError, StateflowError, UnavailableError
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect

@@ -5,6 +5,7 @@ A form, or a template, gives text where a DAG file gives a number; both are take
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -125,6 +126,16 @@ def snapshot(value: Any) -> str:
     if found == "latest" or (colon and rest and (kind == "tag" or (kind == "checkpoint" and rest.isdigit()))):
         return found
     raise ValueError("names no checkpoint: write 'latest', 'checkpoint:42' or 'tag:NAME'")
+
+
+def plan_digest(value: Any) -> str | None:
+    """Only None says that nothing was approved: a template that came out empty must not."""
+    if value is None:
+        return None
+    found = text(value)
+    if not re.fullmatch("[0-9a-f]{64}", found):
+        raise ValueError("is no digest of a restore plan: a task that plans has it in its result's 'digest'")
+    return found
 
 
 def optional(reader: Reader[T]) -> Reader[T | None]:

@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stateflow.airflow.operators.arguments import Reader, flag, named, number, one_of, optional, table, text
+from stateflow.airflow.operators.arguments import (
+    Reader,
+    flag,
+    named,
+    number,
+    one_of,
+    optional,
+    plan_digest,
+    table,
+    text,
+)
 from stateflow.airflow.operators.base import StateflowOperator
 
 if TYPE_CHECKING:
@@ -14,18 +24,18 @@ if TYPE_CHECKING:
 
     from stateflow.checkpoint.statistics import HistoryLine
     from stateflow.jobs.job import Job
-    from stateflow.restore.plan import RestorePlan
+    from stateflow.restore.planned import RestorePlan
 
 
 class StateflowRestoreOperator(StateflowOperator):
     """Takes a job to a checkpoint, a tag or a savepoint: one decision, which is made or is not.
 
     A retry finds what a try that was killed has done: no job is restored twice by one task. With `dry_run` it only plans; the
-    result's `plan` is Markdown for an approval.
+    result's `plan` is Markdown for an approval, its `digest` what a task that restores takes as `approved`.
 
     :param pipeline: `FILE:PIPELINE`; a relative file is looked for beside the DAG's.
     :param origin: `latest`, `checkpoint:N`, `tag:NAME` or the URL of a savepoint.
-    :param parameters: of the pipeline; those that are not given are the snapshot's.
+    :param parameters: of the pipeline; a job that exists has its own for those that are not given, a new one the snapshot's.
     :param claim_mode: of a savepoint: `no_claim` copies it, `claim` makes it the job's own.
     :param rewind_sinks: take the outputs back to the checkpoint, too.
     :param allow_non_restored_state: state without an operator may be dropped.
@@ -33,6 +43,7 @@ class StateflowRestoreOperator(StateflowOperator):
     :param parallelism: subtasks from now on.
     :param takeover: fence a live run instead of refusing.
     :param from_job: whose checkpoint, if not the job's own.
+    :param approved: the digest of the plan that was approved; any other plan is refused. Empty text is no digest.
     :param dry_run: plan, and do nothing.
     :param spark_conn_id: where Spark is, when outputs are taken back or delivered; else on this worker.
     """
@@ -49,6 +60,7 @@ class StateflowRestoreOperator(StateflowOperator):
         "parallelism",
         "takeover",
         "from_job",
+        "approved",
         "dry_run",
         "spark_conn_id",
     )
@@ -64,6 +76,7 @@ class StateflowRestoreOperator(StateflowOperator):
         "parallelism": optional(number(1)),
         "takeover": flag,
         "from_job": text,
+        "approved": plan_digest,
         "dry_run": flag,
         "spark_conn_id": optional(named),
     }
@@ -82,6 +95,7 @@ class StateflowRestoreOperator(StateflowOperator):
         parallelism: int | str | None = None,
         takeover: bool | str = False,
         from_job: str = "",
+        approved: str | None = None,
         dry_run: bool | str = False,
         spark_conn_id: str | None = None,
         **kwargs: Any,
@@ -97,6 +111,7 @@ class StateflowRestoreOperator(StateflowOperator):
         self.parallelism = parallelism
         self.takeover = takeover
         self.from_job = from_job
+        self.approved = approved
         self.dry_run = dry_run
         self.spark_conn_id = spark_conn_id
         self.check(*(name for name in self.readers if name not in StateflowOperator.readers))
@@ -132,7 +147,14 @@ class StateflowRestoreOperator(StateflowOperator):
         from stateflow.pipelines.loading import load_pipeline
 
         loaded = load_pipeline(self.given("pipeline"), self.beside_dag(context))
-        same = ("claim_mode", "rewind_sinks", "allow_non_restored_state", "reset_watermark", "takeover")
+        same = (
+            "claim_mode",
+            "rewind_sinks",
+            "allow_non_restored_state",
+            "reset_watermark",
+            "takeover",
+            "approved",
+        )
         return job.restore(
             self.given("origin"),
             loaded.pipeline,
@@ -154,12 +176,14 @@ class StateflowRestoreOperator(StateflowOperator):
         from stateflow.restore.markdown import markdown
 
         self.linked(context, checkpoint)
-        return self.result(checkpoint, plan=markdown(plan), document=plan.document(), **facts)
+        return self.result(
+            checkpoint, plan=markdown(plan), document=plan.document(), digest=plan.digest, **facts
+        )
 
     def _told_again(self, context: Context, line: HistoryLine) -> dict[str, Any]:
         self.linked(context, line.id)
         words = f"Job `{self.given('job')}` was restored from `{line.origin}` by an earlier try of this task."
         return self.result(
-            line.id, plan=words, document=None, restored=True,
+            line.id, plan=words, document=None, digest=None, restored=True,
             record=line.id, timeline=line.timeline, sinks=dict(line.sinks),
         )  # fmt: skip
