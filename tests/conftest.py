@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stateflow import logs
 from tests.quick_java import QUICK_JAVA
 
 if TYPE_CHECKING:
@@ -36,9 +38,27 @@ def pytest_configure() -> None:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """After whoever shuffles: within a file, and among the others, the order is theirs."""
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
+
+
+@pytest.fixture(autouse=True)
+def own_log_lines() -> Iterator[None]:
+    """A command tells its process what it works on and where lines go. Here the process goes on, with other tests."""
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    levels = {name: logging.getLogger(name).level for name in ("stateflow", *logs.QUIET)}
+    with logs.working_on(job=None, epoch=None, slot=None):
+        yield
+    logs.about(job=None, epoch=None, slot=None)
+    logs.on_wait(None)
+    for handler in [each for each in root.handlers if each not in handlers]:
+        root.removeHandler(handler)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture

@@ -1,0 +1,54 @@
+"""CI's last line sums what pytest's runs ended with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts.closing_line import main, summed
+
+QUIET = """
+....................................................... [100%]
+SKIPPED [1] tests/ui/test_screenshots.py:30: STATEFLOW_SCREENSHOTS=1 takes them
+4100 passed, 3 skipped, 200 deselected, 2 warnings in 501.20s (0:08:21)
+"""
+BARS = (
+    "=========== \x1b[31m1 failed\x1b[0m, 150 passed, 1 skipped, 2 errors in 61.02s (0:01:01) ===========\n"
+)
+
+
+def counts(*runs: str) -> tuple[int, int, int]:
+    found = summed(runs)
+    return found["passed"], found["failed"], found["skipped"]
+
+
+def test_runs_are_summed_and_errors_count_as_failed() -> None:
+    assert counts(QUIET) == (4100, 0, 3)
+    assert counts(QUIET, BARS) == (4250, 3, 4)
+
+
+def test_a_test_that_ought_to_fail_and_does_not_has_failed_and_one_that_fails_so_is_skipped() -> None:
+    assert counts("5 passed, 2 xfailed, 1 xpassed in 3.1s\n") == (5, 1, 2)
+
+
+def test_a_run_that_broke_off_counts_as_one_that_failed() -> None:
+    assert counts(QUIET, "make: Python 3.11 was not found\n") == (4100, 1, 3)
+    assert counts("") == (0, 1, 0)
+
+
+def test_numbers_that_a_test_printed_are_no_closing_line() -> None:
+    assert counts("the story: 3 passed in 2 rounds\n 7 failed in 1.0s of them\n" + QUIET) == (4100, 0, 3)
+
+
+def test_the_line_and_the_exit_code_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in (("quick", QUIET), ("system", BARS), ("none", "no tests ran in 0.01s\n")):
+        (tmp_path / name).write_text(text)
+    assert main([str(tmp_path / "quick")]) == 0
+    assert main([str(tmp_path / "quick"), str(tmp_path / "system")]) == 1
+    assert main([str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "4100 passed, 0 failed, 3 skipped",
+        "4250 passed, 3 failed, 4 skipped",
+        "0 passed, 1 failed, 0 skipped",
+    ]
