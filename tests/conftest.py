@@ -92,5 +92,32 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     session = build_session("stateflow-tests", master="local[2]", conf=conf)
+    _settings.append((_listed(session), session.conf.getAll))
     yield session
     session.stop()
+
+
+_settings: list[tuple[str, dict[str, str]]] = []
+"""Those that the session began with: as one text, which is quick to compare, and by name."""
+
+
+def _listed(session: SparkSession) -> str:
+    return str(session._jsparkSession.sessionState().conf().getAllConfs().toString())
+
+
+@pytest.fixture(autouse=True)
+def own_settings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A run sets this and that in the session, which here serves other tests as well."""
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    session: SparkSession = request.getfixturevalue("spark")
+    yield
+    listed, began = _settings[-1]
+    if _listed(session) == listed:
+        return
+    for name, value in session.conf.getAll.items():
+        if name not in began:
+            session.conf.unset(name)
+        elif value != began[name]:
+            session.conf.set(name, began[name])

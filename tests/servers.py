@@ -28,6 +28,9 @@ AZURITE = cache_folder() / "azurite/node_modules/azurite/dist/src/blob/main.js"
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Azurite's published, well-known account; it opens nothing else."""
+NEEDS_AZURITE = pytest.mark.system
+AZURE = pytest.param("azure", marks=NEEDS_AZURITE)
+"""As a test's parameter."""
 
 Answer = Literal["refuse", "lose", "conflict", "deny"]
 """refuse: 503, nothing is done. lose: it is done, and answered with 503. conflict: 409, nothing is done. deny: 403."""

@@ -12,6 +12,7 @@ from tests.airflow.server import airflow
 from tests.airflow.story import whole_story
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.timeout(1800),
     pytest.mark.skipif(not os.environ.get("STATEFLOW_LONG"), reason="STATEFLOW_LONG=1 runs it"),
 ]
