@@ -9,7 +9,7 @@ SEED ?=
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-check demo-spark test test-system test-airflow lint format types bench bench-quick kill-long azurite browser screenshots compose-check docker-env lock clean
+.PHONY: help setup demo demo-check demo-spark test test-system test-airflow lint format types bench bench-quick kill-long azurite browser postgres screenshots compose-check docker-env lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -30,10 +30,10 @@ demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery o
 test: setup ## what anybody can run, in ten minutes; TESTS=tests/state for a part of it, SEED=7 for a random order
 	@$(PYTEST) -m "not system" $(TESTS)
 
-test-system: setup azurite browser ## the rest: real Airflow, Kafka, clusters, object stores, a browser, kills; TESTS, SEED
+test-system: setup azurite browser postgres ## the rest: real Airflow, Kafka, clusters, Azure, a browser, kills; TESTS, SEED
 	@$(PYTEST) -m system $(TESTS)
 
-test-airflow: setup ## the stories with a real Airflow and Spark, about ten minutes; Postgres as its database, too
+test-airflow: setup ## the stories with a real Airflow and Spark, about ten minutes
 	@STATEFLOW_LONG=1 $(RUN) -m pytest -q --durations=15 tests/airflow
 
 lint: setup ## ruff: rules and formatting
@@ -61,6 +61,9 @@ azurite: setup ## the Azure emulator for the tests that use it (Node.js)
 
 browser: setup ## the browser for the tests of the pages (Chromium, Debian's package)
 	@$(RUN) scripts/browser.py
+
+postgres: setup ## Postgres for the story of Airflow with it (Debian's package)
+	@$(RUN) scripts/postgres.py
 
 screenshots: setup browser ## new pictures of the pages, in docs/img/ui
 	@STATEFLOW_SCREENSHOTS=1 $(RUN) -m pytest -q tests/ui/test_screenshots.py
