@@ -157,6 +157,7 @@ print(json.dumps({"said": said, "spark": SparkContext._active_spark_context is n
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("way", ["killed", "to its end"])
 def test_a_task_of_its_own_ends_with_its_spark(desk: Desk, way: str) -> None:
     before = files_of(desk.root)
