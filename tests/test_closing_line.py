@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from scripts.closing_line import main, summed
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 QUIET = """
 ....................................................... [100%]
 SKIPPED [1] tests/ui/test_screenshots.py:30: STATEFLOW_SCREENSHOTS=1 takes them
@@ -52,3 +57,54 @@ def test_the_line_and_the_exit_code_say_the_same(tmp_path: Path, capsys: pytest.
         "4250 passed, 3 failed, 4 skipped",
         "0 passed, 1 failed, 0 skipped",
     ]
+
+
+MAKE = """#!/bin/sh
+echo "$@" >> "$TOLD"
+case "$1" in
+    test) echo "12 passed, 1 skipped, 3 deselected in 1.00s" ;;
+    test-system) echo "$SYSTEM"; echo "make: that was it"; exit "$CODE" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("system", "code", "last"),
+    [
+        ("5 passed in 9.00s", 0, "17 passed, 0 failed, 1 skipped"),
+        ("1 failed, 5 passed in 9.00s", 2, "17 passed, 1 failed, 1 skipped"),
+        ("5 passed in 9.00s", 3, "17 passed, 0 failed, 1 skipped"),
+        ("azurite: npm could not install it", 2, "12 passed, 1 failed, 1 skipped"),
+    ],
+)
+def test_ci_runs_both_in_one_random_order_and_its_last_line_sums_them(
+    system: str, code: int, last: str, tmp_path: Path
+) -> None:
+    checkout, told = tmp_path / "checkout", tmp_path / "told"
+    for name in (".ci/run", "scripts/closing_line.py"):
+        copy = checkout / name
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes((REPOSITORY / name).read_bytes())
+    (checkout / ".venv/bin").mkdir(parents=True)
+    (checkout / ".venv/bin/python").symlink_to(sys.executable)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "make").write_text(MAKE)
+    (tools / "make").chmod(0o755)
+    environment = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "TOLD": str(told),
+        "SYSTEM": system,
+        "CODE": str(code),
+    }
+    done = subprocess.run(
+        ["bash", checkout / ".ci/run"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert bool(done.returncode) == bool(code), done.stderr
+    assert done.stdout.splitlines()[-1] == last
+    *checks, quick, long = told.read_text().splitlines()
+    assert checks == ["lint", "types"]
+    seed = re.fullmatch(r"test SEED=(\d+)", quick)
+    assert seed
+    assert long == f"test-system SEED={seed[1]}"
+    assert f"SEED={seed[1]}" in done.stdout
