@@ -22,13 +22,20 @@ if TYPE_CHECKING:
 LONGEST = (
     "test_kill.py",
     "test_cluster.py",
-    "test_standalone.py",
     "test_story.py",
     "test_restore.py",
-    "test_demo.py",
-    "test_api_failures.py",
-    "test_rewind.py",
+    "test_story_postgres.py",
+    "test_standalone.py",
     "test_kafka.py",
+    "test_demo.py",
+    "test_rewind.py",
+    "test_api_failures.py",
+    "test_seeding.py",
+    "test_crash_everywhere.py",
+    "test_crash_savepoints.py",
+    "test_operators_with_spark.py",
+    "test_bench.py",
+    "test_denied.py",
 )
 """Files that take minutes. They begin first, so that no worker is left alone with one of them at the end."""
 
@@ -89,6 +96,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     conf = {
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
+        # Delta's VACUUM lists files in ten thousand tasks otherwise, which takes a minute.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     session = build_session("stateflow-tests", master="local[2]", conf=conf)

@@ -99,16 +99,10 @@ def test_a_table_whose_log_was_cleaned_is_named(
 
 @pytest.fixture
 def hasty_vacuum(spark: SparkSession) -> Iterator[None]:
-    settings = {
-        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-        # Delta lists files with ten thousand tasks otherwise, which takes a minute.
-        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
-    }
-    for name, value in settings.items():
-        spark.conf.set(name, value)
+    name = "spark.databricks.delta.retentionDurationCheck.enabled"
+    spark.conf.set(name, "false")
     yield
-    for name in settings:
-        spark.conf.unset(name)
+    spark.conf.unset(name)
 
 
 def test_files_that_were_compacted_and_vacuumed_are_named(
