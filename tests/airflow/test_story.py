@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from demo.table import compared
 from stateflow.checkpoint.control import RunOutcome, read_heartbeat
-from stateflow.demo.table import compared
 from stateflow.driver.keeping import DriverFolder
 from stateflow.jobs.job import Job
 from tests.airflow.server import (
