@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import pytest
 
-from stateflow.config import cache_folder
+from stateflow.config.options import cache_folder
 
 AZURITE = cache_folder() / "azurite/node_modules/azurite/dist/src/blob/main.js"
 ACCOUNT = "devstoreaccount1"
