@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from stateflow.errors import StateflowError
 from stateflow_ui import actions, pages, routes
-from stateflow_ui.answers import refused, sentence
 from stateflow_ui.catalog import Catalog
-from stateflow_ui.places import read_places
+from stateflow_ui.connections import read_roots
+from stateflow_ui.responses import refused, sentence
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 def create_app(catalog: Catalog | None = None) -> FastAPI:
     # FastAPI's own pages would be routes without a guard.
     app = FastAPI(title="Stateflow", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.catalog = catalog or Catalog(read_places)
+    app.state.catalog = catalog or Catalog(read_roots)
     app.state.dag_bag = create_dag_bag()
     for router in (routes.router, actions.router, pages.router):
         app.include_router(router)

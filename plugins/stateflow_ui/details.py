@@ -12,7 +12,7 @@ from stateflow.format.references import state_bytes
 from stateflow.observe.status import decoded_offsets, owner_document, position_of
 from stateflow.savepoints.format import Listed, expired, wanted
 from stateflow_ui.documents import acts, masked, millis
-from stateflow_ui.observe import JobFacts
+from stateflow_ui.job_reader import JobFacts
 from stateflow_ui.storage import Amount, StorageFacts
 
 MOST_SPANS, MOST_ACTS = 500, 100

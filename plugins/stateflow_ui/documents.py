@@ -11,11 +11,11 @@ from stateflow.errors import StateflowError
 from stateflow.format.records import END_OF_TIME
 from stateflow.observe.health import Health, health_of
 from stateflow.observe.status import JobStatus, summary_document
+from stateflow_ui.cached_value import CacheState
 from stateflow_ui.catalog import JobState, RootState
 from stateflow_ui.charts import percentiles, rate, recent
-from stateflow_ui.kept import Known
-from stateflow_ui.lines import of_dag_run, plain
-from stateflow_ui.observe import JobFacts
+from stateflow_ui.history_lines import of_dag_run, plain
+from stateflow_ui.job_reader import JobFacts
 from stateflow_ui.stale_after import StaleAfter
 
 RECENT = 50
@@ -42,7 +42,7 @@ def overview(
 def _written_by(facts: JobFacts | None, dag_run: str) -> bool:
     if facts is None:
         return False
-    lines = (line.dag_run for line in reversed(facts.lines.held))
+    lines = (line.dag_run for line in reversed(facts.lines.all))
     return any(of_dag_run(written, dag_run) for written in (facts.status.owner.get("dag_run", ""), *lines))
 
 
@@ -84,7 +84,7 @@ def _row(job: JobState, now: int, stale: StaleAfter) -> dict[str, Any]:
     }
 
 
-def _unread(job: JobState, known: Known[JobFacts]) -> dict[str, Any]:
+def _unread(job: JobState, known: CacheState[JobFacts]) -> dict[str, Any]:
     """A job that is listed and of which nothing is known: it could not be read, or not yet."""
     failed = known.error is not None
     return {
@@ -132,7 +132,7 @@ def job(facts: JobFacts, now: int, stale: StaleAfter, error: str) -> dict[str, A
         "lag_unit": "ms",
         "outcome": outcome(facts),
         "status": status_document(facts.status),
-        "summary": summary_document(summary(facts.lines.held)),
+        "summary": summary_document(summary(facts.lines.all)),
         "percentiles": percentiles(facts.lines.columns),
     }
 
@@ -186,7 +186,7 @@ def history(facts: JobFacts, before: int | None, limit: int, kind: str, dag_run:
     lines, following = facts.lines.page(before, limit, kind, dag_run)
     return {
         "lines": [facts.lines.document(line) for line in lines],
-        "total": len(facts.lines.held),
+        "total": len(facts.lines.all),
         "next": following,
         "partial": not facts.whole,
     }

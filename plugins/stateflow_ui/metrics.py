@@ -16,8 +16,8 @@ from stateflow.observe.health import HealthState
 from stateflow_ui.catalog import JobState, RootState
 from stateflow_ui.charts import rate
 from stateflow_ui.documents import judged
-from stateflow_ui.lines import Lines
-from stateflow_ui.observe import JobFacts
+from stateflow_ui.history_lines import Lines
+from stateflow_ui.job_reader import JobFacts
 from stateflow_ui.stale_after import StaleAfter
 
 LABEL = "stateflow_job"
@@ -122,7 +122,7 @@ def _samples(
         FRESH_AT: _seconds(health.fresh_at),
         WATERMARK: None if (status.watermark or 0) >= END_OF_TIME else _seconds(status.watermark),
         RATE: rate(facts.lines.checkpoints[-_RATE_OVER:]) if status.status == "RUNNING" else None,
-        ABANDONED: sum(line.status == "ABANDONED" for line in facts.lines.held[-_RECENT:]),
+        ABANDONED: sum(line.status == "ABANDONED" for line in facts.lines.all[-_RECENT:]),
         EXIT_CODE: _exit_code(facts),
     }
     for metric, value in numbers.items():

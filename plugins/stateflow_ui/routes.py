@@ -13,9 +13,9 @@ from stateflow.errors import NotFoundError
 from stateflow.jobs.job import COLLECTED_RETAINED
 from stateflow_ui import details, documents, metrics
 from stateflow_ui.access import READING, KnownActionsDep
-from stateflow_ui.answers import HEADERS, answer
 from stateflow_ui.catalog import Catalog
 from stateflow_ui.charts import timeline as timeline_columns
+from stateflow_ui.responses import HEADERS, answer
 from stateflow_ui.settings import stale_after
 
 router = APIRouter(dependencies=READING)
