@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 from stateflow.checkpoint.statistics import HistoryLine
@@ -95,13 +96,16 @@ def operator(uid: str, state: OperatorState) -> dict[str, Any]:
 
 def key_groups(state: OperatorState) -> list[int]:
     """Bytes per key group. A shard does not know them one by one: its bytes are spread evenly over its range."""
-    found = [0.0] * state.max_parallelism
-    for owned in state.shards:
-        for shard in owned:
+    # Where the sum changes from one group to the next: a record may name thousands of shards that each span every group.
+    changes = [0.0] * (state.max_parallelism + 1)
+    for shards in state.shards:
+        for shard in shards:
             first, last = max(0, shard.first), min(state.max_parallelism - 1, shard.last)
-            for group in range(first, last + 1):
-                found[group] += shard.bytes / (last - first + 1)
-    return [round(value) for value in found]
+            if first <= last:
+                share = shard.bytes / (last - first + 1)
+                changes[first] += share
+                changes[last + 1] -= share
+    return [max(0, round(value)) for value in accumulate(changes[:-1])]
 
 
 def source(uid: str, state: SourceState) -> dict[str, Any]:

@@ -1,13 +1,16 @@
-"""What the pages are told of jobs: times are milliseconds since 1970, sizes are bytes. Pure."""
+"""What the pages are told of jobs: times are milliseconds since 1970, sizes are bytes. No I/O."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+import msgspec
+
 from stateflow.checkpoint.statistics import HistoryLine, summary
-from stateflow.errors import StateflowError
+from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.records import END_OF_TIME
 from stateflow.observe.health import Health, health_of
 from stateflow.observe.status import JobStatus, summary_document
@@ -17,6 +20,8 @@ from stateflow_ui.charts import percentiles, rate, recent
 from stateflow_ui.history_lines import of_dag_run, plain
 from stateflow_ui.job_reader import JobFacts
 from stateflow_ui.stale_after import StaleAfter
+
+_log = logging.getLogger(__name__)
 
 RECENT = 50
 _RATE_OVER = 10
@@ -34,7 +39,7 @@ def overview(
             {"conn_id": root.conn_id, "root": root.root, "error": root.error or None, "read": root.read}
             for root in roots
         ],
-        "jobs": [_row(job, now, stale) for job in shown],
+        "jobs": [_shown_row(job, now, stale) for job in shown],
         "problem": stale.problem or None,
     }
 
@@ -44,6 +49,19 @@ def _written_by(facts: JobFacts | None, dag_run: str) -> bool:
         return False
     lines = (line.dag_run for line in reversed(facts.lines.all))
     return any(of_dag_run(written, dag_run) for written in (facts.status.owner.get("dag_run", ""), *lines))
+
+
+def _shown_row(job: JobState, now: int, stale: StaleAfter) -> msgspec.Raw:
+    """A job's row, as JSON. Whoever writes into one job's folder must not stop the list of all jobs."""
+    try:
+        return msgspec.Raw(msgspec.json.encode(_row(job, now, stale)))
+    except Exception:
+        _log.exception("job %r of connection %r cannot be shown", job.name, job.conn_id)
+        error = CorruptError(
+            f"job {job.name!r} has a value that no page can show: run `stateflow verify {job.name}`; the API server's "
+            "log names the value"
+        )
+        return msgspec.Raw(msgspec.json.encode(_unread(job, replace(job.facts, error=error))))
 
 
 def _row(job: JobState, now: int, stale: StaleAfter) -> dict[str, Any]:

@@ -121,7 +121,7 @@ async def storage(
     request: Request,
     conn_id: Name,
     job: Name,
-    retained: Annotated[int, Query(ge=1, le=100_000)] = COLLECTED_RETAINED,
+    retained: Annotated[int, Query(ge=1, le=10_000)] = COLLECTED_RETAINED,
 ) -> Response:
     """What the job stores, and what a clean-up that keeps so many checkpoints would free."""
     catalog = _catalog(request)

@@ -110,7 +110,7 @@ class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
 class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a declared state was when the record was written; compared before a run starts."""
 
-    id: int
+    id: Count
     kind: str
     """value, list, map, reducing, aggregating, timer"""
     value: str
@@ -132,7 +132,7 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     shards: tuple[tuple[Shard, ...], ...]
     """Ordered shards of each subtask."""
     states: dict[Name, StateSchema] = {}
-    next_state_id: int = 1
+    next_state_id: Count = 1
     """Ids are never reused."""
     operator_states: dict[str, OperatorListState] = {}
     hosts: tuple[str, ...] = ()
