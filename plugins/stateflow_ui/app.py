@@ -15,7 +15,7 @@ from stateflow.errors import StateflowError
 from stateflow_ui import actions, pages, routes
 from stateflow_ui.catalog import Catalog
 from stateflow_ui.connections import read_roots
-from stateflow_ui.responses import refused, sentence
+from stateflow_ui.responses import error_response, response_to
 
 _log = logging.getLogger(__name__)
 
@@ -36,14 +36,14 @@ def create_app(catalog: Catalog | None = None) -> FastAPI:
 
 def _stateflow_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StateflowError)
-    return refused(error)
+    return response_to(error)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, StarletteHTTPException)
     if error.status_code == 401 and (elsewhere := pages.login(request)) is not None:
         return elsewhere
-    answer = sentence(error.status_code, actions.first_sentence(error.detail))
+    answer = error_response(error.status_code, actions.first_sentence(error.detail))
     answer.headers.update(error.headers or {})
     return answer
 
@@ -52,11 +52,11 @@ def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     where = ".".join(str(part) for part in first.get("loc", ())[1:])
-    return sentence(422, f"{where}: {first.get('msg', 'not usable')}" if where else str(first.get("msg")))
+    return error_response(
+        422, f"{where}: {first.get('msg', 'not usable')}" if where else str(first.get("msg"))
+    )
 
 
 def _database_error(request: Request, error: Exception) -> Response:
     _log.error("Airflow's database failed", exc_info=error)
-    return sentence(
-        503, "Airflow's database did not do what was asked: see the API server's log and try again"
-    )
+    return error_response(503, "Airflow's database did not answer: see the API server's log and try again")

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 PATIENCE = 2.0
 """Seconds that a request waits for what is not known yet, or has not been looked at for long."""
 WATCHED = 120.0
-"""Seconds after the last request for which everything is kept fresh."""
+"""Seconds after the last request for which everything stays fresh."""
 ROOTS_EVERY, NAMES_EVERY, JOBS_EVERY, OPEN_EVERY, SAVEPOINTS_EVERY, STORAGE_EVERY = (
     30.0,
     10.0,
@@ -48,7 +48,7 @@ ROOTS_EVERY, NAMES_EVERY, JOBS_EVERY, OPEN_EVERY, SAVEPOINTS_EVERY, STORAGE_EVER
 SHARE = 0.2
 """Of one thread's time, for reading the jobs of a root."""
 WHOLE_JOBS, WHOLE_FOR = 8, 900.0
-"""Jobs whose whole history is held: so many, for so many seconds after somebody has looked."""
+"""Jobs whose whole history stays in memory: so many, for so many seconds after somebody has looked."""
 SLOW = 10.0
 """Seconds after which a root that has not answered is said not to answer."""
 _OLD = 30.0
@@ -189,8 +189,8 @@ class Catalog:
             for job in sorted(root.jobs.values(), key=lambda job: job.name)
         ]
         # A job that was deleted is listed for a while.
-        there = [state for state in states if not isinstance(state.facts.error, NotFoundError)]
-        return [root.state() for root in roots], there
+        existing = [state for state in states if not isinstance(state.facts.error, NotFoundError)]
+        return [root.state() for root in roots], existing
 
     async def job(self, conn_id: str, name: str) -> JobFacts:
         """One job with its history: what is known of it by now, perhaps not all of it yet."""
@@ -207,11 +207,11 @@ class Catalog:
                 if entry.facts.due(pace):
                     entry.facts.refresh(urgent=True)
                 return value
-            left = deadline - self._monotonic()
+            remaining = deadline - self._monotonic()
             failed = known.error is not None and not entry.facts.due(OPEN_EVERY)
-            if not patient or left <= 0 or failed or (value is not None and waiting >= self._patience):
+            if not patient or remaining <= 0 or failed or (value is not None and waiting >= self._patience):
                 break
-            patient = await _done([entry.facts.refresh(urgent=True)], left)
+            patient = await _done([entry.facts.refresh(urgent=True)], remaining)
         if isinstance(known.error, NotFoundError):
             self._forget(conn_id, name)
             raise known.error
@@ -376,9 +376,9 @@ class Catalog:
                 names = root.names.known().value
                 if names is None:
                     continue
-                asked = {job.name for job in root.jobs.values() if self._is_open(job)}
-                wanted = [*names, *sorted(asked - set(names))]
-                root.jobs = {name: root.jobs.get(name) or _JobEntry(root, name) for name in wanted}
+                open_names = {job.name for job in root.jobs.values() if self._is_open(job)}
+                shown = [*names, *sorted(open_names - set(names))]
+                root.jobs = {name: root.jobs.get(name) or _JobEntry(root, name) for name in shown}
             return list(self._roots.values())
 
     def _is_open(self, job: _JobEntry) -> bool:
@@ -394,9 +394,9 @@ class Catalog:
                 known = self._sources.known()
                 if known.value is None:
                     self._value(known, "Airflow's connections of type stateflow")
-                there = ", ".join(self._roots) or "none"
+                known_ids = ", ".join(self._roots) or "none"
                 raise NotFoundError(
-                    f"there is no connection {conn_id!r} of type stateflow; those that these pages know are: {there}"
+                    f"there is no connection {conn_id!r} of type stateflow; those that these pages know are: {known_ids}"
                 )
             if root.source.problem:
                 raise UnavailableError(root.source.problem)
@@ -415,13 +415,15 @@ class Catalog:
     async def _listed(self, root: _RootEntry, deadline: float) -> None:
         """The names of the root's jobs, as young as the pace allows."""
         names = root.names
-        left = deadline - self._monotonic()
-        if left > 0 and (names.known().waiting is not None or names.due(max(NAMES_EVERY, names.cost * 3))):
-            await _done([names.refresh(urgent=True)], left)
+        remaining = deadline - self._monotonic()
+        if remaining > 0 and (
+            names.known().waiting is not None or names.due(max(NAMES_EVERY, names.cost * 3))
+        ):
+            await _done([names.refresh(urgent=True)], remaining)
         self._synchronised()
 
     def _open(self, entry: _JobEntry) -> None:
-        """Notes that a page of the job is open; its whole history is held from now on, another's may have to go."""
+        """Notes that a page of the job is open; its whole history stays in memory from now on; another job may lose its own."""
         with self._lock:
             entry.asked_at, entry.whole = self._monotonic(), True
             whole = [job for root in self._roots.values() for job in root.jobs.values() if job.whole]
@@ -444,18 +446,18 @@ class Catalog:
     ) -> None:
         """Begins what is due, and waits for what is unknown or older than should be shown without another look."""
         waits = []
-        for kept in each:
-            known = kept.known()
-            if known.waiting is None and not kept.due(interval):
+        for value in each:
+            known = value.known()
+            if known.waiting is None and not value.due(interval):
                 continue
-            future = kept.refresh(urgent=True)
+            future = value.refresh(urgent=True)
             new = known.age is None or known.age > max(old, 2 * interval)
             # Nobody waits again for what somebody has waited for in vain.
             if new and (known.waiting or 0.0) < self._patience:
                 waits.append(future)
-        left = deadline - self._monotonic()
-        if waits and left > 0:
-            await _done(waits, left)
+        remaining = deadline - self._monotonic()
+        if waits and remaining > 0:
+            await _done(waits, remaining)
 
     def _value(self, known: CacheState[T], what: str) -> T:
         if known.value is not None:
@@ -477,5 +479,5 @@ def _is_name(name: str) -> bool:
 
 async def _done(futures: Iterable[Future[None]], seconds: float) -> bool:
     """Whether all have ended in time; those that have not go on."""
-    _, left = await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
-    return not left
+    _, remaining = await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
+    return not remaining

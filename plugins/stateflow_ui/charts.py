@@ -76,7 +76,7 @@ def thinned(columns: Columns, points: int) -> NDArray[np.intp]:
 
 
 def percentiles(columns: Columns) -> dict[str, dict[str, float | None]]:
-    """Per measure, over all checkpoints that are held."""
+    """Per measure, over all checkpoints in memory."""
     return {name: _summary(columns[column]) for name, column in _NAMES.items()}
 
 

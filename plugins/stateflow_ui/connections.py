@@ -28,12 +28,12 @@ def read_roots() -> list[Root]:
             )
     except SQLAlchemyError as error:
         raise UnavailableError(
-            f"Airflow's database did not tell its connections ({type(error).__name__}): see the API server's log"
+            f"Airflow's database did not list its connections ({type(error).__name__}): see the API server's log"
         ) from error
     named = named_connections()
-    wanted = dict.fromkeys([*sorted(stored), *in_environment(os.environ), *named])
-    roots = [root_of(conn_id) for conn_id in wanted]
-    if DEFAULT not in wanted:
+    conn_ids = dict.fromkeys([*sorted(stored), *in_environment(os.environ), *named])
+    roots = [root_of(conn_id) for conn_id in conn_ids]
+    if DEFAULT not in conn_ids:
         default = root_of(DEFAULT)
         # It need not exist; nobody has named it.
         roots += [default] if not default.problem else []
@@ -42,7 +42,7 @@ def read_roots() -> list[Root]:
 
 def in_environment(environment: Mapping[str, str]) -> list[str]:
     """Connections of this type that environment variables define, by the ids that Airflow gives them."""
-    found = []
+    conn_ids = []
     for variable, value in sorted(environment.items()):
         conn_id = variable.removeprefix(_VARIABLE).lower()
         # Two underscores begin a team's own connections.
@@ -57,8 +57,8 @@ def in_environment(environment: Mapping[str, str]) -> list[str]:
         except Exception:  # whatever is wrong with it, its value must not be repeated
             continue
         if connection.conn_type == CONN_TYPE:
-            found.append(conn_id)
-    return found
+            conn_ids.append(conn_id)
+    return conn_ids
 
 
 def root_of(conn_id: str) -> Root:
@@ -89,7 +89,7 @@ def root_of(conn_id: str) -> Root:
 
 
 def shown(root: str) -> str:
-    """A root as it may be seen: whatever looks like a user, a password or a query is left out."""
+    """A root as a page may show it: whatever looks like a user, a password or a query is missing."""
     if "://" not in root:
         return root
     parts = urlsplit(root)

@@ -1,4 +1,4 @@
-"""What the pages are told of jobs: times are milliseconds since 1970, sizes are bytes. No I/O."""
+"""What the pages show of jobs: times are milliseconds since 1970, sizes are bytes. No I/O."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def overview(
     roots: Sequence[RootState], jobs: Sequence[JobState], now: int, stale: StaleAfter, dag_run: str = ""
 ) -> dict[str, Any]:
     """All jobs, or with `dag_run` (`DAG` or `DAG/RUN`) those that it wrote a record of. `now` is microseconds."""
-    shown = [job for job in jobs if not dag_run or _written_by(job.facts.value, dag_run)]
+    chosen = [job for job in jobs if not dag_run or _written_by(job.facts.value, dag_run)]
     return {
         "now": now // 1000,
         "roots": [
             {"conn_id": root.conn_id, "root": root.root, "error": root.error or None, "read": root.read}
             for root in roots
         ],
-        "jobs": [_shown_row(job, now, stale) for job in shown],
+        "jobs": [_shown_row(job, now, stale) for job in chosen],
         "problem": stale.problem or None,
     }
 
@@ -136,16 +136,16 @@ def _unread(job: JobState, known: CacheState[JobFacts]) -> dict[str, Any]:
 
 def job(facts: JobFacts, now: int, stale: StaleAfter, error: str) -> dict[str, Any]:
     """One job; the caller adds what the user may do with it."""
-    found = judged(facts, now, stale)
+    health = judged(facts, now, stale)
     return {
         "now": now // 1000,
         "as_of": facts.as_of // 1000,
         "partial": not facts.whole,
         "error": error or _unreadable(facts),
-        "health": found.state,
-        "reason": found.reason,
-        "age": None if found.age is None else found.age // 1000,
-        "fresh_at": millis(found.fresh_at),
+        "health": health.state,
+        "reason": health.reason,
+        "age": None if health.age is None else health.age // 1000,
+        "fresh_at": millis(health.fresh_at),
         "lag": lag(facts.status, now),
         "lag_unit": "ms",
         "outcome": outcome(facts),
@@ -156,17 +156,17 @@ def job(facts: JobFacts, now: int, stale: StaleAfter, error: str) -> dict[str, A
 
 
 def status_document(status: JobStatus) -> dict[str, Any]:
-    found = asdict(status)
+    document = asdict(status)
     for name in _TIMES:
-        found[name] = millis(found[name])
-    for source in found["sources"]:
+        document[name] = millis(document[name])
+    for source in document["sources"]:
         source["event_time"] = millis(source["event_time"])
-    for pin in found["pins"]:
+    for pin in document["pins"]:
         pin["at"] = millis(pin["at"])
-    if "at" in found["progress"]:
-        found["progress"]["at"] = millis(found["progress"]["at"])
-    found["parameters"] = masked(found["parameters"])
-    return found
+    if "at" in document["progress"]:
+        document["progress"]["at"] = millis(document["progress"]["at"])
+    document["parameters"] = masked(document["parameters"])
+    return document
 
 
 def masked(parameters: dict[str, str]) -> dict[str, str]:
@@ -189,13 +189,13 @@ def lag(status: JobStatus, now: int) -> int | None:
 
 
 def outcome(facts: JobFacts) -> dict[str, Any] | None:
-    """How the newest run ended, when it has said so."""
+    """How the newest run ended, when it noted that."""
     beat = facts.heartbeat
     if beat is None or not beat.ended or beat.outcome is None:
         return None
-    said = beat.outcome
+    ending = beat.outcome
     return {
-        **{name: getattr(said, name) for name in said.__struct_fields__ if name != "format"},
+        **{name: getattr(ending, name) for name in ending.__struct_fields__ if name != "format"},
         "at": beat.at // 1000,
     }
 

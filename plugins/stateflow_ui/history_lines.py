@@ -1,4 +1,4 @@
-"""The lines of a job's history, held small: a page shows a hundred of them and draws all of them."""
+"""The lines of a job's history, small in memory: a page shows a hundred of them and draws all of them."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Lines:
             "rows": "processed_rows",
             "timeline": "timeline",
         }
-        found = self.checkpoints
+        checkpoints = self.checkpoints
         return {
-            column: np.fromiter((getattr(line, name) for line in found), np.int64, len(found))
+            column: np.fromiter((getattr(line, name) for line in checkpoints), np.int64, len(checkpoints))
             for column, name in names.items()
         }
 
@@ -92,29 +92,29 @@ class Lines:
     ) -> tuple[list[HistoryLine], int | None]:
         """Newest first, below `before`, and where the next page begins. `dag_run`: a DAG, or `DAG/RUN`."""
         end = len(self.all) if before is None else bisect_left(self.ids, before)
-        found: list[HistoryLine] = []
+        page: list[HistoryLine] = []
         for at in range(end - 1, -1, -1):
             line = self.all[at]
             if (not kind or line.kind == kind) and (not dag_run or of_dag_run(line.dag_run, dag_run)):
-                if len(found) == limit:
-                    return found, found[-1].id
-                found.append(line)
-        return found, None
+                if len(page) == limit:
+                    return page, page[-1].id
+                page.append(line)
+        return page, None
 
 
 def plain(line: HistoryLine) -> dict[str, Any]:
-    """The line as the pages are told it; of all its times only the watermark is not in milliseconds."""
+    """The line as the pages show it; of all its times only the watermark is not in milliseconds."""
     watermark = None if line.watermark is None else line.watermark // 1000
     return {**{name: getattr(line, name) for name in HistoryLine.__struct_fields__}, "watermark": watermark}
 
 
-def of_dag_run(written: str, wanted: str) -> bool:
+def of_dag_run(noted: str, dag_run: str) -> bool:
     """Whether what a record notes of its DAG run (`DAG/RUN`) is that run, or one of that DAG."""
-    return written == wanted or written.startswith(f"{wanted}/")
+    return noted == dag_run or noted.startswith(f"{dag_run}/")
 
 
 def newest_segments(entries: Sequence[Entry]) -> Sequence[Entry]:
-    """As many of the last segments as may hold the most lines that are kept; each line takes 100 bytes or more."""
+    """As many of the last segments as may hold the lines that stay in memory; each line takes 100 bytes or more."""
     at, budget = len(entries), MOST_LINES * 100
     while at > 0 and budget > 0:
         at -= 1

@@ -170,7 +170,7 @@ class JobReader:
             self.store, self.layout, choose=choose, cache=self._segments, slim=self._slimmer.slim
         )
         standing = [
-            held[1] for record in log.chain if (held := self._slot_lines.get(record.slot)) is not None
+            entry[1] for record in log.chain if (entry := self._slot_lines.get(record.slot)) is not None
         ]
         sources = [*(line for segment in segments for line in segment.lines), *standing]
         if len(sources) != len(self._sources) or any(map(_is_other, sources, self._sources)):
