@@ -183,6 +183,9 @@ def test_from_afar_only_the_newest_records_are_read(tmp_path: Path, store: Memor
     near = reader.read(whole=False)
     assert len(store.calls) - before < 2 * NEAR_RECORDS + 20
     assert not near.whole
+    assert near.log.gaps == (), "what nobody asked for is not missing"
+    with pytest.raises(UsageError, match="only the newest records of job 'orders' were read"):
+        near.log.require_sound()
     assert near.status.head == NEAR_RECORDS + 1050
     assert len(near.log.chain) == NEAR_RECORDS
     whole = reader.read(whole=True)
