@@ -407,6 +407,8 @@ class Catalog:
             entry = root.jobs.get(name)
         if entry is None:
             names = root.names.known()
+            if isinstance(names.error, NotFoundError):
+                raise NotFoundError(f"there is no job {name!r}: {names.error}")
             if names.value is None:
                 self._value(names, f"the root {root.source.shown}")
             raise NotFoundError(f"there is no job {name!r} in {root.source.shown} (any more)")
