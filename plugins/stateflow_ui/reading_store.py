@@ -13,6 +13,9 @@ from stateflow.storage.store import Entry, Store
 MOST_BYTES = 32 << 20
 """Of one object. The record of a job with a hundred thousand state files is smaller."""
 
+_FIRST = 1 << 20
+"""Almost every object has fewer bytes, also a whole segment of the history, so that one request is enough."""
+
 
 class ReadingStore:
     """Refuses an object of more than `most` bytes, which whoever may write into a root may put there."""
@@ -29,7 +32,11 @@ class ReadingStore:
         return self._store.local_root
 
     def read(self, path: str) -> bytes:
-        body = self._store.read_range(path, 0, self._most + 1)
+        # A local disk sets as much memory aside as it is asked for, so that 32 MB for each small body would cost time.
+        first = min(_FIRST, self._most + 1)
+        body = self._store.read_range(path, 0, first)
+        if len(body) == first <= self._most:
+            body += self._store.read_range(path, first, self._most + 1 - first)
         if len(body) > self._most:
             raise CorruptError(
                 f"{path} has more than {size_text(self._most)}, which the pages do not read: look at it with "

@@ -205,6 +205,14 @@ def test_a_huge_object_is_refused_before_it_is_in_memory(tmp_path: Path) -> None
         reading.read("orders/job")
 
 
+def test_an_object_of_several_pieces_is_read_whole() -> None:
+    body = bytes(range(256)) * 4_097
+    memory = MemoryStore("pieces", {"orders/large": body, "orders/small": b"x", "orders/empty": b""})
+    reading = ReadingStore(memory)
+    assert [reading.read(f"orders/{name}") for name in ("large", "small", "empty")] == [body, b"x", b""]
+    assert len(memory.calls) == 2 + 1 + 1
+
+
 def test_a_job_with_a_huge_record_is_shown_without_it(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders"), Made("clicks"))
     change(store, ORDERS.pending(5), versions={"spark": "4" * (33 << 20)})
