@@ -22,7 +22,7 @@ from stateflow.checkpoint.pins import list_pins, pin, release, tags
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import retained_by_age
 from stateflow.checkpoint.scheduled import sweep
-from stateflow.checkpoint.statistics import HistoryLine, Summary, history, summary
+from stateflow.checkpoint.statistics import HistoryLine, Summary, history, standing_lines, summary
 from stateflow.checkpoint.verification import Finding
 from stateflow.checkpoint.verification import verify as verify_job
 from stateflow.checkpoint.writer import Writer
@@ -30,7 +30,7 @@ from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Pin, Record
 from stateflow.jobs.stopping import Stopped, stop_job
-from stateflow.observe.status import JobStatus, standing_lines, status_of
+from stateflow.observe.status import JobStatus, status_of
 from stateflow.pipelines.parameters import known_parameters
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.origin import require_checkpoint, slot_named
