@@ -9,7 +9,6 @@ import typer
 
 from stateflow.cli.options import Debug, JobName, Note, Output, Root, Takeover, Yes, configured, job_of
 from stateflow.cli.output import document, err, facts, number, out, size, table
-from stateflow.cli.savepoint import named
 
 if TYPE_CHECKING:
     from stateflow.jobs.job import Job
@@ -36,7 +35,7 @@ def tag(
             return
         out().print(f"tag {name} no longer keeps checkpoint {slot} of job {job}", markup=False)
         return
-    made = found.tag(name, named(checkpoint), note=note)
+    made = found.tag(name, checkpoint, note=note)
     if output == "json":
         document({"job": job, "tag": name, "checkpoint": made.slot, "pin": made.id})
         return

@@ -84,19 +84,17 @@ def create(
     debug: Debug = False,
 ) -> None:
     """Makes a savepoint of a complete checkpoint. A running pipeline is not slowed, and need not run at all."""
+    from stateflow.checkpoint.names import parse, slot_of
     from stateflow.format.layout import checked_name
     from stateflow.quantities import duration
     from stateflow.quantities import size as bytes_of
-    from stateflow.savepoints.origin import require_checkpoint, slot_named
 
     if kind not in ("native", "canonical"):
         raise UsageError(f"--type {kind!r} is neither native nor canonical")
     options = configured(root, option, debug=debug)
     found = job_of(options, job)
     # Said at once, not by a detached process: an unknown job, a checkpoint that is not there, what cannot be read.
-    which, _, rest = named(checkpoint).partition(":")
-    log = found.log()
-    require_checkpoint(log, slot_named(which, rest, found, log))
+    slot_of(parse(checkpoint), found, found.log())
     lasts = _parsed(duration, "--expires", expires) if expires else None
     split_bytes, spark_conf = _parsed(bytes_of, "--split-size", split_size), pairs(conf, "--conf")
     if name:
@@ -108,7 +106,7 @@ def create(
             cast(Any, kind),
             options=options,
             progress=progress,
-            checkpoint=named(checkpoint),
+            checkpoint=checkpoint,
             to=to,
             name=name,
             note=note,
@@ -216,11 +214,6 @@ def dispose(
         document({"place": store.url, "disposed": True, "bytes": freed})
         return
     out().print(f"{store.url} is deleted; {size(freed)} are free", markup=False, soft_wrap=True)
-
-
-def named(checkpoint: str) -> str:
-    """`42` as people write it is `checkpoint:42`."""
-    return f"checkpoint:{checkpoint}" if checkpoint.isdigit() else checkpoint
 
 
 def described(url: str, savepoint: Savepoint) -> dict[str, Any]:

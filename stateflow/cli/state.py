@@ -26,7 +26,7 @@ from stateflow.cli.options import (
     pairs,
 )
 from stateflow.cli.output import document, err, facts, number, out, size
-from stateflow.cli.savepoint import Kind, described, named
+from stateflow.cli.savepoint import Kind, described
 from stateflow.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="State as tables, and keys that are to be forgotten.")
@@ -70,7 +70,7 @@ def export(
     if "/" in job:
         snapshot = savepoint_at(job, options)
     else:
-        snapshot = checkpoint_of(job, named(checkpoint), options)
+        snapshot = checkpoint_of(job, checkpoint, options)
     checked_format(form)
     snapshot.table(operator, state)  # what it has not is said before Spark takes its seconds to start
     rows = export_state(
@@ -151,9 +151,7 @@ def import_(
     by_value([loaded.module])
     snapshot = None
     if like:
-        snapshot = (
-            savepoint_at(like, options) if "/" in like else checkpoint_of(like, named(checkpoint), options)
-        )
+        snapshot = savepoint_at(like, options) if "/" in like else checkpoint_of(like, checkpoint, options)
     given = {
         **known_parameters(loaded.pipeline.function, snapshot.record if snapshot else None),
         **pairs(parameter, "-p"),
