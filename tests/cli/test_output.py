@@ -48,6 +48,15 @@ def test_a_person_reads_the_pieces_on_stdout_and_the_note_on_stderr(capsys: Capt
     assert said.err == "go on\n"
 
 
+def test_a_verdict_has_its_colour_on_a_terminal(capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    ConsoleOutput().say(Table(("", "check"), [("fail", "a"), ("ok", "fail")], colours={"fail": "red"}))
+    said = capsys.readouterr().out
+    assert said.count("\x1b[31mfail\x1b[0m") == 1, "in the first column only"
+
+
 def test_a_program_reads_one_document_and_nothing_else(capsys: Captured) -> None:
     answered(JsonOutput())
     said = capsys.readouterr()
@@ -65,12 +74,12 @@ def test_a_program_reads_an_event_a_line_and_a_person_its_pieces(capsys: Capture
 @pytest.mark.parametrize("kind", [ConsoleOutput, JsonOutput])
 def test_progress_and_warnings_go_to_stderr_in_both_forms(kind: type[Output], capsys: Captured) -> None:
     output = kind()
-    output.log("[red] " + "x" * 300)
+    output.log("[red] :x: " + "x" * 300)
     with output.progress("copy", shown=False) as advance:
         advance("bytes", 1, 2)
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err.strip() == "[red] " + "x" * 300
+    assert said.err.strip() == "[red] :x: " + "x" * 300
 
 
 def test_an_error_is_a_sentence_or_an_object(capsys: Captured) -> None:
