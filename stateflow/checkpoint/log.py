@@ -118,11 +118,6 @@ class Log:
         return next((r for r in complete if r.carries_state), None)
 
     @property
-    def head_outcome(self) -> Outcome | None:
-        head = self.head
-        return self.slots[head.slot].outcome if head else None
-
-    @property
     def pending(self) -> tuple[Record, ...]:
         """Decided and not carried out, in the order in which that has to happen."""
         above = last.slot if (last := self.last_complete) else 0

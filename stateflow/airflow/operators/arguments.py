@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from stateflow.checkpoint.names import Elsewhere, parse
+from stateflow.errors import UsageError
 from stateflow.quantities import duration
 
 _SHOWN = 80
@@ -119,13 +121,13 @@ def snapshot(value: Any) -> str:
     """A checkpoint: `latest`, its number or `checkpoint:N`, or `tag:NAME`."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    found = named(value)
-    if found.isdigit():
-        return f"checkpoint:{found}"
-    kind, colon, rest = found.partition(":")
-    if found == "latest" or (colon and rest and (kind == "tag" or (kind == "checkpoint" and rest.isdigit()))):
-        return found
-    raise ValueError("names no checkpoint: write 'latest', 'checkpoint:42' or 'tag:NAME'")
+    try:
+        name = parse(named(value))
+    except UsageError:
+        name = Elsewhere("")
+    if isinstance(name, Elsewhere):
+        raise ValueError("names no checkpoint: write 'latest', 'checkpoint:42' or 'tag:NAME'")
+    return str(name)
 
 
 def plan_digest(value: Any) -> str | None:
