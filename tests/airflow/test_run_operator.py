@@ -18,8 +18,8 @@ from stateflow.airflow import InProcess, SparkSubmit, StateflowRunOperator, chec
 from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat, stop_requested
-from stateflow.driver.errand import Errand
-from stateflow.driver.keeping import Sight
+from stateflow.driver.processes import ProcessStatus
+from stateflow.driver.run_spec import RunSpec
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
@@ -50,8 +50,8 @@ class Done:
     stopped: list[float] = field(default_factory=list)
     name: str = ""
 
-    def look(self) -> Sight:
-        return Sight(False, self.code)
+    def look(self) -> ProcessStatus:
+        return ProcessStatus(False, self.code)
 
     def output(self) -> list[str]:
         return []
@@ -71,23 +71,23 @@ class Method:
     work: Callable[[MadeJob], object] = lambda job: job.batch()
     detached: bool = True
     fails: Done | None = None
-    errands: list[Errand] = field(default_factory=list)
+    specs: list[RunSpec] = field(default_factory=list)
 
     def bound(self, spark_conn_id: str) -> Method:
         return self
 
-    def find(self, errand: Errand) -> None:
+    def find(self, spec: RunSpec) -> None:
         return None
 
-    def launch(self, errand: Errand) -> Done:
-        self.errands.append(errand)
+    def launch(self, spec: RunSpec) -> Done:
+        self.specs.append(spec)
         if self.fails:
             return self.fails
-        job = MadeJob(str(self.root), errand.job, run=f"run-{len(self.errands)}")
+        job = MadeJob(str(self.root), spec.job, run=f"run-{len(self.specs)}")
         before = job.writer.parent.slot if job.writer.parent else None
         self.work(job)
         head = job.writer.parent.slot if job.writer.parent else None
-        owner = Owner("r", dag_run=errand.dag_run, task=errand.task)
+        owner = Owner("r", dag_run=spec.dag_run, task=spec.task)
         outcome = RunOutcome(batches=1, rows=5, checkpoint=head, stopped=f"from {before}")
         sign = Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, ended=True, outcome=outcome)
         beat(job.store, job.layout, sign)
@@ -145,25 +145,25 @@ def test_what_is_asked_for_reaches_the_driver(method: Method) -> None:
         method, until="2026-01-02", parallelism="3", trigger="drain", options={"local_fsync": False}, conf={"spark.x": 1},
         note="why", final=True,
     ).execute(context())  # fmt: skip
-    errand = method.errands[0]
-    assert errand.pipeline == f"{ORDERS}:orders"
-    assert (errand.dag_run, errand.task) == ("orders_dag/scheduled__2026-01-01", "run")
-    assert errand.options == {"local_fsync": "false"}
-    assert (errand.until, errand.parallelism, errand.trigger, errand.note, errand.final) == (
+    spec = method.specs[0]
+    assert spec.pipeline == f"{ORDERS}:orders"
+    assert (spec.dag_run, spec.task) == ("orders_dag/scheduled__2026-01-01", "run")
+    assert spec.options == {"local_fsync": "false"}
+    assert (spec.until, spec.parallelism, spec.trigger, spec.note, spec.final) == (
         "2026-01-02", 3, "drain", "why", True,
     )  # fmt: skip
-    assert errand.conf == {"spark.x": "1"}
-    assert errand.environment["STATEFLOW_CHECKPOINT_DIR"] == str(method.root)
+    assert spec.conf == {"spark.x": "1"}
+    assert spec.environment["STATEFLOW_CHECKPOINT_DIR"] == str(method.root)
 
 
 def test_a_relative_pipeline_lies_beside_the_dag(method: Method) -> None:
     operator(method, pipeline="orders.py:orders").execute(context())
-    assert method.errands[0].pipeline == "/dags/orders.py:orders"
+    assert method.specs[0].pipeline == "/dags/orders.py:orders"
 
 
 def test_a_mapped_task_is_a_task_of_its_own(method: Method) -> None:
     operator(method).execute(context(FakeTask(map_index=2)))
-    assert method.errands[0].task == "run[2]"
+    assert method.specs[0].task == "run[2]"
 
 
 def test_events_of_assets_carry_the_checkpoint(method: Method) -> None:
@@ -199,7 +199,7 @@ def test_a_retry_of_a_failed_run_just_goes_on(method: Method) -> None:
         operator(method, on_rerun="skip").execute(context())
     method.fails = None
     assert operator(method, on_rerun="skip").execute(context())["checkpoint"] == 2
-    assert len(method.errands) == 2
+    assert len(method.specs) == 2
 
 
 def test_a_cleared_run_goes_on_by_default(method: Method) -> None:
@@ -222,16 +222,16 @@ def test_a_retry_of_a_run_that_ended_well_tells_of_it_and_does_nothing(
             operator(method).execute(context())
     for on_rerun in ("go_on", "skip", "rewind"):
         assert operator(method, on_rerun=on_rerun).execute(context())["rows"] == 5
-    assert len(method.errands) == 1
+    assert len(method.specs) == 1
 
 
 def test_a_cleared_run_can_be_skipped_and_tells_what_it_told_before(method: Method) -> None:
     first = operator(method, on_rerun="skip").execute(context())
     again = operator(method, on_rerun="skip").execute(cleared())
-    assert len(method.errands) == 1
+    assert len(method.specs) == 1
     assert (again["checkpoint"], again["rows"]) == (first["checkpoint"], first["rows"])
     operator(method, on_rerun="skip").execute(context(FakeTask(run_id="scheduled__2026-01-02")))
-    assert len(method.errands) == 2
+    assert len(method.specs) == 2
 
 
 def test_the_mark_of_a_dag_run_keeps_where_it_began(method: Method) -> None:
@@ -250,7 +250,7 @@ def test_nothing_to_rewind_to_is_said_before_anything_is_touched(method: Method)
         AirflowFailException, match="had no checkpoint when orders_dag/scheduled__2026-01-01 began"
     ):
         operator(method, on_rerun="rewind").execute(cleared())
-    assert len(method.errands) == 1
+    assert len(method.specs) == 1
 
 
 def test_a_rerun_that_rewinds_begins_where_its_dag_run_began(method: Method) -> None:
@@ -302,14 +302,14 @@ def test_a_try_that_died_after_its_rewind_is_followed_by_one_that_does_not_rewin
                 operator(method, on_rerun="rewind", parameters=PARAMETERS).execute(cleared(run_id="two"))
         operator(method, on_rerun="rewind", parameters=PARAMETERS).execute(cleared(run_id="two"))
     assert origins == ["checkpoint:3"]
-    assert len(method.errands) == 3
+    assert len(method.specs) == 3
 
 
 def test_killing_the_task_asks_the_driver_to_end_and_ends_the_task(method: Method) -> None:
     killed = operator(method)
 
     class Slow(Done):
-        def look(self) -> Sight:
+        def look(self) -> ProcessStatus:
             store, layout = open_store(str(method.root)), JobLayout("orders")
             owner = Owner("r", dag_run="orders_dag/scheduled__2026-01-01", task="run")
             beat(store, layout, Heartbeat(epoch=1, counter=1, owner=owner))
@@ -374,14 +374,14 @@ class Gone(Method):
 
     stale: Done | None = None
 
-    def find(self, errand: Errand) -> Any:
+    def find(self, spec: RunSpec) -> Any:
         return self.stale
 
-    def launch(self, errand: Errand) -> Any:
-        self.errands.append(errand)
-        job = MadeJob(str(self.root), errand.job, run="gone")
+    def launch(self, spec: RunSpec) -> Any:
+        self.specs.append(spec)
+        job = MadeJob(str(self.root), spec.job, run="gone")
         job.batch()
-        owner = Owner("r", host="elsewhere", dag_run=errand.dag_run, task=errand.task)
+        owner = Owner("r", host="elsewhere", dag_run=spec.dag_run, task=spec.task)
         beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner))
 
 

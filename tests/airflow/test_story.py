@@ -17,7 +17,7 @@ import pytest
 
 from demo.table import compared
 from stateflow.checkpoint.control import RunOutcome, read_heartbeat
-from stateflow.driver.keeping import DriverFolder
+from stateflow.driver.processes import DriverFolder
 from stateflow.jobs.job import Job
 from tests.airflow.server import (
     AirflowClient,

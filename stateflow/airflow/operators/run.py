@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from stateflow.airflow.launchers.base import LaunchMethod
     from stateflow.checkpoint.control import RunOutcome
     from stateflow.checkpoint.scheduled import ScheduledRun
-    from stateflow.driver.attending import Attendance, OnLive
-    from stateflow.driver.errand import Errand
+    from stateflow.driver.run_spec import RunSpec
+    from stateflow.driver.supervision import OnLive, Supervision
     from stateflow.jobs.job import Job
 
 
@@ -128,7 +128,7 @@ class StateflowRunOperator(StateflowOperator):
                 f"task {self.task_id!r}: deferrable=True needs a driver that outlives the task, and {self.launcher!r} starts "
                 "none: use SparkSubmit()"
             )
-        self._attendance: Attendance | None = None
+        self._supervision: Supervision | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         with self.at_work():
@@ -151,62 +151,62 @@ class StateflowRunOperator(StateflowOperator):
                 if choice == "rewind":
                     self._rewind(context, job, mark)
                 mark = scheduled.reopen(job.store, job.layout, mark)
-            attendance = self._attend(context, job)
+            supervision = self._supervise(context, job)
             if self.deferrable:
-                attendance.begin()
-                self._defer(attendance)
-            return self._ended(context, job, mark, attendance.run())
+                supervision.begin()
+                self._defer(supervision)
+            return self._ended(context, job, mark, supervision.run())
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """After the triggerer has seen the end of the run."""
         with self.at_work():
             from stateflow.checkpoint import scheduled
             from stateflow.driver.handover import Handover
-            from stateflow.driver.standing import Running
+            from stateflow.driver.run_state import Running
 
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
-            attendance = self._attend(context, job)
-            attendance.rejoin(Handover.of(event))
-            stands = attendance.settled()
-            if isinstance(stands, Running):
-                self._defer(attendance)
-            if attendance.again(stands):
-                self._defer(attendance)
-            outcome = attendance.result(stands)
+            supervision = self._supervise(context, job)
+            supervision.rejoin(Handover.of(event))
+            state = supervision.settled()
+            if isinstance(state, Running):
+                self._defer(supervision)
+            if supervision.again(state):
+                self._defer(supervision)
+            outcome = supervision.result(state)
             mark = scheduled.find(job.store, job.layout, owner.dag_run, owner.task)
             return self._ended(context, job, mark, outcome)
 
     def on_kill(self) -> None:
         """A durable stop request first: it reaches the driver wherever it is, even if this process has seconds to live."""
-        if self._attendance is not None:
+        if self._supervision is not None:
             try:
-                self._attendance.stop(grace=self.grace.total_seconds())
+                self._supervision.stop(grace=self.grace.total_seconds())
             except Exception as error:
                 self.log.warning("the stop request could not be written: %s", error)
         super().on_kill()
 
-    def _attend(self, context: Context, job: Job) -> Attendance:
-        from stateflow.driver.attending import Attendance
+    def _supervise(self, context: Context, job: Job) -> Supervision:
+        from stateflow.driver.supervision import Supervision
 
         on_live: OnLive = self.given("on_live")
-        self._attendance = Attendance(
+        self._supervision = Supervision(
             job,
-            self._errand(context),
+            self._spec(context),
             self.launcher.bound(self.given("spark_conn_id")),
             self.acts_as(context),
             on_live=on_live,
             say=lambda line: self.log.info("%s", line),
             patience=self.hook.options().heartbeat_timeout.total_seconds(),
         )
-        return self._attendance
+        return self._supervision
 
-    def _errand(self, context: Context) -> Errand:
-        from stateflow.driver.errand import Errand
+    def _spec(self, context: Context) -> RunSpec:
+        from stateflow.driver.run_spec import RunSpec
         from stateflow.pipelines.parameters import as_texts
 
         owner = self.acts_as(context)
-        return Errand(
+        return RunSpec(
             pipeline=self._file(context),
             job=self.given("job"),
             dag_run=owner.dag_run,
@@ -256,18 +256,18 @@ class StateflowRunOperator(StateflowOperator):
         self.log.info("%s", plan)
         plan.apply(self.told())
 
-    def _defer(self, attendance: Attendance) -> NoReturn:
+    def _defer(self, supervision: Supervision) -> NoReturn:
         from stateflow.airflow.triggers.run import StateflowRunTrigger
 
         self.defer(
             trigger=StateflowRunTrigger(
-                job=attendance.job.name,
+                job=supervision.job.name,
                 stateflow_conn_id=self.given("stateflow_conn_id"),
                 checkpoint_dir=self.given("checkpoint_dir"),
-                dag_run=attendance.owner.dag_run,
-                task=attendance.owner.task,
-                handover=attendance.handover().plain(),
-                patience=attendance.patience,
+                dag_run=supervision.owner.dag_run,
+                task=supervision.owner.task,
+                handover=supervision.handover().plain(),
+                patience=supervision.patience,
                 grace=self.grace.total_seconds(),
             ),
             method_name="resume",
