@@ -77,14 +77,14 @@ def test_parsing_a_dag_loads_neither_spark_nor_what_reads_state() -> None:
 @every
 def test_every_argument_is_templated_and_read(kind: type[StateflowOperator]) -> None:
     operator = task(kind, **OPERATORS[kind])
-    assert set(operator.template_fields) <= set(operator.readers)
-    assert set(operator.readers) == set(operator.template_fields)
+    assert set(operator.template_fields) <= set(operator.arguments)
+    assert set(operator.arguments) == set(operator.template_fields)
     assert all(hasattr(operator, name) for name in operator.template_fields)
 
 
 @every
 def test_templates_pass_and_nonsense_does_not(kind: type[StateflowOperator]) -> None:
-    readers = kind.readers
+    readers = kind.arguments
     late = dict.fromkeys(readers, "{{ params.it }}")
     assert getattr(task(kind, **late), next(iter(readers))) == "{{ params.it }}"
     for name in readers:

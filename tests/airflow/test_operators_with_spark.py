@@ -146,7 +146,7 @@ from tests.airflow.tasks import Try, airflow_signals, context_of, task
 
 operator = task(StateflowSavepointOperator, kind="canonical", spark_conn_id="spark_here")
 if sys.argv[1] == "killed":
-    operator.told = lambda: lambda *progress: os.kill(os.getpid(), signal.SIGTERM)
+    operator.progress = lambda: lambda *progress: os.kill(os.getpid(), signal.SIGTERM)
 with airflow_signals(operator):
     try:
         said = operator.execute(context_of(Try("it")))["savepoint"]

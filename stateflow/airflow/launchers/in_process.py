@@ -1,4 +1,4 @@
-"""Runs inside of the task: for small jobs, and where a process beside the task is not wanted."""
+"""Runs Spark inside the task's own process: for small jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class InProcess:
-    """`InProcess()`: Spark's session is the task's own. It ends with the task, so there is nothing to go on with later."""
+    """`InProcess()`: Spark's session is the task's own and ends with it, so a retry finds no driver."""
 
     detached = False
 
@@ -73,17 +73,17 @@ class _Thread(threading.Thread):
         return ProcessStatus(True) if self._code is None else ProcessStatus(False, self._code)
 
     def output(self) -> list[str]:
-        found: list[str] = []
+        lines: list[str] = []
         with suppress(queue.Empty):
             while True:
-                found.append(self._lines.get_nowait())
-        return found
+                lines.append(self._lines.get_nowait())
+        return lines
 
     def last_words(self) -> list[str]:
         return self._words
 
     def stop(self, grace: float) -> None:
-        # A thread cannot be killed; the process that it lives in will be.
+        # A thread cannot be killed. Airflow kills the process that it lives in.
         self._stop_run.set()
 
     def _work(self) -> Any:

@@ -58,7 +58,7 @@ class _Submitting:
         return DriverFolder(spec.job, spec.dag_run, spec.task).newest()
 
     def launch(self, spec: RunSpec) -> DriverProcess:
-        # The connection may say it, too, and what is right for a driver on this host is not for one elsewhere.
+        # The connection may choose the mode, and some settings are right only for a driver on this host.
         cluster = _deploy_mode(self._command(spec, {})) == "cluster"
         argv = self._command(spec, self._conf(spec, here=not cluster))
         if cluster:
@@ -84,14 +84,14 @@ class _Submitting:
         return command
 
     def _says_where(self, argv: Sequence[str]) -> bool:
-        """Whether somebody has chosen a place for Spark's temporary files; a file of properties may have."""
+        """Whether a setting chooses a place for Spark's temporary files. A file of properties may do so."""
         from stateflow.spark.session.settings import TEMPORARY, says_where
 
-        told = any(word.startswith(f"{TEMPORARY}=") for word in argv)
-        return told or says_where({}) or "properties_file" in self.submit
+        in_argv = any(word.startswith(f"{TEMPORARY}=") for word in argv)
+        return in_argv or says_where({}) or "properties_file" in self.submit
 
     def _conf(self, spec: RunSpec, *, here: bool) -> dict[str, str]:
-        """Settings that come too late in the driver: the JVM is there before Python is. `here`: on this very host."""
+        """Settings that Python would make too late: the driver's JVM starts first. `here`: the driver runs on this host."""
         from stateflow.config.options import cache_folder
         from stateflow.spark.session import class_data
         from stateflow.spark.session.java import require_java
@@ -102,12 +102,12 @@ class _Submitting:
             cache = cache_folder()
             sooner = class_data.options(cache, require_java(cache))
             own["spark.driver.extraJavaOptions"] = f"{QUIET} {sooner}".strip()
-            # Else a Python that is only there on executors (a package's) would be taken for the driver, too.
+            # Otherwise the driver would use the executors' Python, which may exist only in their archive.
             own["spark.pyspark.driver.python"] = sys.executable
         own["spark.ui.showConsoleProgress"] = "false"
         if "spark.sql.extensions" in spec.conf:
-            named = f"{own['spark.sql.extensions']},{spec.conf['spark.sql.extensions']}"
-            return {**own, **spec.conf, "spark.sql.extensions": named}
+            extensions = f"{own['spark.sql.extensions']},{spec.conf['spark.sql.extensions']}"
+            return {**own, **spec.conf, "spark.sql.extensions": extensions}
         return {**own, **spec.conf}
 
     def _environment(self) -> dict[str, str]:
@@ -137,7 +137,7 @@ def _application() -> str:
 
 
 def _for_cluster(argv: list[str], spec: RunSpec) -> list[str]:
-    """In cluster mode the driver gets no environment of ours: only what may be seen on a command line travels."""
+    """In cluster mode the driver gets only its command line from here, no environment."""
     if "STATEFLOW_STORAGE_OPTIONS" in spec.environment:
         raise UsageError(
             "the connection's storage_options cannot reach a driver in cluster mode without standing on a command line: give "

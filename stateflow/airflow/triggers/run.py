@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-if TYPE_CHECKING:
-    from stateflow.driver.supervision import Supervision
+from stateflow.airflow.connections.stateflow import StateflowHook
+from stateflow.driver.handover import Handover
+from stateflow.driver.processes import DriverProcess
+from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.run_state import Running
+from stateflow.driver.supervision import Supervision
+from stateflow.format.records import Owner
 
 
 class StateflowRunTrigger(BaseTrigger):
-    """Fires once the run is over, well or not; the task finds out which."""
+    """Fires once the run is over. The task then reads its outcome."""
 
     def __init__(
         self,
@@ -39,7 +44,7 @@ class StateflowRunTrigger(BaseTrigger):
             "checkpoint_dir": checkpoint_dir,
             "dag_run": dag_run,
             "task": task,
-            # Tasks that were deferred by an earlier version have told what a handover says one by one.
+            # An earlier version of the package gave the handover's fields one by one, and its tasks may still be deferred.
             "handover": handover or {"above": above, "reattached": reattached, "folder": folder},
             "patience": patience,
             "grace": grace,
@@ -52,9 +57,7 @@ class StateflowRunTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", dict(self.fields)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Stores block, so they are left to threads."""
-        from stateflow.driver.run_state import Running
-
+        """Looks in threads, because stores block."""
         supervision = await asyncio.to_thread(self._supervise)
         while isinstance(state := await asyncio.to_thread(supervision.look), Running):
             await asyncio.sleep(self.interval)
@@ -68,35 +71,27 @@ class StateflowRunTrigger(BaseTrigger):
         await asyncio.to_thread(supervision.stop, grace=self.fields["grace"])
 
     def _supervise(self) -> Supervision:
-        from stateflow.airflow.connections.stateflow import StateflowHook
-        from stateflow.driver.handover import Handover
-        from stateflow.driver.run_spec import RunSpec
-        from stateflow.driver.supervision import Supervision
-        from stateflow.format.records import Owner
-
         of = self.fields
-        told = Handover.of(of["handover"])
+        handover = Handover.of(of["handover"])
         hook = StateflowHook(of["stateflow_conn_id"], of["checkpoint_dir"])
         spec = RunSpec("", of["job"], of["dag_run"], of["task"])
         owner = Owner(run="", dag_run=of["dag_run"], task=of["task"])
         supervision = Supervision(
-            hook.job(of["job"]), spec, _Known(told.folder), owner,
+            hook.job(of["job"]), spec, _Known(handover.folder), owner,
             patience=of["patience"], say=lambda line: self.log.info("%s", line),
         )  # fmt: skip
-        supervision.rejoin(told)
+        supervision.rejoin(handover)
         self._supervision = supervision
         return supervision
 
 
 class _Known:
-    """A driver that is looked for in one folder only; elsewhere than on its host there is none."""
+    """Finds the driver of one folder. On another host than the driver's there is none."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def find(self, spec: Any) -> Any:
-        from stateflow.driver.processes import DriverProcess
-
         there = bool(self._folder) and (Path(self._folder) / "command.json").is_file()
         return DriverProcess(Path(self._folder)) if there else None
 
