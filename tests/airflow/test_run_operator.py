@@ -217,7 +217,7 @@ def test_a_retry_of_a_run_that_ended_well_tells_of_it_and_does_nothing(
         raise Died
 
     with monkeypatch.context() as dying:
-        dying.setattr(StateflowRunOperator, "_told", died)
+        dying.setattr(StateflowRunOperator, "_report", died)
         with pytest.raises(Died):
             operator(method).execute(context())
     for on_rerun in ("go_on", "skip", "rewind"):

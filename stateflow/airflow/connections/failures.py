@@ -36,7 +36,7 @@ def spoken() -> Iterator[None]:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in _OF_SPARK:
             raise
-        from stateflow.spark.task.failures import translated
+        from stateflow.spark.task.failures import translated  # a DAG file must not load stateflow.spark
 
         raise failure(translated(error)) from None
 

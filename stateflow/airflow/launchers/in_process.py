@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stateflow.airflow.connections.spark import spark_master
+from stateflow.checkpoint.process import this_process
+from stateflow.config.options import checkpoint_root, load
 from stateflow.driver.processes import ProcessStatus
 from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.supervision import Launcher
@@ -87,8 +89,7 @@ class _Thread(threading.Thread):
         self._stop_run.set()
 
     def _work(self) -> Any:
-        from stateflow.checkpoint.process import this_process
-        from stateflow.config.options import checkpoint_root, load
+        # These load Spark and pyarrow, and a DAG file must not.
         from stateflow.jobs.job import Job
         from stateflow.jobs.running import checked_parameters, run_loaded
         from stateflow.pipelines.bounds import parse_bounds

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from stateflow.airflow.connections.spark import submit_hook
+from stateflow.config.options import cache_folder
 from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.supervision import Launcher
@@ -92,8 +93,7 @@ class _Submitting:
 
     def _conf(self, spec: RunSpec, *, here: bool) -> dict[str, str]:
         """Settings that Python would make too late: the driver's JVM starts first. `here`: the driver runs on this host."""
-        from stateflow.config.options import cache_folder
-        from stateflow.spark.session import class_data
+        from stateflow.spark.session import class_data  # a DAG file must not load stateflow.spark
         from stateflow.spark.session.java import require_java
         from stateflow.spark.session.settings import DELTA, QUIET, submit_conf
 
@@ -111,7 +111,6 @@ class _Submitting:
         return {**own, **spec.conf}
 
     def _environment(self) -> dict[str, str]:
-        from stateflow.config.options import cache_folder
         from stateflow.spark.session.java import require_java
 
         # spark-submit and Python of this very installation, wherever the worker's PATH leads.

@@ -9,8 +9,9 @@ A form or a template gives text where a DAG file gives a number. Both are taken.
 from __future__ import annotations
 
 import inspect
+import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import NoneType, UnionType
@@ -46,7 +47,7 @@ class DeclaredArguments:
 
     arguments: ClassVar[Mapping[str, Argument]] = {}
     """By name, those of the base classes first."""
-    template_fields: Collection[str] = ()
+    template_fields: Any = ()  # Airflow's operators and notifiers declare it with two types
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -116,7 +116,7 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
 
     def _ended_early(self) -> AirflowException:
         return AirflowException(
-            f"task {self.task_id!r} was told to end: what it had begun is undone or can be repeated"
+            f"task {self.task_id!r} was killed: its unfinished work is undone or can be repeated"
         )
 
     def finished_before(self, job: Job, kind: Literal["restore", "rescale"]) -> HistoryLine | None:
