@@ -171,7 +171,7 @@ def test_a_task_of_its_own_ends_with_its_spark(desk: Desk, way: str) -> None:
     assert not answer["spark"]
     assert list_pins(desk.job.store, desk.job.layout) == []
     if way == "killed":
-        assert answer["said"].startswith("task 'it' was told to end")
+        assert answer["said"].startswith("task 'it' was killed")
         assert files_of(desk.root) == before
     else:
         assert verify_savepoint(open_store(answer["said"]), deep=True) == []

@@ -318,7 +318,7 @@ def test_killing_the_task_asks_the_driver_to_end_and_ends_the_task(method: Metho
             raise AssertionError("on_kill has to end the task")
 
     method.fails = slow = Slow()
-    with pytest.raises(AirflowException, match="told to end"):
+    with pytest.raises(AirflowException, match="was killed"):
         killed.execute(context())
     assert len(slow.stopped) == 1
     request = stop_requested(open_store(str(method.root)), JobLayout("orders"), 1)

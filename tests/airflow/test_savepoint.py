@@ -117,7 +117,7 @@ def test_a_task_that_is_told_to_end_leaves_no_folder_and_no_pin(
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(LocalStore, "upload", slow)
-    with airflow_signals(operator), pytest.raises(AirflowException, match="was told to end") as failed:
+    with airflow_signals(operator), pytest.raises(AirflowException, match="was killed") as failed:
         operator.execute(context_of(Try("it")))
     assert told.is_set()
     assert not isinstance(failed.value, AirflowFailException)

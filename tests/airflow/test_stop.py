@@ -104,7 +104,7 @@ def test_a_task_that_is_told_to_end_no_longer_watches(
     job = made_job(tmp_path, ended=False)
     operator = task(StateflowStopOperator)
     meanwhile(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with airflow_signals(operator), pytest.raises(AirflowException, match="was told to end"):
+    with airflow_signals(operator), pytest.raises(AirflowException, match="was killed"):
         operator.execute(context_of(Try("it")))
     assert request(job) is not None  # what was asked stays asked
 

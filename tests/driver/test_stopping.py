@@ -1,4 +1,4 @@
-"""A driver whose task was killed, or that was told to end: asked, recalled, killed, and followed by the right one."""
+"""A driver whose task was killed, or that its host ended: asked, recalled, killed, and followed by the right one."""
 
 from __future__ import annotations
 
