@@ -100,9 +100,9 @@ def method(tmp_path: Path, connect: Connect) -> Method:
     return Method(tmp_path / "root")
 
 
-def operator(method: Method, **given: Any) -> StateflowRunOperator:
-    given = {"pipeline": f"{ORDERS}:orders", "parameters": PARAMETERS, "launcher": method, **given}
-    return StateflowRunOperator(task_id="run", **given)
+def operator(method: Method, **arguments: Any) -> StateflowRunOperator:
+    arguments = {"pipeline": f"{ORDERS}:orders", "parameters": PARAMETERS, "launcher": method, **arguments}
+    return StateflowRunOperator(task_id="run", **arguments)
 
 
 def context(task: FakeTask | None = None, **more: Any) -> Any:
@@ -131,13 +131,13 @@ def fired(fields: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_run_tells_what_it_came_to(method: Method) -> None:
     task = FakeTask()
-    told = operator(method).execute(context(task))
-    assert (told["job"], told["checkpoint"], told["batches"], told["rows"]) == ("orders", 2, 1, 5)
-    assert told["root"] == str(method.root)
-    assert told["dag_run"] == "orders_dag/scheduled__2026-01-01"
-    assert set(told["offsets"]) == {"events"}
+    result = operator(method).execute(context(task))
+    assert (result["job"], result["checkpoint"], result["batches"], result["rows"]) == ("orders", 2, 1, 5)
+    assert result["root"] == str(method.root)
+    assert result["dag_run"] == "orders_dag/scheduled__2026-01-01"
+    assert set(result["offsets"]) == {"events"}
     assert task.pushed["stateflow"] == {"conn_id": "stateflow_default", "job": "orders", "checkpoint": 2}
-    json.dumps(told)
+    json.dumps(result)
 
 
 def test_what_is_asked_for_reaches_the_driver(method: Method) -> None:
@@ -286,9 +286,9 @@ def test_a_try_that_died_after_its_rewind_is_followed_by_one_that_does_not_rewin
     operator(method).execute(context(FakeTask(run_id="two")))
     restore, origins = Job.restore, list[str]()
 
-    def without_tables(job: Job, origin: str, *told: Any, **request: Any) -> Any:
+    def without_tables(job: Job, origin: str, *rest: Any, **request: Any) -> Any:
         origins.append(origin)
-        return restore(job, origin, *told, **{**request, "rewind_sinks": False})
+        return restore(job, origin, *rest, **{**request, "rewind_sinks": False})
 
     def died(*_: object) -> None:
         raise AirflowException("the worker is gone")
@@ -328,9 +328,9 @@ def test_killing_the_task_asks_the_driver_to_end_and_ends_the_task(method: Metho
 
 def test_a_deferred_run_is_followed_by_a_trigger_and_resumed(method: Method) -> None:
     deferred = operator(method, deferrable=True)
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferral:
         deferred.execute(context())
-    trigger = left.value.trigger
+    trigger = deferral.value.trigger
     assert isinstance(trigger, StateflowRunTrigger)
     path, fields = trigger.serialize()
     assert path == "stateflow.airflow.triggers.run.StateflowRunTrigger"
@@ -339,31 +339,31 @@ def test_a_deferred_run_is_followed_by_a_trigger_and_resumed(method: Method) -> 
 
 
 def test_a_task_that_an_earlier_version_has_deferred_is_resumed(method: Method) -> None:
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferral:
         operator(method, deferrable=True).execute(context())
-    _, fields = left.value.trigger.serialize()
-    told = fields.pop("handover")
-    event = fired({**fields, "above": told["above"], "reattached": False, "folder": ""})
+    _, fields = deferral.value.trigger.serialize()
+    handover = fields.pop("handover")
+    event = fired({**fields, "above": handover["above"], "reattached": False, "folder": ""})
     earlier = {**event, "reattached": False, "folder": "", "given_up": "", "outcome": event["outcome"]}
     assert operator(method, deferrable=True).resume(context(), earlier)["checkpoint"] == 2
 
 
 def test_the_trigger_fires_when_the_heart_has_beaten_for_the_last_time(method: Method) -> None:
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferral:
         operator(method, deferrable=True).execute(context())
-    _, fields = left.value.trigger.serialize()
-    told = fired(fields)
-    assert told.pop("outcome") == {"batches": 1, "rows": 5, "checkpoint": 2, "stopped": "from None"}
-    assert told == {"above": 0, "counter": (1, 9)}
-    json.dumps(told)
+    _, fields = deferral.value.trigger.serialize()
+    event = fired(fields)
+    assert event.pop("outcome") == {"batches": 1, "rows": 5, "checkpoint": 2, "stopped": "from None"}
+    assert event == {"above": 0, "counter": (1, 9)}
+    json.dumps(event)
 
 
 def test_a_run_whose_heartbeat_the_next_one_has_cleared_away_has_ended_as_the_trigger_saw(
     method: Method,
 ) -> None:
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferral:
         operator(method, deferrable=True).execute(context())
-    event = fired(left.value.trigger.serialize()[1])
+    event = fired(deferral.value.trigger.serialize()[1])
     store, layout = open_store(str(method.root)), JobLayout("orders")
     store.delete([entry.path for entry in store.list(layout.control)])
     assert operator(method, deferrable=True).resume(context(), event)["rows"] == 5
@@ -387,9 +387,9 @@ class Gone(Method):
 
 def test_a_deferred_run_whose_driver_is_lost_fails_and_is_not_deferred_for_ever(method: Method) -> None:
     gone = Gone(method.root)
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferral:
         operator(gone, deferrable=True).execute(context())
-    _, fields = left.value.trigger.serialize()
+    _, fields = deferral.value.trigger.serialize()
     event = fired({**fields, "patience": 0.1})
     assert "stood still" in event["given_up"]
     with pytest.raises(AirflowException, match=r"is lost .*stood still"):
@@ -398,9 +398,9 @@ def test_a_deferred_run_whose_driver_is_lost_fails_and_is_not_deferred_for_ever(
 
 def test_a_deferred_run_is_not_judged_by_what_another_try_left_where_it_is_resumed(method: Method) -> None:
     gone = Gone(method.root)
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferral:
         operator(gone, deferrable=True).execute(context())
-    _, fields = left.value.trigger.serialize()
+    _, fields = deferral.value.trigger.serialize()
     gone.stale = Done(0, name="an earlier try's")
     with pytest.raises(AirflowException, match="is lost"):
         operator(gone, deferrable=True).resume(context(), fired({**fields, "patience": 0.1}))
@@ -418,9 +418,9 @@ def test_a_deferred_run_is_not_judged_by_what_another_try_left_where_it_is_resum
     ],
 )
 def test_wrong_arguments_are_refused_while_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
-    given: dict[str, Any] = {"pipeline": "orders.py:orders", **wrong}
+    arguments: dict[str, Any] = {"pipeline": "orders.py:orders", **wrong}
     with pytest.raises((TypeError, ValueError), match=said):
-        StateflowRunOperator(task_id="run", **given)
+        StateflowRunOperator(task_id="run", **arguments)
 
 
 def test_templates_are_left_for_the_run() -> None:

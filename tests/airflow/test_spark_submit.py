@@ -32,9 +32,9 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
     found = Started()
 
     def start(
-        self: DriverFolder, argv: Sequence[str], environment: Mapping[str, str], cwd: Path, **told: Any
+        self: DriverFolder, argv: Sequence[str], environment: Mapping[str, str], cwd: Path, **options: Any
     ) -> DriverProcess:
-        found.update(argv=list(argv), environment=dict(environment), **told)
+        found.update(argv=list(argv), environment=dict(environment), **options)
         return DriverProcess(tmp_path)
 
     monkeypatch.setattr(DriverFolder, "start", start)
@@ -74,8 +74,8 @@ def test_a_driver_on_another_host_gets_no_archive_of_this_one(
     started: Started, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     extra = {"deploy-mode": "cluster"} if by == "connection" else {}
-    told = {"conn_type": "spark", "host": "yarn", "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(told))
+    connection = {"conn_type": "spark", "host": "yarn", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     submit = {"deploy_mode": "cluster"} if by == "operator" else {}
     SparkSubmit(**submit).bound("spark_default").launch(spec())
     assert started["argv"][started["argv"].index("--deploy-mode") + 1] == "cluster"

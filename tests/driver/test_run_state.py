@@ -62,25 +62,25 @@ def test_the_runs_own_words_are_taken_when_the_process_agrees() -> None:
 
 
 def test_a_process_that_failed_after_its_run_had_ended_well_has_failed() -> None:
-    found = judged(
+    state = judged(
         ProcessStatus(False, 1), beat(ended=True, outcome=WELL), words=("Traceback", "stateflow: no table")
     )
-    assert isinstance(found, Ended)
-    assert (found.outcome.exit_code, found.outcome.error) == (1, "no table")
+    assert isinstance(state, Ended)
+    assert (state.outcome.exit_code, state.outcome.error) == (1, "no table")
 
 
 @pytest.mark.parametrize("code", [-9, 137])
 def test_a_killed_process_may_be_tried_again(code: int) -> None:
-    found = judged(ProcessStatus(False, code), beat())
-    assert isinstance(found, Ended)
-    assert found.outcome.exit_code == 1
-    assert "signal 9" in found.outcome.error
+    state = judged(ProcessStatus(False, code), beat())
+    assert isinstance(state, Ended)
+    assert state.outcome.exit_code == 1
+    assert "signal 9" in state.outcome.error
 
 
 def test_what_was_refused_before_anything_was_claimed_is_told_by_the_commands_last_words() -> None:
     words = ("orders: starting Spark", "stateflow: job 'orders' has another key", "log4j: bye")
-    found = judged(ProcessStatus(False, 4), None, words=words)
-    assert found == Ended(RunOutcome(exit_code=4, error="job 'orders' has another key"))
+    state = judged(ProcessStatus(False, 4), None, words=words)
+    assert state == Ended(RunOutcome(exit_code=4, error="job 'orders' has another key"))
 
 
 def test_a_driver_that_vanished_with_its_supervisor_is_lost_unless_its_heartbeat_says_more() -> None:
@@ -98,6 +98,6 @@ def test_a_run_elsewhere_is_followed_by_its_heart() -> None:
 
 
 def test_an_end_without_a_word_is_no_success() -> None:
-    found = judged(None, beat(ended=True))
-    assert isinstance(found, Ended)
-    assert found.outcome.exit_code == 1
+    state = judged(None, beat(ended=True))
+    assert isinstance(state, Ended)
+    assert state.outcome.exit_code == 1

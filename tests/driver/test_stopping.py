@@ -172,9 +172,9 @@ def test_a_driver_that_is_just_being_launched_is_stopped(scene: Scene) -> None:
 def marked(scene: Scene) -> scheduled.ScheduledRun:
     job = scene.job
     scheduled.begin(job.store, job.layout, ME.dag_run, ME.task, None, lambda: 1)
-    found = scheduled.find(job.store, job.layout, ME.dag_run, ME.task)
-    assert found is not None
-    return found
+    mark = scheduled.find(job.store, job.layout, ME.dag_run, ME.task)
+    assert mark is not None
+    return mark
 
 
 def test_a_driver_that_nobody_has_seen_is_recalled_until_the_next_is_launched(scene: Scene) -> None:

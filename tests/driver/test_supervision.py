@@ -123,17 +123,17 @@ def test_another_live_run_is_refused_in_its_own_words(scene: Scene) -> None:
 
 def test_waiting_for_another_run_starts_anew_once_it_has_ended(scene: Scene) -> None:
     scene.claims(1, OTHER)
-    left = [6]
+    looks = [6]
 
     def happens() -> None:
-        left[0] -= 1
-        if left[0] > 0:
+        looks[0] -= 1
+        if looks[0] > 0:
             scene.beats(1, OTHER)
-        elif left[0] == 0:
+        elif looks[0] == 0:
             scene.beats(1, OTHER, ended=True)
 
     def begins(driver: FakeDriver) -> None:
-        if left[0] > 0:
+        if looks[0] > 0:
             busy(driver)
             return
         scene.claims(2, ME)
