@@ -42,16 +42,14 @@ def moment(value: Any) -> datetime:
     return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
-NoTemplateFlag = Annotated[
-    bool | None, Argument(flag, template=False, when_none=lambda: _deferrable_by_default())
-]
+def _deferrable_by_default() -> bool:
+    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+
+
+NoTemplateFlag = Annotated[bool | None, Argument(flag, template=False, when_none=_deferrable_by_default)]
 NoTemplateSpan = Annotated[timedelta | str, Argument(span, template=False)]
 WhenMissing = Annotated[Missing, Argument(one_of("wait", "fail"))]
 Moment = Annotated[datetime | str, Argument(moment)]
-
-
-def _deferrable_by_default() -> bool:
-    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
 
 
 class _JobSensor(StateflowOperator, BaseSensorOperator):

@@ -16,7 +16,6 @@ from airflow.sdk.log import mask_secret
 from stateflow.config.option import read
 from stateflow.config.options import DECLARATIONS, Options, load
 from stateflow.errors import NotFoundError, StateflowError, UsageError
-from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -106,6 +105,8 @@ class StateflowHook(BaseHook):
 
     def require_root(self) -> None:
         """Raises NotFoundError when the root is a folder that is not there, as on a worker that has not mounted it."""
+        from stateflow.storage.roots import open_store  # a DAG file must not load stores
+
         folder = open_store(self.root, self.storage_options).local_root
         if folder is not None and not folder.is_dir():
             source = (
@@ -118,6 +119,8 @@ class StateflowHook(BaseHook):
 
     def get_conn(self) -> Any:
         """The store of the root."""
+        from stateflow.storage.roots import open_store  # as above
+
         return open_store(self.root, self.storage_options)
 
     def test_connection(self) -> tuple[bool, str]:
