@@ -10,7 +10,6 @@ from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.errors import StateflowError, error_of
 from stateflow.liveness.stale_pins import release_stale
 from stateflow.quantities import size_text
-from stateflow.savepoints.dispose import size_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -128,6 +127,8 @@ class StateflowCleanupOperator(StateflowOperator):
 
 
 def _size(job: Any, url: str) -> int:
-    from stateflow.storage.roots import open_store  # opens stores, which a DAG file must not load
+    # These load stores, and a DAG file must not.
+    from stateflow.savepoints.dispose import size_of
+    from stateflow.storage.roots import open_store
 
     return size_of(open_store(url, job.storage_options))

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from stateflow.airflow.operators.arguments import Count, Kind, Name, Snapshot, SomeTime, Text
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.format.references import state_bytes
-from stateflow.savepoints.format import wanted
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -73,6 +72,8 @@ def default_name(kind: str, context: Context, idempotency_key: str) -> str:
 
 def savepoint_facts(made: MadeSavepoint) -> dict[str, Any]:
     """The facts about a savepoint that go into XCom."""
+    from stateflow.savepoints.format import wanted  # loads stores, and a DAG file must not
+
     return {
         "savepoint": made.url,
         "kind": made.savepoint.kind,
