@@ -9,7 +9,6 @@ A form or a template gives text where a DAG file gives a number. Both are taken.
 from __future__ import annotations
 
 import inspect
-import inspect
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

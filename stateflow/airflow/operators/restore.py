@@ -6,7 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from stateflow.airflow.operators.arguments import Argument, Count, Flag, Name, Table, Text, one_of, plan_digest
+from stateflow.airflow.operators.arguments import (
+    Argument,
+    Count,
+    Flag,
+    Name,
+    Table,
+    Text,
+    one_of,
+    plan_digest,
+)
 from stateflow.airflow.operators.base import StateflowOperator
 
 if TYPE_CHECKING:
@@ -31,7 +40,10 @@ class StateflowRestoreOperator(StateflowOperator):
         *,
         pipeline: Annotated[Name, "`FILE:PIPELINE`; a relative file is looked for beside the DAG's"],
         origin: Annotated[Name, "`latest`, `checkpoint:N`, `tag:NAME` or the URL of a savepoint"] = "latest",
-        parameters: Annotated[Table, "of the pipeline; a job that exists has its own for those that are not given, a new one the snapshot's"] = None,
+        parameters: Annotated[
+            Table,
+            "of the pipeline; a job that exists has its own for those that are not given, a new one the snapshot's",
+        ] = None,
         claim_mode: Annotated[
             ClaimMode, "of a savepoint: `no_claim` copies it, `claim` makes it the job's own"
         ] = "no_claim",
