@@ -17,7 +17,7 @@ import pytest
 
 from demo.table import compared
 from stateflow.checkpoint.control import RunOutcome, read_heartbeat
-from stateflow.driver.keeping import DriverFolder
+from stateflow.driver.processes import DriverFolder
 from stateflow.jobs.job import Job
 from tests.airflow.server import (
     AirflowClient,
@@ -179,7 +179,7 @@ def test_two_runs_at_once_and_a_task_that_is_marked_failed_while_its_driver_live
     assert alive in client.log(second, "run")
 
     client.mark(first, "run", "failed")
-    until(lambda: "was told to end" in client.log(first, "run"), "the task to hear of it")
+    until(lambda: "was killed" in client.log(first, "run"), "the task to hear of it")
     assert not gone(driver), "its batch is not over"
     stage.open()
     # At once: what the first run says of its end goes with the collection of the second.
