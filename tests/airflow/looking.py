@@ -13,7 +13,7 @@ import msgspec
 
 from stateflow.checkpoint.control import INPUT_DRAINED, Heartbeat, RunOutcome, beat
 from stateflow.checkpoint.writer import Writer
-from tests.cli.made import MadeJob
+from tests.jobs.made import MadeJob
 
 HOUR = timedelta(hours=1)
 

@@ -17,7 +17,7 @@ from stateflow.format.records import Record
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
-from tests.cli.made import ORDERS, REPOSITORY, made_job
+from tests.jobs.made import ORDERS, REPOSITORY, made_job
 
 PIPELINE = f"{ORDERS}:orders"
 

@@ -22,9 +22,9 @@ from stateflow.format.records import Owner, Savepoint, encode
 from stateflow.savepoints.native import create_native
 from stateflow.serve.client import StateClient
 from stateflow.storage.roots import open_store
+from tests.jobs.queried import NOW_MICROS, QueriedJob, entries_of, filled
 from tests.serve.command import app
 from tests.serve.conftest import until
-from tests.serve.made import NOW_MICROS, QueriedJob, entries_of, filled
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

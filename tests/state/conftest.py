@@ -9,17 +9,12 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from hypothesis import settings
 
 from stateflow.format.records import FileRef, Shard
 from stateflow.state.backends.base import Backend, OpenShard, Snapshot
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
-
-# Machines that run tests are busy: how long an example takes says nothing.
-settings.register_profile("state", deadline=None)
-settings.load_profile("state")
 
 
 class Shelf:
