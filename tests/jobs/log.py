@@ -3,19 +3,8 @@
 from __future__ import annotations
 
 from stateflow.checkpoint.log import Log, Slot, assemble
-from stateflow.format.records import (
-    FileRef,
-    JobIdentity,
-    Kind,
-    Link,
-    OperatorState,
-    Outcome,
-    Owner,
-    Pin,
-    Prepared,
-    Record,
-    Shard,
-)
+from stateflow.format.records import FileRef, JobIdentity, Kind, Link, Outcome, Owner, Pin, Prepared, Record
+from tests.jobs.files import one_shard
 
 JOB = "orders"
 UUID = "11111111-1111-1111-1111-111111111111"
@@ -40,8 +29,6 @@ def record(
     based_on: int | None = None,
 ) -> Record:
     """Linked to `w<slot - 1>` unless told otherwise."""
-    shard = Shard(first=0, last=0, backend="fake", files=files)
-    state = OperatorState(key=(("k", "long"),), max_parallelism=1, assignment=((0, 0),), shards=((shard,),))
     return Record(
         kind=kind,
         job=job,
@@ -52,7 +39,7 @@ def record(
         based_on=based_on,
         floor=floor,
         owner=SOMEBODY,
-        operators={"op": state} if files else {},
+        operators={"op": one_shard(*files)} if files else {},
         sinks={"out": Prepared(kind="fake", target="t", prev=None, files=staged)} if staged else {},
     )
 

@@ -1,88 +1,38 @@
-"""Jobs as a run leaves them, made through the protocol itself, without Spark."""
+"""The orders example as its runs leave it, with files that nobody opens for state."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
-from stateflow.checkpoint.claim import claim
-from stateflow.checkpoint.control import Heartbeat, Progress, beat, report_progress
-from stateflow.checkpoint.draft import Draft
-from stateflow.checkpoint.pins import pin
-from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.states import resolve_states
-from stateflow.errors import StateflowError
-from stateflow.format.layout import JobLayout
-from stateflow.format.records import (
-    FileRef,
-    OperatorState,
-    Owner,
-    Prepared,
-    Record,
-    Shard,
-    SourceState,
-)
+from stateflow.format.records import Prepared, SourceState
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.storage.files import inline
-from stateflow.storage.roots import open_store
+from tests.jobs.fake import ClaimedJob
+from tests.jobs.files import one_shard, stored
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 ORDERS = REPOSITORY / "examples" / "orders.py"
 PARAMETERS = {"input": "/data/orders", "output": "/data/totals"}
-T0 = 1_767_225_600_000_000
-"""2026-01-01, in microseconds."""
 OFFSET = '{"sourceVersion":1,"reservoirId":"r","reservoirVersion":%d,"index":-1,"isStartingVersion":false}'
 
 
-@dataclass
-class MadeJob:
-    """The orders example, with one state file per checkpoint of which the newest two are named."""
+class MadeJob(ClaimedJob):
+    """One state file per checkpoint, of which the newest two are named; `small` state travels inside the records."""
 
-    root: str
-    name: str = "orders"
-    run: str = "run"
-    retained: int | None = None
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    watermark: int | None = None
-    small: bool = False
-    """State travels inside the records."""
-    ticks: Any = field(default_factory=lambda: itertools.count(1))
-    writer: Writer = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.store = open_store(self.root, self.storage_options)
-        self.layout = JobLayout(self.name)
-        self.begin(self.run)
-
-    def ids(self) -> str:
-        return f"id{next(self.ticks)}"
-
-    def clock(self) -> int:
-        return T0 + next(self.ticks) * 1_000_000
-
-    def begin(self, run: str) -> Writer:
-        """A run claims the job."""
-
-        def stuck(
-            record: Record, last: Mapping[str, int], still_owner: Callable[[], None]
-        ) -> Mapping[str, str]:
-            raise StateflowError("the table is not to be had")
-
-        self.writer = claim(
-            self.store,
-            self.layout,
-            owner=Owner(run=run, host="here", pid=1, user="tester"),
-            ids=self.ids,
-            clock=self.clock,
-            carry_out=stuck,
-            retained=self.retained,
-        )
-        return self.writer
+    def __init__(
+        self,
+        root: str,
+        name: str = "orders",
+        *,
+        watermark: int | None = None,
+        small: bool = False,
+        **claimed: Any,
+    ) -> None:
+        self.watermark, self.small = watermark, small
+        super().__init__(root, name, **claimed)
 
     def batch(self, *, rows: int = 100, carried_out: bool = True, kind: str = "delta_append") -> int:
         """A checkpoint; without `carried_out` it is decided and stays pending."""
@@ -90,37 +40,26 @@ class MadeJob:
         now = self.clock()
         slot = writer.next_slot
         path = self.layout.shared_file(writer.epoch, slot, f"state{slot}", ".sst")
-        body = f"state of {slot}".encode()
+        content = f"state of {slot}".encode()
         if self.small:
-            new = inline(f"{slot}.sst", body)
+            new = inline(f"{slot}.sst", content)
         else:
-            self.store.put(path, body)
-            new = FileRef(name=f"{slot}.sst", size=len(body), xxh3=xxhash.xxh3_64_hexdigest(body), path=path)
-        parent = writer.parent
-        before = parent.operators.get("balance") if parent else None
-        files = (*(before.shards[0][0].files[-1:] if before else ()), new)
+            new = stored(self.store, path, content, name=f"{slot}.sst")
+        before = writer.parent.operators.get("balance") if writer.parent else None
+        kept = before.shards[0][0].files[-1:] if before else ()
         node = load_pipeline(str(ORDERS), REPOSITORY).pipeline.build(PARAMETERS).operators[0]
         states, next_id = resolve_states(node, before)
-        operator = OperatorState(
-            key=(("user", "int"),),
-            max_parallelism=128,
-            assignment=((0, 127),),
-            shards=((Shard(first=0, last=127, backend="rocksdb", files=files, entries=10),),),
-            states=states,
-            next_state_id=next_id,
-            hosts=("here",),
-        )
-        record = Draft(
-            "checkpoint",
+        operator = one_shard(
+            *kept, new, key=("user", "int"), groups=128, backend="rocksdb", entries=10,
+            states=states, next_state_id=next_id, hosts=("here",),
+        )  # fmt: skip
+        last = writer.last_commits.get("totals")
+        self.decide(
             now=now,
             watermark=self.watermark,
             sources={"events": SourceState(lines=(OFFSET % slot,), kind="delta", event_time=now)},
             operators={"balance": operator},
-            sinks={
-                "totals": Prepared(
-                    kind=kind, target="/data/totals", prev=writer.last_commits.get("totals"), rows=rows
-                )
-            },
+            sinks={"totals": Prepared(kind=kind, target="/data/totals", prev=last, rows=rows)},
             parameters=PARAMETERS,
             versions={"stateflow": "0.1.0"},
             statistics={
@@ -128,40 +67,11 @@ class MadeJob:
                 "processed_rows": rows,
                 "metrics": {"uploaded_bytes": 10},
             },
+            pending=not carried_out,
+            outcomes={"totals": "committed"},
+            timings={"commit_ms": 5},
         )
-        permit = writer.decide(record)
-        if carried_out:
-            writer.complete(permit, {"totals": "committed"}, {"commit_ms": 5})
         return slot
-
-    def beat(self, counter: int = 1, *, ended: bool = False, at: int | None = None) -> None:
-        heartbeat = Heartbeat(
-            epoch=self.writer.epoch,
-            counter=counter,
-            owner=self.writer.owner,
-            at=self.clock() if at is None else at,
-            ended=ended,
-        )
-        beat(self.store, self.layout, heartbeat)
-
-    def progress(self, slot: int) -> None:
-        report_progress(
-            self.store,
-            self.layout,
-            Progress(epoch=self.writer.epoch, slot=slot, statistics={"processed_rows": 100}, at=self.clock()),
-        )
-
-    def tag(self, slot: int, name: str) -> None:
-        pin(
-            self.store,
-            self.layout,
-            slot,
-            kind="tag",
-            name=name,
-            owner=self.writer.owner,
-            ids=self.ids,
-            clock=self.clock,
-        )
 
 
 def made_job(
@@ -173,7 +83,7 @@ def made_job(
     storage_options: Mapping[str, str] | None = None,
 ) -> MadeJob:
     """A job with so many checkpoints, whose run has ended."""
-    job = MadeJob(str(root), name, storage_options=storage_options or {})
+    job = MadeJob(str(root), name, storage_options=storage_options)
     for _ in range(batches):
         job.batch()
     job.beat(ended=ended)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,27 +10,19 @@ from typing import Any
 import msgspec
 
 import stateflow as sf
-from stateflow.checkpoint.claim import claim
-from stateflow.checkpoint.collection import CollectionReport, collect
-from stateflow.checkpoint.draft import Draft
-from stateflow.checkpoint.writer import Writer
-from stateflow.format.layout import JobLayout
-from stateflow.format.records import FileRef, OperatorState, Owner, Record, Shard, StateSchema
+from stateflow.format.records import Record, Shard, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.reading.query import StateReader
 from stateflow.reading.snapshots import ReadingPlace
-from stateflow.state.backends.base import OpenShard, Snapshot
+from stateflow.state.backends.base import OpenShard
 from stateflow.state.backends.choice import Readers
-from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.openings import OpenShards
-from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
 from stateflow.storage.cache import FileCache
-from stateflow.storage.files import inline, upload_file
-from stateflow.storage.roots import open_store
+from tests.jobs.fake import T0, ClaimedJob
+from tests.jobs.state import Key, operator_of, shard_of
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-NOW_MICROS = 1_767_225_600_000_000
 Entries = Mapping[bytes, bytes]
 Halves = ((0, 63), (64, 127))
 
@@ -98,7 +88,7 @@ class Clock:
     """Stands at the harness's time until it is moved."""
 
     def __init__(self) -> None:
-        self.micros = NOW_MICROS
+        self.micros = T0
 
     def __call__(self) -> int:
         return self.micros
@@ -132,15 +122,10 @@ class Counted:
         return open_shard
 
 
-ROCKS = RocksOptions(write_buffer=MIB, inline_threshold=0)
-opener = Readers(ROCKS)
+opener = Readers(RocksOptions(write_buffer=MIB, inline_threshold=0))
 
 
-def writable(backend: str) -> OpenShard:
-    return memory_backend(inline_threshold=0) if backend == "memory" else rocksdb_backend(ROCKS)
-
-
-class QueriedJob:
+class QueriedJob(ClaimedJob):
     """A job whose checkpoints hold what it is given."""
 
     def __init__(
@@ -149,93 +134,34 @@ class QueriedJob:
         name: str = "orders",
         *,
         process: Any = Balance,
-        key: Sequence[tuple[str, str]] = (("user", "int"),),
+        key: Key = (("user", "int"),),
         operator: str = "balance",
         backend: str = "rocksdb",
         retained: int | None = None,
     ) -> None:
-        self.root, self.name, self.operator, self.backend = root, name, operator, backend
-        self.store = open_store(str(root))
-        self.layout = JobLayout(name)
+        self.operator, self.backend, self.key = operator, backend, key
         self.states = states_of(process)
-        self.key = tuple(key)
-        self.retained = retained
-        self.clock = Clock()
-        self._ticks = itertools.count(1)
-        self.writer: Writer = claim(
-            self.store,
-            self.layout,
-            owner=Owner(run="run"),
-            ids=self.ids,
-            clock=self.clock,
-            carry_out=lambda *_: {},
-            retained=retained,
-        )
-
-    def ids(self) -> str:
-        return f"id{next(self._ticks)}"
+        self.clock = Clock()  # type: ignore[method-assign]
+        super().__init__(str(root), name, retained=retained)
 
     def checkpoint(
         self, entries: Entries, shards: Sequence[tuple[int, int]] = Halves, *, complete: bool = True
     ) -> int:
         """A record with these entries, cut into these ranges of key groups."""
-        made = tuple(self.shard(entries, first, last) for first, last in shards)
-        return self.record(made, complete=complete)
+        return self.record([self.shard(entries, first, last) for first, last in shards], complete=complete)
 
     def record(self, shards: Sequence[Shard], *, complete: bool = True) -> int:
-        operator = OperatorState(
-            key=self.key,
-            max_parallelism=128,
-            assignment=tuple((shard.first, shard.last) for shard in shards),
-            shards=tuple((shard,) for shard in shards),
-            states=self.states,
-            next_state_id=100,
-        )
-        permit = self.writer.decide(
-            Draft("checkpoint", now=self.clock(), operators={self.operator: operator})
-        )
-        if complete:
-            self.writer.complete(permit, {})
-        return permit.slot
+        operator = operator_of(shards, key=self.key, states=self.states, next_state_id=100)
+        return self.decide(operators={self.operator: operator}, pending=not complete).slot
 
     def shard(self, entries: Entries, first: int, last: int) -> Shard:
-        folder = self.root.parent / f"made-{uuid.uuid4().hex}"
-        empty = Shard(first, last, self.backend)
-        backend = writable(self.backend)(empty, folder, lambda ref: Path(ref.path))
-        own = {key: value for key, value in entries.items() if first <= int.from_bytes(key[:2]) <= last}
-        backend.write(own.items())
-        snapshot = backend.snapshot()
-        files = self._stored(snapshot)
-        backend.close()
-        return Shard(first, last, self.backend, files, entries=len(own))
-
-    def _stored(self, snapshot: Snapshot) -> tuple[FileRef, ...]:
-        refs = []
-        for file in snapshot.new:
-            if file.data is not None:
-                refs.append(inline(file.name, file.data))
-                continue
-            assert file.path is not None
-            path = self.layout.shared_file(
-                self.writer.epoch, self.writer.next_slot, uuid.uuid4().hex, file.path.suffix or ".bin"
-            )
-            refs.append(upload_file(self.store, path, file.path, file.name))
-        return tuple(refs)
-
-    def head(self) -> Record:
-        head = self.writer.parent
-        assert head is not None
-        return head
-
-    def collect(self) -> CollectionReport:
-        return collect(
-            self.store, self.layout, collector=self.ids(), retained=self.retained or 3, orphans=True
-        )
+        folder = Path(self.root).parent
+        return shard_of(self.writer, entries.items(), first, last, folder=folder, backend=self.backend)
 
     def place(self, folder: Path, counted: Callable[[str], OpenShard] | None = None) -> ReadingPlace:
         """A host that has fetched nothing yet."""
         return ReadingPlace(
-            root=str(self.root),
+            root=self.root,
             cache=FileCache(folder / "cache", 1 << 30),
             scratch=folder / "scratch",
             open_shard=counted or opener,

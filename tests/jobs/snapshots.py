@@ -2,33 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import xxhash
 
 from stateflow.errors import StateflowError
 from stateflow.format.layout import JobLayout
-from stateflow.format.records import (
-    FileRef,
-    OperatorState,
-    Owner,
-    Prepared,
-    Record,
-    Savepoint,
-    Shard,
-    SourceState,
-)
+from stateflow.format.records import FileRef, Owner, Prepared, Record, Savepoint, SourceState
 from stateflow.format.references import references
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import claim_savepoint
 from stateflow.savepoints.native import create_native
 from stateflow.storage.files import inline
 from stateflow.storage.store import Store
+from tests.jobs.files import body, one_shard, stored
 
 LAYOUT = JobLayout("orders")
 UUID = "11111111-1111-1111-1111-111111111111"
@@ -46,23 +36,6 @@ def clock() -> int:
     return 1_000_000
 
 
-def body(name: str, size: int) -> bytes:
-    """Content that is no other file's."""
-    return (f"{name} " * (size // (len(name) + 1) + 1)).encode()[:size]
-
-
-def stored(store: Store, path: str, content: bytes, *, name: str = "", base: str = "") -> FileRef:
-    store.put(path, content)
-    return FileRef(
-        name=name or path.rpartition("/")[2],
-        size=len(content),
-        xxh3=xxhash.xxh3_64_hexdigest(content),
-        path=path,
-        base=base,
-        sha256=hashlib.sha256(content).digest(),
-    )
-
-
 def checkpoint(store: Store, sizes: Sequence[int] = (300, 20, 7), extra: Sequence[FileRef] = ()) -> Record:
     """Record 3 of job `orders`: one shard of such files and some bytes of its own, and a source with a log."""
     files = [
@@ -70,14 +43,9 @@ def checkpoint(store: Store, sizes: Sequence[int] = (300, 20, 7), extra: Sequenc
         for n, size in enumerate(sizes, 1)
     ]
     log = stored(store, "orders/shared/e1-c2-log.log", b"offsets 1 2 3", name="0/7.compact")
-    shard = Shard(first=0, last=3, backend="fake", files=(*files, *extra, inline("CURRENT", b"MANIFEST-7")))
-    operator = OperatorState(
-        key=(("user", "long"),),
-        max_parallelism=4,
-        assignment=((0, 3),),
-        shards=((shard, shard),),
-        hosts=("host-1",),
-    )
+    operator = one_shard(
+        *files, *extra, inline("CURRENT", b"MANIFEST-7"), key=("user", "long"), groups=4, times=2, hosts=("host-1",)
+    )  # fmt: skip
     staged = stored(store, "orders/staged/e1-c3-rows.parquet", b"rows")
     return Record(
         kind="checkpoint",
@@ -141,10 +109,6 @@ def content(record: Record, store_of: Callable[[str], Store] | Store) -> dict[tu
 def state(record: Record, store_of: Callable[[str], Store] | Store) -> Mapping[tuple[str, str], bytes]:
     """The same without what its sinks staged: what a savepoint of it has to hold."""
     return content(msgspec.structs.replace(record, sinks={}), store_of)
-
-
-def objects(store: Store) -> dict[str, int]:
-    return {entry.path: entry.size for entry in store.list("")}
 
 
 def claim(store: Store, job: str = JOB, name: str = "orders", run: str = "first run") -> Savepoint:

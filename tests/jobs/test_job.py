@@ -12,7 +12,8 @@ from stateflow.checkpoint.control import stop_requested
 from stateflow.format.records import Owner
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.pipelines.parameters import known_parameters, required_parameters
-from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, T0, made_job
+from tests.jobs.fake import T0
+from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, made_job
 
 
 def orders() -> sf.Pipeline:

@@ -23,7 +23,8 @@ from stateflow.liveness.heart import Heart
 from stateflow.observe.health import Health, health_of
 from stateflow.observe.status import JobStatus
 from stateflow.quantities import age_text
-from tests.jobs.made import T0, MadeJob, made_job
+from tests.jobs.fake import T0
+from tests.jobs.made import MadeJob, made_job
 
 HOUR = 3_600_000_000
 NOW = T0 + 24 * HOUR

@@ -15,7 +15,8 @@ from stateflow.savepoints.format import list_savepoints, read_savepoint, verify_
 from stateflow.storage.files import inline
 from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import checked_path
-from tests.jobs.snapshots import checkpoint, claim, dispose, native, objects
+from tests.jobs.files import objects
+from tests.jobs.snapshots import checkpoint, claim, dispose, native
 
 LEADING_OUT = (
     "/etc/passwd",

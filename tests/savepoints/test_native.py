@@ -26,15 +26,8 @@ from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import ExistsError, Store
-from tests.jobs.snapshots import (
-    SOMEBODY,
-    checkpoint,
-    clock,
-    native,
-    objects,
-    state,
-    stored,
-)
+from tests.jobs.files import objects, stored
+from tests.jobs.snapshots import SOMEBODY, checkpoint, clock, native, state
 from tests.servers import AZURE, ObjectServer
 
 

@@ -14,7 +14,8 @@ from stateflow.format.records import Owner
 from stateflow.format.references import as_read, as_stored, path_inside, references
 from stateflow.savepoints.place import require_fit
 from stateflow.storage.memory import MemoryStore
-from tests.jobs.snapshots import checkpoint, clock, ids, stored
+from tests.jobs.files import stored
+from tests.jobs.snapshots import checkpoint, clock, ids
 
 ROOT = "s3://bucket/team"
 

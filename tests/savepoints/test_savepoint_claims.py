@@ -22,19 +22,10 @@ from stateflow.savepoints.format import (
 )
 from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Store
+from tests.jobs.files import objects
 from tests.jobs.log import complete, log, pending, record
 from tests.jobs.log import file as named_file
-from tests.jobs.snapshots import (
-    JOB,
-    OTHER,
-    SOMEBODY,
-    checkpoint,
-    claim,
-    dispose,
-    native,
-    objects,
-    outcome,
-)
+from tests.jobs.snapshots import JOB, OTHER, SOMEBODY, checkpoint, claim, dispose, native, outcome
 
 
 class TestClaiming:

@@ -35,18 +35,8 @@ from stateflow.savepoints.format import (
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore, named_store
 from stateflow.storage.store import Store
-from tests.jobs.snapshots import (
-    JOB,
-    OTHER,
-    SOMEBODY,
-    checkpoint,
-    claim,
-    clock,
-    dispose,
-    native,
-    objects,
-    outcome,
-)
+from tests.jobs.files import objects
+from tests.jobs.snapshots import JOB, OTHER, SOMEBODY, checkpoint, claim, clock, dispose, native, outcome
 from tests.protocol.scenario import World, drain
 
 

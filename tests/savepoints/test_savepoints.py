@@ -26,16 +26,8 @@ from stateflow.savepoints.format import (
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Store
-from tests.jobs.snapshots import (
-    JOB,
-    SOMEBODY,
-    checkpoint,
-    claim,
-    dispose,
-    native,
-    objects,
-    stored,
-)
+from tests.jobs.files import objects, stored
+from tests.jobs.snapshots import JOB, SOMEBODY, checkpoint, claim, dispose, native
 from tests.protocol.scenario import World, drain
 from tests.servers import ObjectServer
 

@@ -18,7 +18,7 @@ from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from stateflow.storage.transfer import Transfer, at_once, read_through, transfer
-from tests.jobs.snapshots import body, objects, stored
+from tests.jobs.files import body, objects, stored
 from tests.servers import NEEDS_AZURITE, ObjectServer
 
 Make = Callable[[str], Store]
