@@ -11,13 +11,17 @@ a person has approved the plan.**
 | `approve` | shows the plan under *Required actions* and waits; no answer in time: it fails, and nothing has changed |
 | `stop` | ends the running driver after its batch |
 | `plan_again`, `still_holds` | after the stop: is it still the plan that was approved? Tags where the job stood, for a way back |
-| `restore` | state, timers, watermark and offsets come back as one record; outputs too, if that was asked for |
+| `restore` | state, timers, watermark and offsets come back as one record; outputs too, if that was asked for. It takes the approved plan's digest, and refuses any other plan |
 | `verify` | checks every record and file of the job |
 | `start` | triggers the pipeline's own DAG (when that is paused, its run begins once it is not) |
 
 **The pipeline's DAG meanwhile.** It need not be paused. A run that it starts between `stop` and `restore` is fenced by the restore:
 its task fails without a retry and says so, and what it had delivered is treated like everything after the restore point. One
 that begins while the restore is at work is refused and tries again later.
+
+**What is approved is what is done.** The plan's digest covers restore point, parameters, sources, outputs, operators and options. When
+the driver has gone on after the plan, so that outputs which had nothing newer would be delivered again, `still_holds` or `restore`
+refuses: the job is stopped then, so trigger this DAG again and approve the new plan.
 
 **Without *rewind outputs*** the tables keep what they have, and what followed the restore point is delivered again. Say no to that
 only for outputs that can bear it.
@@ -40,6 +44,7 @@ from stateflow_settings import NAME, SETTINGS, conn_field, flag_field, job_field
 from stateflow_steps import keep, known_job, let_go, tag_name
 
 from stateflow.airflow import StateflowRestoreOperator, StateflowStopOperator, StateflowVerifyOperator
+from stateflow.restore.digest import differences
 
 RESTORE_POINT = rf"^(latest|checkpoint:[0-9]+|tag:{NAME}|[A-Za-z][A-Za-z0-9+.-]*://.+|/.+)$"
 
@@ -63,26 +68,15 @@ def hold(plan: dict[str, Any], conn_id: str, job: str, run_id: str) -> None:
         keep(conn_id, job, f"checkpoint:{plan['checkpoint']}", tag_name("recovery", run_id), "to be restored")
 
 
-def what_changed(approved: dict[str, Any], now: dict[str, Any], *, latest: bool) -> str:
-    """Why a plan is no longer the one that was approved; empty if it is. Positions may have moved on."""
-    if approved["timeline"] != now["timeline"]:
-        return "somebody has restored the job meanwhile"
-    if approved["operators"] != now["operators"]:
-        return "the pipeline's code was changed meanwhile"
-    if not latest and approved["checkpoint"] != now["checkpoint"]:
-        return f"the restore point was checkpoint {approved['checkpoint']} and is {now['checkpoint']}"
-    return ""
-
-
 @task
-def still_holds(
-    approved: dict[str, Any], now: dict[str, Any], conn_id: str, job: str, params: dict[str, Any], run_id: str
-) -> str:
-    """The plan was made while the driver ran, and approved some time later."""
-    if changed := what_changed(approved["document"], now["document"], latest=params["origin"] == "latest"):
+def still_holds(approved: dict[str, Any], now: dict[str, Any], conn_id: str, job: str, run_id: str) -> str:
+    """The plan was made while the driver ran, and approved some time later. The restore asks once more, alone with the job."""
+    if approved["digest"] != now["digest"]:
+        changed = "; ".join(differences(approved["document"]["bound"], now["document"]["bound"]))
         raise AirflowFailException(
-            f"the plan that was approved does not hold any more: {changed}; nothing was restored, and job {job!r} is stopped: "
-            "trigger this DAG again for a new plan, or the pipeline's DAG to go on as before"
+            f"the plan that was approved does not hold any more: {changed or 'a value that the plan does not show has changed'}; "
+            f"nothing was restored, and job {job!r} is stopped: trigger this DAG again and approve the new plan, or trigger the "
+            "pipeline's DAG to go on as before"
         )
     return keep(conn_id, job, "latest", tag_name("before-recovery", run_id), "where a recovery set out")
 
@@ -133,24 +127,27 @@ with DAG(
     held = hold(plan.output, conn_id, job).as_setup()
     approve = Approval(
         task_id="approve",
-        subject="Restore job {{ params.job }} from {{ params.origin }}?",
+        subject="Restore job {{ params.job }} from {{ params.origin }}? Plan {{ ti.xcom_pull('plan')['digest'][:12] }}",
         body="""{{ ti.xcom_pull('plan')['plan'] }}
 
-**Note:** {{ params.note or 'none' }}
-
 *Approve* stops the driver of {{ params.job }}, restores as said above and starts the pipeline again. Until then the driver goes on; what
-it still does is treated like everything else that followed the restore point. *Reject* changes nothing.""",
+it still does is treated like everything else that followed the restore point. What is approved is the plan with this digest: when
+another one would be carried out after the stop, nothing is restored. *Reject* changes nothing.""",
         response_timeout=SETTINGS.approval_time,
         retries=0,
         # Add assigned_users=[{"id": "...", "name": "..."}] to say who may approve.
     )
     stop = StateflowStopOperator(task_id="stop", wait=timedelta(minutes=5), retries=1, **of_job)
-    again = StateflowRestoreOperator(
-        task_id="plan_again", origin="{{ params.origin }}", dry_run=True, **wanted
-    )
+    # `latest` is what it was when it was approved: the driver may have gone on since.
+    planned = "{{ ti.xcom_pull('plan')['document']['from'] }}"
+    again = StateflowRestoreOperator(task_id="plan_again", origin=planned, dry_run=True, **wanted)
     holds = still_holds(plan.output, again.output, conn_id, job)
     restore = StateflowRestoreOperator(
-        task_id="restore", origin="{{ params.origin }}", takeover=True, **wanted
+        task_id="restore",
+        origin=planned,
+        approved="{{ ti.xcom_pull('plan')['digest'] }}",
+        takeover=True,
+        **wanted,
     )
     verify = StateflowVerifyOperator(task_id="verify", deep=True, retries=0, **of_job)
     start = TriggerDagRunOperator(

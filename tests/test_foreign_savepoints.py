@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -16,7 +18,7 @@ from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_expired
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.reading.snapshots import place_of, savepoint_reader
-from stateflow.savepoints.format import read_claim, read_savepoint
+from stateflow.savepoints.format import read_claim, read_savepoint, verify_savepoint
 from stateflow.storage.files import inline
 from stateflow.storage.roots import open_store
 from tests.cli.made import ORDERS, PARAMETERS, MadeJob
@@ -83,19 +85,53 @@ def test_a_query_of_a_savepoint_writes_no_file_that_its_maker_has_chosen(
     assert victim.read_text() == "mine\n"
 
 
-def test_a_restored_job_lives_on_when_what_the_savepoint_s_links_point_to_is_gone(tmp_path: Path) -> None:
-    root = tmp_path / "root"
-    savepoint = made(root).savepoint("native", options=options(root), to=str(tmp_path / "sp"))
-    (tmp_path / "archive").mkdir()
-    for file in list((tmp_path / "sp/state").iterdir()):
-        shutil.move(file, tmp_path / "archive" / file.name)
-        file.symlink_to(tmp_path / "archive" / file.name)
+@pytest.mark.parametrize("mode", ["claim", "no-claim"])
+@pytest.mark.parametrize("linked", ["file", "folder"])
+@pytest.mark.parametrize("disk", ["same", "other"])
+def test_a_restore_takes_nothing_that_the_savepoint_s_links_point_to(
+    disk: str, linked: str, mode: str, tmp_path: Path, other_disk: Path
+) -> None:
+    root, folder = tmp_path / "root", (tmp_path if disk == "same" else other_disk) / "sp"
+    savepoint = made(root).savepoint("native", options=options(root), to=str(folder))
+    secrets = tmp_path / "secrets"
+    at = folder / "state"
+    if linked == "folder":
+        shutil.move(at, secrets)
+        at.symlink_to(secrets)
+    else:
+        secrets.mkdir()
+        for file in list(at.iterdir()):
+            shutil.move(file, secrets / file.name)
+            file.symlink_to(secrets / file.name)
+    before = {file.name: file.read_bytes() for file in secrets.iterdir()}
     pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
     given = {**PARAMETERS, "output": "/data/copy"}
-    Job(str(root), "copy").restore(savepoint.url, pipeline, given, options=options(root)).apply()
-    shutil.rmtree(tmp_path / "sp")
-    shutil.rmtree(tmp_path / "archive")
-    assert Job(str(root), "copy").verify(deep=True) == []
+    job = Job(str(root), "copy")
+    with pytest.raises(CorruptError, match="symbolic link"):
+        job.restore(savepoint.url, pipeline, given, options=options(root), claim_mode=mode).apply()
+    with pytest.raises(CorruptError, match="symbolic link"):
+        raise CorruptError("; ".join(f.text for f in verify_savepoint(open_store(savepoint.url), deep=True)))
+    assert [file for file in (root / "copy").rglob("shared/*") if file.read_bytes() in before.values()] == []
+    assert {file.name: file.read_bytes() for file in secrets.iterdir()} == before
+
+
+def test_a_file_that_is_copied_has_the_checksum_that_was_recorded(tmp_path: Path, other_disk: Path) -> None:
+    root = tmp_path / "root"
+    savepoint = made(root).savepoint("native", options=options(root), to=str(other_disk / "sp"))
+    for file in (other_disk / "sp/state").iterdir():
+        file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    given = {**PARAMETERS, "output": "/data/copy"}
+    with pytest.raises(CorruptError, match="size and checksum that were recorded"):
+        Job(str(root), "copy").restore(savepoint.url, pipeline, given, options=options(root)).apply()
+
+
+@pytest.fixture
+def other_disk() -> Iterator[Path]:
+    """A folder on another file system than `tmp_path`, where hard links do not reach."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -19,7 +19,8 @@ from stateflow.format.records import Owner, Pin, Record
 from stateflow.format.references import bases, references
 from stateflow.jobs.job import Job
 from stateflow.pipelines.loading import load_pipeline
-from stateflow.restore.plan import Restored, RestorePlan
+from stateflow.restore.plan import Restored
+from stateflow.restore.planned import RestorePlan
 from stateflow.savepoints.format import read_claim, read_savepoint
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore, named_store
@@ -390,3 +391,14 @@ def test_a_plan_tells_how_many_key_groups_there_were_and_will_be(scene: Scene) -
     assert "key groups" not in str(plan)
     more = replace(plan, request=replace(plan.request, max_parallelism=1024))
     assert ", key groups 128 -> 1024\n" in str(more)
+
+
+def test_a_restore_goes_by_the_clock_and_the_ids_of_its_job(scene: Scene) -> None:
+    numbers = itertools.count()
+    job = Job(scene.root, "orders", clock=lambda: 1_234_567_000, ids=lambda: f"id{next(numbers)}")
+    pipeline = load_pipeline(str(ORDERS), scene.folder).pipeline
+    job.restore("checkpoint:2", pipeline, PARAMETERS, options=scene.options).apply()
+    head = scene.head()
+    assert head.at == 1_234_567_000
+    assert head.statistics["trigger_timestamp"] == 1_234_567
+    assert head.writer.startswith("id")

@@ -15,7 +15,7 @@ from stateflow.checkpoint.collection import unreached
 from stateflow.checkpoint.log import Log, read_claim, read_epochs
 from stateflow.checkpoint.pins import damage_of, list_pins, read_kept
 from stateflow.checkpoint.statistics import damaged_segments
-from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError
 from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
 from stateflow.format.records import FileRef, Pin, Record, SavepointClaim, decode
 from stateflow.format.references import references
@@ -238,7 +238,7 @@ def damage(store: Store, sizes: Mapping[str, int], wanted: Wanted, *, deep: bool
     size = sizes.get(wanted.path)
     start = wanted.offset or 0
     if size is None:
-        return "is missing"
+        return "is a symbolic link, or lies behind one" if _linked(store, wanted.path) else "is missing"
     if size < start + wanted.size or (wanted.offset is None and size != wanted.size):
         return f"has {size} bytes instead of {start + wanted.size}"
     if deep:
@@ -248,6 +248,19 @@ def damage(store: Store, sizes: Mapping[str, int], wanted: Wanted, *, deep: bool
         except (NotFoundError, CorruptError):
             return f"does not have the checksum {wanted.sha256.hex() or wanted.xxh3}"
     return ""
+
+
+def _linked(store: Store, path: str) -> bool:
+    """Whether a file is not in a listing because a link is in its way."""
+    if store.local_root is None:
+        return False
+    try:
+        store.read_range(path, 0, 0)
+    except CorruptError:
+        return True
+    except StateflowError:
+        return False
+    return False
 
 
 class _Bases:

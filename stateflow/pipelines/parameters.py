@@ -38,6 +38,17 @@ def known_parameters(function: Callable[..., Any], record: Record | None) -> dic
     return {name: value for name, value in record.parameters.items() if name in names}
 
 
+def masked(name: str, value: str) -> str:
+    """The value for people to read, unless the parameter is called like a secret."""
+    return "***" if any(word in name.lower() for word in _SECRET) else value
+
+
+_SECRET = (
+    "password", "passwd", "passphrase", "secret", "token", "api_key", "apikey", "access_key", "private_key",
+    "authorization", "credential",
+)  # fmt: skip
+
+
 def as_texts(values: Mapping[str, Any]) -> dict[str, str]:
     """As a command line takes them and `from_text` reads them; those that are None are left out."""
     return {name: _text(value) for name, value in values.items() if value is not None}

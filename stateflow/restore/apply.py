@@ -7,10 +7,9 @@ record is decided. So a crash at any point leaves the job as it was, or restored
 from __future__ import annotations
 
 import tempfile
-import time
-import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import Event
@@ -20,7 +19,7 @@ import msgspec
 
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
-from stateflow.checkpoint.idempotency import release_others
+from stateflow.checkpoint.idempotency import history_line_of, release_others
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.rescale import rescaled_operators
@@ -30,11 +29,14 @@ from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.records import FileRef, Pin, Prepared, Record
 from stateflow.format.references import bases
 from stateflow.liveness.heart import Heart
+from stateflow.pipelines.parameters import as_texts
 from stateflow.restore.copying import copied
-from stateflow.restore.plan import Progress, Restored, RestorePlan, kept_by, same_job
+from stateflow.restore.digest import require_same
+from stateflow.restore.plan import Plan, Progress, Restored, same_job
+from stateflow.restore.planning import kept_by, make_plan
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.format import claim_savepoint, read_savepoint, to_pin
-from stateflow.savepoints.origin import newest_sinks, refuse_erased
+from stateflow.savepoints.origin import find_origin, newest_sinks, refuse_erased
 from stateflow.savepoints.publish import probe_elsewhere
 from stateflow.storage.roots import open_store
 
@@ -46,12 +48,12 @@ if TYPE_CHECKING:
 class RestoreRun:
     """One application of a plan."""
 
-    def __init__(self, plan: RestorePlan, progress: Progress) -> None:
+    def __init__(self, plan: Plan, progress: Progress) -> None:
         self.plan = plan
         self.request = plan.request
         self.origin = plan.request.origin
         self.job = plan.request.job
-        self.flow: Flow = self.request.pipeline.build(self.request.parameters)
+        self.flow: Flow = self.request.pipeline.build(plan.values)
         self.progress = progress
         self.copied = 0
         self._held = ExitStack()
@@ -60,6 +62,8 @@ class RestoreRun:
 
     def run(self) -> Restored:
         job, request = self.job, self.request
+        if request.approved is not None and not self._is_done():
+            require_same(request.approved, self.plan)
         if job.exists:
             patience = request.options.heartbeat_timeout.total_seconds()
             job.refuse_while_live(request.owner, takeover=request.takeover, patience=patience)
@@ -81,6 +85,19 @@ class RestoreRun:
             sinks=dict(edited.outcome.sinks),
         )
 
+    def _is_done(self) -> bool:
+        """Whether another try of this deed has restored meanwhile: the plan was made from what it has left."""
+        if not self.job.exists:
+            return False
+        return history_line_of(self.job.history(), self.request.owner.run, "restore") is not None
+
+    def _require_approved(self) -> None:
+        """Asked when nobody else has the job any more: a run that lived until now may have gone on since the plan was made."""
+        if self.request.approved is not None:
+            whose = self.origin.owner or self.job
+            origin = find_origin(self.origin.label, whose, self.job.storage_options)
+            require_same(self.request.approved, make_plan(replace(self.request, origin=origin)), self.plan)
+
     def _dispose_of_what_nothing_names(self, edited: Edited) -> None:
         """State so small that it travels in records leaves nothing of a claimed savepoint to own."""
         request, origin = self.request, self.origin
@@ -95,7 +112,7 @@ class RestoreRun:
                     self.job.storage_options,
                     job=edited.record.job,
                     owner=request.owner,
-                    clock=_micros,
+                    clock=self.job.clock,
                     root=self.job.store.url,
                 )
                 dispose(origin.url)
@@ -108,7 +125,7 @@ class RestoreRun:
             job=job,
             name=self.job.name,
             owner=self.request.owner,
-            clock=_micros,
+            clock=self.job.clock,
             expect=self.origin.savepoint.id,
             root=self.job.store.url,
         )
@@ -126,8 +143,8 @@ class RestoreRun:
             slot,
             kind="reader" if same else "fork",
             owner=self.request.owner,
-            ids=_id,
-            clock=_micros,
+            ids=self.job.new_id,
+            clock=self.job.clock,
             reason=f"restored into job {self.job.name}",
         ) as mine:
             yield mine
@@ -145,7 +162,7 @@ class RestoreRun:
         with tempfile.TemporaryDirectory(prefix="stateflow-") as scratch:
 
             def fetch(ref: FileRef) -> Path:
-                target = Path(scratch) / _id()
+                target = Path(scratch) / self.job.new_id()
                 self._store_of(ref.base).download(ref.path, target)
                 return target
 
@@ -161,8 +178,8 @@ class RestoreRun:
             job.layout,
             self._draft,
             owner=request.owner,
-            ids=_id,
-            clock=_micros,
+            ids=self.job.new_id,
+            clock=self.job.clock,
             carry_out=sinks.recover,
             commit=sinks.commit,
             retained=request.options.retained_checkpoints,
@@ -172,6 +189,7 @@ class RestoreRun:
 
     def _draft(self, writer: Writer) -> Draft:
         origin, request = self.origin, self.request
+        self._require_approved()
         brought = self._brought(kept_by(origin.record, self.flow), writer)
         operators = dict(brought.operators)
         if request.parallelism:
@@ -193,11 +211,11 @@ class RestoreRun:
             timeline=writer.next_timeline,
             watermark=watermark,
             now=brought.now,
-            parameters={name: str(value) for name, value in request.parameters.items()},
+            parameters=as_texts(self.plan.values),
             versions=brought.versions,
             origin=origin.label,
             shift=max(0, brought.slot + brought.shift - writer.next_slot),
-            statistics={"trigger_timestamp": _micros() // 1000, "restored_bytes": self.copied},
+            statistics={"trigger_timestamp": self.job.clock() // 1000, "restored_bytes": self.copied},
         )
 
     def _brought(self, record: Record, writer: Writer) -> Record:
@@ -209,7 +227,9 @@ class RestoreRun:
                 # Claimed by an earlier restore: until the new record names it, only this keeps it from disposal.
                 self._held.enter_context(self._pinned(self.job, naming.slot))
             # After the log was read: when no record named it there, a disposal that has ended is found by the claim.
-            probe_elsewhere(open_store(origin.url, self.job.storage_options), self.job.store.url, _id)
+            probe_elsewhere(
+                open_store(origin.url, self.job.storage_options), self.job.store.url, self.job.new_id
+            )
             self._claim(writer.job)
             return record
         if origin.owner is not None and self._pin is not None:
@@ -241,7 +261,7 @@ class RestoreRun:
                 record,
                 writer,
                 self._store_of,
-                ids=_id,
+                ids=self.job.new_id,
                 scratch=Path(self.request.options.scratch_dir or cache_folder() / "scratch"),
                 progress=lambda done, total: self.progress("copying state", done, total),
             )
@@ -307,11 +327,3 @@ class RestoreRun:
         from stateflow.spark.session.build import build_session
 
         return build_session(f"stateflow restore {self.job.name}", conf=dict(self.request.conf))
-
-
-def _id() -> str:
-    return uuid.uuid4().hex
-
-
-def _micros() -> int:
-    return time.time_ns() // 1000

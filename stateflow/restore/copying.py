@@ -43,7 +43,7 @@ def copied(
         done += size
         progress(done, total)
 
-    transfer(items, writer.store, scratch=scratch, progress=count, verify=False)
+    transfer(items, writer.store, scratch=scratch, progress=count)
 
     def moved(ref: FileRef) -> FileRef:
         path = paths.get(ref.place)

@@ -6,26 +6,31 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from stateflow.quantities import size_text, time_text
+from stateflow.restore.digest import digest
+from stateflow.restore.parameters import SOURCES
+from stateflow.restore.visible import code, prose
 
 if TYPE_CHECKING:
-    from stateflow.restore.plan import RestorePlan
+    from stateflow.restore.plan import Plan
 
 
-def markdown(plan: RestorePlan) -> str:
+def markdown(plan: Plan) -> str:
     return "\n".join(_lines(plan))
 
 
-def _lines(plan: RestorePlan) -> Iterator[str]:
+def _lines(plan: Plan) -> Iterator[str]:
     request, origin = plan.request, plan.request.origin
     record = origin.record
     what = f"{origin.savepoint.kind} savepoint of checkpoint" if origin.savepoint else "checkpoint"
     new = " (a new job)" if plan.new_job else ""
-    yield f"**Restore job {_code(request.job.name)}{new} from {_code(origin.label)}**"
+    yield f"**Restore job {code(request.job.name)}{new} from {code(origin.label)}**"
     yield ""
     mark = None if request.reset_watermark else record.watermark
     copied = "copied into the job" if plan.copies else "nothing is copied"
+    savepoint = f"{code(origin.savepoint.id)}, " if origin.savepoint else ""
     facts = [
-        ("snapshot", f"{what} {record.slot} of job {_code(origin.job)}, taken {time_text(record.at)} UTC"),
+        ("snapshot", f"{what} {record.slot} of job {code(origin.job)}, taken {time_text(record.at)} UTC"),
+        ("identity", f"{savepoint}record {code(record.writer)} of job {code(record.job)}"),
         ("watermark", f"{time_text(mark)} UTC" if mark is not None else "none yet"),
         ("state", f"{plan.files} files, {size_text(plan.bytes)}, {copied}"),
         ("timeline", f"{plan.timeline}"),
@@ -34,34 +39,63 @@ def _lines(plan: RestorePlan) -> Iterator[str]:
         facts.append(("claim mode", request.claim_mode))
     if request.parallelism:
         facts.append(("parallelism", f"{request.parallelism} from now on"))
+    if request.owner.note:
+        facts.append(("note", code(request.owner.note)))
+    facts.append(("digest", code(digest(plan))))
     yield from _table(("", ""), facts)
+    yield from _section(
+        "Parameters",
+        ("parameter", "value", "comes from", "the snapshot has", "the job has"),
+        [
+            (
+                code(p.name),
+                "unset" if p.value is None else code(p.shown(p.value)) or "empty",
+                SOURCES[p.origin],
+                code(p.shown(p.snapshot)),
+                code(p.shown(p.job)),
+            )
+            for p in plan.parameters
+        ],
+    )
     yield from _section(
         "Operators",
         ("operator", "verdict", "states"),
         [
             (
-                _code(o.uid),
+                code(o.uid),
                 o.verdict,
-                ", ".join(f"{_code(name)} {verdict}" for name, verdict in o.states.items()),
+                ", ".join(f"{code(name)} {prose(verdict)}" for name, verdict in o.states.items()),
             )
             for o in plan.check.operators
         ],
     )
     yield from _section(
         "Sources",
-        ("source", "verdict", "goes on at", "is now at"),
-        [(_code(s.uid), s.verdict, _code(s.position), _code(s.now)) for s in plan.sources],
+        ("source", "verdict", "goes on at", "is now at", "kind", "reads"),
+        [
+            (code(s.uid), s.verdict, code(s.position), code(s.now), code(s.kind), code(s.reads))
+            for s in plan.sources
+        ],
     )
     yield from _section(
         "Outputs",
-        ("sink", "where", "what happens"),
-        [(_code(s.uid), _code(s.target), f"**{s.action}**: {s.note}") for s in plan.sinks],
+        ("sink", "where", "what happens", "kind", "where so far"),
+        [
+            (
+                code(s.uid),
+                code(s.target),
+                f"**{s.action}**: {prose(s.note)}",
+                code(s.kind),
+                code(s.before) or "the same",
+            )
+            for s in plan.sinks
+        ],
     )
     if plan.warnings:
         yield ""
         yield "**Note**"
         yield ""
-        yield from (f"- {warning}" for warning in plan.warnings)
+        yield from (f"- {prose(warning)}" for warning in plan.warnings)
 
 
 def _section(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -82,9 +116,3 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
 def _row(cells: Iterable[str]) -> str:
     # A bar inside of a cell would end it, even in code.
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-
-def _code(text: str) -> str:
-    """A name or path, whatever characters it has."""
-    fence = "``" if "`" in text else "`"
-    return f"{fence}{text}{fence}" if text else ""

@@ -1,34 +1,20 @@
-"""What a restore would mean. Nothing is written; whatever does not fit is refused here.
-
-What changes between the plan and its application is found by the claim and by the store.
-"""
+"""What a restore is asked for, and what it would do: plain data."""
 
 from __future__ import annotations
 
-import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-import msgspec
-
-from stateflow.checkpoint.claim import living_epochs
-from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.compatibility.flows import Check, compare
-from stateflow.errors import CorruptError, IncompatibleError, UsageError
-from stateflow.format.records import FileRef, Owner, Prepared, Record
-from stateflow.format.references import references
-from stateflow.observe.status import position_of
-from stateflow.pipelines.flow import Flow, Pipeline
-from stateflow.savepoints.format import verify_savepoint
-from stateflow.savepoints.origin import Origin, newest_sinks
-from stateflow.storage.roots import open_store
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.compatibility.flows import Check
+from stateflow.format.records import Owner
+from stateflow.pipelines.flow import Pipeline
+from stateflow.restore.parameters import ParameterRestore
+from stateflow.savepoints.origin import Origin
 
 if TYPE_CHECKING:
-    from stateflow.checkpoint.handle import JobHandle
     from stateflow.config.options import Options
 
 ClaimMode = Literal["no_claim", "claim"]
@@ -43,6 +29,10 @@ class SourceRestore:
     position: str
     now: str
     """Where the job is at the moment."""
+    kind: str = ""
+    """delta, file, kafka, other; of a new one, empty unless it is a table."""
+    reads: str = ""
+    """The table's path, if it is a table."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +41,14 @@ class SinkRestore:
     target: str
     action: Literal["rewinds", "keeps", "starts"]
     note: str
+    kind: str
+    """append, upsert, or what else it does with rows."""
+    before: str = ""
+    """Where the job has written so far, if not to `target`: what is taken back is taken back there."""
+    back_to: int | None = None
+    """Of one that rewinds: the slot whose output stays; None: none of this job's."""
+    again: bool = False
+    """Whether what followed the snapshot is delivered again."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +67,8 @@ class RestoreRequest:
     parallelism: int = 0
     max_parallelism: int = 0
     takeover: bool = False
+    approved: str | None = None
+    """The digest of the plan that somebody has approved: any other is refused."""
     owner: Owner = field(default_factory=lambda: Owner(run=uuid.uuid4().hex))
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -86,12 +86,17 @@ class Restored:
 
 
 @dataclass(frozen=True)
-class RestorePlan:
-    """What `apply` would do. `print(plan)` shows it."""
+class Plan:
+    """What a restore would do; `RestorePlan` does it."""
 
     request: RestoreRequest
     new_job: bool
+    job_uuid: str
+    """Which job of that name; empty until it has a checkpoint."""
     timeline: int
+    values: Mapping[str, Any] = field(repr=False)
+    """What the pipeline is built with, and what the record keeps."""
+    parameters: tuple[ParameterRestore, ...]
     check: Check
     sources: tuple[SourceRestore, ...]
     sinks: tuple[SinkRestore, ...]
@@ -109,204 +114,6 @@ class RestorePlan:
             return request.claim_mode == "no_claim"
         return origin.owner is not None and not same_job(origin.owner, request.job)
 
-    def apply(self, progress: Progress = lambda what, done, total: None) -> Restored:
-        """Restores. A crash leaves the job as it was or restored; repeating it is safe."""
-        from stateflow.restore.apply import RestoreRun
-
-        return RestoreRun(self, progress).run()
-
-    def document(self) -> dict[str, Any]:
-        """The plan as programs read it."""
-        request, record = self.request, self.request.origin.record
-        return {
-            "job": request.job.name,
-            "new_job": self.new_job,
-            "from": request.origin.label,
-            "of_job": request.origin.job,
-            "checkpoint": record.slot,
-            "at": record.at,
-            "kind": request.origin.savepoint.kind if request.origin.savepoint else "checkpoint",
-            "claim_mode": request.claim_mode if request.origin.savepoint else None,
-            "timeline": self.timeline,
-            "watermark": None if request.reset_watermark else record.watermark,
-            "operators": [
-                {"uid": o.uid, "verdict": o.verdict, "states": dict(o.states)} for o in self.check.operators
-            ],
-            "sources": [vars(source) for source in self.sources],
-            "sinks": [vars(sink) for sink in self.sinks],
-            "files": self.files,
-            "bytes": self.bytes,
-            "copies": self.copies,
-            "warnings": list(self.warnings),
-        }
-
-    def __str__(self) -> str:
-        from stateflow.restore.text import told
-
-        return told(self)
-
-
-def plan_restore(request: RestoreRequest) -> RestorePlan:
-    """Compares snapshot, pipeline and job; raises for the first thing that cannot be."""
-    job, origin = request.job, request.origin
-    record = origin.record
-    if record.final and not request.reset_watermark:
-        raise IncompatibleError(
-            f"{origin.label} of job {origin.job!r} was taken after the job had been drained: its watermark stands at the end "
-            "of time and its timers have fired; restore an earlier one, or give --reset-watermark"
-        )
-    if request.max_parallelism and not origin.canonical:
-        raise UsageError(
-            f"--max-parallelism needs a canonical savepoint, and {origin.label} is not one: make one with `stateflow "
-            f"savepoint create {origin.job} --type canonical`"
-        )
-    if request.claim_mode == "claim" and origin.savepoint is None:
-        raise UsageError(
-            f"--claim-mode claim takes over a savepoint, and {origin.label} is a checkpoint, which stays its job's: leave "
-            "it out"
-        )
-    _refuse_damaged(origin, job)
-    from stateflow.pipelines.parameters import known_parameters
-
-    given = {**known_parameters(request.pipeline.function, record), **request.parameters}
-    flow = request.pipeline.build(given)
-    check = compare(flow, job.name, record, allow_non_restored_state=request.allow_non_restored_state)
-    if not check.compatible:
-        raise IncompatibleError(check.problems[0])
-    log = job.log() if job.exists else None
-    if log is None:
-        # A name that was deleted is refused here, not when all is confirmed.
-        living_epochs(job.store, job.layout)
-    if request.rewind_sinks and (origin.owner is None or not same_job(origin.owner, job)):
-        raise UsageError(
-            f"--rewind-sinks takes the outputs of job {job.name!r} back to one of its own checkpoints, and {origin.label} is "
-            "not one"
-        )
-    _refuse_shared_outputs(flow, origin, job)
-    parallelism = request.parallelism
-    if parallelism:
-        # Raises for an operator that cannot have it.
-        rescaled_operators(kept_by(record, flow).operators, parallelism, job.name)
-    refs = distinct(references(kept_by(record, flow)))
-    tables = origin.savepoint.tables if origin.savepoint is not None else {}
-    parts = [file for states in tables.values() for files in states.values() for file in files]
-    return RestorePlan(
-        request=replace(request, parameters=given),
-        new_job=log is None,
-        timeline=log.next_timeline if log else 1,
-        check=check,
-        sources=tuple(_sources(flow, record, log)),
-        sinks=tuple(_sinks(flow, origin, log, request.rewind_sinks)),
-        files=len(refs) + len(parts),
-        bytes=sum(ref.size for ref in refs) + sum(part.size for part in parts),
-        warnings=tuple(_warnings(request, log)),
-    )
-
-
-def _refuse_damaged(origin: Origin, job: JobHandle) -> None:
-    """A savepoint that has lost a file is found before a job is claimed for it."""
-    if origin.savepoint is None:
-        return
-    store = open_store(origin.url, job.storage_options)
-    errors = [f for f in verify_savepoint(store, deep=False) if f.severity == "error"]
-    if errors:
-        raise CorruptError(f"savepoint {origin.url} is not whole: {errors[0].text}; restore another snapshot")
-
 
 def same_job(one: JobHandle, other: JobHandle) -> bool:
     return one.store.url == other.store.url and one.name == other.name
-
-
-def kept_by(record: Record, flow: Flow) -> Record:
-    """What of a snapshot the pipeline takes over."""
-    operators = {node.uid for node in flow.operators}
-    sources = {node.uid for node in flow.sources}
-    return msgspec.structs.replace(
-        record,
-        operators={uid: o for uid, o in record.operators.items() if uid in operators},
-        sources={uid: s for uid, s in record.sources.items() if uid in sources},
-    )
-
-
-def distinct(refs: Iterable[FileRef]) -> list[FileRef]:
-    return list({(r.base, r.path, r.offset): r for r in refs if r.path}.values())
-
-
-def _place(target: object) -> str:
-    """A table's path in a form that can be compared."""
-    path = str(getattr(target, "path", target))
-    return path if "://" in path else os.path.normpath(Path(path.removeprefix("file:")).absolute())
-
-
-def _refuse_shared_outputs(flow: Flow, origin: Origin, job: JobHandle) -> None:
-    if origin.job == job.name:
-        return
-    theirs = {_place(target) for target in origin.targets.values()}
-    for sink in flow.sinks:
-        if sink.mode in ("append", "upsert") and _place(sink.target) in theirs:
-            raise UsageError(
-                f"sink {sink.uid!r} of job {job.name!r} would write to {_place(sink.target)}, where job {origin.job!r} "
-                "writes: two jobs would mix their output there; give the fork an output of its own, such as "
-                "-p output=/another/path"
-            )
-
-
-def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRestore]:
-    head = log.head if log else None
-    uids = [node.uid for node in flow.sources]
-    for uid in [*uids, *(uid for uid in record.sources if uid not in uids)]:
-        state = record.sources.get(uid)
-        current = head.sources.get(uid) if head else None
-        yield SourceRestore(
-            uid=uid,
-            verdict="dropped" if uid not in uids else "resumes" if state is not None else "new",
-            position=position_of(state) if state is not None else "its own beginning",
-            now=position_of(current) if current is not None else "",
-        )
-
-
-def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterator[SinkRestore]:
-    newest = newest_sinks(log) if log else {}
-    # Of a savepoint it is not known what its job had delivered; of one that was edited, the slot is that of its model.
-    still = log is not None and origin.job == log.job and not _moves(flow, origin.record, log)
-    commits = log.last_commits if log else {}
-    for node in flow.sinks:
-        target = _place(node.target) if node.mode in ("append", "upsert") else node.mode
-        had, has = origin.last_commits.get(node.uid), commits.get(node.uid)
-        if has is None:
-            yield SinkRestore(node.uid, target, "starts", "has nothing of this job yet")
-        elif rewind and node.uid in newest and _can_go_back(newest[node.uid]):
-            to = f"slot {had}" if had is not None else "before this job's first output"
-            yield SinkRestore(node.uid, target, "rewinds", f"back to {to}")
-        elif has == had or (still and has <= origin.record.slot):
-            yield SinkRestore(node.uid, target, "keeps", "has nothing newer than the snapshot")
-        else:
-            yield SinkRestore(
-                node.uid, target, "keeps",
-                f"keeps its output up to slot {has}: what followed the snapshot will be delivered again",
-            )  # fmt: skip
-
-
-def _moves(flow: Flow, record: Record, log: Log) -> bool:
-    """Whether any source reads something again, or leaves something out."""
-    now = log.head.sources if log.head is not None else {}
-    return any(
-        (record.sources[uid].lines if uid in record.sources else ()) != (now[uid].lines if uid in now else ())
-        for uid in (node.uid for node in flow.sources)
-    )
-
-
-def _can_go_back(prepared: Prepared) -> bool:
-    from stateflow.spark.sinks.delta_rewind import rewindable
-
-    return rewindable(prepared)
-
-
-def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
-    if log is not None and log.head is not None and log.head.slot > request.origin.record.slot:
-        behind = log.head.slot - request.origin.record.slot
-        if request.origin.owner is not None and same_job(request.origin.owner, request.job):
-            records, stay = ("1 record", "it stays") if behind == 1 else (f"{behind} records", "they stay")
-            yield f"the job goes back by {records}; {stay} restorable until collected by retention"
-    if request.claim_mode == "claim" and request.origin.savepoint is not None:
-        yield "the savepoint becomes the job's own: it is deleted when no checkpoint needs its files any more"

@@ -6,21 +6,27 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from stateflow.quantities import size_text, time_text
+from stateflow.restore.digest import digest
+from stateflow.restore.parameters import SOURCES
+from stateflow.restore.visible import visible
 
 if TYPE_CHECKING:
-    from stateflow.restore.plan import RestorePlan
+    from stateflow.restore.plan import Plan
 
 
-def told(plan: RestorePlan) -> str:
-    return "\n".join(_lines(plan))
+def text(plan: Plan) -> str:
+    return "\n".join(map(visible, _lines(plan)))
 
 
-def _lines(plan: RestorePlan) -> Iterator[str]:
+def _lines(plan: Plan) -> Iterator[str]:
     request, origin = plan.request, plan.request.origin
     record = origin.record
     what = f"{origin.savepoint.kind} savepoint" if origin.savepoint else "checkpoint"
     yield f"Restore job {request.job.name} from {origin.label}"
     yield f"  snapshot    {what} {record.slot} of job {origin.job}, taken {time_text(record.at)}"
+    if origin.savepoint is not None:
+        yield f"  savepoint   {origin.savepoint.id}"
+    yield f"  record      {record.writer} of job {record.job}"
     yield f"  timeline    {plan.timeline}{' (a new job)' if plan.new_job else ''}"
     if origin.savepoint is not None:
         yield f"  claim mode  {request.claim_mode.replace('_', '-')}"
@@ -28,19 +34,27 @@ def _lines(plan: RestorePlan) -> Iterator[str]:
     yield f"  watermark   {time_text(mark) if mark is not None else 'none yet'}"
     files = f"{plan.files} files, {size_text(plan.bytes)}"
     yield f"  state       {files}{', copied' if plan.copies else ', nothing is copied'}"
+    for parameter in plan.parameters:
+        value = "unset" if parameter.value is None else parameter.shown(parameter.value)
+        note = f"; {parameter.note}" if parameter.note else ""
+        yield f"  parameter   {parameter.name} = {value} ({SOURCES[parameter.origin]}{note})"
     for operator in plan.check.operators:
         states = ", ".join(f"{name} {verdict}" for name, verdict in operator.states.items())
         yield f"  operator    {operator.uid}: {operator.verdict} ({states}){_key_groups(plan, operator.uid)}"
     for source in plan.sources:
         now = f" (now at {source.now})" if source.now and source.now != source.position else ""
-        yield f"  source      {source.uid}: {source.verdict} at {source.position}{now}"
+        what = f" ({f'{source.kind} {source.reads}'.strip()})" if source.kind or source.reads else ""
+        yield f"  source      {source.uid}{what}: {source.verdict} at {source.position}{now}"
     for sink in plan.sinks:
-        yield f"  sink        {sink.uid} ({sink.target}): {sink.note}"
+        where = sink.kind if sink.target == sink.kind else f"{sink.kind} {sink.target}"
+        before = f"; so far it wrote to {sink.before}" if sink.before else ""
+        yield f"  sink        {sink.uid} ({where}{before}): {sink.note}"
     for warning in plan.warnings:
         yield f"  note        {warning}"
+    yield f"  digest      {digest(plan)}"
 
 
-def _key_groups(plan: RestorePlan, uid: str) -> str:
+def _key_groups(plan: Plan, uid: str) -> str:
     before, wanted = plan.request.origin.record.operators.get(uid), plan.request.max_parallelism
     if before is None or wanted in (0, before.max_parallelism):
         return ""

@@ -19,6 +19,8 @@ from stateflow.format.layout import (
     LAST_EPOCH,
     SAVEPOINT_CLAIM,
     SAVEPOINT_METADATA,
+    SAVEPOINT_STATE,
+    SAVEPOINT_TABLES,
     JobLayout,
     is_savepoint_file,
 )
@@ -37,6 +39,7 @@ from stateflow.savepoints.format import (
     whole,
     withdraw,
 )
+from stateflow.storage.local import LocalStore
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store, create_once
 
@@ -66,6 +69,7 @@ def dispose_savepoint(
     def disposed(by_job: str, expect: str | None) -> int:
         return _emptied(store, _held(store, owner, clock, by_job, expect, storage_options))
 
+    _refuse_linked_folders(store)
     freed = disposed(by_job, expect)
     # One that was made just before the claim went has lost its files: its maker leaves it to whose claim it has seen.
     with suppress(NotFoundError, UsageError):
@@ -84,8 +88,10 @@ def _emptied(store: Store, claim: bytes) -> int:
     entries = [e for e in stored_files(store) if e.path in named or is_savepoint_file(e.path)]
     heads = [e for e in store.list("_") if e.path in (SAVEPOINT_METADATA, SAVEPOINT_CLAIM)]
     halves = half_written(store)
+    # Named but not listed: missing, or a link in a file's place, which is removed itself, never what it points to.
+    paths = {entry.path for entry in entries} | {path for path in named if is_savepoint_file(path)}
     # To delete in a folder, be it nothing, is to take along what killed writers have left there.
-    files = [*(entry.path for entry in entries), *(f"{folder}{SAVEPOINT_CLAIM}" for folder in halves)]
+    files = [*sorted(paths), *(f"{folder}{SAVEPOINT_CLAIM}" for folder in halves)]
     # Asked before each: another disposal may have finished this one, and the folder be used anew.
     if stands_still(store, claim):
         store.delete([SAVEPOINT_METADATA])
@@ -95,6 +101,19 @@ def _emptied(store: Store, claim: bytes) -> int:
         store.delete([SAVEPOINT_METADATA])  # whoever made it meanwhile has seen the claim, or is about to
     withdraw(store, claim)
     return sum(entry.size for entry in (*entries, *heads)) + sum(halves.values())
+
+
+def _refuse_linked_folders(store: Store) -> None:
+    """CorruptError, before anything is claimed, when a folder of the savepoint is a link: what lies there is not ours."""
+    if not isinstance(store, LocalStore):
+        return
+    folders = {SAVEPOINT_STATE, SAVEPOINT_TABLES}
+    with suppress(NotFoundError, CorruptError, IncompatibleError):
+        folders |= {
+            f"{each.path.rpartition('/')[0]}/" for each in wanted(read_savepoint(store)) if "/" in each.path
+        }
+    for folder in sorted(folders):
+        store.folders(folder)
 
 
 def _broken(store: Store) -> str | None:

@@ -8,12 +8,10 @@ savepoint, only work for the next disposal.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -39,7 +37,8 @@ from stateflow.format.records import (
     encode,
 )
 from stateflow.format.references import bases, path_inside, references, with_references
-from stateflow.storage.store import TEMP, Entry, Store, create_once
+from stateflow.storage.local import LocalStore
+from stateflow.storage.store import Entry, Store, create_once
 
 _READERS = 8
 
@@ -168,7 +167,10 @@ def verify_savepoint(store: Store, *, deep: bool) -> list[Finding]:
         savepoint, claim = read_savepoint(store), read_claim(store)
     except CorruptError as error:
         return [Finding("error", str(error), path=SAVEPOINT_METADATA)]
-    findings = _findings(store, savepoint, deep=deep)
+    try:
+        findings = _findings(store, savepoint, deep=deep)
+    except CorruptError as error:  # a link in a folder's place
+        return [Finding("error", str(error))]
     if claim is not None and not claim.job:
         text = f"{store.url} is being disposed of: `stateflow savepoint dispose {store.url}` finishes that"
         findings.append(Finding("error", text, path=SAVEPOINT_CLAIM))
@@ -337,17 +339,11 @@ def stored_files(store: Store) -> list[Entry]:
 def half_written(store: Store, folder: str = "") -> dict[str, int]:
     """Folders of a savepoint, each with its `/`, where killed processes have left half a file, which no listing shows, and
     the bytes."""
-    if store.local_root is None:
+    if not isinstance(store, LocalStore):
         return {}
+    top = f"{folder}/" if folder else ""
     found: dict[str, int] = {}
-    top = store.local_root / folder
-    for part in (SAVEPOINT_STATE, SAVEPOINT_TABLES, f"{SAVEPOINT_BUILT}*/"):
-        for start in top.glob(part):
-            for place, _, files in os.walk(start):
-                for name in files:
-                    if name.startswith(TEMP):
-                        with suppress(FileNotFoundError):
-                            inside = f"{Path(place).relative_to(top).as_posix()}/"
-                            size = (Path(place) / name).stat().st_size
-                            found[inside] = found.get(inside, 0) + size
+    for part in (SAVEPOINT_STATE, SAVEPOINT_TABLES, SAVEPOINT_BUILT):
+        for inside, size in store.unfinished(f"{top}{part}").items():
+            found[inside.removeprefix(top)] = size
     return found

@@ -9,10 +9,24 @@ import shutil
 import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
-from stateflow.errors import NotFoundError, UnavailableError, UsageError
+from stateflow.errors import CorruptError, NotFoundError, UnavailableError, UsageError
+from stateflow.storage.beneath import (
+    ANYBODY,
+    Folder,
+    LinkError,
+    fsync_folder,
+    link_beside,
+    link_regular,
+    listable,
+    listable_below,
+    permissions,
+    rename_beside,
+    scanned,
+)
 from stateflow.storage.file_urls import file_url
 from stateflow.storage.store import (
     PIECE,
@@ -28,6 +42,7 @@ _TRIES = 100
 """How often a writer makes its folder anew when a collector removes it; only a livelock comes near."""
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 _LINK_ELSEWHERE = (errno.EXDEV, errno.EMLINK, *_NO_LINKS)
+_NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _unique() -> str:
@@ -37,7 +52,8 @@ def _unique() -> str:
 class LocalStore:
     """Publishing is: write a temporary file, fsync it, link it to its name, unlink it, fsync the folder.
 
-    Linking is what refuses a name that is taken; a rename would replace it.
+    Linking is what refuses a name that is taken; a rename would replace it. Every name below the root is opened through
+    `Folder`, which follows no link.
     """
 
     def __init__(self, root: Path, fsync: bool = True, unique: Callable[[], str] = _unique) -> None:
@@ -56,203 +72,291 @@ class LocalStore:
         return self._url
 
     @property
-    def local_root(self) -> Path | None:
+    def local_root(self) -> Path:
         return self._root
 
     def read(self, path: str) -> bytes:
         target = self._at(path)
-        with self._errors(target, path):
-            body = target.read_bytes()
+        with self._errors(target, path), self._folder_of(path) as folder:
+            with FileIO(folder.open_file(target.name), "rb") as file:
+                body = file.read()
             # What is visible need not be on disk: its writer may have been killed between link and fsync. A
             # reader that carried such a record out would leave the sink ahead of the log after a power cut.
             with suppress(PermissionError):
-                self._settle(target.parent)
+                self._settle(folder)
             return body
 
     def create(self, path: str, body: bytes) -> None:
         target = self._at(path)
         with self._errors(target, path):
             try:
-                self._publish(target, body, os.link)
+                self._publish(path, body, link_beside)
             except FileExistsError:
-                self._settle(target.parent)
+                with suppress(FileNotFoundError), self._folder_of(path) as folder:
+                    self._settle(folder)
                 raise ExistsError(path) from None
 
     def put(self, path: str, body: bytes) -> None:
-        target = self._at(path)
-        with self._errors(target, path):
-            self._publish(target, body, os.replace)
+        with self._errors(self._at(path), path):
+            self._publish(path, body, rename_beside)
 
     def upload(self, source: Path, path: str) -> None:
+        """`source` is the caller's own: it may be a link, and is then copied."""
         target = self._at(path)
-        if not source.is_file():
-            raise NotFoundError(f"{source} does not exist: it cannot be uploaded to {path} in {self.url}")
         with self._errors(target, path):
             try:
-                self._link_in(source, target)
-                return
-            except FileExistsError:
-                pass  # an earlier, unclear upload of the same file
-            except OSError as error:
-                if error.errno not in _LINK_ELSEWHERE:
-                    raise
-            self._publish(target, source, os.replace)
+                descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except (FileNotFoundError, NotADirectoryError):
+                raise _no_upload(source, path, self.url) from None
+            with FileIO(descriptor, "rb") as file:
+                if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    raise _no_upload(source, path, self.url)
+
+                def link(name: str, folder: int) -> None:
+                    if source.is_symlink():
+                        raise OSError(errno.EXDEV, "a symbolic link is no file of this store", str(source))
+                    link_regular(str(source), name, target_folder=folder)
+
+                self._bring_in(file, path, link, lambda: None if source.exists() else str(source))
 
     def download(self, path: str, target: Path) -> None:
         source = self._at(path)
-        with self._errors(target, path):
+        with self._errors(target, path), self._folder_of(path) as folder:
             try:
-                link_file(source, target)
+                folder.link_to(source.name, str(target))
             except OSError as error:
                 if error.errno not in _LINK_ELSEWHERE:
                     raise
-                with source.open("rb") as reader, target.open("xb") as writer:
-                    shutil.copyfileobj(reader, writer, PIECE)
+                with FileIO(folder.open_file(source.name), "rb") as reader:
+                    made = os.open(target, _NEW, permissions(reader.fileno()))
+                    with os.fdopen(made, "wb") as writer:
+                        shutil.copyfileobj(reader, writer, PIECE)
 
-    def write(self, path: str, pieces: Callable[[], Iterable[bytes | memoryview]]) -> None:
-        """A file under a unique name, from pieces; nothing is stored when they end with an error."""
-        target = self._at(path)
-        with self._errors(target, path):
-            self._publish(target, pieces, os.replace)
+    def write(
+        self, path: str, pieces: Callable[[], Iterable[bytes | memoryview]], mode: int = ANYBODY
+    ) -> None:
+        """A file under a unique name, from pieces; nothing is stored when they end with an error.
+
+        `mode`: the most that the umask may leave of its permissions.
+        """
+        with self._errors(self._at(path), path):
+            self._publish(path, pieces, rename_beside, mode)
 
     def copy(self, source: str, target: str) -> None:
-        from_, to = self._at(source), self._at(target)
-        with self._errors(to, target):
-            if not from_.is_file():
-                raise NotFoundError(f"{source} does not exist in {self.url}")
-            try:
-                self._link_in(from_, to)
-                return
-            except FileExistsError:
-                pass  # an earlier, unclear copy
-            except OSError as error:
-                if error.errno not in _LINK_ELSEWHERE:
-                    raise
-            self._publish(to, from_, os.replace)
+        self.take(self, source, target)
+
+    def take(self, other: LocalStore, source: str, target: str) -> None:
+        """`copy`, from another store on this disk."""
+        from_, to = other._at(source), self._at(target)
+        with ExitStack() as stack:
+            with other._errors(from_, source):
+                there = stack.enter_context(other._folder_of(source))
+                file = stack.enter_context(FileIO(there.open_file(from_.name), "rb"))
+
+            def link(name: str, folder: int) -> None:
+                there.link_to(from_.name, name, folder)
+
+            def missing() -> str | None:
+                try:
+                    there.status(from_.name)
+                except FileNotFoundError:
+                    return str(from_)
+                return None
+
+            with self._errors(to, target):
+                self._bring_in(file, target, link, missing)
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        target = self._at(path)
-        with self._errors(target, path), target.open("rb") as file:
+        with self.open(path) as file, self._errors(self._at(path), path):
             file.seek(start)
             return file.read(length)
 
+    def open(self, path: str) -> FileIO:
+        """A file to read, which its descriptor holds whatever happens to its name."""
+        target = self._at(path)
+        with self._errors(target, path), self._folder_of(path) as folder:
+            return FileIO(folder.open_file(target.name), "rb")
+
+    def locate(self, path: str) -> Path:
+        """The path of a file, for a program that opens it by name: CorruptError when a link lies on the way there.
+
+        Whoever can write to the root can put a link there afterwards. Use `open` where that is possible.
+        """
+        self.open(path).close()
+        return self._at(path)
+
+    def unfinished(self, prefix: str) -> dict[str, int]:
+        """Folders below `prefix`, each with its `/`, in which writers have left half a file, and the bytes."""
+        found: dict[str, int] = {}
+        folder, stem = checked_prefix(prefix)
+        with self._errors(self._root / folder, prefix):
+            for entry in self._listed(folder, stem, unfinished=True):
+                inside = f"{entry.path.rpartition('/')[0]}/"
+                found[inside] = found.get(inside, 0) + entry.size
+        return found
+
     def folders(self, prefix: str) -> list[str]:
         folder = checked_folder(prefix)
-        try:
-            with self._errors(self._root / folder, prefix), os.scandir(self._root / folder) as scan:
+        with self._errors(self._root / folder, prefix):
+            try:
+                opened = Folder(self._root, _names(folder))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            with opened, scanned(listable(opened.descriptor)) as (_, scan):
                 return sorted(
                     item.name
                     for item in scan
                     if item.is_dir(follow_symlinks=False) and not item.name.startswith(TEMP)
                 )
-        except NotFoundError:
-            return []
 
     def list(self, prefix: str) -> list[Entry]:
         folder, stem = checked_prefix(prefix)
         with self._errors(self._root / folder, prefix):
-            found = list(self._walk(folder, stem))
+            found = list(self._listed(folder, stem))
         found.sort(key=lambda entry: entry.path)
         return found
 
     def delete(self, paths: Iterable[str]) -> None:
-        folders: set[Path] = set()
+        """A link that lies at a path is removed itself. CorruptError when one lies on the way there."""
+        folders: set[str] = set()
         for path in paths:
             target = self._at(path)
-            with self._errors(target, path), suppress(FileNotFoundError, NotADirectoryError):
-                target.unlink()
-            folders.add(target.parent)
-        for folder in sorted(folders, key=lambda f: len(f.parts), reverse=True):
-            with self._errors(folder, str(folder)):
-                self._tidy(folder)
+            with (
+                self._errors(target, path),
+                suppress(FileNotFoundError, NotADirectoryError),
+                self._folder_of(path) as folder,
+            ):
+                os.unlink(target.name, dir_fd=folder.descriptor)
+            folders.add(path.rpartition("/")[0])
+        for each in sorted(folders, key=lambda folder: folder.count("/"), reverse=True):
+            with self._errors(self._root / each, each):
+                self._tidy(each)
 
     def _at(self, path: str) -> Path:
+        """Its name, for messages; whoever opens it goes through `_folder_of`."""
         return self._root / checked_path(path)
+
+    def _folder_of(self, path: str, *, make: bool = False) -> Folder:
+        return Folder(self._root, path.split("/")[:-1], make=make)
 
     def _publish(
         self,
-        target: Path,
-        content: bytes | Path | Callable[[], Iterable[bytes | memoryview]],
-        place: Callable[[Path, Path], object],
+        path: str,
+        content: bytes | FileIO | Callable[[], Iterable[bytes | memoryview]],
+        place: Callable[[str, str, int], object],
+        mode: int = ANYBODY,
     ) -> None:
+        name = path.rpartition("/")[2]
         for _ in range(_TRIES):
-            temp = target.parent / f"{TEMP}{self._unique()}"
+            temp = f"{TEMP}{self._unique()}"
             try:
-                descriptor = self._open_temp(temp)
+                folder = self._folder_of(path, make=True)
             except FileNotFoundError:
                 continue  # a collector removed the empty folder
-            try:
-                # The lock tells a collector that this temporary file has a living owner; it ends with the
-                # process.
-                fcntl.flock(descriptor, fcntl.LOCK_SH)
-                with os.fdopen(descriptor, "wb", closefd=False) as file:
-                    if isinstance(content, bytes):
-                        file.write(content)
-                    elif callable(content):
-                        file.writelines(content())
-                    else:
-                        with content.open("rb") as source:
-                            shutil.copyfileobj(source, file, PIECE)
-                if self._fsync:
-                    os.fsync(descriptor)
+            with folder:
                 try:
-                    place(temp, target)
+                    descriptor = os.open(temp, _NEW, mode, dir_fd=folder.descriptor)
                 except FileNotFoundError:
-                    continue  # collected between opening and locking it
-            finally:
-                temp.unlink(missing_ok=True)
-                os.close(descriptor)
-            self._settle(target.parent)
-            return
-        raise UnavailableError(
-            f"{target.parent} is removed again and again: stop whatever deletes it and run again"
-        )
-
-    def _open_temp(self, temp: Path) -> int:
-        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-        try:
-            return os.open(temp, flags, 0o666)
-        except FileNotFoundError:
-            self._make(temp.parent)
-            return os.open(temp, flags, 0o666)
-
-    def _link_in(self, source: Path, target: Path) -> None:
-        if self._fsync:
-            with suppress(FileNotFoundError):  # told below
-                descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+                    continue  # the same
                 try:
-                    os.fsync(descriptor)
+                    # The lock tells a collector that this temporary file has a living owner; it ends with the
+                    # process.
+                    fcntl.flock(descriptor, fcntl.LOCK_SH)
+                    with os.fdopen(descriptor, "wb", closefd=False) as file:
+                        if isinstance(content, bytes):
+                            file.write(content)
+                        elif isinstance(content, FileIO):
+                            content.seek(0)
+                            shutil.copyfileobj(content, file, PIECE)
+                        else:
+                            file.writelines(content())
+                    if self._fsync:
+                        os.fsync(descriptor)
+                    try:
+                        place(temp, name, folder.descriptor)
+                    except FileNotFoundError:
+                        continue  # collected between opening and locking it
                 finally:
+                    with suppress(FileNotFoundError):
+                        os.unlink(temp, dir_fd=folder.descriptor)
                     os.close(descriptor)
+                self._settle(folder)
+                return
+        raise self._livelock(path)
+
+    def _bring_in(
+        self,
+        file: FileIO,
+        path: str,
+        link: Callable[[str, int], object],
+        missing: Callable[[], str | None],
+    ) -> None:
+        """A link to an open file, or a copy of it that is no more readable. `missing`: its name, when that is gone."""
+        try:
+            self._link_in(file, path, link, missing)
+            return
+        except FileExistsError:
+            pass  # an earlier, unclear attempt with the same file
+        except OSError as error:
+            if error.errno not in _LINK_ELSEWHERE:
+                raise
+        self._publish(path, file, rename_beside, permissions(file.fileno()))
+
+    def _link_in(
+        self,
+        file: FileIO,
+        path: str,
+        link: Callable[[str, int], object],
+        missing: Callable[[], str | None],
+    ) -> None:
+        if self._fsync:
+            os.fsync(file.fileno())
         for _ in range(_TRIES):
             try:
-                link_file(source, target)
+                folder = self._folder_of(path, make=True)
             except FileNotFoundError:
-                if not source.exists():
-                    raise NotFoundError(f"{source} was removed while it was stored as {target}") from None
-                self._make(target.parent)
                 continue
-            self._settle(target.parent)
-            return
-        raise UnavailableError(
-            f"{target.parent} is removed again and again: stop whatever deletes it and run again"
+            with folder:
+                try:
+                    link(path.rpartition("/")[2], folder.descriptor)
+                except FileNotFoundError:
+                    if source := missing():
+                        raise NotFoundError(
+                            f"{source} was removed while it was stored as {self._at(path)}"
+                        ) from None
+                    continue
+                self._settle(folder)
+                return
+        raise self._livelock(path)
+
+    def _livelock(self, path: str) -> UnavailableError:
+        return UnavailableError(
+            f"{self._at(path).parent} is removed again and again: stop whatever deletes it and run again"
         )
 
-    def _make(self, folder: Path) -> None:
-        for parent in (*reversed(folder.parents), folder):
-            # Missing again: a collector removed its empty parent just now, and the caller will find out.
-            with suppress(FileExistsError, FileNotFoundError):
-                parent.mkdir()
-
-    def _settle(self, folder: Path) -> None:
+    def _settle(self, folder: Folder) -> None:
         """Puts the names in `folder`, and the name of `folder` itself and all above it, on disk."""
         if not self._fsync:
             return
-        _fsync_folder(folder)
+        fsync_folder(folder.descriptor)
         # Whether this process made a folder says nothing: another may have, and not have come to its fsync
         # yet. So each is anchored by whoever first relies on it, and the root's own parents too, for they may
         # be new as well.
-        for child in (folder, *folder.parents):
+        path = str(folder.path)
+        for above, descriptor in zip(folder.descriptors[-2::-1], folder.descriptors[:0:-1], strict=True):
+            status = os.fstat(descriptor)
+            if status.st_nlink == 0:
+                return  # collected meanwhile, and with it what there was to keep
+            if self._anchored.get(path) == status.st_ino:
+                return
+            fsync_folder(above)
+            self._anchor(path, status.st_ino)
+            path = os.path.dirname(path)  # noqa: PTH120 - read and written for every record
+        self._settle_root()
+
+    def _settle_root(self) -> None:
+        """The operator's own folders, links among them included."""
+        for child in (self._root, *self._root.parents):
             try:
                 inode = child.stat().st_ino
             except FileNotFoundError:
@@ -260,48 +364,49 @@ class LocalStore:
             if child == child.parent or self._anchored.get(str(child)) == inode:
                 return
             try:
-                _fsync_folder(child.parent)
+                above = os.open(child.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return
             except PermissionError:
-                if child.is_relative_to(self._root) and child != self._root:
-                    raise
-                return  # above the root: not ours to open, and so not made by us
-            if len(self._anchored) > 10_000:
-                self._anchored.clear()
-            self._anchored[str(child)] = inode
+                return  # not ours to open, and so not made by us
+            try:
+                fsync_folder(above)
+            finally:
+                os.close(above)
+            self._anchor(str(child), inode)
 
-    def _walk(self, folder: str, stem: str) -> Iterator[Entry]:
-        """Names in `folder` that start with `stem`, and all below them: siblings are never opened."""
+    def _anchor(self, path: str, inode: int) -> None:
+        if len(self._anchored) > 10_000:
+            self._anchored.clear()
+        self._anchored[path] = inode
+
+    def _listed(self, folder: str, stem: str, unfinished: bool = False) -> Iterator[Entry]:
         try:
-            scan = os.scandir(self._root / folder)
+            opened = Folder(self._root, _names(folder))
         except (FileNotFoundError, NotADirectoryError):
             return
-        with scan:
-            for item in scan:
-                if not item.name.startswith(stem) or item.name.startswith(TEMP):
-                    continue
-                path = f"{folder}{item.name}"
-                if item.is_dir(follow_symlinks=False):
-                    yield from self._walk(f"{path}/", "")
-                    continue
-                with suppress(FileNotFoundError):  # deleted while being listed
-                    status = item.stat()
-                    if stat.S_ISREG(status.st_mode):
-                        yield Entry(path, status.st_size)
+        with opened:
+            yield from _walk(listable(opened.descriptor), folder, stem, unfinished)
 
-    def _tidy(self, folder: Path) -> None:
-        """Removes what killed writers left in `folder`, and empty folders from it up to the root."""
-        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as scan:
-            for item in scan:
-                if item.name.startswith(TEMP):
-                    _remove_abandoned(item.path)
-        while folder != self._root:
-            try:
-                folder.rmdir()
-            except FileNotFoundError:
-                pass
-            except OSError:
-                return  # not empty: somebody else's object is in it, or is being made
-            folder = folder.parent
+    def _tidy(self, path: str) -> None:
+        """Removes what killed writers left in the folder, and empty folders from it up to the root."""
+        try:
+            folder = Folder(self._root, _names(path), partial=True)
+        except FileNotFoundError:
+            return
+        with folder:
+            if len(folder.descriptors) == len(folder.names) + 1:
+                with suppress(FileNotFoundError), scanned(listable(folder.descriptor)) as (here, scan):
+                    for item in scan:
+                        if item.name.startswith(TEMP):
+                            _remove_abandoned(here, item.name)
+            for above, name in reversed(list(zip(folder.descriptors, folder.names, strict=False))):
+                try:
+                    os.rmdir(name, dir_fd=above)
+                except FileNotFoundError:
+                    pass
+                except OSError:
+                    return  # not empty: somebody else's object is in it, or is being made
 
     @contextmanager
     def _errors(self, target: Path, path: str) -> Iterator[None]:
@@ -327,6 +432,11 @@ class LocalStore:
                 return UnavailableError(
                     f"{path} in {self.url} is not permitted: grant access to {folder} and run again"
                 )
+            case errno.ELOOP:
+                return CorruptError(
+                    f"{error.filename} is a symbolic link, and {self.url} holds files and folders only: put what it "
+                    "points to in its place, or remove it, and run again"
+                )
             case errno.ENOTDIR | errno.EISDIR:
                 return NotFoundError(f"{path} is not a file in {self.url}: check the path")
             case code if code in _NO_LINKS:
@@ -347,28 +457,43 @@ def link_file(source: Path, target: Path) -> None:
     os.link(source, target)
 
 
-def _fsync_folder(folder: Path) -> None:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return  # collected meanwhile, and with it what there was to keep
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EROFS):  # file systems whose folders need none
-            raise
-    finally:
-        os.close(descriptor)
+def _names(folder: str) -> list[str]:
+    return [name for name in folder.split("/") if name]
 
 
-def _remove_abandoned(temp: str) -> None:
+def _no_upload(source: Path, path: str, url: str) -> NotFoundError:
+    return NotFoundError(f"{source} does not exist: it cannot be uploaded to {path} in {url}")
+
+
+def _walk(descriptor: int, folder: str, stem: str, unfinished: bool) -> Iterator[Entry]:
+    """Names in an open folder that start with `stem`, and all below them: siblings are never opened. Links are none
+    of a store's objects: they are left out, whatever they point to. Closes the folder."""
+    with scanned(descriptor) as (here, scan):
+        for item in scan:
+            temporary = item.name.startswith(TEMP)
+            if not (item.name.startswith(stem) or (temporary and unfinished)):
+                continue
+            path = f"{folder}{item.name}"
+            if item.is_dir(follow_symlinks=False):
+                if not temporary:
+                    with suppress(FileNotFoundError, NotADirectoryError, LinkError):  # replaced since
+                        yield from _walk(listable_below(here, item.name), f"{path}/", "", unfinished)
+            elif temporary == unfinished:
+                with suppress(FileNotFoundError):  # deleted while being listed
+                    status = item.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        yield Entry(path, status.st_size)
+
+
+def _remove_abandoned(folder: int, temp: str) -> None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(temp, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(temp, flags, dir_fd=folder)
     except OSError:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        Path(temp).unlink()
+        os.unlink(temp, dir_fd=folder)
     except OSError:
         pass  # its owner lives, or has just removed it
     finally:

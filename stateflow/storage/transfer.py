@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import xxhash
 
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError
+from stateflow.storage.beneath import ANYBODY, permissions
 from stateflow.storage.files import checksum
 from stateflow.storage.local import LocalStore
 from stateflow.storage.store import PIECE, Store, checked_path
@@ -122,10 +123,9 @@ def inside(source: Store, target: Store) -> Copy | None:
     """What copies between two stores without reading a file; None when there is no such way."""
     if source is target:
         return target.copy
-    if source.local_root is not None and target.local_root is not None:
-        root = source.local_root
-        if _device(root) == _device(target.local_root):
-            return lambda path, to: target.upload(root / path, to)  # a hard link
+    if isinstance(source, LocalStore) and isinstance(target, LocalStore):
+        if _device(source.local_root) == _device(target.local_root):
+            return lambda path, to: target.take(source, path, to)  # a hard link
         return None
     if source.local_root is None and target.local_root is None:
         # Imported late: see `open_store`.
@@ -165,23 +165,14 @@ def read_through(
 
 
 def _pieces(source: Store, path: str, start: int, size: int, chunk: int) -> Iterator[bytes | memoryview]:
-    if source.local_root is None:
+    if not isinstance(source, LocalStore):
         at = 0
         while at < size and (piece := source.read_range(path, start + at, min(chunk, size - at))):
             at += len(piece)
             yield piece
         return
     buffer = memoryview(bytearray(min(max(size, 1), PIECE)))
-    try:
-        file = (source.local_root / checked_path(path)).open("rb", buffering=0)
-    except FileNotFoundError:
-        raise _missing(source, path) from None
-    except OSError as error:
-        # Said here: whoever stores the pieces would take it for an error of its own disk.
-        raise UnavailableError(
-            f"{source.url}/{path} cannot be read ({error.strerror}): grant access to it and run again"
-        ) from error
-    with file:
+    with source.open(path) as file:
         file.seek(start)
         while size > 0 and (got := file.readinto(buffer[: min(size, len(buffer))])):
             size -= got
@@ -204,50 +195,38 @@ def scratch_folder(scratch: Path) -> Iterator[Path]:
 
 def _carry(item: Transfer, target: Store, local: Path, verify: bool) -> None:
     source, path, xxh3 = item.source, item.source_path, item.xxh3 if verify else ""
-    if isinstance(target, LocalStore) and (item.offset is not None or source.local_root is not None):
-        start, size = item.offset or 0, item.size
-        if item.offset is None and source.local_root is not None:
-            # All that is there, so that a file of another size is noticed.
-            size = _size(source, path, source.local_root)
-        target.write(item.target_path, lambda: read_through(source, path, start, size, xxh3))
+    start, size, mode = item.offset or 0, item.size, ANYBODY
+    if isinstance(source, LocalStore):
+        with source.open(path) as file:
+            mode = permissions(file.fileno())
+            if item.offset is None:
+                # All that is there, so that a file of another size is noticed.
+                size = os.fstat(file.fileno()).st_size
+    if isinstance(target, LocalStore) and (item.offset is not None or isinstance(source, LocalStore)):
+        target.write(item.target_path, lambda: read_through(source, path, start, size, xxh3), mode)
         return
-    if item.offset is None and source.local_root is not None:
-        there = source.local_root / path
-        _compare(item, there, verify)
-        target.upload(there, item.target_path)
+    if item.offset is None and isinstance(source, LocalStore):
+        with source.open(path) as file:
+            # By its descriptor: what has the name later may be another file, or a link to one.
+            there = Path(f"/dev/fd/{file.fileno()}")
+            _compare(item, there, verify)
+            target.upload(there, item.target_path)
         return
     try:
         if item.offset is None:
             source.download(path, local)
             _compare(item, local, verify)
         else:
-            with local.open("xb") as file:
-                file.writelines(read_through(source, path, item.offset, item.size, xxh3))
+            with local.open("xb") as out:
+                out.writelines(read_through(source, path, item.offset, item.size, xxh3))
         target.upload(local, item.target_path)
     finally:
         local.unlink(missing_ok=True)
 
 
 def _compare(item: Transfer, local: Path, verify: bool) -> None:
-    if not (verify and item.xxh3):
-        return
-    try:
-        found = checksum(local)
-    except FileNotFoundError:
-        raise _missing(item.source, item.source_path) from None
-    if found != (item.size, item.xxh3):
+    if verify and item.xxh3 and checksum(local) != (item.size, item.xxh3):
         raise _damaged(item.source, item.source_path)
-
-
-def _size(source: Store, path: str, root: Path) -> int:
-    try:
-        return (root / path).stat().st_size
-    except FileNotFoundError:
-        raise _missing(source, path) from None
-
-
-def _missing(source: Store, path: str) -> NotFoundError:
-    return NotFoundError(f"{path} does not exist in {source.url}")
 
 
 def _damaged(source: Store, path: str) -> CorruptError:

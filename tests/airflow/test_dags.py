@@ -217,8 +217,17 @@ def test_a_recovery_restores_what_was_planned_after_the_driver_has_stopped(bag: 
     for before, after in itertools.pairwise(order):
         assert before in dag.get_task(after).get_flat_relative_ids(upstream=True)
     plan, restore = dag.get_task("plan"), dag.get_task("restore")
-    same = set(plan.template_fields) - {"dry_run", "takeover"}
-    assert {n: str(getattr(plan, n)) for n in same} == {n: str(getattr(restore, n)) for n in same}
+    same = set(plan.template_fields) - {"dry_run", "takeover", "origin", "approved"}
+    again = dag.get_task("plan_again")
+    for task in (again, restore):
+        assert {n: str(getattr(plan, n)) for n in same} == {n: str(getattr(task, n)) for n in same}
+        # What `latest` was when it was approved.
+        assert task.origin == "{{ ti.xcom_pull('plan')['document']['from'] }}"
+    assert restore.approved == "{{ ti.xcom_pull('plan')['digest'] }}"
+    approve = dag.get_task("approve")
+    assert "{{ ti.xcom_pull('plan')['digest'][:12] }}" in approve.subject
+    # A note is the words of whoever asks: in the plan it cannot look like a part of it.
+    assert "params.note" not in approve.body
     # A run that the pipeline's DAG starts between the stop and the restore is fenced.
     assert restore.takeover is True
 
@@ -231,25 +240,34 @@ def test_an_approval_whose_time_is_up_says_what_to_do(bag: DagBag) -> None:
         approve.execute_complete({}, {"error": "The timeout has passed", "error_type": "timeout"})
 
 
-PLAN = {"timeline": 2, "operators": [{"uid": "balance"}], "checkpoint": 42, "sinks": ["keeps up to slot 44"]}
+PLAN = {
+    "timeline": 2,
+    "sinks": {"totals": {"again": False}},
+    "parameters": {"output": ["/data/totals", "job"]},
+}
 
 
 @pytest.mark.parametrize(
-    ("now", "latest", "changed"),
+    ("now", "changed"),
     [
-        ({}, False, ""),
-        ({"sinks": ["keeps up to slot 46"]}, False, ""),
-        ({"checkpoint": 44}, True, ""),
-        ({"checkpoint": 44}, False, "the restore point was checkpoint 42 and is 44"),
-        ({"timeline": 3}, True, "somebody has restored the job meanwhile"),
-        ({"operators": []}, False, "the pipeline's code was changed meanwhile"),
+        ({"timeline": 3}, "somebody has restored the job meanwhile"),
+        ({"sinks": {"totals": {"again": True}}}, 'sink totals was {"again": false} and is {"again": true}'),
+        (
+            {"parameters": {"output": ["/evil", "given"]}},
+            r'parameter output was \["/data/totals", "job"\] and is \["/evil", "given"\]',
+        ),
+        ({}, "a value that the plan does not show has changed"),
     ],
 )
-def test_a_plan_that_no_longer_holds_is_noticed(
-    bag: DagBag, now: dict[str, Any], latest: bool, changed: str
-) -> None:
-    recovery = module_of(bag, "stateflow_recovery")
-    assert recovery.what_changed(PLAN, {**PLAN, **now}, latest=latest) == changed
+def test_a_plan_that_no_longer_holds_is_noticed(bag: DagBag, now: dict[str, Any], changed: str) -> None:
+    holds = bag.dags["stateflow_recovery"].get_task("still_holds").python_callable
+    approved, other = (
+        {"digest": d, "document": {"bound": b}} for d, b in (("1", PLAN), ("2", {**PLAN, **now}))
+    )
+    with pytest.raises(
+        AirflowFailException, match=f"{changed}; nothing was restored, and job 'orders' is stopped"
+    ):
+        holds(approved, other, "nowhere", "orders", "manual__1")
 
 
 def test_going_back_begins_with_any_failure_once_the_restore_has_begun_and_with_none_before(
@@ -447,7 +465,10 @@ def test_every_job_gets_its_nightly_savepoint_and_no_canonical_one_on_a_monday(p
 
 def test_a_recovery_restores_starts_the_pipeline_and_leaves_a_way_back(played: Played) -> None:
     assert played.state("recovery") == "success"
-    assert "checkpoint:5" in played.result("recovery", "plan")["plan"]
+    planned = played.result("recovery", "plan")
+    assert "checkpoint:5" in planned["plan"]
+    assert "| note | `bad` |" in planned["plan"]
+    assert played.result("recovery", "restore")["digest"] == planned["digest"]
     restored = played.job("orders").log().record(played.result("recovery", "restore")["record"])
     assert (restored.kind, restored.origin, restored.owner.note) == ("restore", "checkpoint:5", "bad")
     assert restored.owner.dag_run == f"stateflow_recovery/{played.told['recovery']['run_id']}"

@@ -73,21 +73,77 @@ def test_a_restore_is_one_record_that_names_its_task(tmp_path: Path, connect: Co
     assert attempt.pushed["stateflow"]["checkpoint"] == record.slot
 
 
+def approved(**arguments: Any) -> str:
+    """What the XCom of a task that planned has."""
+    digest = restore(dry_run=True, **arguments)["digest"]
+    assert isinstance(digest, str)
+    return digest
+
+
+def test_a_restore_takes_the_plan_that_was_approved_and_no_other(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    digest = approved(origin="checkpoint:2")
+    before = files_of(tmp_path)
+    for other in ({"origin": "checkpoint:3"}, {"parameters": {"output": "/evil"}}, {"parallelism": 2}):
+        with pytest.raises(AirflowFailException, match="is not the one that was approved any more"):
+            restore(**{"origin": "checkpoint:2", "approved": digest, **other})
+    assert files_of(tmp_path) == before
+    told = restore(
+        origin="checkpoint:2",
+        approved="{{ params.digest }}",
+        params={"digest": digest},
+        takeover=True,
+        note="why",
+    )
+    assert (told["restored"], told["digest"]) == (True, digest)
+    assert (restores(tmp_path)[0].based_on, told["document"]["digest"]) == (2, digest)
+
+
+@pytest.mark.parametrize("rendered", ["", "None", "{{ params.nothing }}", "0123"])
+def test_an_approval_that_is_empty_approves_nothing(tmp_path: Path, connect: Connect, rendered: str) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    with pytest.raises(
+        (AirflowFailException, ValueError), match=r"approved=.* is no digest of a restore plan"
+    ):
+        restore(origin="checkpoint:2", approved=rendered, params={"nothing": ""})
+    assert restores(tmp_path) == []
+
+
+def test_a_run_that_went_on_after_the_approval_makes_it_void(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    job = made_job(tmp_path)
+    digest = approved(origin="checkpoint:4")
+    job.ticks = itertools.count(1000)
+    job.begin("another run")
+    job.batch()
+    job.beat(ended=True)
+    with pytest.raises(AirflowFailException, match="plan again and have that approved"):
+        restore(origin="checkpoint:4", approved=digest)
+    assert restores(tmp_path) == []
+    assert restore(origin="checkpoint:4", approved=approved(origin="checkpoint:4"))["restored"]
+
+
 @pytest.mark.parametrize("origin", ["checkpoint:2", "latest"])
 def test_a_retry_after_a_kill_at_any_point_restores_once(
     tmp_path: Path, connect: Connect, origin: str
 ) -> None:
     stages = 0
+    digests: dict[Path, str] = {}
 
     def fresh(at: int) -> Path:
         root = tmp_path / str(at)
         made_job(root)
         connect(root)
+        digests[root] = approved(origin=origin)
         return root
 
-    for at, root in killed_at_every_write(fresh, lambda place: restore(Try("it"), origin=origin)):
+    for at, root in killed_at_every_write(
+        fresh, lambda place: restore(Try("it"), origin=origin, approved=digests[place])
+    ):
         stages = at
-        told = restore(Try("it", try_number=2), origin=origin)
+        told = restore(Try("it", try_number=2), origin=origin, approved=digests[root])
         [record] = restores(root)
         assert told["record"] == record.slot, at
         job = Job(str(root), "orders")
@@ -105,16 +161,17 @@ def test_a_retry_beside_a_try_that_still_writes_restores_once(
     """The zombie decides after the retry has looked, and before the retry has claimed the job."""
     connect(tmp_path)
     made_job(tmp_path)
+    digest = approved(origin="checkpoint:2")
     done_before = Job.done_before
 
     def late(job: Job, kind: Any) -> Any:
         found = done_before(job, kind)
         monkeypatch.setattr(Job, "done_before", done_before)
-        restore(Try("it"), origin="checkpoint:2")
+        restore(Try("it"), origin="checkpoint:2", approved=digest)
         return found
 
     monkeypatch.setattr(Job, "done_before", late)
-    told = restore(Try("it", try_number=2), origin="checkpoint:2")
+    told = restore(Try("it", try_number=2), origin="checkpoint:2", approved=digest)
     [record] = restores(tmp_path)
     assert told["record"] == record.slot
 

@@ -129,18 +129,20 @@ def test_from_a_local_root_nothing_is_copied(tmp_path: Path) -> None:
 def test_nothing_in_it_or_out_of_it_is_a_symbolic_link(tmp_path: Path) -> None:
     store, cache = LocalStore(tmp_path / "root"), FileCache(tmp_path / "cache", BIG)
     refs = [stored(store, tmp_path, name, name.encode()) for name in ("fetched", "added", "entry")]
+    entry = named(cache, store, refs[2])
     for name in ("fetched", "entry"):
         at = tmp_path / "root/job/shared" / name
         at.rename(tmp_path / f"{name}-owned")
         at.symlink_to(tmp_path / f"{name}-owned")
     (tmp_path / "link").symlink_to(tmp_path / "added")
     cache.add(store, refs[1], tmp_path / "link")
-    cache.fetch(store, refs[0])
-    named(cache, store, refs[2]).symlink_to(tmp_path / "entry-owned")
-    got = [cache.link(store, ref, tmp_path / f"got{n}") for n, ref in enumerate(refs)]
-    for name in ("fetched-owned", "entry-owned", "added"):
+    with pytest.raises(CorruptError, match="fetched is a symbolic link"):
+        cache.fetch(store, refs[0])
+    entry.symlink_to(tmp_path / "entry-owned")
+    got = [cache.link(store, ref, tmp_path / f"got{ref.name}") for ref in refs[1:]]
+    for name in ("entry-owned", "added"):
         (tmp_path / name).unlink()
-    assert [path.read_bytes() for path in got] == [b"fetched", b"added", b"entry"]
+    assert [path.read_bytes() for path in got] == [b"added", b"entry"]
 
 
 def test_two_processes_that_fill_one_entry_at_once_leave_no_litter(

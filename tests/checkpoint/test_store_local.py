@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from stateflow.errors import NotFoundError, UnavailableError, UsageError
+from stateflow.errors import CorruptError, NotFoundError, UnavailableError, UsageError
 from stateflow.storage.local import LocalStore
 from stateflow.storage.store import Entry, ExistsError
+from tests.checkpoint.descriptors import whole_path
 
 
 def test_an_upload_and_a_download_are_hard_links(tmp_path: Path) -> None:
@@ -37,7 +38,7 @@ def test_a_file_with_all_the_links_it_can_have_is_copied(
     store = LocalStore(tmp_path / "root")
     store.put("job/shared/a", b"state")
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
 
     with monkeypatch.context() as patch:
@@ -47,27 +48,14 @@ def test_a_file_with_all_the_links_it_can_have_is_copied(
     assert not (tmp_path / "root/job/shared/a").samefile(tmp_path / "root/job/shared/b")
 
 
-@pytest.mark.parametrize("how", ["upload", "download", "copy"])
-def test_what_a_symbolic_link_points_to_is_copied(how: str, tmp_path: Path) -> None:
+def test_an_upload_of_a_symbolic_link_copies_what_it_points_to(tmp_path: Path) -> None:
     store = LocalStore(tmp_path / "root")
-    store.put("job/shared/other", b"x")
-    owned, linked = tmp_path / "archive", tmp_path / "root/job/shared/a"
-    owned.write_bytes(b"state")
-    linked.symlink_to(owned)
-    got = {
-        "upload": tmp_path / "root/job/shared/b", "copy": tmp_path / "root/job/shared/b", "download": tmp_path / "b",
-    }[how]  # fmt: skip
-    if how == "upload":
-        store.upload(linked, "job/shared/b")
-    elif how == "copy":
-        store.copy("job/shared/a", "job/shared/b")
-    else:
-        store.download("job/shared/a", got)
-    assert not got.is_symlink()
-    owned.write_bytes(b"other")
-    owned.unlink()
-    linked.unlink()
-    assert got.read_bytes() == b"state"
+    (tmp_path / "archive").write_bytes(b"state")
+    (tmp_path / "made").symlink_to(tmp_path / "archive")
+    store.upload(tmp_path / "made", "job/shared/b")
+    (tmp_path / "archive").write_bytes(b"other")
+    assert not (tmp_path / "root/job/shared/b").is_symlink()
+    assert store.read("job/shared/b") == b"state"
 
 
 def test_a_symbolic_link_to_nothing_is_no_file(tmp_path: Path) -> None:
@@ -77,10 +65,11 @@ def test_a_symbolic_link_to_nothing_is_no_file(tmp_path: Path) -> None:
     for call in (
         lambda: store.download("job/shared/a", tmp_path / "got"),
         lambda: store.copy("job/shared/a", "job/shared/b"),
-        lambda: store.upload(tmp_path / "job/shared/a", "job/shared/b"),
     ):
-        with pytest.raises(NotFoundError):
+        with pytest.raises(CorruptError, match="job/shared/a is a symbolic link"):
             call()
+    with pytest.raises(NotFoundError):
+        store.upload(tmp_path / "job/shared/a", "job/shared/b")
     assert [entry.path for entry in store.list("")] == ["job/shared/other"]
 
 
@@ -92,9 +81,9 @@ def test_a_source_that_goes_while_it_is_linked_is_named(
     store.put("job/shared/a", b"state")
     real = os.link
 
-    def link_after_a_collection(source: Any, target: Any) -> None:
-        Path(source).unlink()
-        real(source, target)
+    def link_after_a_collection(source: Any, target: Any, **named: Any) -> None:
+        Path(whole_path(source, named["src_dir_fd"])).unlink()
+        real(source, target, **named)
 
     monkeypatch.setattr(os, "link", link_after_a_collection)
     with pytest.raises(NotFoundError, match="job/shared/a was removed while it was stored"):
@@ -137,7 +126,7 @@ def test_listing_the_records_does_not_open_other_folders(
     real = os.scandir
 
     def scandir(path: Any) -> Any:
-        opened.append(str(Path(path).relative_to(tmp_path)))
+        opened.append(str(Path(whole_path(path, None)).relative_to(tmp_path)))
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
@@ -163,11 +152,11 @@ def test_an_unfinished_file_whose_writer_lives_is_left_alone(
     store.put("job/chk-00000001/_pending", b"x")
     real = os.link
 
-    def link_after_a_collector_came_by(source: Any, target: Any) -> None:
+    def link_after_a_collector_came_by(source: Any, target: Any, **named: Any) -> None:
         monkeypatch.setattr(os, "link", real)
         LocalStore(tmp_path).delete(["job/chk-00000001/_pending"])
-        assert Path(source).exists()
-        real(source, target)
+        assert Path(whole_path(source, named["src_dir_fd"])).exists()
+        real(source, target, **named)
 
     monkeypatch.setattr(os, "link", link_after_a_collector_came_by)
     store.create("job/chk-00000001/_metadata", b"y")
@@ -181,12 +170,13 @@ def test_a_writer_whose_folder_or_file_is_removed_under_it_starts_again(
     real = os.link
     removed: list[Path] = []
 
-    def link_after_a_careless_hand(source: Any, target: Any) -> None:
+    def link_after_a_careless_hand(source: Any, target: Any, **named: Any) -> None:
         if len(removed) < 3:
-            removed.append(source)
-            Path(source).unlink()
-            Path(source).parent.rmdir()
-        real(source, target)
+            temp = Path(whole_path(source, named["src_dir_fd"]))
+            removed.append(temp)
+            temp.unlink()
+            temp.parent.rmdir()
+        real(source, target, **named)
 
     monkeypatch.setattr(os, "link", link_after_a_careless_hand)
     store.create("job/chk-00000001/_pending", b"x")
@@ -278,7 +268,7 @@ def test_what_the_disk_refuses_is_told_with_its_folder(
 
 
 def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)

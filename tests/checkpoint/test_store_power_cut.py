@@ -19,6 +19,7 @@ from stateflow.errors import NotFoundError
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import CrashError
 from stateflow.storage.store import ExistsError, create_once
+from tests.checkpoint.descriptors import whole_path
 
 STEPS = ("open", "fsync", "link", "unlink", "replace", "mkdir", "rmdir")
 PATH = "job/chk-00000001/_pending"
@@ -82,7 +83,7 @@ class Disk:
         real = {name: getattr(os, name) for name in STEPS}
 
         def opened(path: Any, flags: int, *rest: Any, **named: Any) -> int:
-            text = str(path)
+            text = whole_path(path, named.get("dir_fd"))
             if not self.inside(text):
                 return int(real["open"](path, flags, *rest, **named))
             if flags & os.O_CREAT:
@@ -104,32 +105,37 @@ class Disk:
 
         def link(source: Any, target: Any, **named: Any) -> None:
             self.step()
+            old = whole_path(source, named.get("src_dir_fd"))
             real["link"](source, target, **named)
-            self.add(str(target), self.number(str(source)))
+            self.add(whole_path(target, named.get("dst_dir_fd")), self.number(old))
 
         def replace(source: Any, target: Any, **named: Any) -> None:
             self.step()
+            old = whole_path(source, named.get("src_dir_fd"))
             real["replace"](source, target, **named)
-            self.add(str(target), self.number(str(source)))
-            self.remove(str(source))
+            self.add(whole_path(target, named.get("dst_dir_fd")), self.number(old))
+            self.remove(old)
 
         def unlink(path: Any, **named: Any) -> None:
             self.step()
+            text = whole_path(path, named.get("dir_fd"))
             real["unlink"](path, **named)
-            self.remove(str(path))
+            self.remove(text)
 
         def mkdir(path: Any, *rest: Any, **named: Any) -> None:
-            if self.inside(str(path)) and str(path) not in self.seen:
+            text = whole_path(path, named.get("dir_fd"))
+            if self.inside(text) and text not in self.seen:
                 self.step()
             real["mkdir"](path, *rest, **named)
-            self.add(str(path), next(self.numbers))
-            self.seen[str(path)], self.kept[str(path)] = {}, {}
+            self.add(text, next(self.numbers))
+            self.seen[text], self.kept[text] = {}, {}
 
         def rmdir(path: Any, **named: Any) -> None:
             self.step()
+            text = whole_path(path, named.get("dir_fd"))
             real["rmdir"](path, **named)
-            self.remove(str(path))
-            del self.seen[str(path)]
+            self.remove(text)
+            del self.seen[text]
 
         with monkeypatch.context() as patch:
             for name, function in (

@@ -148,6 +148,25 @@ def test_a_restore_prints_its_plan_and_writes_nothing_until_told_to(
     ]
 
 
+def test_a_restore_carries_out_the_plan_whose_digest_it_is_given_or_none(
+    command: Command, root: Path, job: MadeJob
+) -> None:
+    restore = ("restore", "orders", PIPELINE, "--from", "checkpoint:3", "--checkpoint-dir", root)
+    planned = command(*restore, "-o", "json")
+    digest = planned.json["digest"]
+    assert f"digest      {digest}" in command(*restore).out
+    before = files_of(root)
+    other = command(*restore, "-p", "output=/evil", "--plan-digest", digest, "--yes")
+    assert other.code == 2
+    assert "is not the one that was approved any more" in other.err
+    assert f"was {digest[:12]} and is" in other.err
+    assert command(*restore, "--plan-digest", digest[:12], "--yes").code == 2
+    assert files_of(root) == before
+    done = command(*restore, "--plan-digest", digest, "--yes", "-o", "json")
+    assert done.code == 0, done.err
+    assert (done.json["restored"], done.json["digest"]) == (True, digest)
+
+
 def test_a_fork_onto_the_same_table_is_refused(command: Command, root: Path, job: MadeJob) -> None:
     arguments = (
         "restore",

@@ -15,7 +15,7 @@ from stateflow.spark.session import class_data
 from stateflow.spark.session.java import require_java
 
 START = """
-from stateflow.spark.session import build_session
+from stateflow.spark.session.build import build_session
 given = "-Dsaid=yes -Xlog:class+load:file=loaded.txt"
 spark = build_session("start", master="local[1]", conf={"spark.driver.extraJavaOptions": given})
 management = spark._jvm.java.lang.management.ManagementFactory

@@ -154,3 +154,11 @@ def test_a_writer_without_rows_makes_no_file(tmp_path: Path) -> None:
     writer.write(pa.record_batch([pa.array([], pa.int64())], names=["n"]))
     assert writer.close() is None
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_staged_file_behind_a_link_is_refused(spark: SparkSession, stage: Stager, tmp_path: Path) -> None:
+    (ref,) = stage.stage(spark.range(3, numPartitions=1), PLACE)
+    file = tmp_path / ref.path
+    file.symlink_to(file.rename(tmp_path / "theirs.parquet"))
+    with pytest.raises(Exception, match=rf"(?s){ref.path} is a symbolic link"):
+        stage.read(spark, [ref], spark.range(0).schema).collect()

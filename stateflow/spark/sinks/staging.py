@@ -18,6 +18,7 @@ from stateflow.format.records import FileRef
 from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.storage.file_urls import file_folder, file_url, hadoop_path
 from stateflow.storage.files import checksum, upload_file, verify
+from stateflow.storage.local import LocalStore
 from stateflow.storage.store import Store
 
 if TYPE_CHECKING:
@@ -171,9 +172,8 @@ class Stager:
 
     def _local(self, ref: FileRef) -> Path | None:
         if ref.base:
-            return file_folder(ref.base) / ref.path if ref.base.startswith("file://") else None
-        root = self.store.local_root
-        return None if root is None else root / ref.path
+            return _local_store(ref.base).locate(ref.path) if ref.base.startswith("file://") else None
+        return self.store.locate(ref.path) if isinstance(self.store, LocalStore) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +225,7 @@ class _Fetching:
                 ref = FileRef(**row)
                 with tempfile.TemporaryDirectory(prefix="stateflow-") as folder:
                     if ref.base.startswith("file://"):
-                        local, root = file_folder(ref.base) / ref.path, ref.base
+                        local, root = _local_store(ref.base).locate(ref.path), ref.base
                     else:
                         store = store or self.opener()
                         local, root = Path(folder) / "staged", store.url
@@ -233,6 +233,10 @@ class _Fetching:
                     verify(ref, local, root)
                     for found in batches_of(local, ref.name):
                         yield as_schema(found, self.schema)
+
+
+def _local_store(base: str) -> LocalStore:
+    return LocalStore(file_folder(base), fsync=False)
 
 
 def batches_of(file: Path, name: str) -> Iterator[pa.RecordBatch]:

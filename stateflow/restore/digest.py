@@ -1,0 +1,131 @@
+"""What an approval of a restore plan binds, as one digest.
+
+It is all that is carried out: which job, from which snapshot, parameters, sources, outputs, operators, options. Not in it is what
+only tells: where a live run is at the moment, sizes, times, who asks and why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from stateflow.errors import UsageError
+
+if TYPE_CHECKING:
+    from stateflow.restore.plan import Plan
+
+DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def checked_digest(text: str) -> str:
+    """The digest that somebody has typed or passed on."""
+    if not DIGEST.fullmatch(text):
+        raise UsageError(
+            f"{text!r} is no digest of a restore plan: take the 64 digits that the plan ends with"
+        )
+    return text
+
+
+def bound(plan: Plan, *, shown: bool = False) -> dict[str, Any]:
+    """Every decision of the plan; as `shown` without secret parameters."""
+    request, origin = plan.request, plan.request.origin
+    record, savepoint = origin.record, origin.savepoint
+    content = msgspec.json.encode(savepoint if savepoint is not None else record)
+    return {
+        "job": {"name": request.job.name, "root": request.job.store.url, "uuid": plan.job_uuid},
+        "pipeline": plan.check.pipeline,
+        "snapshot": {
+            "from": origin.label,
+            "job": origin.job,
+            "uuid": record.job,
+            "checkpoint": record.slot,
+            "record": record.writer,
+            "savepoint": savepoint.id if savepoint is not None else None,
+            "content": hashlib.sha256(content).hexdigest(),
+        },
+        "timeline": plan.timeline,
+        "parameters": {p.name: [p.shown(p.value) if shown else p.value, p.origin] for p in plan.parameters},
+        "sources": {
+            s.uid: {"kind": s.kind, "reads": s.reads, "verdict": s.verdict, "position": s.position}
+            for s in plan.sources
+        },
+        "sinks": {
+            s.uid: {
+                "kind": s.kind,
+                "target": s.target,
+                "before": s.before,
+                "action": s.action,
+                "back_to": s.back_to,
+                "again": s.again,
+            }
+            for s in plan.sinks
+        },
+        "operators": {o.uid: {"verdict": o.verdict, "states": dict(o.states)} for o in plan.check.operators},
+        "options": {
+            "claim_mode": request.claim_mode if savepoint is not None else None,
+            "allow_non_restored_state": request.allow_non_restored_state,
+            "rewind_sinks": request.rewind_sinks,
+            "reset_watermark": request.reset_watermark,
+            "parallelism": request.parallelism,
+            "max_parallelism": request.max_parallelism,
+        },
+    }
+
+
+def digest(plan: Plan) -> str:
+    """SHA-256 of the canonical JSON of all that is bound, in hex."""
+    return hashlib.sha256(json.dumps(bound(plan), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def differences(approved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What is not as it was approved, for a sentence. Both are `bound(plan, shown=True)`."""
+    return list(_differences(approved, now))
+
+
+def _differences(approved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    for section in sorted({*approved, *now}):
+        before, after = approved.get(section), now.get(section)
+        if before == after:
+            continue
+        if section == "timeline":
+            yield "somebody has restored the job meanwhile"
+        elif isinstance(before, Mapping) and isinstance(after, Mapping):
+            for name in sorted({*before, *after}):
+                if before.get(name) != after.get(name):
+                    yield f"{_WORDS.get(section, section)} {name} was {_said(before, name)} and is {_said(after, name)}"
+        else:
+            yield f"the {section} was {before!r} and is {after!r}"
+
+
+_WORDS = {
+    "parameters": "parameter",
+    "sources": "source",
+    "sinks": "sink",
+    "operators": "operator",
+    "options": "option",
+    "snapshot": "the snapshot's",
+    "job": "the job's",
+}
+
+
+def _said(found: Mapping[str, Any], name: str) -> str:
+    """In ASCII and on one line, whatever the value is."""
+    return json.dumps(found[name]) if name in found else "not there"
+
+
+def require_same(approved: str, plan: Plan, before: Plan | None = None) -> None:
+    """Refuses a plan that is not the one that was approved; `before`: that one, when it is at hand."""
+    if digest(plan) == approved:
+        return
+    found = differences(bound(before, shown=True), bound(plan, shown=True)) if before is not None else []
+    what = f" ({'; '.join(found)})" if found else ""
+    raise UsageError(
+        f"the restore of job {plan.request.job.name!r} from {plan.request.origin.label} is not the one that was approved any more"
+        f"{what}: its plan was {approved[:12]} and is {digest(plan)[:12]}; nothing was restored, so plan again and have that "
+        "approved"
+    )

@@ -1,0 +1,116 @@
+"""Which parameters a restore takes, and where each comes from.
+
+What the caller gives comes first. A job that exists keeps its own: those of its newest record, or, when it goes back to one of its
+own checkpoints, those of that checkpoint. Whoever hands out a savepoint has written its parameters, an output among them, so only
+a job that does not exist yet takes them, and the plan says so.
+"""
+
+from __future__ import annotations
+
+import inspect as signatures
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from stateflow.format.records import Record
+from stateflow.pipelines.parameters import as_texts, known_parameters, masked, required_parameters
+
+Whose = Literal["checkpoint", "savepoint", "other job"]
+"""Of what snapshot: a checkpoint of the job itself, a savepoint, or a checkpoint of another job."""
+Source = Literal["given", "job", "checkpoint", "savepoint", "other job", "default"]
+
+SOURCES: Mapping[Source, str] = {
+    "given": "given",
+    "job": "the job's own",
+    "checkpoint": "the checkpoint's",
+    "savepoint": "the savepoint's",
+    "other job": "the other job's",
+    "default": "the pipeline's default",
+}
+
+
+@dataclass(frozen=True)
+class ParameterRestore:
+    """One parameter after the restore; `value` is None where the pipeline's function decides."""
+
+    name: str
+    value: str | None
+    origin: Source
+    job: str | None = None
+    """What the job's newest record has, where that is something else."""
+    snapshot: str | None = None
+    """What the snapshot was made with, where that is something else."""
+
+    @property
+    def note(self) -> str:
+        notes = []
+        if self.snapshot is not None:
+            kept = ", the job keeps its own" if self.origin == "job" else ""
+            notes.append(f"the snapshot was made with {self.shown(self.snapshot)}{kept}")
+        if self.job is not None:
+            notes.append(f"the job's newest record has {self.shown(self.job)}")
+        return "; ".join(notes)
+
+    def shown(self, value: str | None) -> str:
+        return "" if value is None else masked(self.name, value)
+
+    def document(self) -> dict[str, Any]:
+        """As people and programs may read it."""
+        hidden = {name: getattr(self, name) for name in ("value", "job", "snapshot")}
+        return {
+            "name": self.name,
+            "origin": self.origin,
+            **{name: None if value is None else self.shown(value) for name, value in hidden.items()},
+        }
+
+
+def restored_parameters(
+    function: Callable[..., Any],
+    given: Mapping[str, Any],
+    *,
+    own: Record | None,
+    snapshot: Record,
+    whose: Whose,
+) -> tuple[dict[str, Any], tuple[ParameterRestore, ...]]:
+    """What the pipeline is built with, and a line for each parameter. `own`: the job's newest record, if it has one."""
+    theirs, ours = known_parameters(function, snapshot), known_parameters(function, own)
+    origins: dict[str, Source] = {}
+    values: dict[str, Any] = {}
+
+    def take(found: Mapping[str, Any], origin: Source) -> None:
+        values.update(found)
+        origins.update(dict.fromkeys(found, origin))
+
+    if whose == "checkpoint":
+        # Its own log, but the pipeline may need one by now that the checkpoint did not.
+        take(required_parameters(function, own), "job")
+        take(theirs, "checkpoint")
+    elif own is not None:
+        take(ours, "job")
+    else:
+        take(theirs, whose)
+    take(given, "given")
+
+    texts = {**_defaults(function), **dict.fromkeys(values), **as_texts(values)}
+
+    def other(found: Mapping[str, str], name: str) -> str | None:
+        return found[name] if name in found and found[name] != texts.get(name) else None
+
+    names = dict.fromkeys([*_accepted(function), *values])
+    return values, tuple(
+        ParameterRestore(
+            name, texts.get(name), origins.get(name, "default"), other(ours, name), other(theirs, name)
+        )
+        for name in names
+    )
+
+
+def _accepted(function: Callable[..., Any]) -> dict[str, signatures.Parameter]:
+    parameters = list(signatures.signature(function).parameters.values())[1:]
+    return {p.name: p for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+
+
+def _defaults(function: Callable[..., Any]) -> dict[str, str]:
+    """Those that text can say; the text of any other object may have its address, which is another one each time."""
+    found = {name: p.default for name, p in _accepted(function).items() if p.default is not p.empty}
+    return as_texts({name: d for name, d in found.items() if isinstance(d, (str, int, float, bool))})

@@ -1,0 +1,62 @@
+"""The plan of a restore as whoever asked for it holds it: to print, to have approved, to carry out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stateflow.restore.apply import RestoreRun
+from stateflow.restore.digest import bound, digest
+from stateflow.restore.plan import Plan, Progress, Restored, RestoreRequest
+from stateflow.restore.planning import make_plan
+from stateflow.restore.text import text
+
+
+def plan_restore(request: RestoreRequest) -> RestorePlan:
+    """Compares snapshot, pipeline and job; raises for the first thing that cannot be."""
+    return RestorePlan(**vars(make_plan(request)))
+
+
+class RestorePlan(Plan):
+    """What `apply` would do. `print(plan)` shows it."""
+
+    @property
+    def digest(self) -> str:
+        """What an approval names: of any two plans that do something else it is another one."""
+        return digest(self)
+
+    def apply(self, progress: Progress = lambda what, done, total: None) -> Restored:
+        """Restores. A crash leaves the job as it was or restored; repeating it is safe."""
+        return RestoreRun(self, progress).run()
+
+    def document(self) -> dict[str, Any]:
+        """The plan as programs read it."""
+        request, record = self.request, self.request.origin.record
+        return {
+            "job": request.job.name,
+            "new_job": self.new_job,
+            "from": request.origin.label,
+            "of_job": request.origin.job,
+            "checkpoint": record.slot,
+            "at": record.at,
+            "kind": request.origin.savepoint.kind if request.origin.savepoint else "checkpoint",
+            "savepoint": request.origin.savepoint.id if request.origin.savepoint else None,
+            "record": {"job": record.job, "slot": record.slot, "writer": record.writer},
+            "claim_mode": request.claim_mode if request.origin.savepoint else None,
+            "timeline": self.timeline,
+            "watermark": None if request.reset_watermark else record.watermark,
+            "parameters": [parameter.document() for parameter in self.parameters],
+            "operators": [
+                {"uid": o.uid, "verdict": o.verdict, "states": dict(o.states)} for o in self.check.operators
+            ],
+            "sources": [vars(source) for source in self.sources],
+            "sinks": [vars(sink) for sink in self.sinks],
+            "files": self.files,
+            "bytes": self.bytes,
+            "copies": self.copies,
+            "warnings": list(self.warnings),
+            "digest": self.digest,
+            "bound": bound(self, shown=True),
+        }
+
+    def __str__(self) -> str:
+        return text(self)

@@ -1,0 +1,246 @@
+"""What a restore would mean. Nothing is written; whatever does not fit is refused here.
+
+What changes between the plan and its application is found by the claim and by the store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from stateflow.checkpoint.claim import living_epochs
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.rescale import rescaled_operators
+from stateflow.compatibility.flows import compare
+from stateflow.errors import CorruptError, IncompatibleError, UsageError
+from stateflow.format.records import FileRef, Prepared, Record
+from stateflow.format.references import references
+from stateflow.observe.status import position_of
+from stateflow.pipelines.flow import Flow
+from stateflow.restore.digest import checked_digest
+from stateflow.restore.parameters import ParameterRestore, Whose, restored_parameters
+from stateflow.restore.plan import Plan, RestoreRequest, SinkRestore, SourceRestore, same_job
+from stateflow.savepoints.format import verify_savepoint
+from stateflow.savepoints.origin import Origin, newest_sinks
+from stateflow.storage.roots import open_store
+
+
+def make_plan(request: RestoreRequest) -> Plan:
+    """Compares snapshot, pipeline and job; raises for the first thing that cannot be."""
+    job, origin = request.job, request.origin
+    record = origin.record
+    if request.approved is not None:
+        checked_digest(request.approved)
+    if record.final and not request.reset_watermark:
+        raise IncompatibleError(
+            f"{origin.label} of job {origin.job!r} was taken after the job had been drained: its watermark stands at the end "
+            "of time and its timers have fired; restore an earlier one, or give --reset-watermark"
+        )
+    if request.max_parallelism and not origin.canonical:
+        raise UsageError(
+            f"--max-parallelism needs a canonical savepoint, and {origin.label} is not one: make one with `stateflow "
+            f"savepoint create {origin.job} --type canonical`"
+        )
+    if request.claim_mode == "claim" and origin.savepoint is None:
+        raise UsageError(
+            f"--claim-mode claim takes over a savepoint, and {origin.label} is a checkpoint, which stays its job's: leave "
+            "it out"
+        )
+    _refuse_damaged(origin, job)
+    log = job.log() if job.exists else None
+    own = _newest(log)
+    values, parameters = restored_parameters(
+        request.pipeline.function, request.parameters, own=own, snapshot=record, whose=_whose(request)
+    )
+    flow = request.pipeline.build(values)
+    check = compare(flow, job.name, record, allow_non_restored_state=request.allow_non_restored_state)
+    if not check.compatible:
+        raise IncompatibleError(check.problems[0])
+    if log is None:
+        # A name that was deleted is refused here, not when all is confirmed.
+        living_epochs(job.store, job.layout)
+    if request.rewind_sinks and (origin.owner is None or not same_job(origin.owner, job)):
+        raise UsageError(
+            f"--rewind-sinks takes the outputs of job {job.name!r} back to one of its own checkpoints, and {origin.label} is "
+            "not one"
+        )
+    _refuse_shared_outputs(flow, origin, job)
+    parallelism = request.parallelism
+    if parallelism:
+        # Raises for an operator that cannot have it.
+        rescaled_operators(kept_by(record, flow).operators, parallelism, job.name)
+    refs = distinct(references(kept_by(record, flow)))
+    tables = origin.savepoint.tables if origin.savepoint is not None else {}
+    parts = [file for states in tables.values() for files in states.values() for file in files]
+    return Plan(
+        request=request,
+        new_job=log is None,
+        job_uuid=own.job if own is not None else "",
+        timeline=log.next_timeline if log else 1,
+        values=values,
+        parameters=parameters,
+        check=check,
+        sources=tuple(_sources(flow, record, log)),
+        sinks=tuple(_sinks(flow, origin, log, request.rewind_sinks)),
+        files=len(refs) + len(parts),
+        bytes=sum(ref.size for ref in refs) + sum(part.size for part in parts),
+        warnings=(*_warnings(request, log), *_brought_outputs(flow, parameters)),
+    )
+
+
+def _newest(log: Log | None) -> Record | None:
+    """The record that says what the job is now, carried out or not."""
+    if log is None:
+        return None
+    return log.decided if log.decided is not None and log.decided.carries_state else log.head
+
+
+def _whose(request: RestoreRequest) -> Whose:
+    """A savepoint lies where others may write: that its record names the job says nothing."""
+    if request.origin.owner is None:
+        return "savepoint"
+    return "checkpoint" if same_job(request.origin.owner, request.job) else "other job"
+
+
+def _refuse_damaged(origin: Origin, job: JobHandle) -> None:
+    """A savepoint that has lost a file is found before a job is claimed for it."""
+    if origin.savepoint is None:
+        return
+    store = open_store(origin.url, job.storage_options)
+    errors = [f for f in verify_savepoint(store, deep=False) if f.severity == "error"]
+    if errors:
+        raise CorruptError(f"savepoint {origin.url} is not whole: {errors[0].text}; restore another snapshot")
+
+
+def kept_by(record: Record, flow: Flow) -> Record:
+    """What of a snapshot the pipeline takes over."""
+    operators = {node.uid for node in flow.operators}
+    sources = {node.uid for node in flow.sources}
+    return msgspec.structs.replace(
+        record,
+        operators={uid: o for uid, o in record.operators.items() if uid in operators},
+        sources={uid: s for uid, s in record.sources.items() if uid in sources},
+    )
+
+
+def distinct(refs: Iterable[FileRef]) -> list[FileRef]:
+    return list({(r.base, r.path, r.offset): r for r in refs if r.path}.values())
+
+
+def _place(target: object) -> str:
+    """A table's path in a form that can be compared."""
+    path = str(getattr(target, "path", target))
+    return path if "://" in path else os.path.normpath(Path(path.removeprefix("file:")).absolute())
+
+
+def _refuse_shared_outputs(flow: Flow, origin: Origin, job: JobHandle) -> None:
+    if origin.job == job.name:
+        return
+    theirs = {_place(target) for target in origin.targets.values()}
+    for sink in flow.sinks:
+        if sink.mode in ("append", "upsert") and _place(sink.target) in theirs:
+            raise UsageError(
+                f"sink {sink.uid!r} of job {job.name!r} would write to {_place(sink.target)}, where job {origin.job!r} "
+                "writes: two jobs would mix their output there; give the fork an output of its own, such as "
+                "-p output=/another/path"
+            )
+
+
+def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRestore]:
+    head = log.head if log else None
+    uids = [node.uid for node in flow.sources]
+    tables = {node.uid: node.factory for node in flow.sources if hasattr(node.factory, "path")}
+    for uid in [*uids, *(uid for uid in record.sources if uid not in uids)]:
+        state = record.sources.get(uid)
+        current = head.sources.get(uid) if head else None
+        yield SourceRestore(
+            uid=uid,
+            verdict="dropped" if uid not in uids else "resumes" if state is not None else "new",
+            position=position_of(state) if state is not None else "its own beginning",
+            now=position_of(current) if current is not None else "",
+            kind=state.kind if state is not None else str(getattr(tables.get(uid), "kind", "")),
+            reads=_place(tables[uid]) if uid in tables else "",
+        )
+
+
+def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterator[SinkRestore]:
+    newest = newest_sinks(log) if log else {}
+    # Of a savepoint it is not known what its job had delivered; of one that was edited, the slot is that of its model.
+    still = log is not None and origin.job == log.job and not _moves(flow, origin.record, log)
+    commits = log.last_commits if log else {}
+    for node in flow.sinks:
+        target = _place(node.target) if node.mode in ("append", "upsert") else node.mode
+        had, has = origin.last_commits.get(node.uid), commits.get(node.uid)
+        sink = partial(
+            SinkRestore,
+            node.uid,
+            target,
+            kind=node.mode,
+            before=_written_so_far(newest.get(node.uid), target),
+        )
+        if has is None:
+            yield sink("starts", "has nothing of this job yet")
+        elif rewind and node.uid in newest and _can_go_back(newest[node.uid]):
+            to = f"slot {had}" if had is not None else "before this job's first output"
+            yield sink("rewinds", f"back to {to}", back_to=had)
+        elif has == had or (still and has <= origin.record.slot):
+            yield sink("keeps", "has nothing newer than the snapshot")
+        else:
+            yield sink(
+                "keeps",
+                f"keeps its output up to slot {has}: what followed the snapshot will be delivered again",
+                again=True,
+            )
+
+
+def _written_so_far(newest: Prepared | None, target: str) -> str:
+    """The table that the sink has written to, if it is another one than from now on."""
+    if newest is None or not newest.kind.startswith("delta"):
+        return ""
+    so_far = _place(newest.target)
+    return so_far if so_far != target else ""
+
+
+def _moves(flow: Flow, record: Record, log: Log) -> bool:
+    """Whether any source reads something again, or leaves something out."""
+    now = log.head.sources if log.head is not None else {}
+    return any(
+        (record.sources[uid].lines if uid in record.sources else ()) != (now[uid].lines if uid in now else ())
+        for uid in (node.uid for node in flow.sources)
+    )
+
+
+def _can_go_back(prepared: Prepared) -> bool:
+    from stateflow.spark.sinks.delta_rewind import rewindable
+
+    return rewindable(prepared)
+
+
+def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
+    if log is not None and log.head is not None and log.head.slot > request.origin.record.slot:
+        behind = log.head.slot - request.origin.record.slot
+        if request.origin.owner is not None and same_job(request.origin.owner, request.job):
+            records, stay = ("1 record", "it stays") if behind == 1 else (f"{behind} records", "they stay")
+            yield f"the job goes back by {records}; {stay} restorable until collected by retention"
+    if request.claim_mode == "claim" and request.origin.savepoint is not None:
+        yield "the savepoint becomes the job's own: it is deleted when no checkpoint needs its files any more"
+
+
+def _brought_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> Iterator[str]:
+    """Outputs of a new job that somebody else has chosen."""
+    for parameter in parameters:
+        if parameter.origin not in ("savepoint", "other job") or not parameter.value:
+            continue
+        for sink in flow.sinks:
+            if sink.mode in ("append", "upsert") and parameter.value in str(
+                getattr(sink.target, "path", sink.target)
+            ):
+                yield (
+                    f"sink {sink.uid} will write to {_place(sink.target)}, which parameter {parameter.name} of the snapshot says: "
+                    f"give -p {parameter.name}=... if that is not meant"
+                )

@@ -1,0 +1,219 @@
+"""Paths below a root on a disk, walked folder by folder: no symbolic link is ever followed.
+
+A folder is opened relative to the descriptor of the one above it, and told not to follow a link. Whoever replaces a
+folder by a link between two calls therefore changes nothing: what was opened stays what it was. The root itself may be
+a link, or lie behind one: that is the operator's choice. What lies below may come from anybody.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+_ENTER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+"""With O_PATH, as for a path, a folder need not be readable to be walked through."""
+_BELOW = _ENTER | os.O_NOFOLLOW
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""Not waiting, for a pipe that somebody put in a file's place would never be written to."""
+ANYBODY = 0o666
+"""The permissions of a new file, of which the umask takes away."""
+
+
+class LinkError(OSError):
+    """A symbolic link lies where a file or folder of a root should; `filename` is the link."""
+
+    def __init__(self, link: str) -> None:
+        super().__init__(errno.ELOOP, "a symbolic link", link)
+
+
+class Folder:
+    """The folders from a root to one below it, open. Close it, or use it in a `with`.
+
+    FileNotFoundError when one is missing, NotADirectoryError when one is a file, LinkError when one is a link. With
+    `make` the missing ones are made; with `partial` the walk ends before the first that is missing or is a file.
+    """
+
+    __slots__ = ("descriptors", "names", "root")
+
+    def __init__(
+        self, root: Path, names: Sequence[str], *, make: bool = False, partial: bool = False
+    ) -> None:
+        self.root = root
+        self.names = names
+        self.descriptors = [_root(root, make)]
+        """Of the root, and of each folder below it."""
+        try:
+            for name in names:
+                self.descriptors.append(self._enter(name, make))
+        except (FileNotFoundError, NotADirectoryError):
+            if not partial:
+                self.close()
+                raise
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+    @property
+    def descriptor(self) -> int:
+        return self.descriptors[-1]
+
+    @property
+    def path(self) -> Path:
+        """For messages: what is there by now may be something else."""
+        return self.root.joinpath(*self.names)
+
+    def status(self, name: str) -> os.stat_result:
+        """Of a regular file. LinkError, or EISDIR for whatever else it is."""
+        status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
+        self._require_file(name, status)
+        return status
+
+    def open_file(self, name: str) -> int:
+        """A descriptor to read a regular file with."""
+        try:
+            descriptor = os.open(name, _READ, dir_fd=self.descriptor)
+        except OSError as error:
+            if error.errno in (errno.ELOOP, errno.EMLINK):
+                raise LinkError(str(self.path / name)) from None
+            if error.errno == errno.ENXIO:  # a socket
+                raise IsADirectoryError(errno.EISDIR, "not a file", name) from None
+            raise
+        try:
+            self._require_file(name, os.fstat(descriptor))
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def link_to(self, name: str, target: str, target_folder: int | None = None) -> None:
+        """A hard link to a regular file, at `target` (in an open folder)."""
+        self.status(name)
+        try:
+            link_regular(name, target, source_folder=self.descriptor, target_folder=target_folder)
+        except LinkError:
+            raise LinkError(str(self.path / name)) from None
+
+    def _require_file(self, name: str, status: os.stat_result) -> None:
+        if stat.S_ISLNK(status.st_mode):
+            raise LinkError(str(self.path / name))
+        if not stat.S_ISREG(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "not a file", name)
+
+    def _enter(self, name: str, make: bool) -> int:
+        above = self.descriptors[-1]
+        try:
+            return _below(above, name)
+        except FileNotFoundError:
+            if not make:
+                raise
+        except LinkError:
+            raise LinkError(str(self.root.joinpath(*self.names[: len(self.descriptors) - 1], name))) from None
+        with suppress(FileExistsError):
+            os.mkdir(name, dir_fd=above)
+        return self._enter(name, False)
+
+
+def link_regular(
+    source: str, target: str, *, source_folder: int | None = None, target_folder: int | None = None
+) -> None:
+    """A hard link that is sure to be one to a regular file, also when the source was replaced just now."""
+    os.link(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder, follow_symlinks=False)
+    try:
+        made = os.stat(target, dir_fd=target_folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return  # somebody has cleared the target's folder: the source is not what is missing
+    if not stat.S_ISREG(made.st_mode):
+        os.unlink(target, dir_fd=target_folder)
+        raise LinkError(source)
+
+
+def listable(folder: int) -> int:
+    """A new descriptor for the open folder, to list it or to have it written to disk."""
+    return os.open(".", _LIST, dir_fd=folder)
+
+
+def listable_below(folder: int, name: str) -> int:
+    """The same for a folder in an open one. LinkError or NotADirectoryError when it is none by now."""
+    below = _below(folder, name)
+    try:
+        return listable(below)
+    finally:
+        os.close(below)
+
+
+def link_beside(temp: str, name: str, folder: int) -> None:
+    os.link(temp, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+
+
+def rename_beside(temp: str, name: str, folder: int) -> None:
+    os.replace(temp, name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+@contextmanager
+def scanned(descriptor: int) -> Iterator[tuple[int, Iterator[os.DirEntry[str]]]]:
+    """The names in an open folder, which is closed afterwards."""
+    try:
+        with os.scandir(descriptor) as scan:
+            yield descriptor, scan
+    finally:
+        os.close(descriptor)
+
+
+def fsync_folder(folder: int) -> None:
+    descriptor = listable(folder)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EROFS):  # file systems whose folders need none
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def permissions(descriptor: int) -> int:
+    """For a copy of an open file: no more than it has itself, and no less than its new owner needs."""
+    return stat.S_IMODE(os.fstat(descriptor).st_mode) & ANYBODY | stat.S_IRUSR | stat.S_IWUSR
+
+
+def _root(root: Path, make: bool) -> int:
+    try:
+        return os.open(root, _ENTER)
+    except FileNotFoundError:
+        if not make:
+            raise
+    for folder in (*reversed(root.parents), root):
+        # Missing again: a collector removed its empty parent just now, and the caller will find out.
+        with suppress(FileExistsError, FileNotFoundError):
+            folder.mkdir()
+    return os.open(root, _ENTER)
+
+
+def _below(folder: int, name: str) -> int:
+    try:
+        return os.open(name, _BELOW, dir_fd=folder)
+    except OSError as error:
+        # Which of these it is for a link depends on the system.
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK):
+            raise
+        if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise LinkError(name) from None
+        raise
