@@ -84,7 +84,7 @@ def test_a_stop_is_heard_when_nobody_can_be_told_of_it(
     job = MadeJob(str(tmp_path))
     stop = AnnouncedStop()
     with open("/dev/full", "w") as full:  # noqa: PTH123
-        monkeypatch.setattr("stateflow.cli.run.err", lambda: Console(file=full))
+        monkeypatch.setattr("stateflow.cli.output._console", lambda stream, **_: Console(file=full))
         with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
             heart.begin(job.writer.epoch)
             request_stop(
