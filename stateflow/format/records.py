@@ -35,7 +35,8 @@ Name = Annotated[str, msgspec.Meta(pattern=rf"^{_SEGMENT}\Z")]
 FileName = Annotated[str, msgspec.Meta(pattern=rf"^{_PLAIN}(?:/{_PLAIN})*\Z")]
 InnerPath = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_SEGMENT}(?:/{_SEGMENT})*)?\Z")]
 """What a store's `checked_path` takes, or nothing."""
-Checksum = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]*\Z")]
+Checksum = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]*\Z", min_length=1)]
+"""XXH3-64. A savepoint whose record leaves it out could hand over any bytes, so such a record is refused."""
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
 

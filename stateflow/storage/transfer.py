@@ -41,7 +41,6 @@ class Transfer:
     target_path: str
     size: int
     xxh3: str
-    """Empty when it is not known: then only the size is compared."""
     offset: int | None = None
     """Where it begins inside `source_path`; None when it is all of it."""
 
@@ -225,7 +224,7 @@ def _carry(item: Transfer, target: Store, local: Path, verify: bool) -> None:
 
 
 def _compare(item: Transfer, local: Path, verify: bool) -> None:
-    if verify and item.xxh3 and checksum(local) != (item.size, item.xxh3):
+    if verify and checksum(local) != (item.size, item.xxh3):
         raise _damaged(item.source, item.source_path)
 
 
