@@ -266,14 +266,14 @@ def test_savepoints_link_on_one_disk_and_copy_elsewhere(
     monkeypatch.setattr(snapshots, "TURNS", 1)
     if not memory:
         monkeypatch.setattr(snapshots, "MEMORY", tmp_path / "not there")
-    linking = transfer.inside
+    linking = transfer.copy_inside
     found = snapshots.run("native", snapshots.Size((128,), 4096), Workplace(tmp_path))
     (linked,) = found["linked"]
     assert linked["shared"]
     assert linked["restored_shared"]
     assert linked["new"] < 16 << 10 < linked["state"]
     assert {len(found[name]) for name in ("made", "copied", "restored", "copied_back")} == {1}
-    assert transfer.inside is linking
+    assert transfer.copy_inside is linking
     if not memory:
         assert "links switched off" in found["how"]
 

@@ -10,7 +10,7 @@ from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.format.records import OperatorState, Outcome, Record, SourceState
 from stateflow.format.references import state_bytes
 from stateflow.observe.status import decoded_offsets, owner_document, position_of
-from stateflow.savepoints.format import Listed, expired, wanted
+from stateflow.savepoints.format import Listed, expected_files, expired
 from stateflow_ui.documents import acts, masked, millis
 from stateflow_ui.observe import JobFacts
 from stateflow_ui.storage import Amount, StorageFacts
@@ -171,7 +171,7 @@ def _savepoint(url: str, listed: Listed, now: int) -> dict[str, Any]:
         "checkpoint": made.record.slot,
         "at": millis(made.at),
         "bytes": state_bytes(made),
-        "files": len({each.path for each in wanted(made) if each.path}),
+        "files": len({each.path for each in expected_files(made) if each.path}),
         "expires": millis(made.expires),
         "note": made.note,
         "by": owner_document(made.owner),

@@ -77,7 +77,7 @@ def verify(
         *(_damaged(layout, pin) for pin in damaged),
     ]
     bases = _Bases(log.identity.uuid, open_base)
-    seen: set[tuple[str, Wanted]] = set()
+    seen: set[tuple[str, ExpectedFile]] = set()
     for record in log.chain:
         if _being_collected(log, record, pins):
             continue
@@ -211,7 +211,7 @@ def _is_there(store: Store, path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ExpectedFile:
     """A file that has to be there, by itself, inside a container, or inside what names it."""
 
     path: str
@@ -223,14 +223,14 @@ class Wanted:
     sha256: bytes = b""
 
     @classmethod
-    def by(cls, ref: FileRef) -> Wanted:
+    def by(cls, ref: FileRef) -> ExpectedFile:
         return cls(ref.path, ref.size, ref.xxh3, ref.offset, ref.data, ref.name, ref.sha256)
 
     def named(self, root: str) -> str:
         return f"{root}/{self.path}" if self.path else f"{self.name} (kept inside {root})"
 
 
-def damage(store: Store, sizes: Mapping[str, int], wanted: Wanted, *, deep: bool) -> str:
+def damage(store: Store, sizes: Mapping[str, int], wanted: ExpectedFile, *, deep: bool) -> str:
     """What is wrong with a file, as the end of a sentence; empty when nothing is. `sizes` are of what was listed."""
     if not wanted.path:
         whole = wanted.data is not None and xxhash.xxh3_64_hexdigest(wanted.data) == wanted.xxh3
@@ -298,11 +298,11 @@ def _file_findings(
     record: Record,
     sizes: dict[str, int],
     bases: _Bases,
-    seen: set[tuple[str, Wanted]],
+    seen: set[tuple[str, ExpectedFile]],
     deep: bool,
 ) -> Iterator[Finding]:
     for ref in references(record):
-        each = Wanted.by(ref)
+        each = ExpectedFile.by(ref)
         if ref.path and (ref.base, each) in seen:
             continue
         seen.add((ref.base, each))

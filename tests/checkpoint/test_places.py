@@ -12,7 +12,7 @@ from stateflow.errors import UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner
 from stateflow.format.references import as_read, as_stored, path_inside, references
-from stateflow.savepoints.place import require_fit
+from stateflow.savepoints.location import require_fit
 from stateflow.storage.memory import MemoryStore
 from tests.checkpoint.snapshots import checkpoint, clock, ids, stored
 

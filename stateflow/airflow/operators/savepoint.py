@@ -117,12 +117,12 @@ def default_name(kind: str, context: Context, deed: str) -> str:
 def savepoint_facts(made: MadeSavepoint) -> dict[str, Any]:
     """What XCom says of a savepoint."""
     from stateflow.format.references import state_bytes
-    from stateflow.savepoints.format import wanted
+    from stateflow.savepoints.format import expected_files
 
     return {
         "savepoint": made.url,
         "kind": made.savepoint.kind,
-        "files": len({each.path for each in wanted(made.savepoint) if each.path}),
+        "files": len({each.path for each in expected_files(made.savepoint) if each.path}),
         "bytes": state_bytes(made.savepoint),
         "expires": made.savepoint.expires,
         "note": made.savepoint.note,
