@@ -18,7 +18,7 @@ from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_expired
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.reading.snapshots import place_of, savepoint_reader
-from stateflow.savepoints.format import read_claim, read_savepoint, verify_savepoint
+from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
 from stateflow.storage.files import inline
 from stateflow.storage.roots import open_store
 from tests.cli.made import ORDERS, PARAMETERS, MadeJob
@@ -143,7 +143,7 @@ def test_a_claim_takes_the_savepoint_that_was_named_and_no_other(name: str, tmp_
         job.savepoint("native", options=options(root), to=str(tmp_path / folder))
     pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
     job.restore(str(tmp_path / name), pipeline, PARAMETERS, options=options(root), claim_mode="claim").apply()
-    claims = {folder: read_claim(open_store(str(tmp_path / folder))) for folder in {beside, name}}
+    claims = {folder: read_savepoint_claim(open_store(str(tmp_path / folder))) for folder in {beside, name}}
     assert [folder for folder, claim in claims.items() if claim is not None] == [name]
     assert [f for f in job.verify(deep=True) if f.severity == "error"] == []
 

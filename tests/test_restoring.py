@@ -21,7 +21,7 @@ from stateflow.jobs.job import Job
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.restore.plan import Restored
 from stateflow.restore.planned import RestorePlan
-from stateflow.savepoints.format import read_claim, read_savepoint
+from stateflow.savepoints.format import read_savepoint, read_savepoint_claim
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore, named_store
 from tests.cli.made import ORDERS, PARAMETERS, MadeJob
@@ -253,7 +253,7 @@ class TestClaiming:
         url, place = scene.savepoint()
         before = set(place.snapshot())
         assert scene.restore(url, "copy", claim_mode="claim").copied_bytes == 0
-        claim = read_claim(place)
+        claim = read_savepoint_claim(place)
         assert claim is not None
         assert claim.name == "copy"
         assert set(place.snapshot()) == {*before, "_claimed"}
@@ -382,7 +382,7 @@ def test_a_savepoint_that_took_the_place_of_the_planned_one_is_neither_claimed_n
     with pytest.raises(NotFoundError, match="was replaced by another meanwhile: plan the restore again"):
         planned.apply()
     assert read_savepoint(there) == newer
-    assert read_claim(there) is None
+    assert read_savepoint_claim(there) is None
     assert not scene.job("copy").exists or scene.job("copy").log().head is None
 
 

@@ -22,7 +22,7 @@ from stateflow.checkpoint.retention import checked_retained
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Outcome, Record
-from stateflow.savepoints.format import Listed, list_savepoints
+from stateflow.savepoints.format import ListedSavepoint, list_savepoints
 from stateflow.storage.store import Store
 from stateflow_ui.kept import Kept, Known
 from stateflow_ui.observe import JobFacts, JobReader
@@ -91,7 +91,7 @@ class _Job:
         self.facts: Kept[JobFacts] = Kept(
             what, lambda: self.reader.read(whole=self.whole), root.readers, root.monotonic
         )
-        self.savepoints: Kept[list[tuple[str, Listed]]] = Kept(
+        self.savepoints: Kept[list[tuple[str, ListedSavepoint]]] = Kept(
             f"the savepoints of {what}",
             lambda: list_savepoints(root.store, name),
             root.readers,
@@ -215,7 +215,7 @@ class Catalog:
         error = job.facts.known().error if job is not None else None
         return str(error) if error is not None else ""
 
-    async def savepoints(self, conn_id: str, name: str) -> list[tuple[str, Listed]]:
+    async def savepoints(self, conn_id: str, name: str) -> list[tuple[str, ListedSavepoint]]:
         """Those in the default place of the root, each with its folder's path."""
         deadline = self._begin()
         entry = await self._entry(conn_id, name, deadline)

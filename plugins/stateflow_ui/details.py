@@ -10,7 +10,7 @@ from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.format.records import OperatorState, Outcome, Record, SourceState
 from stateflow.format.references import state_bytes
 from stateflow.observe.status import decoded_offsets, owner_document, position_of
-from stateflow.savepoints.format import Listed, expected_files, expired
+from stateflow.savepoints.format import ListedSavepoint, expected_files, expired
 from stateflow_ui.documents import acts, masked, millis
 from stateflow_ui.observe import JobFacts
 from stateflow_ui.storage import Amount, StorageFacts
@@ -130,7 +130,7 @@ def _sinks(record: Record, outcome: Outcome | None) -> list[dict[str, Any]]:
     ]
 
 
-def graph(facts: JobFacts, listed: Sequence[tuple[str, Listed]], now: int) -> dict[str, Any]:
+def graph(facts: JobFacts, listed: Sequence[tuple[str, ListedSavepoint]], now: int) -> dict[str, Any]:
     """The history as a graph of commits, newest first, and what people did."""
     spans = facts.spans
     return {
@@ -144,13 +144,13 @@ def graph(facts: JobFacts, listed: Sequence[tuple[str, Listed]], now: int) -> di
     }
 
 
-def savepoints(root: str, listed: Sequence[tuple[str, Listed]], now: int) -> list[dict[str, Any]]:
+def savepoints(root: str, listed: Sequence[tuple[str, ListedSavepoint]], now: int) -> list[dict[str, Any]]:
     """Newest first. One that cannot be read says so."""
     found = [_savepoint(f"{root.rstrip('/')}/{path}", each, now) for path, each in listed]
     return sorted(found, key=lambda each: (each["at"] or 0, each["url"]), reverse=True)
 
 
-def _savepoint(url: str, listed: Listed, now: int) -> dict[str, Any]:
+def _savepoint(url: str, listed: ListedSavepoint, now: int) -> dict[str, Any]:
     made = listed.savepoint
     claimed = listed.claim.name if listed.claim is not None else None
     if made is None:

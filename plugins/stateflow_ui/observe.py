@@ -16,7 +16,7 @@ from typing import TypeVar
 import msgspec
 
 from stateflow.checkpoint.control import Heartbeat, read_heartbeat, read_progress
-from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs, read_identity
+from stateflow.checkpoint.log import BodyCache, Log, SlotContent, assemble, read_epochs, read_identity
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.statistics import HistoryLine, history_line
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
@@ -76,7 +76,7 @@ class _Held:
     """What is held of one record's folder, and of which objects, by name and size, it was made."""
 
     made_of: tuple[tuple[str, int], ...]
-    slot: Slot
+    slot: SlotContent
     line: tuple[HistoryLine, bytes] | None
     unreadable: tuple[str, ...] = ()
 
@@ -203,7 +203,7 @@ class JobReader:
         unreadable: list[str] = []
         record = self._body(paths.get("_pending"), Record, unreadable)
         outcome = self._body(paths.get("_metadata"), Outcome, unreadable)
-        slot = Slot(
+        slot = SlotContent(
             number=number,
             record=record and self._slim(record),
             outcome=outcome and msgspec.structs.replace(outcome, statistics={}, owner=None),
@@ -252,7 +252,7 @@ class JobReader:
         self._full = {head.slot: full}
         slots = dict(log.slots)
         old = slots[head.slot]
-        slots[head.slot] = Slot(old.number, full, old.outcome, old.marks, old.doomed)
+        slots[head.slot] = SlotContent(old.number, full, old.outcome, old.marks, old.doomed)
         chain = tuple(full if record.slot == head.slot else record for record in log.chain)
         return Log(log.job, log.identity, log.epochs, slots, log.unreadable, chain, log.gaps)
 

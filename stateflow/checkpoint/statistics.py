@@ -1,7 +1,8 @@
-"""One history line per record, with Flink's names where it has one, that outlives the record.
+"""The history of a job: one line per record, which outlives the record. Names are Flink's where Flink has one.
 
-Lines of collected records are kept in segments of 256, so that months of history are a handful of objects. A segment never
-changes: an unfilled one is deleted when its lines stand in another. So whoever collects beside loses none of them.
+Lines of collected records go into segments of up to 256, so that months of history are a handful of objects. A segment never
+changes: a collector deletes one that is not full only after it has copied its lines into another. So no line is lost when
+two collectors run at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 import msgspec
 import xxhash
 
-from stateflow.checkpoint.log import LISTINGS, Log, Slot, read_log
+from stateflow.checkpoint.log import LISTINGS, Log, SlotContent, read_log
 from stateflow.errors import NotFoundError
 from stateflow.format.layout import JobLayout, origin_of, segment_of
 from stateflow.format.records import Outcome, Record, decoder, total_size
@@ -24,7 +25,7 @@ SEGMENT = 256
 
 
 class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is told of one record; times (since 1970) and durations are milliseconds, as in Flink."""
+    """One record in the history. Times (since 1970) and durations are milliseconds, as in Flink."""
 
     id: int
     """The slot."""
@@ -34,9 +35,9 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     epoch: int = 0
     timeline: int = 1
     based_on: int | None = None
-    """The record whose state it continues; 0 when that came from outside the job."""
+    """The record whose state it continues; 0 when its state came from outside the job."""
     origin: str = ""
-    """Of a restore: what it was restored from."""
+    """For a restore: where the state came from."""
     writer: str = ""
     run: str = ""
     dag_run: str = ""
@@ -48,7 +49,7 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     latest_ack_timestamp: int = 0
     """When it was decided: every subtask had acknowledged."""
     end_to_end_duration: int = 0
-    """From the trigger until every sink had it; 0 while in progress."""
+    """From the trigger until every sink had the output; 0 while in progress."""
     state_size: int = 0
     """Everything the record names: Flink's lastCheckpointFullSize."""
     checkpointed_size: int = 0
@@ -60,7 +61,7 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     watermark: int | None = None
     sinks: dict[str, str] = {}
     metrics: dict[str, Any] = {}
-    """Whatever else the run noted."""
+    """All other statistics of the run."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +70,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     numberOfCompletedCheckpoints: int
     numberOfInProgressCheckpoints: int
     numberOfFailedCheckpoints: int
-    """Abandoned ones: any other failed batch leaves no record."""
+    """Abandoned checkpoints: any other failed batch leaves no record."""
     lastCheckpointId: int | None = None
     lastCheckpointDuration: int | None = None
     lastCheckpointSize: int | None = None
@@ -80,12 +81,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
     """The line of one record.
 
-    Of the statistics of record and outcome, `trigger_timestamp` (milliseconds), `processed_rows`,
-    `emitted_rows` and `checkpointed_size` have their own place; everything else is a metric.
+    The statistics `trigger_timestamp` (milliseconds), `processed_rows`, `emitted_rows` and `checkpointed_size` of the
+    record and the outcome have fields of their own. All others become metrics.
     """
-    noted = {**record.statistics, **(outcome.statistics if outcome else {})}
+    statistics = {**record.statistics, **(outcome.statistics if outcome else {})}
     decided = record.at // 1000
-    trigger = int(noted.pop("trigger_timestamp", record.now // 1000 or decided))
+    trigger = int(statistics.pop("trigger_timestamp", record.now // 1000 or decided))
     files = {ref.place: ref for ref in references(record)}
     new = [
         ref.size
@@ -112,20 +113,20 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
         latest_ack_timestamp=decided,
         end_to_end_duration=max(0, outcome.at // 1000 - trigger) if outcome else 0,
         state_size=total_size(files.values()),
-        checkpointed_size=int(noted.pop("checkpointed_size", sum(new))),
+        checkpointed_size=int(statistics.pop("checkpointed_size", sum(new))),
         num_files=len({(ref.base, ref.path) for ref in files.values() if ref.path}),
         num_subtasks=sum(len(operator.shards) for operator in record.operators.values()),
-        processed_rows=int(noted.pop("processed_rows", 0)),
-        emitted_rows=int(noted.pop("emitted_rows", sum(sink.rows for sink in record.sinks.values()))),
+        processed_rows=int(statistics.pop("processed_rows", 0)),
+        emitted_rows=int(statistics.pop("emitted_rows", sum(sink.rows for sink in record.sinks.values()))),
         watermark=record.watermark,
         sinks=dict(outcome.sinks) if outcome else {},
-        metrics=noted,
+        metrics=statistics,
     )
 
 
 def history(store: Store, layout: JobLayout, *, log: Log | None = None) -> list[HistoryLine]:
-    """Every record that ever stood, collected ones too, by slot."""
-    # The log first: what is collected after it was read has its line by then.
+    """A line for every record that ever was in the chain, also for collected ones, by slot."""
+    # The log is read first: a record that is collected afterwards has its line in a segment by then.
     log = log or read_log(store, layout)
     lines = {line.id: line for segment in _segments(store, layout) for line in segment.lines}
     for record in log.chain:
@@ -135,7 +136,7 @@ def history(store: Store, layout: JobLayout, *, log: Log | None = None) -> list[
 
 
 def summary(lines: Iterable[HistoryLine]) -> Summary:
-    """The gauges that the lines amount to."""
+    """The gauges, computed from the lines."""
     lines = list(lines)
     checkpoints = [line for line in lines if line.kind == "checkpoint"]
     completed = [line for line in checkpoints if line.status != "IN_PROGRESS"]
@@ -153,29 +154,29 @@ def summary(lines: Iterable[HistoryLine]) -> Summary:
     )
 
 
-def keep_history(store: Store, layout: JobLayout, log: Log, going: Iterable[int]) -> None:
+def keep_history(store: Store, layout: JobLayout, log: Log, removals: Iterable[int]) -> None:
     """Writes the lines of records that are about to be deleted, together with those of unfilled segments."""
-    slots: list[Slot] = [log.slots[number] for number in going if number in log.slots]
+    slots: list[SlotContent] = [log.slots[number] for number in removals if number in log.slots]
     new = [history_line(s.record, s.outcome) for s in slots if s.record is not None and s.complete]
     if not new:
         return
-    # A damaged one stays as it is: it may be had again from a copy of the store.
+    # A damaged segment stays as it is: the operator may put it back from a copy of the store.
     unfilled = [s for s in _segments(store, layout, _may_be_unfilled) if s.sound and len(s.lines) < SEGMENT]
     lines = {line.id: line for segment in unfilled for line in segment.lines}
     lines.update({line.id: line for line in new})
     ordered = [lines[slot] for slot in sorted(lines)]
-    written = set()
+    paths = set()
     for at in range(0, len(ordered), SEGMENT):
         part = ordered[at : at + SEGMENT]
         body = b"".join(msgspec.json.encode(line) + b"\n" for line in part)
         path = layout.statistics_segment(part[0].id, len(part), xxhash.xxh3_64_hexdigest(body))
         store.put(path, body)
-        written.add(path)
-    store.delete([segment.path for segment in unfilled if segment.path not in written])
+        paths.add(path)
+    store.delete([segment.path for segment in unfilled if segment.path not in paths])
 
 
 def damaged_segments(store: Store, layout: JobLayout) -> list[str]:
-    """Paths of segments that are not what they were when they were written."""
+    """Paths of the segments whose content does not match their name."""
     return [segment.path for segment in _segments(store, layout) if not segment.sound]
 
 
@@ -192,28 +193,28 @@ def _may_be_unfilled(path: str) -> bool:
 
 
 def _segments(
-    store: Store, layout: JobLayout, wanted: Callable[[str], bool] = lambda path: True
+    store: Store, layout: JobLayout, accepts: Callable[[str], bool] = lambda path: True
 ) -> list[_Segment]:
     for _ in range(LISTINGS):
-        paths = [entry.path for entry in store.list(layout.statistics) if wanted(entry.path)]
-        found = [segment for path in paths if (segment := _read(store, path)) is not None]
-        if len(found) == len(paths):
+        paths = [entry.path for entry in store.list(layout.statistics) if accepts(entry.path)]
+        segments = [segment for path in paths if (segment := _read(store, path)) is not None]
+        if len(segments) == len(paths):
             break
-    return found
+    return segments
 
 
 def _read(store: Store, path: str) -> _Segment | None:
-    """None when its lines stand in another one since it was listed."""
+    """None when a collector has moved its lines to another segment since the listing."""
     try:
         body = store.read(path)
     except NotFoundError:
         return None
     named = segment_of(path)
     sound = named is None or named[1] == xxhash.xxh3_64_hexdigest(body)
-    found = []
+    lines = []
     for line in body.splitlines():
         try:
-            found.append(decoder(HistoryLine).decode(line))
+            lines.append(decoder(HistoryLine).decode(line))
         except (msgspec.DecodeError, UnicodeDecodeError):
             sound = False  # a damaged line costs a row on a page
-    return _Segment(path, tuple(found), sound)
+    return _Segment(path, tuple(lines), sound)

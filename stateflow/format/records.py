@@ -271,7 +271,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     statistics: dict[str, Any] = {}
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EpochClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of `epochs/N`."""
 
     format: int = FORMAT

@@ -24,8 +24,8 @@ from stateflow.savepoints.format import (
     expired,
     is_whole,
     list_savepoints,
-    read_claim,
     read_savepoint,
+    read_savepoint_claim,
     unfinished,
 )
 from stateflow.savepoints.location import require_fit
@@ -167,7 +167,9 @@ def _made_before(request: SavepointRequest, target: Store) -> Savepoint | None:
         return None
     except (CorruptError, IncompatibleError):
         return None  # not ours, then
-    if stands.owner.run != owner.run or ((claim := read_claim(target)) is not None and not claim.job):
+    if stands.owner.run != owner.run or (
+        (claim := read_savepoint_claim(target)) is not None and not claim.job
+    ):
         return None
     if not is_whole(target, stands):
         # That try was killed between making it visible and finding out that its files were disposed of meanwhile.

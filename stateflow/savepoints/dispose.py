@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import MappingProxyType
 
 from stateflow.checkpoint.collection import DisposeSavepoint
-from stateflow.checkpoint.log import read_claim as read_epoch
+from stateflow.checkpoint.log import read_epoch_claim
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import (
     LAST_EPOCH,
@@ -33,8 +33,8 @@ from stateflow.savepoints.format import (
     id_of,
     is_whole,
     no_savepoint,
-    read_claim,
     read_savepoint,
+    read_savepoint_claim,
     stored_files,
     unfinished_bytes,
     withdraw,
@@ -155,7 +155,7 @@ def dispose_claimed(
 
     def dispose(url: str) -> None:
         store = open_base(url, storage_options)
-        claim = read_claim(store)
+        claim = read_savepoint_claim(store)
         if claim is None or claim.job != job:
             return
         if not belongs(claim, root, store.url):
@@ -236,7 +236,9 @@ def _of_deleted_job(claim: SavepointClaim, storage_options: Mapping[str, str]) -
     if not claim.job or not claim.root:
         return False
     try:
-        tombstone = read_epoch(open_store(claim.root, storage_options), JobLayout(claim.name), LAST_EPOCH)
+        tombstone = read_epoch_claim(
+            open_store(claim.root, storage_options), JobLayout(claim.name), LAST_EPOCH
+        )
     except StateflowError:
         return False
     return tombstone.job == claim.job

@@ -52,7 +52,7 @@ def read_savepoint(store: Store) -> Savepoint:
     return decode(body, Savepoint, f"{store.url}/{SAVEPOINT_METADATA}")
 
 
-def read_claim(store: Store) -> SavepointClaim | None:
+def read_savepoint_claim(store: Store) -> SavepointClaim | None:
     """Which job has taken the savepoint over, or which disposal is deleting it; None when neither."""
     try:
         body = store.read(SAVEPOINT_CLAIM)
@@ -75,7 +75,7 @@ def expired(savepoint: Savepoint, now: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedSavepoint:
     """What a savepoint's folder holds."""
 
     savepoint: Savepoint | None
@@ -84,7 +84,7 @@ class Listed:
     problem: str = ""
 
 
-def list_savepoints(root: Store, job: str | None = None) -> list[tuple[str, Listed]]:
+def list_savepoints(root: Store, job: str | None = None) -> list[tuple[str, ListedSavepoint]]:
     """The savepoints in the root's default folder, of one job or of all jobs, each with the path of its folder.
 
     The list has a damaged savepoint with its problem. It leaves out one that is still being made.
@@ -102,7 +102,7 @@ def list_savepoints(root: Store, job: str | None = None) -> list[tuple[str, List
     ]
 
 
-def _look(root: Store, folder: str) -> Listed | None:
+def _look(root: Store, folder: str) -> ListedSavepoint | None:
     names = {entry.path.rpartition("/")[2] for entry in root.list(f"{folder}/_")}
     savepoint: Savepoint | None = None
     claim: SavepointClaim | None = None
@@ -116,10 +116,10 @@ def _look(root: Store, folder: str) -> Listed | None:
     except NotFoundError:
         return None  # disposed of since it was listed
     except (CorruptError, IncompatibleError) as error:
-        return Listed(None, claim, str(error))
+        return ListedSavepoint(None, claim, str(error))
     if claim is not None and (savepoint is None or not claim.job):
-        return Listed(None, claim, "it is being disposed of")
-    return Listed(savepoint, claim) if savepoint is not None else None
+        return ListedSavepoint(None, claim, "it is being disposed of")
+    return ListedSavepoint(savepoint, claim) if savepoint is not None else None
 
 
 def unfinished(root: Store, job: str) -> list[str]:
@@ -166,7 +166,7 @@ def verify_savepoint(store: Store, *, deep: bool) -> list[Finding]:
     NotFoundError when there is none, IncompatibleError when a newer stateflow wrote it.
     """
     try:
-        savepoint, claim = read_savepoint(store), read_claim(store)
+        savepoint, claim = read_savepoint(store), read_savepoint_claim(store)
     except CorruptError as error:
         return [Finding("error", str(error), path=SAVEPOINT_METADATA)]
     try:

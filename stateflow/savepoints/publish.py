@@ -15,7 +15,7 @@ from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_METADATA
 from stateflow.format.records import Owner, Savepoint, encode
 from stateflow.format.references import path_inside
 from stateflow.savepoints.dispose import dispose_savepoint
-from stateflow.savepoints.format import read_claim, stored_files
+from stateflow.savepoints.format import read_savepoint_claim, stored_files
 from stateflow.storage.probe import probe
 from stateflow.storage.store import Store, create_once, refused_for_good
 
@@ -93,7 +93,7 @@ def publish(
 
 def _being_disposed_of(target: Store, savepoint: Savepoint) -> bool:
     """Call this before checking the files: a disposal that has withdrawn its claim deletes no more of them."""
-    claim = read_claim(target)
+    claim = read_savepoint_claim(target)
     return claim is not None and not (claim.job and claim.savepoint == savepoint.id)
 
 
