@@ -17,7 +17,7 @@ from stateflow.format.records import encode
 from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_expired
 from stateflow.pipelines.loading import load_pipeline
-from stateflow.reading.snapshots import place_of, savepoint_reader
+from stateflow.reading.snapshots import reader_context, savepoint_reader
 from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
 from stateflow.storage.files import inline
 from stateflow.storage.roots import open_store
@@ -76,7 +76,7 @@ def test_a_query_of_a_savepoint_writes_no_file_that_its_maker_has_chosen(
         savepoint.record, operators={"balance": msgspec.structs.replace(operator, shards=shards)}
     )
     store.put("_metadata", encode(msgspec.structs.replace(savepoint, record=record)))
-    place = place_of(queried_options(tmp_path), str(tmp_path / "root"), made.clock)
+    place = reader_context(queried_options(tmp_path), str(tmp_path / "root"), made.clock)
     with (
         pytest.raises(CorruptError, match="may lead out of its folder"),
         savepoint_reader(place, folder) as reader,

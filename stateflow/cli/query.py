@@ -11,7 +11,7 @@ from stateflow.cli.output import document, err, moment, out, table
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from stateflow.reading.query import Found
+    from stateflow.reading.query import LookupResult
 
 
 def query(
@@ -45,12 +45,12 @@ def query(
     import uuid
 
     from stateflow.checkpoint.process import this_process
-    from stateflow.reading.snapshots import checkpoint_reader, place_of, savepoint_reader
+    from stateflow.reading.snapshots import checkpoint_reader, reader_context, savepoint_reader
 
     if savepoint is not None and checkpoint != "latest":
         raise UsageError("--from and --checkpoint name two snapshots: leave one of them out")
     options = configured(root, debug=debug)
-    place = place_of(options, "" if savepoint else root_of(options), lambda: time.time_ns() // 1000)
+    place = reader_context(options, "" if savepoint else root_of(options), lambda: time.time_ns() // 1000)
 
     def ids() -> str:
         return uuid.uuid4().hex
@@ -95,7 +95,7 @@ def query(
     err().print(note, markup=False, soft_wrap=True)
 
 
-def _show(found: Found) -> None:
+def _show(found: LookupResult) -> None:
     value = found.json
     if not found.found:
         return

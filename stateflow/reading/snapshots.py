@@ -1,4 +1,4 @@
-"""Opens the snapshot that is meant (the newest, a checkpoint, a tag, a savepoint) for look-ups on this host."""
+"""Opens a snapshot (the newest, a checkpoint, a tag, a savepoint) for look-ups on this host."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _TRIES = 5
 
 
 @dataclass(frozen=True)
-class ReadingPlace:
-    """What every reader of a process shares: the host's cache, a scratch folder, the way to stores and backends."""
+class ReaderContext:
+    """What all readers of a process share: the host's cache, a scratch folder, and how to open stores and backends."""
 
     root: str
     cache: FileCache
@@ -55,10 +55,10 @@ class ReadingPlace:
         )
 
 
-def place_of(options: Options, root: str, clock: Callable[[], int]) -> ReadingPlace:
-    """The folders that runs use, so that a state file which is on this host already is not fetched again."""
+def reader_context(options: Options, root: str, clock: Callable[[], int]) -> ReaderContext:
+    """Uses the same folders as runs, so that a state file in this host's cache is not fetched again."""
     folder = Path(options.cache_dir) if options.cache_dir else cache_folder()
-    return ReadingPlace(
+    return ReaderContext(
         root=root,
         cache=FileCache(folder / "state", options.cache_size),
         scratch=Path(options.scratch_dir or folder / "scratch").absolute(),
@@ -70,29 +70,29 @@ def place_of(options: Options, root: str, clock: Callable[[], int]) -> ReadingPl
 
 @contextmanager
 def checkpoint_reader(
-    place: ReadingPlace, job: str, which: str = "latest", *, owner: Owner, ids: Callable[[], str]
+    place: ReaderContext, job: str, which: str = "latest", *, owner: Owner, ids: Callable[[], str]
 ) -> Iterator[StateReader]:
-    """A complete checkpoint: `latest`, `42`, `checkpoint:42` or `tag:v1`; pinned for as long as it is read."""
+    """Opens a complete checkpoint: `latest`, `42`, `checkpoint:42` or `tag:v1`. It is pinned until the block ends."""
     store, layout = place.store(), JobLayout(job)
-    record, kept = _pinned(place, store, layout, which, owner, ids)
+    record, record_pin = _pinned(place, store, layout, which, owner, ids)
     reader = place.reader(record)
     try:
         yield reader
     finally:
         reader.close()
-        release(store, layout, kept.id)
+        release(store, layout, record_pin.id)
 
 
 @contextmanager
-def savepoint_reader(place: ReadingPlace, url: str, job: str = "") -> Iterator[StateReader]:
-    """A native savepoint, wherever it lies; with `job` only one of that job."""
+def savepoint_reader(place: ReaderContext, url: str, job: str = "") -> Iterator[StateReader]:
+    """Opens a native savepoint in any root or folder. With `job` it raises for a savepoint of another job."""
     from stateflow.savepoints.format import read_savepoint, resolved
 
     savepoint = read_savepoint(place.store(url))
     if savepoint.kind != "native":
         raise UsageError(
-            f"the savepoint {url} is canonical, which is tables and not made for look-ups: read it as a table, filtered "
-            "by the key"
+            f"the savepoint {url} is canonical: it consists of tables, which have no look-ups; read it as a table, "
+            "filtered by the key"
         )
     if job and savepoint.job != job:
         raise UsageError(f"the savepoint {url} is of job {savepoint.job!r}, not of {job!r}: name its job")
@@ -104,7 +104,7 @@ def savepoint_reader(place: ReadingPlace, url: str, job: str = "") -> Iterator[S
 
 
 def read_job(store: Store, layout: JobLayout) -> Log:
-    """The log of a job that exists; NotFoundError names those that do."""
+    """The job's log. If there is no such job, NotFoundError names those that exist."""
     if read_identity(store, layout) is None:
         known = ", ".join(list_jobs(store)) or "none"
         raise NotFoundError(f"there is no job {layout.job!r} in {store.url}; its jobs are: {known}")
@@ -119,12 +119,12 @@ def head_of(log: Log) -> Record:
 
 
 def _pinned(
-    place: ReadingPlace, store: Store, layout: JobLayout, which: str, owner: Owner, ids: Callable[[], str]
+    place: ReaderContext, store: Store, layout: JobLayout, which: str, owner: Owner, ids: Callable[[], str]
 ) -> tuple[Record, Pin]:
     for tries_left in reversed(range(_TRIES)):
         record = _chosen(store, layout, read_job(store, layout), which)
         try:
-            made = pin(
+            record_pin = pin(
                 store,
                 layout,
                 record.slot,
@@ -134,9 +134,9 @@ def _pinned(
                 clock=place.clock,
                 reason="query",
             )
-            return record, made
+            return record, record_pin
         except NotFoundError:
-            # What was the newest when it was looked up may be collected by now.
+            # The record that was the newest a moment ago may be collected by now.
             if which != "latest" or not tries_left:
                 raise
     raise AssertionError("the last try returns or raises")
@@ -147,22 +147,22 @@ def _chosen(store: Store, layout: JobLayout, log: Log, which: str) -> Record:
     if which == "latest":
         return head_of(log)
     if kind == "tag":
-        found = tags(store, layout).get(rest)
-        if found is None:
+        tag = tags(store, layout).get(rest)
+        if tag is None:
             known = ", ".join(tags(store, layout)) or "none"
             raise NotFoundError(f"job {layout.job!r} has no tag {rest!r}; its tags are: {known}")
-        slot = found.slot
+        slot = tag.slot
     elif kind in ("", "checkpoint") and rest.isdecimal():
         slot = int(rest)
     else:
         raise UsageError(f"{which!r} names no checkpoint: write latest, a number, or tag:NAME")
     record = log.record(slot)
     if not log.slots[slot].complete or not record.carries_state:
-        what = "is not carried out yet" if record.carries_state else "is a fence, which carries no state"
+        problem = "is not carried out yet" if record.carries_state else "is a fence, which carries no state"
         raise NotFoundError(
-            f"record {slot} of job {layout.job!r} {what}: `stateflow checkpoints {layout.job}` lists what can be read"
+            f"record {slot} of job {layout.job!r} {problem}: `stateflow checkpoints {layout.job}` lists what can be read"
         )
     return record
 
 
-__all__ = ["ReadingPlace", "checkpoint_reader", "head_of", "place_of", "read_job", "savepoint_reader"]
+__all__ = ["ReaderContext", "checkpoint_reader", "head_of", "read_job", "reader_context", "savepoint_reader"]

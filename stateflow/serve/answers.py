@@ -9,7 +9,7 @@ import msgspec
 
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Record, StateSchema
-from stateflow.reading.query import LIMIT, Found, Target
+from stateflow.reading.query import LIMIT, LookupResult, Target
 from stateflow.serve.access import Grant
 from stateflow.serve.follow import FollowedJob
 from stateflow.serve.problems import Refusal
@@ -117,7 +117,7 @@ def _head(job: str, record: Record, target: Target) -> dict[str, Any]:
     }
 
 
-def _body(found: Found, map_key: Any) -> dict[str, Any]:
+def _body(found: LookupResult, map_key: Any) -> dict[str, Any]:
     body = {"found": found.found, "what": found.what, "value": found.json, "more": found.more}
     return body if map_key is None else {"map_key": map_key, **body}
 

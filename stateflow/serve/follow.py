@@ -15,7 +15,7 @@ from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.query import OPEN_SHARDS, StateReader
-from stateflow.reading.snapshots import ReadingPlace, head_of
+from stateflow.reading.snapshots import ReaderContext, head_of
 from stateflow.state.backends.openings import OpenShards
 
 _log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class FollowedJob:
     """Safe from many threads. Only `refresh` and `close` speak to the store, and they are never called by a query."""
 
     def __init__(
-        self, place: ReadingPlace, name: str, *, owner: Owner, ids: Callable[[], str], shards: OpenShards
+        self, place: ReaderContext, name: str, *, owner: Owner, ids: Callable[[], str], shards: OpenShards
     ) -> None:
         self.name = name
         self._place, self._store, self._layout = place, place.store(), JobLayout(name)
@@ -166,7 +166,7 @@ class FollowedJobs:
 
     def __init__(
         self,
-        place: ReadingPlace,
+        place: ReaderContext,
         *,
         owner: Owner,
         ids: Callable[[], str],

@@ -20,7 +20,7 @@ from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, OperatorState, Owner, Record, Shard, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.reading.query import StateReader
-from stateflow.reading.snapshots import ReadingPlace
+from stateflow.reading.snapshots import ReaderContext
 from stateflow.state.backends.base import OpenShard, Snapshot
 from stateflow.state.backends.choice import Readers
 from stateflow.state.backends.memory import memory_backend
@@ -232,9 +232,9 @@ class QueriedJob:
             self.store, self.layout, collector=self.ids(), retained=self.retained or 3, orphans=True
         )
 
-    def place(self, folder: Path, counted: Callable[[str], OpenShard] | None = None) -> ReadingPlace:
+    def place(self, folder: Path, counted: Callable[[str], OpenShard] | None = None) -> ReaderContext:
         """A host that has fetched nothing yet."""
-        return ReadingPlace(
+        return ReaderContext(
             root=str(self.root),
             cache=FileCache(folder / "cache", 1 << 30),
             scratch=folder / "scratch",
