@@ -70,12 +70,12 @@ def reader_context(options: Options, root: str, clock: Callable[[], int]) -> Rea
 
 @contextmanager
 def checkpoint_reader(
-    place: ReaderContext, job: str, which: str = "latest", *, owner: Owner, ids: Callable[[], str]
+    context: ReaderContext, job: str, which: str = "latest", *, owner: Owner, ids: Callable[[], str]
 ) -> Iterator[StateReader]:
     """Opens a complete checkpoint: `latest`, `42`, `checkpoint:42` or `tag:v1`. It is pinned until the block ends."""
-    store, layout = place.store(), JobLayout(job)
-    record, record_pin = _pinned(place, store, layout, which, owner, ids)
-    reader = place.reader(record)
+    store, layout = context.store(), JobLayout(job)
+    record, record_pin = _pinned(context, store, layout, which, owner, ids)
+    reader = context.reader(record)
     try:
         yield reader
     finally:
@@ -84,11 +84,11 @@ def checkpoint_reader(
 
 
 @contextmanager
-def savepoint_reader(place: ReaderContext, url: str, job: str = "") -> Iterator[StateReader]:
+def savepoint_reader(context: ReaderContext, url: str, job: str = "") -> Iterator[StateReader]:
     """Opens a native savepoint in any root or folder. With `job` it raises for a savepoint of another job."""
     from stateflow.savepoints.format import read_savepoint, resolved
 
-    savepoint = read_savepoint(place.store(url))
+    savepoint = read_savepoint(context.store(url))
     if savepoint.kind != "native":
         raise UsageError(
             f"the savepoint {url} is canonical: it consists of tables, which have no look-ups; read it as a table, "
@@ -96,7 +96,7 @@ def savepoint_reader(place: ReaderContext, url: str, job: str = "") -> Iterator[
         )
     if job and savepoint.job != job:
         raise UsageError(f"the savepoint {url} is of job {savepoint.job!r}, not of {job!r}: name its job")
-    reader = place.reader(resolved(savepoint, url))
+    reader = context.reader(resolved(savepoint, url))
     try:
         yield reader
     finally:
@@ -119,7 +119,7 @@ def head_of(log: Log) -> Record:
 
 
 def _pinned(
-    place: ReaderContext, store: Store, layout: JobLayout, which: str, owner: Owner, ids: Callable[[], str]
+    context: ReaderContext, store: Store, layout: JobLayout, which: str, owner: Owner, ids: Callable[[], str]
 ) -> tuple[Record, Pin]:
     for tries_left in reversed(range(_TRIES)):
         record = _chosen(store, layout, read_job(store, layout), which)
@@ -131,7 +131,7 @@ def _pinned(
                 kind="reader",
                 owner=owner,
                 ids=ids,
-                clock=place.clock,
+                clock=context.clock,
                 reason="query",
             )
             return record, record_pin

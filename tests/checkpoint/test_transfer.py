@@ -306,5 +306,5 @@ def test_a_large_file_is_read_in_pieces() -> None:
 
 
 def test_the_folder_of_a_target_need_not_exist_to_know_its_disk(tmp_path: Path, other_disk: Path) -> None:
-    assert module.inside(LocalStore(tmp_path), LocalStore(tmp_path / "not" / "yet")) is not None
-    assert module.inside(LocalStore(tmp_path), LocalStore(other_disk / "not" / "yet")) is None
+    assert module.copy_inside(LocalStore(tmp_path), LocalStore(tmp_path / "not" / "yet")) is not None
+    assert module.copy_inside(LocalStore(tmp_path), LocalStore(other_disk / "not" / "yet")) is None
