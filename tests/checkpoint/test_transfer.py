@@ -246,7 +246,7 @@ def test_a_full_scratch_folder_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(MemoryStore, "download", full)
-    with pytest.raises(UnavailableError, match=f"kept in {tmp_path} .*No space left.*free space there"):
+    with pytest.raises(UnavailableError, match=f"written to {tmp_path} .*No space left.*free space there"):
         transfer(todo, there, scratch=tmp_path, verify=True)
     assert list(tmp_path.iterdir()) == []
 
