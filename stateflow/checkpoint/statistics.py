@@ -7,34 +7,35 @@ two collectors run at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import xxhash
 
 from stateflow.checkpoint.log import LISTINGS, Log, SlotContent, read_log
 from stateflow.errors import NotFoundError
-from stateflow.format.layout import JobLayout, origin_of, segment_of
-from stateflow.format.records import Outcome, Record, decoder, total_size
+from stateflow.format.layout import JobLayout, first_slot_of, origin_of, segment_of
+from stateflow.format.records import END_OF_TIME, MOST, Count, Micros, Outcome, Record, decoder, total_size
 from stateflow.format.references import references
-from stateflow.storage.store import Store
+from stateflow.storage.store import Entry, Store
 
 SEGMENT = 256
+Millis = Annotated[int, msgspec.Meta(ge=0, le=END_OF_TIME // 1000)]
 
 
 class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One record in the history. Times (since 1970) and durations are milliseconds, as in Flink."""
 
-    id: int
+    id: Count
     """The slot."""
     kind: str
     status: str
     """IN_PROGRESS, COMPLETED, or ABANDONED when a sink was given up."""
-    epoch: int = 0
-    timeline: int = 1
-    based_on: int | None = None
+    epoch: Count = 0
+    timeline: Count = 1
+    based_on: Count | None = None
     """The record whose state it continues; 0 when its state came from outside the job."""
     origin: str = ""
     """For a restore: where the state came from."""
@@ -45,20 +46,20 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     user: str = ""
     host: str = ""
     note: str = ""
-    trigger_timestamp: int = 0
-    latest_ack_timestamp: int = 0
+    trigger_timestamp: Millis = 0
+    latest_ack_timestamp: Millis = 0
     """When it was decided: every subtask had acknowledged."""
-    end_to_end_duration: int = 0
+    end_to_end_duration: Count = 0
     """From the trigger until every sink had the output; 0 while in progress."""
-    state_size: int = 0
+    state_size: Count = 0
     """Everything the record names: Flink's lastCheckpointFullSize."""
-    checkpointed_size: int = 0
+    checkpointed_size: Count = 0
     """What the batch itself uploaded: Flink's lastCheckpointSize."""
-    num_files: int = 0
-    num_subtasks: int = 0
-    processed_rows: int = 0
-    emitted_rows: int = 0
-    watermark: int | None = None
+    num_files: Count = 0
+    num_subtasks: Count = 0
+    processed_rows: Count = 0
+    emitted_rows: Count = 0
+    watermark: Micros | None = None
     sinks: dict[str, str] = {}
     metrics: dict[str, Any] = {}
     """All other statistics of the run."""
@@ -85,8 +86,10 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
     record and the outcome have fields of their own. All others become metrics.
     """
     statistics = {**record.statistics, **(outcome.statistics if outcome else {})}
-    decided = record.at // 1000
-    trigger = int(statistics.pop("trigger_timestamp", record.now // 1000 or decided))
+    decided = max(0, record.at // 1000)
+    trigger = min(
+        END_OF_TIME // 1000, _number(statistics, "trigger_timestamp", record.now // 1000 or decided)
+    )
     files = {ref.place: ref for ref in references(record)}
     new = [
         ref.size
@@ -112,26 +115,41 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
         trigger_timestamp=trigger,
         latest_ack_timestamp=decided,
         end_to_end_duration=max(0, outcome.at // 1000 - trigger) if outcome else 0,
-        state_size=total_size(files.values()),
-        checkpointed_size=int(statistics.pop("checkpointed_size", sum(new))),
+        state_size=min(MOST, total_size(files.values())),
+        checkpointed_size=_number(statistics, "checkpointed_size", sum(new)),
         num_files=len({(ref.base, ref.path) for ref in files.values() if ref.path}),
         num_subtasks=sum(len(operator.shards) for operator in record.operators.values()),
-        processed_rows=int(statistics.pop("processed_rows", 0)),
-        emitted_rows=int(statistics.pop("emitted_rows", sum(sink.rows for sink in record.sinks.values()))),
+        processed_rows=_number(statistics, "processed_rows", 0),
+        emitted_rows=_number(statistics, "emitted_rows", sum(sink.rows for sink in record.sinks.values())),
         watermark=record.watermark,
         sinks=dict(outcome.sinks) if outcome else {},
         metrics=statistics,
     )
 
 
+def _number(statistics: dict[str, Any], name: str, default: int) -> int:
+    """Taken out of the statistics, in which a run may have statistics anything."""
+    value = statistics.pop(name, default)
+    return int(value) if isinstance(value, int | float) and 0 <= value <= MOST else min(default, MOST)
+
+
 def history(store: Store, layout: JobLayout, *, log: Log | None = None) -> list[HistoryLine]:
     """A line for every record that ever was in the chain, also for collected ones, by slot."""
     # The log is read first: a record that is collected afterwards has its line in a segment by then.
     log = log or read_log(store, layout)
-    lines = {line.id: line for segment in _segments(store, layout) for line in segment.lines}
-    for record in log.chain:
-        slot = log.slots[record.slot]
-        lines[record.slot] = history_line(record, slot.outcome if slot.complete else None)
+    return merged(read_segments(store, layout), standing_lines(log))
+
+
+def standing_lines(log: Log) -> list[HistoryLine]:
+    """The lines of the records that are still there. It reads no line of a collected record."""
+    slots = [log.slots[record.slot] for record in log.chain]
+    return [history_line(s.record, s.outcome if s.complete else None) for s in slots if s.record is not None]
+
+
+def merged(segments: Iterable[Segment], standing: Iterable[HistoryLine]) -> list[HistoryLine]:
+    """All lines, ascending by slot. For a record that is still there, its own line replaces the segment's."""
+    lines = {line.id: line for segment in segments for line in segment.lines}
+    lines.update({line.id: line for line in standing})
     return [lines[slot] for slot in sorted(lines)]
 
 
@@ -161,7 +179,11 @@ def keep_history(store: Store, layout: JobLayout, log: Log, removals: Iterable[i
     if not new:
         return
     # A damaged segment stays as it is: the operator may put it back from a copy of the store.
-    unfilled = [s for s in _segments(store, layout, _may_be_unfilled) if s.sound and len(s.lines) < SEGMENT]
+    unfilled = [
+        segment
+        for segment in read_segments(store, layout, choose=_maybe_unfilled)
+        if segment.sound and len(segment.lines) < SEGMENT
+    ]
     lines = {line.id: line for segment in unfilled for line in segment.lines}
     lines.update({line.id: line for line in new})
     ordered = [lines[slot] for slot in sorted(lines)]
@@ -177,33 +199,54 @@ def keep_history(store: Store, layout: JobLayout, log: Log, removals: Iterable[i
 
 def damaged_segments(store: Store, layout: JobLayout) -> list[str]:
     """Paths of the segments whose content does not match their name."""
-    return [segment.path for segment in _segments(store, layout) if not segment.sound]
+    return [segment.path for segment in read_segments(store, layout) if not segment.sound]
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class Segment:
+    """One object of the history: lines of collected records."""
+
     path: str
     lines: tuple[HistoryLine, ...]
     sound: bool
+    """Whether its content matches its name."""
 
 
-def _may_be_unfilled(path: str) -> bool:
-    named = segment_of(path)
-    return named is None or named[0] < SEGMENT
+SegmentCache = MutableMapping[tuple[str, int], Segment]
+"""Segments by path and size. Reading drops those that it did not choose."""
 
 
-def _segments(
-    store: Store, layout: JobLayout, accepts: Callable[[str], bool] = lambda path: True
-) -> list[_Segment]:
+def read_segments(
+    store: Store,
+    layout: JobLayout,
+    *,
+    choose: Callable[[Sequence[Entry]], Sequence[Entry]] = lambda entries: entries,
+    cache: SegmentCache | None = None,
+    slim: Callable[[HistoryLine], HistoryLine] = lambda line: line,
+) -> list[Segment]:
+    """The history's segments, ascending by slot. It reads those that `choose` selects.
+
+    It lists again when a collector has moved the lines of a listed segment to another one.
+    """
+    segments: SegmentCache = {} if cache is None else cache
     for _ in range(LISTINGS):
-        paths = [entry.path for entry in store.list(layout.statistics) if accepts(entry.path)]
-        segments = [segment for path in paths if (segment := _read(store, path)) is not None]
-        if len(segments) == len(paths):
+        listed = sorted(store.list(layout.statistics), key=lambda entry: first_slot_of(entry.path))
+        chosen = [(entry.path, entry.size) for entry in choose(listed)]
+        for key in chosen:
+            if key not in segments and (segment := _read(store, key[0], slim)) is not None:
+                segments[key] = segment
+        for key in segments.keys() - set(chosen):
+            del segments[key]
+        if len(segments) == len(chosen):
             break
-    return segments
+    return [segments[key] for key in chosen if key in segments]
 
 
-def _read(store: Store, path: str) -> _Segment | None:
+def _maybe_unfilled(entries: Sequence[Entry]) -> list[Entry]:
+    return [e for e in entries if (named := segment_of(e.path)) is None or named[0] < SEGMENT]
+
+
+def _read(store: Store, path: str, slim: Callable[[HistoryLine], HistoryLine]) -> Segment | None:
     """None when a collector has moved its lines to another segment since the listing."""
     try:
         body = store.read(path)
@@ -214,7 +257,7 @@ def _read(store: Store, path: str) -> _Segment | None:
     lines = []
     for line in body.splitlines():
         try:
-            lines.append(decoder(HistoryLine).decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            lines.append(slim(decoder(HistoryLine).decode(line)))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             sound = False  # a damaged line costs a row on a page
-    return _Segment(path, tuple(lines), sound)
+    return Segment(path, tuple(lines), sound)
