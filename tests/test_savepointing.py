@@ -58,7 +58,7 @@ def job(tmp_path: Path) -> Job:
 
 
 class TestTryingAgain:
-    """One deed, started again after an earlier try was killed."""
+    """One request, started again after an earlier try was killed."""
 
     def test_what_an_earlier_try_has_made_is_not_made_again(self, job: Job, tmp_path: Path) -> None:
         first = save(job, tmp_path, name="one", owner=DEED)

@@ -6,26 +6,14 @@ Each piece deletes the keys of its siblings, and again the bytes stay. So an era
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from stateflow.checkpoint.statistics import HistoryLine
-from stateflow.checkpoint.writer import CUTS
 from stateflow.format.layout import origin_of
-from stateflow.format.records import FileRef, Record, Shard
+from stateflow.format.records import FileRef, Shard
 
 TABLE = ".sst"
 
 
-def newest_cut(record: Record, lines: Iterable[HistoryLine]) -> int:
-    """The newest record that brought in shards from elsewhere, or gave shards other key groups; 0 when there is none.
-
-    The history counts too, because older records have no `cut`.
-    """
-    return max([record.cut, *(line.id for line in lines if line.kind in CUTS)])
-
-
 def may_hold(shard: Shard, group: int, cut: int) -> bool:
-    """Whether the files of a shard may hold bytes of a key group, judged by their names."""
+    """Whether the files of a shard may hold bytes of a key group, judged by their names. `cut` is that of the record."""
     if not shard.files:
         return False
     return spans(shard, group) or any(_older(ref, cut) for ref in shard.files)

@@ -140,14 +140,13 @@ def _is_damaged(store: Store, layout: JobLayout, log: Log, pin: Pin) -> bool:
         return _is_of(pin, slot)
     if slot.complete or slot.marks or slot.doomed:
         return False  # complete, or being collected
-    return bool(pin.writer) and _is_of(pin, slot)
+    return _is_of(pin, slot)
 
 
 def _is_of(pin: Pin, slot: SlotContent) -> bool:
-    """Whether the slot holds a part of the pinned record. Older pins do not name their record, so any record counts."""
+    """Whether the slot holds a part of the pinned record."""
     writers = {slot.record.writer if slot.record else None, slot.outcome.record if slot.outcome else None}
-    known = writers - {None}
-    return pin.writer in known if pin.writer else bool(known)
+    return pin.writer in writers
 
 
 def _read_slot(store: Store, layout: JobLayout, slot: int) -> SlotContent:

@@ -152,7 +152,7 @@ def create_savepoint(
 
 
 def _made_before(request: SavepointRequest, target: Store) -> Savepoint | None:
-    """What an earlier try of the same deed has made there. What one that was killed halfway has left is deleted."""
+    """The savepoint that an earlier try with the same idempotency key has made there. Deletes what a killed try left."""
     job, owner = request.job, request.owner
     left = pins_of(job.store, job.layout, owner.run)
     try:
