@@ -145,7 +145,7 @@ def test_age_counts_from_the_last_time_the_job_had_everything() -> None:
         (
             {"pending": [43, 44]},
             (
-                "job 'orders' has decided record 43 and not delivered it: start the next run, which does it, or if that fails "
+                "job 'orders' has decided record 43 and not delivered it: start the next run, which delivers it, or if that fails "
                 "see `stateflow abandon orders 43`"
             ),
         ),

@@ -70,8 +70,8 @@ def abandon(
     delivered = probe(record)
     if set(delivered) != set(record.sinks):
         raise UsageError(
-            f"record {slot} of job {layout.job!r} cannot be abandoned: whether sinks {sorted(record.sinks)} "
-            f"have it must be known, and it is for {sorted(delivered)}"
+            f"record {slot} of job {layout.job!r} cannot be abandoned: for each of the sinks "
+            f"{sorted(record.sinks)} it must be known whether it has the output, and it is known for {sorted(delivered)}"
         )
     # Read again, as before every step: while the probe asked the sinks, a newer run may have carried the record out.
     log, _ = observe(store, layout, claimed)

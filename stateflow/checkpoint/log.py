@@ -164,7 +164,7 @@ class Log:
             if record.slot == slot:
                 return record
         raise NotFoundError(
-            f"job {self.job!r} has no checkpoint {slot} (any more): kept are "
+            f"job {self.job!r} has no checkpoint {slot} (any more): it keeps "
             f"{', '.join(str(r.slot) for r in self.chain if r.carries_state) or 'none'}; "
             f"`stateflow checkpoints {self.job}` lists them"
         )

@@ -48,7 +48,7 @@ def kept_key_groups(record: Record, count: int, job: str) -> str:
         return ""
     operators = ", ".join(f"{uid!r} keeps {groups}" for uid, groups in sorted(others.items()))
     return (
-        f"of {count} key groups {operators}, with which its state began; `stateflow savepoint create {job} --type canonical` "
+        f"instead of {count} key groups {operators}, with which its state began; `stateflow savepoint create {job} --type canonical` "
         f"and `stateflow restore {job} ... --from URL --max-parallelism {count}` change that"
     )
 

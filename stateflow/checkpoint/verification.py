@@ -147,7 +147,7 @@ def _claim_findings(store: Store, layout: JobLayout, log: Log) -> Iterator[Findi
         yield Finding(
             "error",
             f"{layout.epoch(top.epoch)}, the claim of the run that decided record {top.slot}, is missing: put it back from a "
-            "copy of the store, or start runs until one is no longer told that it was taken over",
+            "copy of the store, or start runs until one of them is not taken over",
             path=layout.epoch(top.epoch),
         )
     for epoch in known:

@@ -235,7 +235,7 @@ class Writer:
         if self._stopped is not None:
             raise StateflowError(
                 f"this run of job {self.layout.job!r} has stopped ({self._stopped}): run again, a new run "
-                "finds out"
+                "goes on from what was decided"
             )
 
     def _observe(self, slot: SlotContent) -> None:
@@ -279,8 +279,8 @@ def complete_record(
     if set(outcomes) != set(record.sinks):
         missing = sorted(set(record.sinks) ^ set(outcomes))
         raise UsageError(
-            f"record {record.slot} of job {layout.job!r} cannot be completed: sinks {missing} have no "
-            "outcome, or none is known"
+            f"record {record.slot} of job {layout.job!r} cannot be completed: the record and its "
+            f"outcomes name different sinks, {missing}"
         )
     outcome = Outcome(
         slot=record.slot,

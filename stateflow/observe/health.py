@@ -69,7 +69,7 @@ def _state_and_reason(status: JobStatus, now: int, age: int | None, old: bool) -
     if status.pending and (old or status.status != "RUNNING"):
         first = status.pending[0]
         return "blocked", (
-            f"has decided record {first} and not delivered it: start the next run, which does it, or if that fails see "
+            f"has decided record {first} and not delivered it: start the next run, which delivers it, or if that fails see "
             f"`stateflow abandon {status.name} {first}`"
         )
     if status.over:

@@ -186,7 +186,7 @@ def _claim_for_disposal(
         except NotFoundError:
             if by_job:
                 raise NotFoundError(
-                    f"no job has claimed what is in {store.url}: nothing was deleted"
+                    f"no job has claimed a savepoint in {store.url}: nothing was deleted"
                 ) from None
             if (created := _create_claim(store, owner, clock, expect)) is not None:
                 return created

@@ -24,6 +24,6 @@ def require_fit(url: str, root: str, job: str, is_job: Callable[[str], bool]) ->
     elif first and first != job and not first.startswith("_") and not is_job(first):
         return
     raise UsageError(
-        f"{url} is no place for a savepoint of job {job!r}: what lies there belongs to the checkpoint root {root}; choose a "
+        f"{url} is no place for a savepoint of job {job!r}: that folder belongs to the checkpoint root {root}; choose a "
         f"folder outside of it, or {root.rstrip('/')}/{default_savepoint(job, 'NAME')}"
     )

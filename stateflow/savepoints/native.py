@@ -63,7 +63,9 @@ def create_native(
     a crash at any point, the folder holds no savepoint and the caller can try again.
     """
     if max_files < 0:
-        raise UsageError(f"max_files={max_files} is no number of files: use 1 or more, or 0 not to pack any")
+        raise UsageError(
+            f"max_files={max_files} is not a number of files: use 1 or more, or 0 not to pack any"
+        )
     require_vacant(target)
     attempt = ids()
     contents = planned(distinct(record), max_files, attempt)
@@ -89,7 +91,7 @@ def create_native(
             _pack(contents, target, store_of, scratch, threads, report)
         except (NotFoundError, CorruptError) as error:
             raise CorruptError(
-                f"savepoint {name!r} cannot be made, for checkpoint {record.slot} of job {layout.job!r} is damaged: {error}"
+                f"savepoint {name!r} cannot be made, because checkpoint {record.slot} of job {layout.job!r} is damaged: {error}"
             ) from error
     savepoint = Savepoint(
         id=ids(),

@@ -72,7 +72,7 @@ def publish(
             _delete(target, files)
             raise
         raise UnavailableError(
-            f"whether the savepoint in {target.url} was made is not known: `stateflow savepoint show` tells when the "
+            f"nobody knows whether the savepoint in {target.url} was made: `stateflow savepoint show` tells when the "
             f"store answers again ({error})"
         ) from error
     if current != body:
