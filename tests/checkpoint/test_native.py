@@ -334,7 +334,7 @@ class TestFailures:
 
         target.before = silent
         with pytest.raises(
-            UnavailableError, match=r"whether the savepoint in memory://target was made .*timed out"
+            UnavailableError, match=r"whether the savepoint in memory://target was made: .*timed out"
         ):
             native(root, record, target, tmp_path)
         target.before = None
