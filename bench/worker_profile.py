@@ -37,7 +37,7 @@ from stateflow.pipelines.operators import OperatorSpec
 from stateflow.pipelines.rows import row_type
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.columnstate import hash_longs
@@ -168,7 +168,7 @@ def _arrow_batches(rows: int, keys: int, number: int) -> Iterator[pa.RecordBatch
 def _worker(
     side: str, slot: int, shards: tuple[tuple[Shard, ...], ...], work: Path, acks: _Acks
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    place = TaskPlace(
+    storage = TaskStorage(
         str(work / "root"), "profile", 1, slot, str(work / "cache"), 10 << 30, str(work / "scratch")
     )
     moment = Moment(slot, 1, 1, None)
@@ -180,14 +180,14 @@ def _worker(
         return arrow_worker(
             ArrowTask(
                 "totals", operators.running_total, state, ("user",), ("int",), events.names, 1_000_000, 1, moment,
-                place, shards, backend, output, GROUPS, None,
+                storage, shards, backend, output, GROUPS, None,
             ),
             acks,
         )  # fmt: skip
     process = operators.RunningTotal
     ids = {name: index for index, name in enumerate(schemas(process, "totals"), 1)}
     spec = OperatorSpec("totals", process, process, ("user",), ("int",), (events,), totals, {}, ids)
-    return keyed_worker(KeyedTask(spec, moment, place, shards, backend, output), acks)
+    return keyed_worker(KeyedTask(spec, moment, storage, shards, backend, output), acks)
 
 
 def _print(

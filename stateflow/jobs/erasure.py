@@ -35,10 +35,10 @@ from stateflow.format.records import OperatorState, Pin, Record, Shard
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.query import key_from_text
-from stateflow.restore.copying import copied
+from stateflow.restore.copying import copy_files
 from stateflow.savepoints.format import list_savepoints, unfinished
-from stateflow.spark.task.place import TaskPlace, place_of, sweep
 from stateflow.spark.task.shards import TaskShards
+from stateflow.spark.task.storage import TaskStorage, sweep, task_storage
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.choice import open_backend, open_reader
 from stateflow.state.keys.codec import KeyCodec
@@ -95,8 +95,8 @@ def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> E
     if head is None:
         raise NotFoundError(f"job {job.name!r} has no checkpoint yet, so there is nothing to erase")
     if operator and operator not in head.operators:
-        known = ", ".join(sorted(head.operators)) or "none"
-        raise NotFoundError(f"job {job.name!r} has no operator {operator!r}; its operators are: {known}")
+        names = ", ".join(sorted(head.operators)) or "none"
+        raise NotFoundError(f"job {job.name!r} has no operator {operator!r}; its operators are: {names}")
     keys = dict(_keys(head, key, operator))
     if not keys:
         raise UsageError(
@@ -108,9 +108,9 @@ def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> E
         keys=keys,
         checkpoint=head.slot,
         dropped=tuple(r.slot for r in log.chain if r.carries_state),
-        pins=tuple(_let_go(log, list_pins(job.store, job.layout))),
+        pins=tuple(_pins_to_release(log, list_pins(job.store, job.layout))),
         savepoints=_savepoints(job),
-        rewritten_bytes=_rewritten(head, keys, newest_cut(head, job.history())),
+        rewritten_bytes=_bytes_to_rewrite(head, keys, newest_cut(head, job.history())),
     )
 
 
@@ -125,28 +125,28 @@ def _keys(head: Record, text: str, operator: str) -> Iterator[tuple[str, object]
                 raise
 
 
-def _let_go(log: Log, pins: list[Pin]) -> Iterator[Pin]:
-    members, held = {record.slot for record in log.chain}, _held(pins)
-    yield from (pin for pin in pins if pin.slot in members and pin not in held)
+def _pins_to_release(log: Log, pins: list[Pin]) -> Iterator[Pin]:
+    members, in_use = {record.slot for record in log.chain}, _pins_in_use(pins)
+    yield from (pin for pin in pins if pin.slot in members and pin not in in_use)
 
 
-def _held(pins: Iterable[Pin], run: str = "") -> list[Pin]:
+def _pins_in_use(pins: Iterable[Pin], run: str = "") -> list[Pin]:
     """Pins of others who read at this moment, as far as that can be known; `run` is the deed that asks."""
-    passing = [pin for pin in pins if pin.kind not in ("tag", "abandoned") and pin.owner.run != run]
-    gone = stale(passing, this_process())
-    return [pin for pin in passing if pin not in gone]
+    others = [pin for pin in pins if pin.kind not in ("tag", "abandoned") and pin.owner.run != run]
+    dead = stale(others, this_process())
+    return [pin for pin in others if pin not in dead]
 
 
 def _savepoints(job: Job) -> tuple[str, ...]:
-    made = {path for path, _ in list_savepoints(job.store, job.name)}
-    return tuple(sorted(made | set(unfinished(job.store, job.name))))
+    finished = {path for path, _ in list_savepoints(job.store, job.name)}
+    return tuple(sorted(finished | set(unfinished(job.store, job.name))))
 
 
 def group_of(operator: OperatorState, key: object) -> int:
     return key_groups([key], operator.max_parallelism)[0]
 
 
-def _rewritten(head: Record, keys: Mapping[str, object], cut: int) -> int:
+def _bytes_to_rewrite(head: Record, keys: Mapping[str, object], cut: int) -> int:
     operators = {uid: (head.operators[uid], group_of(head.operators[uid], key)) for uid, key in keys.items()}
     return sum(
         shard.bytes
@@ -174,41 +174,41 @@ class _Erasure:
         beats = options.heartbeat_interval.total_seconds()
         self._refuse_while_copied()
         with Heart(job.store, job.layout, self.owner, beats, Event()) as heart:
-            edited = self._edited(heart.begin)
-        report = self._collected(edited.slot, max(1, round(patience / LOOK_AGAIN)))
+            edited = self._edit(heart.begin)
+        report = self._collect(edited.slot, max(1, round(patience / LOOK_AGAIN)))
         self._forget()
         return Erased(edited.slot, self.entries, report, _savepoints(job))
 
     def _refuse_while_copied(self) -> None:
         """Before anything is claimed. Who begins later is found by `_collected`."""
-        for pin in _held(list_pins(self.job.store, self.job.layout), self.owner.run):
+        for pin in _pins_in_use(list_pins(self.job.store, self.job.layout), self.owner.run):
             if pin.kind != "reader":
                 raise BusyError(f"nothing of job {self.job.name!r} is erased now: {self._reads(pin)}")
 
-    def _collected(self, slot: int, looks: int) -> CollectionReport:
+    def _collect(self, slot: int, looks: int) -> CollectionReport:
         """Nothing older than the record in `slot` is left after this. Tags are made at any time, so it looks again."""
         job = self.job
         for look in range(looks):
             if look:
                 _pause()
             pins = [pin for pin in list_pins(job.store, job.layout) if pin.slot < slot]
-            held = _held(pins, self.owner.run)
+            in_use = _pins_in_use(pins, self.owner.run)
             for pin in pins:
-                if pin not in held:
+                if pin not in in_use:
                     release(job.store, job.layout, pin.id)
             report = job.collect(retained=1)
             slots = job.log().slots
-            left = [n for n in sorted(slots) if n < slot and slots[n].record is not None]
-            if not left:
+            remaining = [n for n in sorted(slots) if n < slot and slots[n].record is not None]
+            if not remaining:
                 return report
-        done = f"record {slot} of job {job.name!r} has erased the key, but older ones still hold it"
-        if held:
-            raise BusyError(f"{done}: {self._reads(held[0])}")
+        state = f"record {slot} of job {job.name!r} has erased the key, but older ones still hold it"
+        if in_use:
+            raise BusyError(f"{state}: {self._reads(in_use[0])}")
         for url, why in report.undisposed.items():
             raise StateflowError(
-                f"{done}, and the savepoint {url} cannot be deleted: {why}; then erase it again"
+                f"{state}, and the savepoint {url} cannot be deleted: {why}; then erase it again"
             )
-        raise StateflowError(f"{done} ({', '.join(map(str, left))}): erase it again")
+        raise StateflowError(f"{state} ({', '.join(map(str, remaining))}): erase it again")
 
     def _reads(self, pin: Pin) -> str:
         owner, gc = pin.owner, f"`stateflow gc {self.job.name} --release {pin.id} --yes`"
@@ -220,11 +220,11 @@ class _Erasure:
 
     def _forget(self) -> None:
         """Out of this host's cache, too: all of it, for nobody knows which entries came from files that are gone."""
-        place = place_of(self.options, self.job.root, self.job.name, 0, 0)
-        place.cache().clear()
-        sweep(Path(place.scratch_dir))
+        storage = task_storage(self.options, self.job.root, self.job.name, 0, 0)
+        storage.cache().clear()
+        sweep(Path(storage.scratch_dir))
 
-    def _edited(self, begin: Callable[[int], object]) -> Edited:
+    def _edit(self, begin: Callable[[int], object]) -> Edited:
         from stateflow.spark.carry_out import Sinks
         from stateflow.spark.session.build import build_session
 
@@ -237,7 +237,7 @@ class _Erasure:
             owner=self.owner,
             ids=job.new_id,
             clock=job.clock,
-            carry_out=sinks.recover,
+            carry_out=sinks.carry_out_pending,
             claimed_epoch=begin,
         )
 
@@ -250,23 +250,23 @@ class _Erasure:
             if uid in operators:
                 operators[uid] = self._without(operators[uid], key, writer, cut)
         # A claimed savepoint goes as a whole, when no record names a file of it any more.
-        own, _ = copied(
+        own, _ = copy_files(
             msgspec.structs.replace(parent, operators=operators),
             writer,
             lambda base: open_store(base, self.job.storage_options),
             ids=self.job.new_id,
             scratch=Path(self.options.scratch_dir or cache_folder() / "scratch"),
-            which=lambda ref: bool(ref.base),
+            needs_copy=lambda ref: bool(ref.base),
         )
         return Draft.continuing("erase", own)
 
     def _without(self, operator: OperatorState, key: object, writer: Writer, cut: int) -> OperatorState:
         group = group_of(operator, key)
-        place = place_of(self.options, self.job.root, self.job.name, writer.epoch, writer.next_slot)
+        storage = task_storage(self.options, self.job.root, self.job.name, writer.epoch, writer.next_slot)
         keep = _Keep(operator, key)
         shards = tuple(
             tuple(
-                self._anew(shard, place, keep) if self._holds(shard, place, group, cut) else shard
+                self._rewrite(shard, storage, keep) if self._holds(shard, storage, group, cut) else shard
                 for shard in task
             )
             for task in operator.shards
@@ -274,20 +274,20 @@ class _Erasure:
         self.entries += keep.dropped
         return msgspec.structs.replace(operator, shards=shards)
 
-    def _holds(self, shard: Shard, place: TaskPlace, group: int, cut: int) -> bool:
+    def _holds(self, shard: Shard, storage: TaskStorage, group: int, cut: int) -> bool:
         """Whether files of the shard may have bytes of the key group; looks into them when names do not tell."""
         if not may_hold(shard, group, cut):
             return False
         if spans(shard, group) or shard.backend != "rocksdb":
             return True
-        with self._opened(shard, place, open_reader(self.options)) as found:
-            return cast("RocksReader", found).reaches(*group_range(group, group))
+        with self._open(shard, storage, open_reader(self.options)) as reader:
+            return cast("RocksReader", reader).reaches(*group_range(group, group))
 
-    def _anew(self, old: Shard, place: TaskPlace, keep: _Keep) -> Shard:
-        shards = TaskShards((emptied(old),), place, open_backend(self.options))
+    def _rewrite(self, old: Shard, storage: TaskStorage, keep: _Keep) -> Shard:
+        shards = TaskShards((empty_shard(old),), storage, open_backend(self.options))
         try:
             target = shards.open(0)
-            with self._opened(old, place, open_backend(self.options)) as source:
+            with self._open(old, storage, open_backend(self.options)) as source:
                 for chunk in _chunks(source.scan(*group_range(old.first, old.last)), keep):
                     target.write(chunk)
             shards.finish(0, target, (old.next_event_timer, old.next_processing_timer))
@@ -297,14 +297,14 @@ class _Erasure:
         return new
 
     @contextmanager
-    def _opened(
-        self, shard: Shard, place: TaskPlace, open_shard: Callable[[str], OpenShard]
+    def _open(
+        self, shard: Shard, storage: TaskStorage, open_shard: Callable[[str], OpenShard]
     ) -> Iterator[Backend]:
-        folder = place.folder()
+        folder = storage.folder()
         try:
             fetched = folder / "fetched"
             fetched.mkdir()
-            fetch = place.cache().fetcher(place.store, fetched)
+            fetch = storage.cache().fetcher(storage.store, fetched)
             source = open_shard(shard.backend)(shard, folder / "old", fetch)
             try:
                 yield source
@@ -349,6 +349,6 @@ def _chunks(
         yield chunk
 
 
-def emptied(shard: Shard) -> Shard:
+def empty_shard(shard: Shard) -> Shard:
     """The same range, empty."""
     return Shard(first=shard.first, last=shard.last, backend=shard.backend)

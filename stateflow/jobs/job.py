@@ -126,9 +126,9 @@ class Job(JobHandle):
             log = read_log(self.store, self.layout)
             decided = log.decided
             record = decided if decided is not None and decided.carries_state else log.head
-        given = {**known_parameters(pipeline.function, record), **(parameters or {})}
+        values = {**known_parameters(pipeline.function, record), **(parameters or {})}
         return compare(
-            pipeline.build(given),
+            pipeline.build(values),
             self.name,
             record,
             parallelism=parallelism,
@@ -151,8 +151,8 @@ class Job(JobHandle):
         from stateflow.spark.runner import RunRequest, run
 
         if not isinstance(options, Options):
-            found = load(code=options or {}, folder=Path.cwd())
-            options = replace(found, checkpoint_dir=self.root, storage_options=self.storage_options)
+            loaded = load(code=options or {}, folder=Path.cwd())
+            options = replace(loaded, checkpoint_dir=self.root, storage_options=self.storage_options)
         return run(RunRequest(pipeline, options, dict(parameters or {}), job=self.name, **request))
 
     def stop(self, *, wait: float | None = None, reason: str = "", drain: bool = False) -> Stopped:
@@ -193,12 +193,12 @@ class Job(JobHandle):
 
     def untag(self, name: str) -> int:
         """Lets a tag go; what only it kept goes with the next collection. Gives the checkpoint that it named."""
-        found = tags(self.store, self.layout)
-        if name not in found:
-            known = ", ".join(sorted(found)) or "none"
-            raise NotFoundError(f"job {self.name!r} has no tag {name!r}; its tags are: {known}")
-        release(self.store, self.layout, found[name].id)
-        return found[name].slot
+        by_name = tags(self.store, self.layout)
+        if name not in by_name:
+            names = ", ".join(sorted(by_name)) or "none"
+            raise NotFoundError(f"job {self.name!r} has no tag {name!r}; its tags are: {names}")
+        release(self.store, self.layout, by_name[name].id)
+        return by_name[name].slot
 
     def savepoint(
         self,
@@ -215,8 +215,8 @@ class Job(JobHandle):
         from stateflow.jobs.savepoints import SavepointRequest, create_savepoint
 
         owner = request.pop("owner", None) or self.owner()
-        wanted = SavepointRequest(self, options or self._options(), owner, kind, **request)
-        return create_savepoint(wanted, progress)
+        savepoint_request = SavepointRequest(self, options or self._options(), owner, kind, **request)
+        return create_savepoint(savepoint_request, progress)
 
     def restore(
         self,
@@ -352,7 +352,7 @@ class Job(JobHandle):
             owner=self.owner(),
             ids=self.new_id,
             clock=self.clock,
-            probe=probe or self._asked(conf or {}),
+            probe=probe or self._probe(conf or {}),
             reason=reason,
         )
 
@@ -367,7 +367,7 @@ class Job(JobHandle):
     def garbage(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> Plan:
         """What `collect` would delete now, and what it keeps and why."""
         cache: BodyCache = {}
-        return inspect(self.store, self.layout, self._kept(retained, age, cache), cache=cache)
+        return inspect(self.store, self.layout, self._retained(retained, age, cache), cache=cache)
 
     def collect(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> CollectionReport:
         """Deletes what no checkpoint in need of keeping reaches; a running job need not be stopped for it.
@@ -380,13 +380,13 @@ class Job(JobHandle):
             self.store,
             self.layout,
             collector=f"gc-{self.new_id()}",
-            retained=self._kept(retained, age, cache),
+            retained=self._retained(retained, age, cache),
             orphans=True,
             cache=cache,
             dispose=self._disposal(),
         )
 
-    def _kept(self, retained: int, age: timedelta, cache: BodyCache) -> int:
+    def _retained(self, retained: int, age: timedelta, cache: BodyCache) -> int:
         if not self.exists:
             raise self.unknown()
         log = read_log(self.store, self.layout, cache=cache)
@@ -405,15 +405,17 @@ class Job(JobHandle):
         from stateflow.spark.carry_out import Sinks
         from stateflow.spark.session.build import build_session
 
-        return Sinks.of(self, lambda: build_session(f"stateflow {self.name}", conf=self._conf)).recover
+        return Sinks.of(
+            self, lambda: build_session(f"stateflow {self.name}", conf=self._conf)
+        ).carry_out_pending
 
     def _options(self) -> Options:
         from stateflow.config.options import load
 
         return load(cli={"checkpoint_dir": self.root}, folder=Path.cwd())
 
-    def _asked(self, conf: Mapping[str, str]) -> Probe:
-        from stateflow.spark.delivered import delivered, needs_spark
+    def _probe(self, conf: Mapping[str, str]) -> Probe:
+        from stateflow.spark.sinks.delivered import delivered, needs_spark
 
         def probe(record: Record) -> Mapping[str, bool]:
             if not needs_spark(record):

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from stateflow.spark.runner import RunReport
 
 
-def checked_parameters(loaded: LoadedPipeline, job: Job, given: Mapping[str, str]) -> dict[str, str]:
+def checked_parameters(loaded: LoadedPipeline, job: Job, parameters: Mapping[str, str]) -> dict[str, str]:
     """Those given, and those that the pipeline cannot do without as its last run had them.
 
     Says what is wrong with them before Spark is loaded.
     """
     if job.exists:
-        given = {**required_parameters(loaded.pipeline.function, job.log().head), **given}
-    loaded.pipeline.arguments(given)
-    return dict(given)
+        parameters = {**required_parameters(loaded.pipeline.function, job.log().head), **parameters}
+    loaded.pipeline.arguments(parameters)
+    return dict(parameters)
 
 
 def run_loaded(

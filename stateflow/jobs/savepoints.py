@@ -75,8 +75,8 @@ class MadeSavepoint:
     savepoint: Savepoint
 
     def __repr__(self) -> str:
-        made = self.savepoint
-        return f"MadeSavepoint({self.url!r}: {made.kind}, checkpoint {made.record.slot} of job {made.job!r})"
+        savepoint = self.savepoint
+        return f"MadeSavepoint({self.url!r}: {savepoint.kind}, checkpoint {savepoint.record.slot} of job {savepoint.job!r})"
 
 
 def create_savepoint(
@@ -93,8 +93,8 @@ def create_savepoint(
     url = request.to or f"{job.root.rstrip('/')}/{default_savepoint(job.name, name)}"
     target = open_store(url, job.storage_options)
     require_fit(target.url, job.store.url, job.name, lambda folder: is_job(job.store, folder))
-    if (stands := _made_before(request, target)) is not None:
-        return MadeSavepoint(target.url, stands)
+    if (existing := _from_earlier_try(request, target)) is not None:
+        return MadeSavepoint(target.url, existing)
     require_vacant(target)
     probe_elsewhere(target, job.store.url, job.new_id)
     facts: dict[str, Any] = {
@@ -117,10 +117,10 @@ def create_savepoint(
         ids=job.new_id,
         clock=job.clock,
         reason=f"{request.kind} savepoint {name}",
-    ) as mine:
-        release_others(job.store, job.layout, mine)
+    ) as pin:
+        release_others(job.store, job.layout, pin)
         if request.kind == "native":
-            made = create_native(
+            savepoint = create_native(
                 job.store,
                 job.layout,
                 record,
@@ -135,7 +135,7 @@ def create_savepoint(
             from stateflow.spark.state_tables.canonical import create_canonical
 
             spark = build_session(f"stateflow savepoint {job.name}", conf=dict(request.conf))
-            made = create_canonical(
+            savepoint = create_canonical(
                 spark,
                 root_url=job.root,
                 job=job.name,
@@ -149,17 +149,17 @@ def create_savepoint(
                 options=request.options,
                 **facts,
             )
-    return MadeSavepoint(target.url, made)
+    return MadeSavepoint(target.url, savepoint)
 
 
-def _made_before(request: SavepointRequest, target: Store) -> Savepoint | None:
+def _from_earlier_try(request: SavepointRequest, target: Store) -> Savepoint | None:
     """What an earlier try of the same deed has made there. What one that was killed halfway has left is deleted."""
     job, owner = request.job, request.owner
-    left = pins_of(job.store, job.layout, owner.run)
+    pins = pins_of(job.store, job.layout, owner.run)
     try:
-        stands = read_savepoint(target)
+        savepoint = read_savepoint(target)
     except NotFoundError:
-        if left:
+        if pins:
             with suppress(
                 NotFoundError, UsageError
             ):  # nothing was stored yet, or that try has just made it after all
@@ -167,16 +167,16 @@ def _made_before(request: SavepointRequest, target: Store) -> Savepoint | None:
         return None
     except (CorruptError, IncompatibleError):
         return None  # not ours, then
-    if stands.owner.run != owner.run or ((claim := read_claim(target)) is not None and not claim.job):
+    if savepoint.owner.run != owner.run or ((claim := read_claim(target)) is not None and not claim.job):
         return None
-    if not whole(target, stands):
+    if not whole(target, savepoint):
         # That try was killed between making it visible and finding out that its files were disposed of meanwhile.
         with suppress(NotFoundError):
-            dispose_savepoint(target, owner=owner, clock=job.clock, expect=stands.id)
+            dispose_savepoint(target, owner=owner, clock=job.clock, expect=savepoint.id)
         return None
-    for pin in left:
+    for pin in pins:
         release(job.store, job.layout, pin.id)
-    return stands
+    return savepoint
 
 
 def expired_savepoints(job: JobHandle) -> list[str]:
@@ -188,15 +188,15 @@ def _expired(job: JobHandle) -> dict[str, str]:
     """The same, each with the savepoint's id."""
     now = job.clock()
     return {
-        f"{job.store.url}/{path}": listed.savepoint.id
-        for path, listed in list_savepoints(job.store, job.name)
-        if listed.savepoint is not None and listed.claim is None and expired(listed.savepoint, now)
+        f"{job.store.url}/{path}": entry.savepoint.id
+        for path, entry in list_savepoints(job.store, job.name)
+        if entry.savepoint is not None and entry.claim is None and expired(entry.savepoint, now)
     }
 
 
 def dispose_expired(job: JobHandle) -> dict[str, int]:
     """Deletes them; gives the bytes of each."""
-    return _disposed_of(job, _expired(job))
+    return _dispose(job, _expired(job))
 
 
 def unfinished_savepoints(job: JobHandle) -> list[str]:
@@ -213,17 +213,17 @@ def unfinished_savepoints(job: JobHandle) -> list[str]:
 
 def dispose_unfinished(job: JobHandle) -> dict[str, int]:
     """Deletes them; gives the bytes of each."""
-    return _disposed_of(job, dict.fromkeys(unfinished_savepoints(job), ""))
+    return _dispose(job, dict.fromkeys(unfinished_savepoints(job), ""))
 
 
-def _disposed_of(job: JobHandle, found: Mapping[str, str]) -> dict[str, int]:
+def _dispose(job: JobHandle, savepoints: Mapping[str, str]) -> dict[str, int]:
     """By URL the savepoint that was listed, or nothing. What has become another since, or somebody's, is passed over."""
     freed = {}
-    for url, listed in found.items():
+    for url, savepoint_id in savepoints.items():
         store = open_store(url, job.storage_options)
         try:
             freed[url] = dispose_savepoint(
-                store, owner=this_process(run=job.new_id()), clock=job.clock, expect=listed
+                store, owner=this_process(run=job.new_id()), clock=job.clock, expect=savepoint_id
             )
         except NotFoundError:
             pass  # others were faster

@@ -30,10 +30,10 @@ from stateflow.format.records import FileRef, Pin, Prepared, Record
 from stateflow.format.references import bases
 from stateflow.liveness.heart import Heart
 from stateflow.pipelines.parameters import as_texts
-from stateflow.restore.copying import copied
+from stateflow.restore.copying import copy_files
 from stateflow.restore.digest import require_same
 from stateflow.restore.plan import Plan, Progress, Restored, same_job
-from stateflow.restore.planning import kept_by, make_plan
+from stateflow.restore.planning import make_plan, taken_over
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.format import claim_savepoint, read_savepoint, to_pin
 from stateflow.savepoints.origin import find_origin, newest_sinks, refuse_erased
@@ -55,8 +55,8 @@ class RestoreRun:
         self.job = plan.request.job
         self.flow: Flow = self.request.pipeline.build(plan.values)
         self.progress = progress
-        self.copied = 0
-        self._held = ExitStack()
+        self.copied_bytes = 0
+        self._stack = ExitStack()
         self._pin: Pin | None = None
         """What keeps the snapshot, when it is a checkpoint."""
 
@@ -68,20 +68,20 @@ class RestoreRun:
             patience = request.options.heartbeat_timeout.total_seconds()
             job.refuse_while_live(request.owner, takeover=request.takeover, patience=patience)
         with ExitStack() as stack:
-            self._held = stack
+            self._stack = stack
             if self.origin.owner is not None:
                 self._pin = stack.enter_context(self._pinned(self.origin.owner, self.origin.record.slot))
             self._check_sources()
             heart = stack.enter_context(
                 Heart(job.store, job.layout, request.owner, self._beat_every(), Event())
             )
-            edited = self._edited(heart)
+            edited = self._edit(heart)
         self._dispose_of_what_nothing_names(edited)
         return Restored(
             job=job.name,
             checkpoint=edited.slot,
             timeline=edited.record.timeline,
-            copied_bytes=self.copied,
+            copied_bytes=self.copied_bytes,
             sinks=dict(edited.outcome.sinks),
         )
 
@@ -168,7 +168,7 @@ class RestoreRun:
 
             check_rewindable(self.spark, self.origin.record.sources, head.sources, fetch)
 
-    def _edited(self, heart: Heart) -> Edited:
+    def _edit(self, heart: Heart) -> Edited:
         from stateflow.spark.carry_out import Sinks, functions_of
 
         job, request = self.job, self.request
@@ -180,8 +180,8 @@ class RestoreRun:
             owner=request.owner,
             ids=self.job.new_id,
             clock=self.job.clock,
-            carry_out=sinks.recover,
-            commit=sinks.commit,
+            carry_out=sinks.carry_out_pending,
+            commit=sinks.carry_out,
             retained=request.options.retained_checkpoints,
             claimed_epoch=heart.begin,
             once="restore",
@@ -190,11 +190,11 @@ class RestoreRun:
     def _draft(self, writer: Writer) -> Draft:
         origin, request = self.origin, self.request
         self._require_approved()
-        brought = self._brought(kept_by(origin.record, self.flow), writer)
-        operators = dict(brought.operators)
+        snapshot = self._bring_in(taken_over(origin.record, self.flow), writer)
+        operators = dict(snapshot.operators)
         if request.parallelism:
             operators = rescaled_operators(operators, request.parallelism, self.job.name)
-        sources, watermark = dict(brought.sources), brought.watermark
+        sources, watermark = dict(snapshot.sources), snapshot.watermark
         if request.reset_watermark:
             watermark = None
             sources = {
@@ -210,22 +210,22 @@ class RestoreRun:
             sinks=self._rewinds(writer),
             timeline=writer.next_timeline,
             watermark=watermark,
-            now=brought.now,
+            now=snapshot.now,
             parameters=as_texts(self.plan.values),
-            versions=brought.versions,
+            versions=snapshot.versions,
             origin=origin.label,
-            shift=max(0, brought.slot + brought.shift - writer.next_slot),
-            statistics={"trigger_timestamp": self.job.clock() // 1000, "restored_bytes": self.copied},
+            shift=max(0, snapshot.slot + snapshot.shift - writer.next_slot),
+            statistics={"trigger_timestamp": self.job.clock() // 1000, "restored_bytes": self.copied_bytes},
         )
 
-    def _brought(self, record: Record, writer: Writer) -> Record:
+    def _bring_in(self, record: Record, writer: Writer) -> Record:
         """The snapshot's record with every file where this job keeps its own, or may read it for good."""
         origin = self.origin
         if origin.savepoint is not None and self.request.claim_mode == "claim" and not origin.canonical:
             naming = to_pin(read_log(writer.store, writer.layout), origin.url)
             if naming is not None:
                 # Claimed by an earlier restore: until the new record names it, only this keeps it from disposal.
-                self._held.enter_context(self._pinned(self.job, naming.slot))
+                self._stack.enter_context(self._pinned(self.job, naming.slot))
             # After the log was read: when no record named it there, a disposal that has ended is found by the claim.
             probe_elsewhere(
                 open_store(origin.url, self.job.storage_options), self.job.store.url, self.job.new_id
@@ -234,30 +234,30 @@ class RestoreRun:
             return record
         if origin.owner is not None and self._pin is not None:
             if same_job(origin.owner, self.job):
-                self._pin = self._held.enter_context(self._pinned(self.job, record.slot))
+                self._pin = self._stack.enter_context(self._pinned(self.job, record.slot))
                 self._require_same(writer.log)
             # Only now, when tries before this one are fenced: until then their pins are all that they have.
             release_others(origin.owner.store, origin.owner.layout, self._pin)
             if same_job(origin.owner, self.job):
                 return record
-        copied = self._copied(record, writer)
-        return self._loaded(copied, writer) if origin.canonical else copied
+        copied = self._copy(record, writer)
+        return self._load(copied, writer) if origin.canonical else copied
 
     def _require_same(self, log: Log) -> None:
         """Whoever had the job between the plan and the claim may have let go of its pin and collected, or erased a key."""
         slot = self.origin.record.slot
-        stands = log.slots[slot].record if slot in log.slots else None
-        if stands is None or stands.writer != self.origin.record.writer:
+        record = log.slots[slot].record if slot in log.slots else None
+        if record is None or record.writer != self.origin.record.writer:
             raise NotFoundError(
                 f"checkpoint {slot} of job {self.job.name!r} was collected after this restore was planned: "
                 f"`stateflow checkpoints {self.job.name}` lists those that stay"
             )
         refuse_erased(log, slot)
 
-    def _copied(self, record: Record, writer: Writer) -> Record:
-        brought, missing = record, None
+    def _copy(self, record: Record, writer: Writer) -> Record:
+        local_record, missing = record, None
         try:
-            brought, self.copied = copied(
+            local_record, self.copied_bytes = copy_files(
                 record,
                 writer,
                 self._store_of,
@@ -277,13 +277,13 @@ class RestoreRun:
                 f"{self.origin.label} is not whole: {missing}; restore another snapshot (`stateflow verify` tells which are "
                 "sound)"
             )
-        return brought
+        return local_record
 
-    def _loaded(self, record: Record, writer: Writer) -> Record:
-        from stateflow.spark.state_tables.restore import loaded
+    def _load(self, record: Record, writer: Writer) -> Record:
+        from stateflow.spark.state_tables.restore import load_canonical
 
         assert self.origin.savepoint is not None
-        operators = loaded(
+        operators = load_canonical(
             self.spark,
             self.origin.savepoint,
             self.origin.url,
@@ -303,7 +303,7 @@ class RestoreRun:
         from stateflow.spark.sinks.slot import SinkSlot
 
         newest = newest_sinks(read_log(writer.store, writer.layout))
-        wanted = {sink.uid for sink in self.plan.sinks if sink.action == "rewinds"}
+        rewound = {sink.uid for sink in self.plan.sinks if sink.action == "rewinds"}
         return {
             uid: prepare_rewind(
                 self.spark,
@@ -314,7 +314,7 @@ class RestoreRun:
                 writer.last_commits.get(uid),
                 self.origin.last_commits.get(uid),
             )
-            for uid in sorted(wanted)
+            for uid in sorted(rewound)
         }
 
     def _store_of(self, base: str) -> Any:

@@ -31,7 +31,7 @@ def checked_digest(text: str) -> str:
     return text
 
 
-def bound(plan: Plan, *, shown: bool = False) -> dict[str, Any]:
+def bound(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
     """Every decision of the plan; as `shown` without secret parameters."""
     request, origin = plan.request, plan.request.origin
     record, savepoint = origin.record, origin.savepoint
@@ -49,7 +49,7 @@ def bound(plan: Plan, *, shown: bool = False) -> dict[str, Any]:
             "content": hashlib.sha256(content).hexdigest(),
         },
         "timeline": plan.timeline,
-        "parameters": {p.name: [p.shown(p.value) if shown else p.value, p.origin] for p in plan.parameters},
+        "parameters": {p.name: [p.masked_text(p.value) if masked else p.value, p.origin] for p in plan.parameters},
         "sources": {
             s.uid: {"kind": s.kind, "reads": s.reads, "verdict": s.verdict, "position": s.position}
             for s in plan.sources
@@ -97,7 +97,7 @@ def _differences(approved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterato
         elif isinstance(before, Mapping) and isinstance(after, Mapping):
             for name in sorted({*before, *after}):
                 if before.get(name) != after.get(name):
-                    yield f"{_WORDS.get(section, section)} {name} was {_said(before, name)} and is {_said(after, name)}"
+                    yield f"{_WORDS.get(section, section)} {name} was {_value_text(before, name)} and is {_value_text(after, name)}"
         else:
             yield f"the {section} was {before!r} and is {after!r}"
 
@@ -113,17 +113,17 @@ _WORDS = {
 }
 
 
-def _said(found: Mapping[str, Any], name: str) -> str:
+def _value_text(section: Mapping[str, Any], name: str) -> str:
     """In ASCII and on one line, whatever the value is."""
-    return json.dumps(found[name]) if name in found else "not there"
+    return json.dumps(section[name]) if name in section else "not there"
 
 
 def require_same(approved: str, plan: Plan, before: Plan | None = None) -> None:
     """Refuses a plan that is not the one that was approved; `before`: that one, when it is at hand."""
     if digest(plan) == approved:
         return
-    found = differences(bound(before, shown=True), bound(plan, shown=True)) if before is not None else []
-    what = f" ({'; '.join(found)})" if found else ""
+    changes = differences(bound(before, masked=True), bound(plan, masked=True)) if before is not None else []
+    what = f" ({'; '.join(changes)})" if changes else ""
     raise UsageError(
         f"the restore of job {plan.request.job.name!r} from {plan.request.origin.label} is not the one that was approved any more"
         f"{what}: its plan was {approved[:12]} and is {digest(plan)[:12]}; nothing was restored, so plan again and have that "

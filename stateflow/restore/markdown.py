@@ -49,10 +49,10 @@ def _lines(plan: Plan) -> Iterator[str]:
         [
             (
                 code(p.name),
-                "unset" if p.value is None else code(p.shown(p.value)) or "empty",
+                "unset" if p.value is None else code(p.masked_text(p.value)) or "empty",
                 SOURCES[p.origin],
-                code(p.shown(p.snapshot)),
-                code(p.shown(p.job)),
+                code(p.masked_text(p.snapshot)),
+                code(p.masked_text(p.job)),
             )
             for p in plan.parameters
         ],

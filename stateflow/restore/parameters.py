@@ -45,13 +45,13 @@ class ParameterRestore:
     def note(self) -> str:
         notes = []
         if self.snapshot is not None:
-            kept = ", the job keeps its own" if self.origin == "job" else ""
-            notes.append(f"the snapshot was made with {self.shown(self.snapshot)}{kept}")
+            remark = ", the job keeps its own" if self.origin == "job" else ""
+            notes.append(f"the snapshot was made with {self.masked_text(self.snapshot)}{remark}")
         if self.job is not None:
-            notes.append(f"the job's newest record has {self.shown(self.job)}")
+            notes.append(f"the job's newest record has {self.masked_text(self.job)}")
         return "; ".join(notes)
 
-    def shown(self, value: str | None) -> str:
+    def masked_text(self, value: str | None) -> str:
         return "" if value is None else masked(self.name, value)
 
     def document(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class ParameterRestore:
         return {
             "name": self.name,
             "origin": self.origin,
-            **{name: None if value is None else self.shown(value) for name, value in hidden.items()},
+            **{name: None if value is None else self.masked_text(value) for name, value in hidden.items()},
         }
 
 
@@ -77,9 +77,9 @@ def restored_parameters(
     origins: dict[str, Source] = {}
     values: dict[str, Any] = {}
 
-    def take(found: Mapping[str, Any], origin: Source) -> None:
-        values.update(found)
-        origins.update(dict.fromkeys(found, origin))
+    def take(texts: Mapping[str, Any], origin: Source) -> None:
+        values.update(texts)
+        origins.update(dict.fromkeys(texts, origin))
 
     if whose == "checkpoint":
         # Its own log, but the pipeline may need one by now that the checkpoint did not.
@@ -93,8 +93,8 @@ def restored_parameters(
 
     texts = {**_defaults(function), **dict.fromkeys(values), **as_texts(values)}
 
-    def other(found: Mapping[str, str], name: str) -> str | None:
-        return found[name] if name in found and found[name] != texts.get(name) else None
+    def other(recorded: Mapping[str, str], name: str) -> str | None:
+        return recorded[name] if name in recorded and recorded[name] != texts.get(name) else None
 
     names = dict.fromkeys([*_accepted(function), *values])
     return values, tuple(
@@ -112,5 +112,5 @@ def _accepted(function: Callable[..., Any]) -> dict[str, signatures.Parameter]:
 
 def _defaults(function: Callable[..., Any]) -> dict[str, str]:
     """Those that text can say; the text of any other object may have its address, which is another one each time."""
-    found = {name: p.default for name, p in _accepted(function).items() if p.default is not p.empty}
-    return as_texts({name: d for name, d in found.items() if isinstance(d, (str, int, float, bool))})
+    defaults = {name: p.default for name, p in _accepted(function).items() if p.default is not p.empty}
+    return as_texts({name: d for name, d in defaults.items() if isinstance(d, (str, int, float, bool))})

@@ -55,7 +55,7 @@ class RestorePlan(Plan):
             "copies": self.copies,
             "warnings": list(self.warnings),
             "digest": self.digest,
-            "bound": bound(self, shown=True),
+            "bound": bound(self, masked=True),
         }
 
     def __str__(self) -> str:

@@ -73,8 +73,8 @@ def make_plan(request: RestoreRequest) -> Plan:
     parallelism = request.parallelism
     if parallelism:
         # Raises for an operator that cannot have it.
-        rescaled_operators(kept_by(record, flow).operators, parallelism, job.name)
-    refs = distinct(references(kept_by(record, flow)))
+        rescaled_operators(taken_over(record, flow).operators, parallelism, job.name)
+    refs = distinct(references(taken_over(record, flow)))
     tables = origin.savepoint.tables if origin.savepoint is not None else {}
     parts = [file for states in tables.values() for files in states.values() for file in files]
     return Plan(
@@ -89,7 +89,7 @@ def make_plan(request: RestoreRequest) -> Plan:
         sinks=tuple(_sinks(flow, origin, log, request.rewind_sinks)),
         files=len(refs) + len(parts),
         bytes=sum(ref.size for ref in refs) + sum(part.size for part in parts),
-        warnings=(*_warnings(request, log), *_brought_outputs(flow, parameters)),
+        warnings=(*_warnings(request, log), *_inherited_outputs(flow, parameters)),
     )
 
 
@@ -117,7 +117,7 @@ def _refuse_damaged(origin: Origin, job: JobHandle) -> None:
         raise CorruptError(f"savepoint {origin.url} is not whole: {errors[0].text}; restore another snapshot")
 
 
-def kept_by(record: Record, flow: Flow) -> Record:
+def taken_over(record: Record, flow: Flow) -> Record:
     """What of a snapshot the pipeline takes over."""
     operators = {node.uid for node in flow.operators}
     sources = {node.uid for node in flow.sources}
@@ -132,7 +132,7 @@ def distinct(refs: Iterable[FileRef]) -> list[FileRef]:
     return list({(r.base, r.path, r.offset): r for r in refs if r.path}.values())
 
 
-def _place(target: object) -> str:
+def _target_path(target: object) -> str:
     """A table's path in a form that can be compared."""
     path = str(getattr(target, "path", target))
     return path if "://" in path else os.path.normpath(Path(path.removeprefix("file:")).absolute())
@@ -141,11 +141,11 @@ def _place(target: object) -> str:
 def _refuse_shared_outputs(flow: Flow, origin: Origin, job: JobHandle) -> None:
     if origin.job == job.name:
         return
-    theirs = {_place(target) for target in origin.targets.values()}
+    theirs = {_target_path(target) for target in origin.targets.values()}
     for sink in flow.sinks:
-        if sink.mode in ("append", "upsert") and _place(sink.target) in theirs:
+        if sink.mode in ("append", "upsert") and _target_path(sink.target) in theirs:
             raise UsageError(
-                f"sink {sink.uid!r} of job {job.name!r} would write to {_place(sink.target)}, where job {origin.job!r} "
+                f"sink {sink.uid!r} of job {job.name!r} would write to {_target_path(sink.target)}, where job {origin.job!r} "
                 "writes: two jobs would mix their output there; give the fork an output of its own, such as "
                 "-p output=/another/path"
             )
@@ -164,7 +164,7 @@ def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRest
             position=position_of(state) if state is not None else "its own beginning",
             now=position_of(current) if current is not None else "",
             kind=state.kind if state is not None else str(getattr(tables.get(uid), "kind", "")),
-            reads=_place(tables[uid]) if uid in tables else "",
+            reads=_target_path(tables[uid]) if uid in tables else "",
         )
 
 
@@ -174,7 +174,7 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
     still = log is not None and origin.job == log.job and not _moves(flow, origin.record, log)
     commits = log.last_commits if log else {}
     for node in flow.sinks:
-        target = _place(node.target) if node.mode in ("append", "upsert") else node.mode
+        target = _target_path(node.target) if node.mode in ("append", "upsert") else node.mode
         had, has = origin.last_commits.get(node.uid), commits.get(node.uid)
         sink = partial(
             SinkRestore,
@@ -202,7 +202,7 @@ def _written_so_far(newest: Prepared | None, target: str) -> str:
     """The table that the sink has written to, if it is another one than from now on."""
     if newest is None or not newest.kind.startswith("delta"):
         return ""
-    so_far = _place(newest.target)
+    so_far = _target_path(newest.target)
     return so_far if so_far != target else ""
 
 
@@ -231,7 +231,7 @@ def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
         yield "the savepoint becomes the job's own: it is deleted when no checkpoint needs its files any more"
 
 
-def _brought_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> Iterator[str]:
+def _inherited_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> Iterator[str]:
     """Outputs of a new job that somebody else has chosen."""
     for parameter in parameters:
         if parameter.origin not in ("savepoint", "other job") or not parameter.value:
@@ -241,6 +241,6 @@ def _brought_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> Iter
                 getattr(sink.target, "path", sink.target)
             ):
                 yield (
-                    f"sink {sink.uid} will write to {_place(sink.target)}, which parameter {parameter.name} of the snapshot says: "
+                    f"sink {sink.uid} will write to {_target_path(sink.target)}, which parameter {parameter.name} of the snapshot says: "
                     f"give -p {parameter.name}=... if that is not meant"
                 )

@@ -17,9 +17,9 @@ def code(text: str) -> str:
     """
     if not text:
         return ""
-    shown = "".join(f"\\x{ord(c):02x}" if c in "`|\\" else visible(c) for c in text)
+    escaped = "".join(f"\\x{ord(c):02x}" if c in "`|\\" else visible(c) for c in text)
     # A renderer takes one space off at both ends.
-    return f"`` {shown} ``" if shown != shown.strip() else f"`{shown}`"
+    return f"`` {escaped} ``" if escaped != escaped.strip() else f"`{escaped}`"
 
 
 def prose(text: str) -> str:

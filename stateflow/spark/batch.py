@@ -39,11 +39,18 @@ from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.placement import Placement
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sinks.staging import Kept, Scratch, StagedWriter, Stager, Target, arrow_schema
+from stateflow.spark.sinks.staging import (
+    ScratchTarget,
+    StagedWriter,
+    Stager,
+    StoreTarget,
+    Target,
+    arrow_schema,
+)
 from stateflow.spark.task.acks import Ack, AckList, collected, decoded, total
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.task.columns import RowReader
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.values.serializers import serializer_for
@@ -86,10 +93,10 @@ class Batch:
     moment: Moment
     parent: Record | None
     last_commits: Mapping[str, int]
-    place: TaskPlace
+    storage: TaskStorage
     late: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Per sink uid the abandoned slots that may have arrived."""
-    _made: dict[tuple[int, str], DataFrame] = field(default_factory=dict)
+    _frames: dict[tuple[int, str], DataFrame] = field(default_factory=dict)
     _persisted: list[DataFrame] = field(default_factory=list)
     _running: dict[str, _Running] = field(default_factory=dict)
     operators: dict[str, OperatorState] = field(default_factory=dict)
@@ -109,7 +116,7 @@ class Batch:
                 prev = self.last_commits.get(sink.uid)
                 frame = self._visible(self._frame(stream))
                 prepared[sink.uid] = self.settings.sinks[sink.uid].prepare(
-                    frame, self._sink_place(sink), prev, self.settings.stager
+                    frame, self._sink_slot(sink), prev, self.settings.stager
                 )
                 if isinstance(stream.node, KeyedNode) and self._direct(stream.node):
                     self._collect(stream.node)
@@ -133,10 +140,10 @@ class Batch:
                 )
         return {"operators": per_operator, "metrics": metrics, "timings": dict(self.timings)}
 
-    def _sink_place(self, sink: SinkNode) -> SinkSlot:
+    def _sink_slot(self, sink: SinkNode) -> SinkSlot:
         settings = self.settings
         late = self.late.get(sink.uid, ())
-        return SinkSlot(settings.job_uuid, settings.job, sink.uid, self.moment.slot, self.place.epoch, late)
+        return SinkSlot(settings.job_uuid, settings.job, sink.uid, self.moment.slot, self.storage.epoch, late)
 
     @staticmethod
     def _visible(frame: DataFrame) -> DataFrame:
@@ -144,12 +151,12 @@ class Batch:
 
     def _frame(self, stream: Stream) -> DataFrame:
         key = (id(stream.node), stream.output)
-        if key not in self._made:
+        if key not in self._frames:
             frame = self._evaluated(stream)
             if not isinstance(stream.node, KeyedNode) and len(self.settings.flow.consumers(stream.node)) > 1:
                 frame = self._shared(stream.node, frame)
-            self._made[key] = frame
-        return self._made[key]
+            self._frames[key] = frame
+        return self._frames[key]
 
     def _shared(self, node: Node, frame: DataFrame) -> DataFrame:
         """A frame with several readers: each would otherwise read the source again, and see what a nondeterministic
@@ -159,8 +166,8 @@ class Batch:
             self._persisted.append(frame)
             return frame
         settings = self.settings
-        place = SinkSlot(settings.job_uuid, settings.job, node.uid, self.moment.slot, self.place.epoch)
-        files = settings.stager.stage(frame, place)
+        at = SinkSlot(settings.job_uuid, settings.job, node.uid, self.moment.slot, self.storage.epoch)
+        files = settings.stager.stage(frame, at)
         return settings.stager.read(self.spark, files, frame.schema)
 
     def _evaluated(self, stream: Stream) -> DataFrame:
@@ -251,7 +258,7 @@ class Batch:
             return arrow_worker(
                 ArrowTask(
                     node.uid, node.arrow.function, dict(node.arrow.state), node.keyed[0].columns, running.key_types,
-                    inputs[0].rows.names, node.arrow.chunk_rows, running.states["columns"].id, self.moment, self.place,
+                    inputs[0].rows.names, node.arrow.chunk_rows, running.states["columns"].id, self.moment, self.storage,
                     shards, self.settings.open_shard, main, self._max_parallelism(before), stage, self.settings.user_paths,
                 ),
                 running.accumulator,
@@ -275,7 +282,7 @@ class Batch:
         task = KeyedTask(
             spec,
             self.moment,
-            self.place,
+            self.storage,
             shards,
             self.settings.open_shard,
             main,
@@ -312,15 +319,15 @@ class Batch:
         for name in {stream.output for _, stream in self.settings.flow.consumers(node)}:
             files = [ref for ack in acks if (ref := ack.staged.get(name)) is not None]
             schema = _struct(outputs[name])
-            self._made[(id(node), name)] = self.settings.stager.read(self.spark, files, schema)
+            self._frames[(id(node), name)] = self.settings.stager.read(self.spark, files, schema)
         self.timings[f"operator {node.uid}"] = time.perf_counter() - began
 
     def _staging_target(self) -> Callable[[str], Target]:
         settings = self.settings
         if settings.shared_scratch:
             return partial(_scratch_target, f"{settings.scratch}/staged")
-        layout, opener = self.place.layout, settings.stager.opener
-        return partial(_kept_target, opener, layout, self.place.epoch, self.moment.slot)
+        layout, opener = self.storage.layout, settings.stager.opener
+        return partial(_store_target, opener, layout, self.storage.epoch, self.moment.slot)
 
     def _collect(self, node: KeyedNode) -> list[Ack]:
         """Takes the acks of an operator whose job is done."""
@@ -395,11 +402,11 @@ def _staged_writer(target: Callable[[str], Target], token: str, name: str, schem
 
 
 def _scratch_target(folder: str, unique: str) -> Target:
-    return Scratch(folder, unique)
+    return ScratchTarget(folder, unique)
 
 
-def _kept_target(opener: Any, layout: Any, epoch: int, slot: int, unique: str) -> Target:
-    return Kept(opener, layout.staged_file(epoch, slot, unique, ".parquet"))
+def _store_target(opener: Any, layout: Any, epoch: int, slot: int, unique: str) -> Target:
+    return StoreTarget(opener, layout.staged_file(epoch, slot, unique, ".parquet"))
 
 
 def _struct(rows: RowType) -> Any:

@@ -28,11 +28,11 @@ class Count(sf.KeyedProcess[int, Any, Any]):
 
 def exercise(folder: Path, archive: Path) -> None:
     # The classes are what matters, not how fast this one run is.
-    given = (
+    java_options = (
         f'"-XX:ArchiveClassesAtExit={archive}" -XX:TieredStopAtLevel=1 -Xlog:disable -Xlog:all=error:stderr'
     )
     spark = build_session(
-        "stateflow class data", master="local[2]", conf={"spark.driver.extraJavaOptions": given}
+        "stateflow class data", master="local[2]", conf={"spark.driver.extraJavaOptions": java_options}
     )
     rows = spark.range(200).selectExpr("id % 7 AS user", "id", "timestamp_seconds(id) AS ts")
     rows.write.format("delta").save(str(folder / "events"))
@@ -47,10 +47,10 @@ def exercise(folder: Path, archive: Path) -> None:
         counted.append("appended", sf.delta(str(folder / "appended")))
         counted.upsert("newest", sf.delta(str(folder / "newest")), keys=["user"])
 
-    chosen = load(code={"checkpoint_dir": str(folder / "root")}, env={}, folder=folder)
-    run(RunRequest(pipeline, chosen))
+    options = load(code={"checkpoint_dir": str(folder / "root")}, env={}, folder=folder)
+    run(RunRequest(pipeline, options))
     rows.write.format("delta").mode("append").save(str(folder / "events"))
-    run(RunRequest(pipeline, chosen))
+    run(RunRequest(pipeline, options))
     spark.read.format("delta").load(str(folder / "newest")).collect()
     gateway: Any = SparkContext._gateway
     spark.stop()

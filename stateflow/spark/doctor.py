@@ -57,7 +57,7 @@ def examine_spark(
             "executors", "fail", str(translated(error)), "check that Python and stateflow are on every host"
         )
         return
-    yield from judged(answers)
+    yield from findings(answers)
 
 
 def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
@@ -93,18 +93,18 @@ def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
 
     slots = max(2, 2 * context.defaultParallelism)
     before = time.time()
-    found: list[dict[str, Any]] = context.parallelize(range(slots), slots).mapPartitions(look).collect()
+    answers: list[dict[str, Any]] = context.parallelize(range(slots), slots).mapPartitions(look).collect()
     after = time.time()
-    for answer in found:
+    for answer in answers:
         # Between the two is right; beyond them is the clock's own error.
         answer["skew"] = max(before - answer["at"], answer["at"] - after, 0.0)
     one_each: dict[tuple[str, str], dict[str, Any]] = {}
-    for answer in found:
+    for answer in answers:
         one_each.setdefault((answer["host"], answer["executor"]), answer)
     return list(one_each.values())
 
 
-def judged(answers: list[dict[str, Any]]) -> Iterator[Finding]:
+def findings(answers: list[dict[str, Any]]) -> Iterator[Finding]:
     """What the executors' answers mean."""
     own = platform.python_version_tuple()[:2]
     for answer in answers:
@@ -118,7 +118,7 @@ def judged(answers: list[dict[str, Any]]) -> Iterator[Finding]:
             problems.append(f"Python {answer['python']} while the driver has {platform.python_version()}")
         if answer["scratch"]:
             problems.append(f"scratch folder cannot be written to: {answer['scratch']}")
-        found = f"Python {answer['python']}, rocksdict {answer['rocksdict']}, scratch writable"
+        summary = f"Python {answer['python']}, rocksdict {answer['rocksdict']}, scratch writable"
         if problems:
             yield Finding(
                 where, "fail", "; ".join(problems), "install the same environment there: PYSPARK_PYTHON"
@@ -131,4 +131,4 @@ def judged(answers: list[dict[str, Any]]) -> Iterator[Finding]:
                 "set the clock: run an NTP service",
             )
         else:
-            yield Finding(where, "ok", found)
+            yield Finding(where, "ok", summary)

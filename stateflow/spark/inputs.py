@@ -88,14 +88,14 @@ def open_source(
     spark: SparkSession, node: SourceNode, *, exactly_once: bool
 ) -> tuple[DataFrame, list[LeafDescription]]:
     """One source's frame, checked, and the streams that it consists of."""
-    frame = _opened(spark, node)
+    frame = _open_frame(spark, node)
     try:
         return frame, check_frame(frame, exactly_once)
     except StateflowError as error:
         raise type(error)(f"source {node.uid!r}: {error}") from error
 
 
-def _opened(spark: SparkSession, node: SourceNode) -> DataFrame:
+def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
     factory = node.factory
     try:
         frame = factory.streaming(spark) if hasattr(factory, "streaming") else factory(spark)
@@ -165,14 +165,14 @@ def _column(index: int) -> str:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """What a batch held of one source."""
 
     rows: int
     event_time: int | None
 
 
-def seen_in_batch(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, Seen]:
+def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, Observation]:
     """Rows and highest event time per source, as the running batch observed them; call after its jobs.
 
     A job that reads a source twice counts its rows twice; the highest event time is right all the same.
@@ -181,7 +181,7 @@ def seen_in_batch(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str,
     if query is None:
         return {}
     execution = spark._jsparkSession.streams().get(query).streamingQuery().lastExecution()
-    found: dict[str, Seen] = {}
+    by_source: dict[str, Observation] = {}
     metrics = execution.observedMetrics().iterator()
     while metrics.hasNext():
         pair = metrics.next()
@@ -189,8 +189,8 @@ def seen_in_batch(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str,
         if name.startswith(_OBSERVED):
             fields = list(row.schema().fieldNames())
             at = row.get(fields.index("event_time")) if "event_time" in fields else None
-            found[name.removeprefix(_OBSERVED)] = Seen(int(row.get(fields.index("rows"))), at)
-    return found
+            by_source[name.removeprefix(_OBSERVED)] = Observation(int(row.get(fields.index("rows"))), at)
+    return by_source
 
 
 def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> DataFrame:
@@ -211,7 +211,7 @@ def watermark_of(
     When all are idle, as at the end of a long batch, none of them holds the others back: the lowest of all counts.
     """
     awake: list[int] = []
-    known: list[int] = []
+    marks_of_all: list[int] = []
     for node in flow.sources:
         if node.event_time is None or node.watermark is None:
             continue
@@ -226,10 +226,10 @@ def watermark_of(
             if not idle:
                 return before
             continue
-        known.append(state.event_time - node.watermark)
+        marks_of_all.append(state.event_time - node.watermark)
         if not idle:
-            awake.append(known[-1])
-    marks = awake or known
+            awake.append(marks_of_all[-1])
+    marks = awake or marks_of_all
     if not marks:
         return before
     lowest = min(marks)
@@ -237,16 +237,16 @@ def watermark_of(
 
 
 def advanced(
-    sources: Mapping[str, SourceState], seen: Mapping[str, Seen], now: int
+    sources: Mapping[str, SourceState], observed: Mapping[str, Observation], now: int
 ) -> dict[str, SourceState]:
     """Source states with the event times and the activity of this batch."""
     out: dict[str, SourceState] = {}
     for uid, state in sources.items():
-        found = seen.get(uid)
-        if found is None or not found.rows:
+        observation = observed.get(uid)
+        if observation is None or not observation.rows:
             out[uid] = state
             continue
-        times = [t for t in (state.event_time, found.event_time) if t is not None]
+        times = [t for t in (state.event_time, observation.event_time) if t is not None]
         out[uid] = msgspec.structs.replace(state, event_time=max(times) if times else None, active=now)
     return out
 

@@ -58,7 +58,7 @@ from stateflow.spark.sinks.staging import Stager
 from stateflow.spark.sources.availability import check_available
 from stateflow.spark.sources.positions import Bound, bounded_batches, resolve_initial
 from stateflow.spark.task.failures import translated
-from stateflow.spark.task.place import TaskPlace, place_of, sweep
+from stateflow.spark.task.storage import TaskStorage, sweep, task_storage
 from stateflow.state.backends.choice import open_backend
 from stateflow.storage.file_urls import hadoop_path
 from stateflow.storage.roots import open_store
@@ -167,9 +167,9 @@ class _Run:
         check_flow(self.flow, newest, allow_non_restored_state=self.request.allow_non_restored_state)
         self._refuse_drained(newest, pending=bool(log.pending))
         origin = self.options.origin("max_parallelism")
-        said = kept_key_groups(newest, self.options.max_parallelism, self.job) if newest else ""
-        if said and origin != "default":
-            _log.warning("max_parallelism, set by %s, is not taken: %s", origin, said)
+        refusal = kept_key_groups(newest, self.options.max_parallelism, self.job) if newest else ""
+        if refusal and origin != "default":
+            _log.warning("max_parallelism, set by %s, is not taken: %s", origin, refusal)
         if not self.request.takeover:
             self._refuse_while_live()
 
@@ -236,9 +236,9 @@ class _Run:
         outline = Outline(spark, self.flow, inputs)
         head = read_log(self.store, self.layout).head if read_identity(self.store, self.layout) else None
         outline.check(head)
-        sinks = self._sinks(spark, outline)
+        open_sinks = self._open_sinks(spark, outline)
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
-        carried = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
+        sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
         if not self.request.takeover and self._newest_epoch() != self._known_epoch:
             # Spark took seconds to start. A run that has begun meanwhile must not be fenced by one that would have
             # waited for it.
@@ -253,7 +253,7 @@ class _Run:
                 owner=self.owner,
                 ids=lambda: uuid.uuid4().hex,
                 clock=_micros,
-                carry_out=carried.recover,
+                carry_out=sinks.carry_out_pending,
                 # By age: how many that are is known once the log is read.
                 retained=None if self.options.retained_age else self.options.retained_checkpoints,
                 claimed_epoch=heart.begin,
@@ -267,7 +267,7 @@ class _Run:
                 self._refuse_drained(writer.parent)
             outline.check(writer.parent)
             self._rescale(writer)
-            loop = self._loop(spark, inputs, sinks, carried, writer, scratch)
+            loop = self._loop(spark, inputs, open_sinks, sinks, writer, scratch)
             with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
                 stopped = (
                     JOB_DRAINED
@@ -293,10 +293,10 @@ class _Run:
 
     def _rescale(self, writer: Writer) -> None:
         """A record that hands the state to another number of subtasks, when the run was asked for one."""
-        parent, wanted = writer.parent, self.options.parallelism
-        if parent is None or not needs_rescale(parent, wanted):
+        parent, parallelism = writer.parent, self.options.parallelism
+        if parent is None or not needs_rescale(parent, parallelism):
             return
-        operators = rescaled_operators(parent.operators, wanted, self.job)
+        operators = rescaled_operators(parent.operators, parallelism, self.job)
         permit = writer.decide(Draft.continuing("rescale", parent, operators=operators))
         writer.complete(permit, {})
 
@@ -308,7 +308,7 @@ class _Run:
             fsync=self.options.local_fsync,
         )
 
-    def _sinks(self, spark: SparkSession, outline: Outline) -> dict[str, Sink]:
+    def _open_sinks(self, spark: SparkSession, outline: Outline) -> dict[str, Sink]:
         sinks = {}
         for node in self.flow.sinks:
             sink = make_sink(node.uid, node.mode, node.target, node.options, self.options.delivery)
@@ -320,8 +320,8 @@ class _Run:
         self,
         spark: SparkSession,
         inputs: OpenInputs,
-        sinks: Mapping[str, Sink],
-        carried: Sinks,
+        open_sinks: Mapping[str, Sink],
+        sinks: Sinks,
         writer: Writer,
         scratch: Path,
     ) -> BatchLoop:
@@ -330,12 +330,12 @@ class _Run:
             job=self.job,
             job_uuid=writer.job,
             flow=self.flow,
-            sinks=sinks,
+            sinks=open_sinks,
             parallelism=options.parallelism or spark.sparkContext.defaultParallelism,
             max_parallelism=options.max_parallelism,
             backend=options.backend,
             open_shard=open_backend(options),
-            stager=carried.stager,
+            stager=sinks.stager,
             placement=Placement(spark),
             shared_scratch=str(spark.sparkContext.master).startswith("local["),
             scratch=str(scratch),
@@ -344,11 +344,11 @@ class _Run:
             user_paths=tuple(self.request.user_paths),
         )
 
-        def place(slot: int) -> TaskPlace:
-            return place_of(options, options.checkpoint_dir, self.job, writer.epoch, slot)
+        def storage_of(slot: int) -> TaskStorage:
+            return task_storage(options, options.checkpoint_dir, self.job, writer.epoch, slot)
 
         return BatchLoop(
-            spark, settings, inputs, writer, options, place, carried, self._reporting(), _micros,
+            spark, settings, inputs, writer, options, storage_of, sinks, self._reporting(), _micros,
             self.parameters, stop=self.stop,
         )  # fmt: skip
 
@@ -372,17 +372,17 @@ class _Run:
         scratch: Path,
         idle: Callable[[], object],
     ) -> str:
-        known = writer.parent.sources if writer.parent else {}
-        check_available(spark, inputs.layout, inputs.leaves, known, scratch / "available")
-        fresh = resolve_initial(
-            spark, inputs.layout, inputs.leaves, known, scratch / "initial", self.request.until
+        recorded = writer.parent.sources if writer.parent else {}
+        check_available(spark, inputs.layout, inputs.leaves, recorded, scratch / "available")
+        beginnings = resolve_initial(
+            spark, inputs.layout, inputs.leaves, recorded, scratch / "initial", self.request.until
         )
-        if fresh:
-            loop.record_positions(fresh)
+        if beginnings:
+            loop.record_positions(beginnings)
         loop.location = scratch / "query"
         sources = writer.parent.sources if writer.parent else {}
         conf = {"spark.sql.shuffle.partitions": str(spark.conf.get("spark.sql.shuffle.partitions"))}
-        cache = loop.place(0)
+        cache = loop.storage_of(0)
 
         def fetch(ref: Any) -> Path:
             target = scratch / f"source-{uuid.uuid4().hex}"

@@ -25,7 +25,7 @@ class Outline:
         self._spark = spark
         self._flow = flow
         self._empty = inputs.empty(spark)
-        self._made: dict[tuple[int, str], DataFrame] = {}
+        self._frames: dict[tuple[int, str], DataFrame] = {}
 
     def check(self, record: Record | None) -> None:
         """Plans every operator's exchange; raises the first misfit."""
@@ -55,9 +55,9 @@ class Outline:
 
     def frame(self, stream: Stream) -> DataFrame:
         key = (id(stream.node), stream.output)
-        if key not in self._made:
-            self._made[key] = self._outlined(stream)
-        return self._made[key]
+        if key not in self._frames:
+            self._frames[key] = self._outlined(stream)
+        return self._frames[key]
 
     def _outlined(self, stream: Stream) -> DataFrame:
         node = stream.node

@@ -31,7 +31,7 @@ from stateflow.spark.state_tables.frames import read_state, table_frame
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at, snapshot_of
 from stateflow.spark.state_tables.source import StateDataSource, register
-from stateflow.spark.task.place import place_of
+from stateflow.spark.task.storage import task_storage
 from stateflow.state.backends.choice import Backends
 from stateflow.state.backends.rocksdb_options import RocksOptions
 from stateflow.state.values.serializers import serializer_for
@@ -219,7 +219,7 @@ def test_an_opened_shard_gives_nothing_of_its_siblings_whatever_is_asked(holding
     operator = holding.operator(USER, count(range(100)), parallelism=1)
     half = rescaled(operator, 2, "x").shards[1][0]
     assert (half.first, half.physical_first) == (8, 0)
-    with OpenedShard(place_of(holding.options, holding.root, "orders", 0, 1), half, OPEN) as opened:
+    with OpenedShard(task_storage(holding.options, holding.root, "orders", 0, 1), half, OPEN) as opened:
         groups = {int.from_bytes(key[:2], "big") for key, _ in opened.scan([group_range(0, 15)])}
     assert groups == set(range(8, 16))
 
@@ -350,7 +350,7 @@ def test_what_is_not_given_comes_from_the_configuration(
     found = snapshot_of({"job": "orders", "storage.region": "x"})
     assert found.record.operators.keys() == {"totals"}
     assert found.options.scratch_dir == "here"
-    assert found.place().storage_options == {"region": "x"}
+    assert found.storage().storage_options == {"region": "x"}
     assert snapshot_of({"job": "orders", "root": holding.root}).record == found.record
 
 
@@ -419,7 +419,7 @@ def test_an_export_is_pinned_and_holds_every_row(spark: SparkSession, holding: H
 def test_a_pin_is_held_for_the_length_of_an_export(holding: Holding) -> None:
     holding.checkpoint(totals=holding.operator(USER, count([1])))
     snapshot = checkpoint_of("orders", "latest", holding.options)
-    with snapshot.kept(holding.owner, holding.ids, holding.clock, "export"):
+    with snapshot.pinned(holding.owner, holding.ids, holding.clock, "export"):
         (held,) = list_pins(holding.store, holding.layout)
     assert (held.kind, held.slot, held.reason) == ("reader", snapshot.record.slot, "export")
     assert not list_pins(holding.store, holding.layout)

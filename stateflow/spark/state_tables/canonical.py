@@ -44,7 +44,7 @@ from stateflow.savepoints.publish import publish, remove_empty, require_vacant
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
-from stateflow.spark.task.place import TaskPlace, place_of
+from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.spark.task.worker import marked, spare_the_collector
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.backends.choice import open_reader
@@ -89,18 +89,18 @@ def create_canonical(
     `options` says where tasks keep their caches and scratch files. UsageError, and nothing written, when the folder is
     taken. After a failure no savepoint stands, and what was written is deleted again as far as that is possible.
     """
-    chosen = replace(options or Options(), storage_options=dict(storage_options))
-    target = open_store(target_url, storage_options, fsync=chosen.local_fsync)
+    task_options = replace(options or Options(), storage_options=dict(storage_options))
+    target = open_store(target_url, storage_options, fsync=task_options.local_fsync)
     require_vacant(target)
-    place = place_of(chosen, open_store(root_url, storage_options).url, job, 0, record.slot)
+    storage = task_storage(task_options, open_store(root_url, storage_options).url, job, 0, record.slot)
     attempt = ids()
     parts = tuple(_parts(record, split_bytes, max_tasks))
     facts = {"job": job, "checkpoint": str(record.slot), "savepoint": name}
-    writing = _Writing(place, target.url, attempt, parts, _bare(record), open_reader(chosen), facts)
+    writing = _WriteTask(storage, target.url, attempt, parts, _bare(record), open_reader(task_options), facts)
     try:
-        tables = _written(spark, writing, progress)
+        tables = _write_tables(spark, writing, progress)
         _fill_empty(tables, writing, target)
-        own = _with_own_sources(record, writing.operators, target, place, attempt)
+        own = _with_own_sources(record, writing.operators, target, storage, attempt)
     except BaseException:
         _discard(target, attempt)
         remove_empty(target)
@@ -162,7 +162,7 @@ def _bare(record: Record) -> dict[str, OperatorState]:
     return {uid: msgspec.structs.replace(o, shards=(), hosts=()) for uid, o in record.operators.items()}
 
 
-class _Written(msgspec.Struct, frozen=True):
+class _WrittenFile(msgspec.Struct, frozen=True):
     """What a task hands back of one file."""
 
     operator: str
@@ -171,10 +171,10 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class _Writing:
+class _WriteTask:
     """The task, and what it needs. A part per partition."""
 
-    place: TaskPlace
+    storage: TaskStorage
     target_url: str
     attempt: str
     parts: tuple[_Part, ...]
@@ -198,17 +198,17 @@ class _Writing:
                 bodies = [msgspec.msgpack.encode(file) for file in files]
                 yield pa.record_batch([pa.array(bodies, pa.binary())], names=["written"])
 
-    def _write(self, part: _Part, unique: str) -> list[_Written]:
+    def _write(self, part: _Part, unique: str) -> list[_WrittenFile]:
         operator = self.operators[part.operator]
-        target = open_store(self.target_url, self.place.storage_options, fsync=self.place.fsync)
-        folder = self.place.folder()
+        target = open_store(self.target_url, self.storage.storage_options, fsync=self.storage.fsync)
+        folder = self.storage.folder()
         writers: dict[str, tuple[StateTable | TimerTable, TableFileWriter]] = {}
         try:
             for number, (state, codec) in enumerate(tables_of(operator).items()):
                 local = folder / f"{number}.parquet"
                 writers[state] = codec, TableFileWriter(codec, local, self.described(part.operator, state))
             for shard in part.shards:
-                with OpenedShard(self.place, shard, self.open_shard) as opened:
+                with OpenedShard(self.storage, shard, self.open_shard) as opened:
                     for codec, writer in writers.values():
                         for group in range(shard.first, shard.last + 1):
                             writer.write(group, opened.scan(codec.ranges(group, group)))
@@ -219,7 +219,7 @@ class _Writing:
                 if file is not None:
                     path = savepoint_table_file(part.operator, state, writer.first or part.first, unique)
                     target.upload(writer.local, path)
-                    found.append(_Written(part.operator, state, msgspec.structs.replace(file, path=path)))
+                    found.append(_WrittenFile(part.operator, state, msgspec.structs.replace(file, path=path)))
         finally:
             for _, writer in writers.values():
                 writer.discard()
@@ -261,7 +261,7 @@ class _Tally(AccumulatorParam[list[int]]):
         return total
 
 
-def _written(spark: SparkSession, writing: _Writing, progress: Progress) -> Tables:
+def _write_tables(spark: SparkSession, writing: _WriteTask, progress: Progress) -> Tables:
     """Runs the job; the files that its successful tasks have written."""
     parts = writing.parts
     tables: Tables = {
@@ -284,17 +284,17 @@ def _written(spark: SparkSession, writing: _Writing, progress: Progress) -> Tabl
     except Exception as error:
         raise failed("the state could not be written as tables", error) from error
     for row in rows:
-        written = msgspec.msgpack.decode(row["written"], type=_Written)
-        tables[written.operator][written.state] += (written.file,)
+        file = msgspec.msgpack.decode(row["written"], type=_WrittenFile)
+        tables[file.operator][file.state] += (file.file,)
     for states in tables.values():
         for state, files in states.items():
             states[state] = tuple(sorted(files, key=lambda file: file.path))
     return tables
 
 
-def _fill_empty(tables: Tables, writing: _Writing, target: Store) -> None:
+def _fill_empty(tables: Tables, writing: _WriteTask, target: Store) -> None:
     """A table without rows still has a file, so that other programs find its columns."""
-    folder = writing.place.folder()
+    folder = writing.storage.folder()
     try:
         for uid, operator in writing.operators.items():
             for state, codec in tables_of(operator).items():
@@ -311,33 +311,35 @@ def _fill_empty(tables: Tables, writing: _Writing, target: Store) -> None:
 
 
 def _with_own_sources(
-    record: Record, operators: dict[str, OperatorState], target: Store, place: TaskPlace, attempt: str
+    record: Record, operators: dict[str, OperatorState], target: Store, storage: TaskStorage, attempt: str
 ) -> Record:
     """The record without shards and sinks; the logs of its sources are copied into the savepoint."""
     bare = msgspec.structs.replace(record, operators=operators, sinks={})
-    found = dict.fromkeys((ref.base, ref.path, ref.offset) for ref in references(bare) if ref.path)
+    sources = dict.fromkeys((ref.base, ref.path, ref.offset) for ref in references(bare) if ref.path)
     paths = {
-        named: savepoint_state_file(attempt, number, Path(named[1]).suffix or ".bin")
-        for number, named in enumerate(found)
+        source: savepoint_state_file(attempt, number, Path(source[1]).suffix or ".bin")
+        for number, source in enumerate(sources)
     }
     items = {
-        paths[named]: Transfer(place.store(ref.base), ref.path, paths[named], ref.size, ref.xxh3, ref.offset)
+        paths[source]: Transfer(
+            storage.store(ref.base), ref.path, paths[source], ref.size, ref.xxh3, ref.offset
+        )
         for ref in references(bare)
-        if (named := (ref.base, ref.path, ref.offset)) in paths
+        if (source := (ref.base, ref.path, ref.offset)) in paths
     }
-    scratch = place.folder()
+    scratch = storage.folder()
     try:
         transfer(list(items.values()), target, scratch=scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
-    def moved(ref: FileRef) -> FileRef:
+    def rebased(ref: FileRef) -> FileRef:
         if not ref.path:
             return ref
         path = paths[ref.base, ref.path, ref.offset]
         return msgspec.structs.replace(ref, base="", path=path, offset=None)
 
-    return with_references(bare, moved)
+    return with_references(bare, rebased)
 
 
 def _discard(target: Store, attempt: str, but: Container[str] = ()) -> None:

@@ -40,10 +40,10 @@ def export_state(
     """
     checked_format(format)
     frame = table_frame(spark, snapshot, operator, state)
-    seen = Observation()
-    frame = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
+    observation = Observation()
+    frame = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
     writer = (flat(frame) if format == "csv" else frame).write.mode("overwrite" if overwrite else "error")
-    with snapshot.kept(owner, ids, clock, f"export of {operator}.{state}"):
+    with snapshot.pinned(owner, ids, clock, f"export of {operator}.{state}"):
         folder = _Folder(spark, path)
         before = folder.files()
         try:
@@ -53,11 +53,11 @@ def export_state(
                 raise UsageError(
                     f"{path} exists already: choose another folder, or give --overwrite (overwrite=True)"
                 ) from None
-            left = folder.files()
-            if before is not None and left is not None and not before & left:
+            after = folder.files()
+            if before is not None and after is not None and not before & after:
                 folder.delete()  # half of an export: nothing else was there, or is there any more
             raise failed(f"the export to {path} failed", error) from error
-    return int(seen.get["rows"])
+    return int(observation.get["rows"])
 
 
 def checked_format(name: str) -> None:

@@ -12,10 +12,10 @@ _TOLD = re.compile(r"stateflow\.errors\.(\w+): (.+)")
 _BATCH = "the batch failed: "
 
 
-def told(error: Exception) -> Exception:
+def library_error(error: Exception) -> Exception:
     """The library's own error, when that is what Spark's planning process has died of."""
-    found = _TOLD.search(str(error))
-    return getattr(errors, found[1])(found[2]) if found and hasattr(errors, found[1]) else error
+    match = _TOLD.search(str(error))
+    return getattr(errors, match[1])(match[2]) if match and hasattr(errors, match[1]) else error
 
 
 def failed(what: str, error: Exception) -> StateflowError:

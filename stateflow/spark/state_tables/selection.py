@@ -54,14 +54,14 @@ class Selection:
 
     def key_ranges(self, key: Key, max_parallelism: int, state_id: int, first: int, last: int) -> list[Range]:
         """Where the entries of the named keys lie within `first..last`, in the order of full keys."""
-        found = []
+        ranges = []
         codec = KeyCodec([kind for _, kind in key])
         for values in self.keys or ():
             group = group_of(values, max_parallelism)
             if first <= group <= last and (self.groups is None or group in self.groups):
                 begin = prefix(group, state_id) + codec.encode(plain(values))
-                found.append((begin, after(begin)))
-        return sorted(found)
+                ranges.append((begin, after(begin)))
+        return sorted(ranges)
 
 
 EVERYTHING = Selection()
@@ -71,9 +71,9 @@ def of_keys(keys: Iterable[Any], key: Key, max_parallelism: int) -> Selection:
     """Exactly these keys, each a plain value or a tuple as user code has it."""
     codec = KeyCodec([kind for _, kind in key])
     parts = set()
-    for given in keys:
+    for key_value in keys:
         # Through bytes and back, so that True and 1, or 1.0 and 1.00, are what the state was keyed by.
-        value = codec.decode(codec.encode(given), 0)[0]
+        value = codec.decode(codec.encode(key_value), 0)[0]
         parts.add(tuple(value) if isinstance(value, tuple) else (value,))
     return Selection(frozenset(group_of(part, max_parallelism) for part in parts), frozenset(parts))
 
@@ -94,10 +94,10 @@ def of_values(
     if count > MOST_KEYS:
         return selection
     try:
-        found = of_keys((plain(parts) for parts in product(*lists)), key, max_parallelism)
+        narrower = of_keys((plain(parts) for parts in product(*lists)), key, max_parallelism)
     except UsageError:
         return selection  # a value that no key can have, such as a decimal of more than 18 places
-    return both(selection, found)
+    return both(selection, narrower)
 
 
 def of_groups(groups: Iterable[int]) -> Selection:

@@ -54,7 +54,7 @@ from stateflow.spark.state_tables.selection import (
     of_keys,
     of_values,
 )
-from stateflow.spark.state_tables.snapshots import Standing, snapshot_of
+from stateflow.spark.state_tables.snapshots import SnapshotOrigin, snapshot_of
 from stateflow.spark.state_tables.tables import Part, Table, cast, narrowed
 from stateflow.state.keys.text import key_of_plain, key_of_text
 
@@ -72,49 +72,51 @@ def register(spark: SparkSession) -> None:
 class StateDataSource(DataSource):
     """Made, planned and read in processes of Spark's own: what is chosen travels with it."""
 
-    _found: tuple[Table, list[Part], Standing] | None = None
+    _table: tuple[Table, list[Part], SnapshotOrigin] | None = None
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        return spark_schema(self._chosen()[0].schema)
+        return spark_schema(self._resolve()[0].schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        table, parts, standing = self._chosen()
-        wanted = spark_schema(table.schema)
-        if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in wanted]:
+        table, parts, origin = self._resolve()
+        own = spark_schema(table.schema)
+        if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in own]:
             raise UsageError(
-                f"state {table.state!r} of operator {table.uid!r} has the columns {wanted.simpleString()}: read it without "
+                f"state {table.state!r} of operator {table.uid!r} has the columns {own.simpleString()}: read it without "
                 "a schema of your own, and cast"
             )
         kind = PushingReader if _yes(self.options.get("pushdown", "false")) else StateReader
-        return kind(table, parts, arrow_of(schema), standing)
+        return kind(table, parts, arrow_of(schema), origin)
 
-    def _chosen(self) -> tuple[Table, list[Part], Standing]:
-        if self._found is None:
-            given = {name: str(value) for name, value in self.options.items()}
+    def _resolve(self) -> tuple[Table, list[Part], SnapshotOrigin]:
+        if self._table is None:
+            settings = {name: str(value) for name, value in self.options.items()}
             for name in ("operator", "state"):
-                if name not in given:
+                if name not in settings:
                     raise UsageError(f"option {name} is missing: it names the {name} to read")
-            snapshot = snapshot_of(given)
-            table, parts = snapshot.table(given["operator"], given["state"])
-            selection = _named_keys(given, table)
+            snapshot = snapshot_of(settings)
+            table, parts = snapshot.table(settings["operator"], settings["state"])
+            selection = _named_keys(settings, table)
             if not selection.everything:
                 table, parts = replace(table, selection=selection), narrowed(parts, selection)
-            self._found = table, parts, snapshot.standing
-        return self._found
+            self._table = table, parts, snapshot.origin
+        return self._table
 
 
 class StateReader(DataSourceReader):
     """Reads the parts of a table, each in a task of its own."""
 
-    def __init__(self, table: Table, parts: Sequence[Part], schema: pa.Schema, standing: Standing) -> None:
+    def __init__(
+        self, table: Table, parts: Sequence[Part], schema: pa.Schema, origin: SnapshotOrigin
+    ) -> None:
         self.table = table
         self.parts = parts
         self.schema = schema
-        self.standing = standing
+        self.origin = origin
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(part) for part in self.parts]
@@ -122,7 +124,7 @@ class StateReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:  # what Spark makes of no partitions
             return
-        yield from rows_of(self.table, partition.value, self.schema, self.standing)
+        yield from rows_of(self.table, partition.value, self.schema, self.origin)
 
 
 class PushingReader(StateReader):
@@ -137,16 +139,16 @@ class PushingReader(StateReader):
         return filters
 
 
-def rows_of(table: Table, part: Part, schema: pa.Schema, standing: Standing) -> Iterator[pa.RecordBatch]:
+def rows_of(table: Table, part: Part, schema: pa.Schema, origin: SnapshotOrigin) -> Iterator[pa.RecordBatch]:
     """The rows of a part with the types that Spark expects."""
     try:
         for batch in table.rows(part):
             yield cast(batch, schema)
     except CorruptError as error:
-        found = standing.explained(error, table.place.storage_options)
-        if found is error:
+        explanation = origin.explained(error, table.storage.storage_options)
+        if explanation is error:
             raise
-        raise found from error
+        raise explanation from error
 
 
 def selected(filters: Iterable[Filter], table: Table) -> Selection:
@@ -166,8 +168,8 @@ def selected(filters: Iterable[Filter], table: Table) -> Selection:
             selection = both(selection, _groups(each, most))
         values = _values(each)
         if name in columns and values is not None:
-            known = equal.get(name)
-            equal[name] = values if known is None else [v for v in known if v in values]
+            values_so_far = equal.get(name)
+            equal[name] = values if values_so_far is None else [v for v in values_so_far if v in values]
     return of_values(equal, key, most, selection)
 
 
@@ -200,27 +202,27 @@ def _groups(condition: Filter, max_parallelism: int) -> Selection:
     return of_groups(group for group in range(max_parallelism) if holds(group, bound))
 
 
-def _named_keys(given: Mapping[str, str], table: Table) -> Selection:
+def _named_keys(settings: Mapping[str, str], table: Table) -> Selection:
     """The options `key` and `keys`."""
     operator = table.operator
-    if "key" not in given and "keys" not in given:
+    if "key" not in settings and "keys" not in settings:
         return EVERYTHING
     if table.elements:
         raise UsageError(
             f"state {table.state!r} of operator {table.uid!r} belongs to subtasks: it has no keys"
         )
-    if "key" in given and "keys" in given:
+    if "key" in settings and "keys" in settings:
         raise UsageError("give one key with option key, or several with option keys, not both")
-    if "key" in given:
-        return of_keys([key_of_text(operator.key, given["key"])], operator.key, operator.max_parallelism)
+    if "key" in settings:
+        return of_keys([key_of_text(operator.key, settings["key"])], operator.key, operator.max_parallelism)
     try:
-        listed = json.loads(given["keys"])
+        values = json.loads(settings["keys"])
     except ValueError:
-        listed = None
-    if not isinstance(listed, list):
-        raise UsageError(f"option keys is {given['keys']!r}: write a JSON array of keys")
+        values = None
+    if not isinstance(values, list):
+        raise UsageError(f"option keys is {settings['keys']!r}: write a JSON array of keys")
     return of_keys(
-        (key_of_plain(operator.key, value) for value in listed), operator.key, operator.max_parallelism
+        (key_of_plain(operator.key, value) for value in values), operator.key, operator.max_parallelism
     )
 
 

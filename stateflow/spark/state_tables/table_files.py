@@ -49,7 +49,7 @@ class TableFileWriter:
         self._groups: list[tuple[int, int]] = []
         self._keys: list[bytes] = []
         self._values: list[bytes] = []
-        self._held = 0
+        self._pending_bytes = 0
         """Bytes in `_keys` and `_values`, from when they were last looked at."""
         self._batches: list[pa.RecordBatch] = []
         self._batch_rows = 0
@@ -69,24 +69,28 @@ class TableFileWriter:
             keys, values = zip(*chunk, strict=True)
             self._keys += keys
             self._values += values
-            self._held += sum(map(len, keys)) + sum(map(len, values))
+            self._pending_bytes += sum(map(len, keys)) + sum(map(len, values))
             # No more at once than make a chunk, going by those so far.
-            average = max(1, self._held // len(self._keys))
+            average = max(1, self._pending_bytes // len(self._keys))
             self._ahead = max(1, min(_AHEAD, CHUNK_BYTES // average))
-            if len(self._keys) >= CHUNK_ROWS or self._held >= CHUNK_BYTES:
+            if len(self._keys) >= CHUNK_ROWS or self._pending_bytes >= CHUNK_BYTES:
                 self._decode()
                 if self._batch_rows >= MOST_ROWS or self._batch_bytes >= MOST_BYTES:
                     self._end_row_group()
                     split = True
         large = (
-            self._batch_rows + len(self._keys) >= GROUP_ROWS or self._batch_bytes + self._held >= GROUP_BYTES
+            self._batch_rows + len(self._keys) >= GROUP_ROWS
+            or self._batch_bytes + self._pending_bytes >= GROUP_BYTES
         )
         if large or split:
             self._end_row_group()
 
     def pause(self) -> None:
         """Other tables are written meanwhile, so little may stay in memory."""
-        if self._batch_rows + len(self._keys) >= FEW_ROWS or self._batch_bytes + self._held >= FEW_BYTES:
+        if (
+            self._batch_rows + len(self._keys) >= FEW_ROWS
+            or self._batch_bytes + self._pending_bytes >= FEW_BYTES
+        ):
             self._end_row_group()
 
     def close(self) -> TableFile | None:
@@ -96,7 +100,7 @@ class TableFileWriter:
             return None
         self._parquet.close()
         self._parquet = None
-        return _described(self.local, self.rows, tuple(self._groups))
+        return _table_file(self.local, self.rows, tuple(self._groups))
 
     def discard(self) -> None:
         """Leaves nothing behind, after a failure."""
@@ -109,7 +113,7 @@ class TableFileWriter:
         if not self._keys:
             return
         batch = self._codec.decode(self._keys, self._values)
-        self._keys, self._values, self._held = [], [], 0
+        self._keys, self._values, self._pending_bytes = [], [], 0
         self._batches.append(batch)
         self._batch_rows += batch.num_rows
         self._batch_bytes += batch.nbytes
@@ -130,12 +134,14 @@ class TableFileWriter:
 def empty_file(codec: Codec, local: Path, metadata: Mapping[str, str]) -> TableFile:
     """A table without rows, so that other programs find its columns."""
     parquet_writer(codec.schema, local, metadata).close()
-    return _described(local, rows=0)
+    return _table_file(local, rows=0)
 
 
-def _described(local: Path, rows: int, groups: tuple[tuple[int, int], ...] = ()) -> TableFile:
-    found = digests(local)
-    return TableFile(path="", size=found.size, xxh3=found.xxh3, rows=rows, groups=groups, sha256=found.sha256)
+def _table_file(local: Path, rows: int, groups: tuple[tuple[int, int], ...] = ()) -> TableFile:
+    checksums = digests(local)
+    return TableFile(
+        path="", size=checksums.size, xxh3=checksums.xxh3, rows=rows, groups=groups, sha256=checksums.sha256
+    )
 
 
 def parquet_writer(schema: pa.Schema, local: Path, metadata: Mapping[str, str]) -> pq.ParquetWriter:

@@ -33,7 +33,7 @@ from stateflow.format.records import (
 )
 from stateflow.spark.state_tables.selection import EVERYTHING, Range, Selection
 from stateflow.spark.state_tables.shards import OpenedShard
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
@@ -80,7 +80,7 @@ class Table:
     uid: str
     state: str
     operator: OperatorState
-    place: TaskPlace
+    storage: TaskStorage
     open_shard: Callable[[str], OpenShard]
     base: str = ""
     """The savepoint that a Parquet file is relative to."""
@@ -110,41 +110,41 @@ class Table:
         """The rows of a part in batches of a bounded size, with the columns of `schema`."""
         match part:
             case ShardPart():
-                yield from self._of_shard(part.shard)
+                yield from self._shard_rows(part.shard)
             case FilePart():
-                yield from self._of_file(part)
+                yield from self._file_rows(part)
             case ElementsPart():
-                yield from self._of_elements(part.state)
+                yield from self._element_rows(part.state)
 
-    def _of_shard(self, shard: Shard) -> Iterator[pa.RecordBatch]:
-        with OpenedShard(self.place, shard, self.open_shard) as opened:
-            for batch in decoded(opened.scan(self._ranges(shard)), self.codec):
-                yield from self._chosen(batch)
+    def _shard_rows(self, shard: Shard) -> Iterator[pa.RecordBatch]:
+        with OpenedShard(self.storage, shard, self.open_shard) as state:
+            for batch in decoded(state.scan(self._ranges(shard)), self.codec):
+                yield from self._filter(batch)
 
     def _ranges(self, shard: Shard) -> Iterable[Range]:
-        key, operator, wanted = self.operator.key, self.operator, self.selection
-        if wanted.keys is not None and self.state != TIMERS:
+        key, operator, selection = self.operator.key, self.operator, self.selection
+        if selection.keys is not None and self.state != TIMERS:
             state_id = operator.states[self.state].id
-            return wanted.key_ranges(key, operator.max_parallelism, state_id, shard.first, shard.last)
+            return selection.key_ranges(key, operator.max_parallelism, state_id, shard.first, shard.last)
         return (
-            found
-            for first, last in wanted.of(shard.first, shard.last)
-            for found in self.codec.ranges(first, last)
+            range_
+            for first, last in selection.of(shard.first, shard.last)
+            for range_ in self.codec.ranges(first, last)
         )
 
-    def _of_file(self, part: FilePart) -> Iterator[pa.RecordBatch]:
-        folder = self.place.folder()
+    def _file_rows(self, part: FilePart) -> Iterator[pa.RecordBatch]:
+        folder = self.storage.folder()
         try:
             local = folder / "table.parquet"
-            self.place.download(reference(part.file, self.base), local)
+            self.storage.download(reference(part.file, self.base), local)
             with pq.ParquetFile(local) as parquet:
                 batches = parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=list(part.row_groups))
                 for batch in batches:
-                    yield from self._chosen(cast(batch, self.schema))
+                    yield from self._filter(cast(batch, self.schema))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _of_elements(self, state: OperatorListState) -> Iterator[pa.RecordBatch]:
+    def _element_rows(self, state: OperatorListState) -> Iterator[pa.RecordBatch]:
         codec = KeyCodec([kind for _, kind in _ELEMENT_KEY])
         head = prefix(0, 1)
         entries = (
@@ -155,17 +155,17 @@ class Table:
         for batch in decoded(entries, self.codec):
             yield batch.select(list(_ELEMENT_COLUMNS))
 
-    def _chosen(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def _filter(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """The rows of a batch that are wanted."""
-        wanted, key = self.selection, self.operator.key
-        if wanted.groups is not None and batch.num_rows:
-            batch = batch.filter(_is_in(batch.column(self.codec.names["key_group"]), wanted.groups))
-        if wanted.keys is not None and batch.num_rows:
+        selection, key = self.selection, self.operator.key
+        if selection.groups is not None and batch.num_rows:
+            batch = batch.filter(_is_in(batch.column(self.codec.names["key_group"]), selection.groups))
+        if selection.keys is not None and batch.num_rows:
             for index, (name, _) in enumerate(key):
-                batch = batch.filter(_is_in(batch.column(name), {values[index] for values in wanted.keys}))
+                batch = batch.filter(_is_in(batch.column(name), {values[index] for values in selection.keys}))
             if len(key) > 1 and batch.num_rows:
                 rows = zip(*(batch.column(name).to_pylist() for name, _ in key), strict=True)
-                batch = batch.filter(pa.array([row in wanted.keys for row in rows]))
+                batch = batch.filter(pa.array([row in selection.keys for row in rows]))
         if batch.num_rows:
             yield batch
 
@@ -188,32 +188,32 @@ def table_of(
     record: Record,
     uid: str,
     state: str,
-    place: TaskPlace,
+    storage: TaskStorage,
     open_shard: Callable[[str], OpenShard],
     *,
-    of: str,
+    label: str,
     savepoint: Savepoint | None = None,
 ) -> tuple[Table, list[Part]]:
     """The table and all its parts. `of` is the snapshot in words; `record` has references that can be fetched."""
     operator = record.operators.get(uid)
     if operator is None:
-        raise NotFoundError(f"{of} has no operator {uid!r}: its operators are {_listed(record.operators)}")
+        raise NotFoundError(f"{label} has no operator {uid!r}: its operators are {_names(record.operators)}")
     bare = msgspec.structs.replace(operator, shards=(), operator_states={}, hosts=())
-    base = place.root if savepoint is not None else ""
-    table = Table(uid, state, bare, place, open_shard, base)
+    base = storage.root if savepoint is not None else ""
+    table = Table(uid, state, bare, storage, open_shard, base)
     if state in operator.operator_states:
         elements = operator.operator_states[state]
-        own = Table(uid, state, bare, place, open_shard, base, elements.schema)
-        return own, [ElementsPart(elements)]
-    known = tables_of(operator)
+        elements_table = Table(uid, state, bare, storage, open_shard, base, elements.schema)
+        return elements_table, [ElementsPart(elements)]
+    tables = tables_of(operator)
     if state in operator.states and operator.states[state].kind == "timer":
         raise UsageError(
             f"timer {state!r} of operator {uid!r} is in the table {TIMERS!r}, with all others: read that"
         )
-    if state not in known:
+    if state not in tables:
         raise NotFoundError(
-            f"operator {uid!r} has no state {state!r} in {of}: its states are "
-            f"{_listed([*known, *operator.operator_states])}"
+            f"operator {uid!r} has no state {state!r} in {label}: its states are "
+            f"{_names([*tables, *operator.operator_states])}"
         )
     if savepoint is not None and savepoint.kind == "canonical":
         files = savepoint.tables.get(uid, {}).get(state, ())
@@ -226,18 +226,18 @@ def narrowed(parts: Sequence[Part], selection: Selection) -> list[Part]:
     """The parts that hold something of what is wanted."""
     if selection.everything:
         return list(parts)
-    found: list[Part] = []
+    selected: list[Part] = []
     for part in parts:
         if isinstance(part, ShardPart):
             if selection.overlaps(part.shard.first, part.shard.last):
-                found.append(part)
+                selected.append(part)
         elif isinstance(part, FilePart):
-            chosen = tuple(n for n in part.row_groups if selection.overlaps(*part.file.groups[n]))
-            if chosen:
-                found.append(FilePart(part.file, chosen))
+            row_groups = tuple(n for n in part.row_groups if selection.overlaps(*part.file.groups[n]))
+            if row_groups:
+                selected.append(FilePart(part.file, row_groups))
         else:
-            found.append(part)
-    return found
+            selected.append(part)
+    return selected
 
 
 def reference(file: TableFile, base: str) -> FileRef:
@@ -269,5 +269,5 @@ def _file_parts(file: TableFile) -> Iterator[FilePart]:
         yield FilePart(file, tuple(range(begin, min(begin + _ROW_GROUPS, count))))
 
 
-def _listed(names: Iterable[str]) -> str:
+def _names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"

@@ -54,22 +54,22 @@ def decoded(bodies: list[bytes]) -> list[Ack]:
 
 def collected(operator: str, parallelism: int, acks: list[Ack]) -> list[Ack]:
     """One ack per subtask, in order; anything else fails the batch."""
-    found: dict[int, Ack] = {}
+    by_subtask: dict[int, Ack] = {}
     for ack in acks:
         if ack.operator != operator:
             continue
-        if ack.subtask in found and found[ack.subtask] != ack:
+        if ack.subtask in by_subtask and by_subtask[ack.subtask] != ack:
             raise StateflowError(
                 f"operator {operator!r}: subtask {ack.subtask} was acknowledged by two attempts "
-                f"({found[ack.subtask].attempt} and {ack.attempt}); the batch is tried again"
+                f"({by_subtask[ack.subtask].attempt} and {ack.attempt}); the batch is tried again"
             )
-        found[ack.subtask] = ack
-    missing = [n for n in range(parallelism) if n not in found]
+        by_subtask[ack.subtask] = ack
+    missing = [n for n in range(parallelism) if n not in by_subtask]
     if missing:
         raise StateflowError(
             f"operator {operator!r}: subtasks {missing} ran without an acknowledgement; the batch is tried again"
         )
-    return [found[n] for n in range(parallelism)]
+    return [by_subtask[n] for n in range(parallelism)]
 
 
 def total(acks: list[Ack]) -> dict[str, Any]:

@@ -60,11 +60,11 @@ class Block:
         self.first = 0
         """Keys before this one were taken already."""
         self.groups = batch.column(0).to_numpy()[starts]
-        taken = [column.take(pa.array(starts)) for column in columns]
+        key_values = [column.take(pa.array(starts)) for column in columns]
         self.key_columns = [
-            c.to_numpy() if t == "int" else c for c, t in zip(taken, shape.codec.types, strict=True)
+            c.to_numpy() if t == "int" else c for c, t in zip(key_values, shape.codec.types, strict=True)
         ]
-        parts = [values_of(column) for column in taken]
+        parts = [values_of(column) for column in key_values]
         self.keys: list[Any] = parts[0] if len(parts) == 1 else list(map(shape.make_key, *parts))
         late = batch.column(shape.late_index)
         self.late: list[bool] | None = values_of(late) if pc.any(late).as_py() else None
@@ -264,12 +264,12 @@ class _Spanning:
         self._inputs = len(blocks._shape.readers)
         self._rows = self._all()
         self._sides = tuple(self._side(side) for side in range(self._inputs))
-        self._held: tuple[int, Any] | None = None
-        self._held_late = False
-        self._seen: list[Any] | None = [] if remember else None
+        self._pending: tuple[int, Any] | None = None
+        self._pending_late = False
+        self._memory: list[Any] | None = [] if remember else None
         self._limit = remember
         self._count = 0
-        self._asked = False
+        self._handed_out = False
 
     def chunk(self) -> Chunk:
         block, index = self._block, self._index
@@ -282,14 +282,14 @@ class _Spanning:
 
     def _rows_of(self, i: int) -> tuple[Iterator[Any], ...]:
         """Asked a second time when user code failed: then from the beginning, as far as it is remembered."""
-        if not self._asked:
-            self._asked = True
+        if not self._handed_out:
+            self._handed_out = True
             return self._sides
         return (self._again(), *self._sides[1:])
 
     def _again(self) -> Iterator[Any]:
-        yield from self._seen or ()
-        yield from (None for _ in range(self._count - len(self._seen or ())))
+        yield from self._memory or ()
+        yield from (None for _ in range(self._count - len(self._memory or ())))
         yield from self._sides[0]
 
     def _all(self) -> Iterator[tuple[int, Any]]:
@@ -309,23 +309,23 @@ class _Spanning:
 
     def _side(self, side: int) -> Iterator[Any]:
         while True:
-            if self._held is not None:
-                entry, self._context.late = self._held, self._held_late
+            if self._pending is not None:
+                entry, self._context.late = self._pending, self._pending_late
             else:
-                found = next(self._rows, None)
-                if found is None:
+                row = next(self._rows, None)
+                if row is None:
                     return
-                entry = found
-            self._held = None
+                entry = row
+            self._pending = None
             if entry[0] > side:
                 # Read only to see that this side has ended; whether it is late shows when it is handed out.
-                self._held, self._held_late = entry, self._context.late
+                self._pending, self._pending_late = entry, self._context.late
                 self._context.late = False
                 return
             if entry[0] == side:
                 self._count += 1
-                if self._seen is not None and self._count <= self._limit:
-                    self._seen.append(entry[1])
+                if self._memory is not None and self._count <= self._limit:
+                    self._memory.append(entry[1])
                 yield entry[1]
 
     def drain(self) -> None:

@@ -30,12 +30,12 @@ def translated(error: BaseException) -> StateflowError:
     if ended := _ended_jvm(error):
         return StateflowError(ended)
     text = _text(error)
-    found = _MARKED.search(text)
-    if found:
+    match = _MARKED.search(text)
+    if match:
         try:
-            body, _ = json.JSONDecoder().raw_decode(found[1])
+            body, _ = json.JSONDecoder().raw_decode(match[1])
         except ValueError:
-            body = {"type": "StateflowError", "message": found[1][:_LIMIT]}
+            body = {"type": "StateflowError", "message": match[1][:_LIMIT]}
         kind = getattr(errors, body["type"], None) or (
             UserCodeError if body["type"] == "UserCodeError" else StateflowError
         )
@@ -68,17 +68,17 @@ def _ended_jvm(error: BaseException) -> str:
 
 def _chain(error: BaseException) -> list[BaseException]:
     out: list[BaseException] = []
-    seen: BaseException | None = error
-    while seen is not None and seen not in out:
-        out.append(seen)
-        seen = seen.__cause__ or seen.__context__
+    current: BaseException | None = error
+    while current is not None and current not in out:
+        out.append(current)
+        current = current.__cause__ or current.__context__
     return out
 
 
 def _text(error: BaseException) -> str:
-    described = getattr(error, "desc", None)
+    description = getattr(error, "desc", None)
     java = getattr(error, "java_exception", None)
-    return "\n".join(str(part) for part in (error, described, java) if part)
+    return "\n".join(str(part) for part in (error, description, java) if part)
 
 
 def _first(text: str) -> str:

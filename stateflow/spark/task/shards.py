@@ -14,7 +14,7 @@ import msgspec
 from stateflow.checkpoint.rescale import joined
 from stateflow.format.encoding import group_range
 from stateflow.format.records import FileRef, Shard
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, Fetch, NewFile, OpenShard, Snapshot
 from stateflow.storage.files import inline, upload_file
 
@@ -30,14 +30,14 @@ class TaskShards:
     def __init__(
         self,
         shards: tuple[Shard, ...],
-        place: TaskPlace,
+        storage: TaskStorage,
         open_shard: Callable[[str], OpenShard],
         join_limit: int = 0,
     ) -> None:
         self._parts = joined(shards, join_limit)
-        self.given = tuple(map(_together, self._parts))
+        self.inputs = tuple(map(_joined_shard, self._parts))
         self._began = time.perf_counter()
-        self._place = place
+        self._storage = storage
         self._open_shard = open_shard
         self._handles: list[tuple[Shard, ...] | Future[Shard]] = list(self._parts)
         self._folder: Path | None = None
@@ -47,20 +47,20 @@ class TaskShards:
             ("opened", "open_s", "snapshot_s", "upload_s", "uploaded_bytes", "uploaded_files", "compacted_bytes",
              "inlined_bytes", "joined_shards"), 0,
         )  # fmt: skip
-        cache = place.cache()
+        cache = storage.cache()
         self._cache_before = (cache.hits, cache.misses, cache.bytes_fetched)
 
     def open(self, index: int) -> Backend:
         """The state of one shard, materialised into a private folder."""
         began = time.perf_counter()
-        shard = self.given[index]
+        shard = self.inputs[index]
         if self._folder is None:
-            self._folder = self._place.folder()
+            self._folder = self._storage.folder()
         directory = self._folder / str(index)
         directory.mkdir()
         fetched = self._folder / f"{index}-fetched"
         fetched.mkdir()
-        fetch = self._place.cache().fetcher(self._place.store, fetched)
+        fetch = self._storage.cache().fetcher(self._storage.store, fetched)
         backend = self._open_shard(shard.backend)(shard, directory, fetch)
         self._open.append(backend)
         if len(self._parts[index]) > 1:
@@ -82,7 +82,7 @@ class TaskShards:
 
     def changes(self, index: int) -> bool:
         """Whether the shard is written anew once it was opened, even if no entry changes."""
-        shard = self.given[index]
+        shard = self.inputs[index]
         clipped = (shard.physical_first, shard.physical_last) != (None, None)
         return clipped or len(self._parts[index]) > 1
 
@@ -100,18 +100,18 @@ class TaskShards:
         for name, value in snapshot.metrics.items():
             self.metrics[name] = self.metrics.get(name, 0) + value
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(max(1, self._place.upload_threads), "stateflow-upload")
-        self._handles[index] = self._pool.submit(self._uploaded, index, backend, snapshot, timers)
+            self._pool = ThreadPoolExecutor(max(1, self._storage.upload_threads), "stateflow-upload")
+        self._handles[index] = self._pool.submit(self._upload, index, backend, snapshot, timers)
 
-    def _uploaded(self, index: int, backend: Backend, snapshot: Snapshot, timers: Timers) -> Shard:
+    def _upload(self, index: int, backend: Backend, snapshot: Snapshot, timers: Timers) -> Shard:
         began = time.perf_counter()
-        files = snapshot.kept + tuple(self._stored(new) for new in snapshot.new)
+        files = snapshot.kept + tuple(self._store_file(new) for new in snapshot.new)
         self.metrics["upload_s"] += time.perf_counter() - began
         backend.close()
         self._open.remove(backend)
-        given = self.given[index]
+        before = self.inputs[index]
         return msgspec.structs.replace(
-            given,
+            before,
             files=files,
             physical_first=None,
             physical_last=None,
@@ -120,15 +120,15 @@ class TaskShards:
             entries=snapshot.entries,
         )
 
-    def _stored(self, new: NewFile) -> FileRef:
+    def _store_file(self, new: NewFile) -> FileRef:
         if new.data is not None:
             self.metrics["inlined_bytes"] += len(new.data)
             return inline(new.name, new.data)
         assert new.path is not None
-        place = self._place
-        store = place.store()
-        ref = upload_file(store, place.shared_path(Path(new.name).suffix or ".bin"), new.path, new.name)
-        place.cache().add(store, ref, new.path)
+        storage = self._storage
+        store = storage.store()
+        ref = upload_file(store, storage.shared_path(Path(new.name).suffix or ".bin"), new.path, new.name)
+        storage.cache().add(store, ref, new.path)
         self.metrics["uploaded_bytes"] += ref.size
         self.metrics["uploaded_files"] += 1
         return ref
@@ -139,9 +139,9 @@ class TaskShards:
             shard for h in self._handles for shard in ((h.result(),) if isinstance(h, Future) else h)
         )
 
-    def measured(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float]:
         """The task's own figures, for its ack."""
-        cache = self._place.cache()
+        cache = self._storage.cache()
         hits, misses, fetched = self._cache_before
         return {
             **self.metrics,
@@ -154,10 +154,10 @@ class TaskShards:
 
     def distrust(self) -> None:
         """After a CorruptError: this host's copies may be what is damaged, so they are fetched and checked anew."""
-        cache = self._place.cache()
+        cache = self._storage.cache()
         for part in (shard for parts in self._parts for shard in parts):
             for ref in part.files:
-                cache.distrust(self._place.store(ref.base), ref)
+                cache.distrust(self._storage.store(ref.base), ref)
 
     def close(self) -> None:
         """Frees what is still open; safe after a failure in the middle."""
@@ -169,7 +169,7 @@ class TaskShards:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _together(parts: tuple[Shard, ...]) -> Shard:
+def _joined_shard(parts: tuple[Shard, ...]) -> Shard:
     """The shard that the parts become: empty as yet, and due when the first of them is."""
     if len(parts) == 1:
         return parts[0]

@@ -22,8 +22,8 @@ from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.blocks import Blocks, Shape
 from stateflow.spark.task.columns import RowWriter
-from stateflow.spark.task.place import TaskPlace
 from stateflow.spark.task.shards import TaskShards
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.values.serializers import Serializer, serializer_for
 
@@ -39,14 +39,14 @@ class KeyedTask:
 
     spec: OperatorSpec
     moment: Moment
-    place: TaskPlace
+    storage: TaskStorage
     shards: tuple[tuple[Shard, ...], ...]
     open_shard: Callable[[str], OpenShard]
     main: pa.Schema
     sides: Mapping[str, pa.Schema] = field(default_factory=dict)
     stage: Callable[[str, pa.Schema], Any] | None = None
     """Makes the writer of one output's staged file; None when the main output goes straight to its sink."""
-    wanted: frozenset[str] = frozenset()
+    read_outputs: frozenset[str] = frozenset()
     """Outputs that somebody reads, when staging; the main one is `MAIN`."""
     elements: Mapping[str, tuple[tuple[bytes, ...], ...]] = field(default_factory=dict)
     """Operator state of every subtask."""
@@ -62,14 +62,14 @@ def keyed_worker(task: KeyedTask, acks: Any) -> Callable[[Iterator[Any]], Iterat
         try:
             yield from _Subtask(unpacked(code, user_paths)).run(batches, acks)
         except StreamError as error:
-            raise told_by(error.cause) from error.cause
+            raise _for_driver(error.cause) from error.cause
         except StateflowError as error:
             raise marked(error) from error
 
     return run
 
 
-def told_by(cause: Exception) -> Exception:
+def _for_driver(cause: Exception) -> Exception:
     return marked(cause) if isinstance(cause, StateflowError) else cause
 
 
@@ -100,7 +100,7 @@ class Outputs:
         self._files: dict[str, Any] = {}
         if task.stage is not None:
             schemas = {MAIN: task.main, **task.sides}
-            self._files = {name: task.stage(name, schemas[name]) for name in sorted(task.wanted)}
+            self._files = {name: task.stage(name, schemas[name]) for name in sorted(task.read_outputs)}
         self.rows = 0
 
     def take(self, engine: KeyedEngine, *, all_of_it: bool = False) -> Iterator[Any]:
@@ -133,8 +133,10 @@ class _Subtask:
         self.task = task
         self.index = context.partitionId() if context is not None else 0
         self.attempt = context.taskAttemptId() if context is not None else 0
-        self.shards = TaskShards(task.shards[self.index], task.place, task.open_shard, task.place.join_limit)
-        self.given = self.shards.given
+        self.shards = TaskShards(
+            task.shards[self.index], task.storage, task.open_shard, task.storage.join_limit
+        )
+        self.inputs = self.shards.inputs
 
     def run(self, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
         task = self.task
@@ -180,29 +182,29 @@ class _Subtask:
             dead_letters=engine.dead_letters,
             timers=engine.timers_fired,
             counters={name: c.value for name, c in engine.context.metrics.counters.items()},
-            metrics=self.shards.measured(),
+            metrics=self.shards.figures(),
             host=socket.gethostname(),
         )
         acks.add([msgspec.msgpack.encode(ack)])
 
     def _shards(self, engine: KeyedEngine, blocks: Blocks, outputs: Outputs) -> Iterator[Any]:
         """Rows shard by shard; then the shards without rows whose timers are due."""
-        cuts = [shard.first for shard in self.given] or [0]
+        cuts = [shard.first for shard in self.inputs] or [0]
         current: tuple[int, Backend] | None = None
-        seen: set[int] = set()
+        with_rows: set[int] = set()
         for index, chunk in blocks.chunks(engine.context, cuts):
             if current is None or current[0] != index:
                 if current is not None:
                     yield from self._finish(engine, *current, outputs)
                 current = (index, self.shards.open(index))
-                seen.add(index)
+                with_rows.add(index)
                 engine.attach(current[1])
             engine.run(chunk)
             yield from outputs.take(engine)
         if current is not None:
             yield from self._finish(engine, *current, outputs)
-        for index, shard in enumerate(self.given):
-            if index not in seen and self._due(shard):
+        for index, shard in enumerate(self.inputs):
+            if index not in with_rows and self._due(shard):
                 backend = self.shards.open(index)
                 engine.attach(backend)
                 yield from self._finish(engine, index, backend, outputs)
@@ -216,7 +218,7 @@ class _Subtask:
         ) or (shard.next_processing_timer is not None and shard.next_processing_timer <= moment.now)
 
     def _finish(self, engine: KeyedEngine, index: int, backend: Backend, outputs: Outputs) -> Iterator[Any]:
-        shard = self.given[index]
+        shard = self.inputs[index]
         groups = range(shard.first, shard.last + 1)
         if engine.binding.timers:
             for _ in engine.fire(groups):
@@ -245,7 +247,7 @@ def _elements(engine: KeyedEngine) -> dict[str, tuple[bytes, ...]]:
     out: dict[str, tuple[bytes, ...]] = {}
     for name, declaration in type(engine.process).declarations().operator.items():
         serializer: Serializer = serializer_for(declaration.type)
-        held = engine.binding.operator[name]
-        values: Sequence[Any] = [held] if declaration.kind == "broadcast" else held.elements
+        state = engine.binding.operator[name]
+        values: Sequence[Any] = [state] if declaration.kind == "broadcast" else state.elements
         out[name] = tuple(serializer.dumps(value) for value in values)
     return out

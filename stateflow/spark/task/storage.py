@@ -23,7 +23,7 @@ _swept: set[str] = set()
 
 
 @dataclass(frozen=True)
-class TaskPlace:
+class TaskStorage:
     """Travels to the workers; credentials in `storage_options` are never printed."""
 
     root: str
@@ -78,11 +78,11 @@ class TaskPlace:
         return folder
 
 
-def place_of(options: Options, root: str, job: str, epoch: int, slot: int) -> TaskPlace:
+def task_storage(options: Options, root: str, job: str, epoch: int, slot: int) -> TaskStorage:
     """Where tasks work for one slot of a job, as the options say."""
     cache = Path(options.cache_dir) if options.cache_dir else cache_folder()
     folder = local_folder(root)
-    return TaskPlace(
+    return TaskStorage(
         root if folder is None else str(folder),
         job,
         epoch,
