@@ -4,9 +4,12 @@ PYTHON ?= $(shell for p in python3.11 python3 python; do \
 RUN := .venv/bin/python
 TESTS ?=
 PORT ?=
+SEED ?=
+# The longest files begin first, each with one worker, whose Spark session all its files share.
+PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-check demo-spark test test-airflow lint format types bench bench-quick kill-long azurite browser screenshots compose-check docker-env lock clean
+.PHONY: help setup demo demo-check demo-spark test test-system test-airflow lint format types bench bench-quick kill-long azurite browser postgres screenshots compose-check docker-env lock clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,10 +27,13 @@ demo-check: setup ## the same, and then a verdict
 demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery on the command line
 	@$(RUN) -m demo.spark
 
-test: setup ## the whole test suite; TESTS=tests/state for a part of it
-	@$(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(TESTS)
+test: setup ## what anybody can run, in ten minutes; TESTS=tests/state for a part of it, SEED=7 for a random order
+	@$(PYTEST) -m "not system" $(TESTS)
 
-test-airflow: setup ## the stories with a real Airflow and Spark, about ten minutes; Postgres as its database, too
+test-system: setup azurite browser postgres ## the rest: real Airflow, Kafka, clusters, Azure, a browser, kills; TESTS, SEED
+	@$(PYTEST) -m system $(TESTS)
+
+test-airflow: setup ## the stories with a real Airflow and Spark, about ten minutes
 	@STATEFLOW_LONG=1 $(RUN) -m pytest -q --durations=15 tests/airflow
 
 lint: setup ## ruff: rules and formatting
@@ -55,6 +61,9 @@ azurite: setup ## the Azure emulator for the tests that use it (Node.js)
 
 browser: setup ## the browser for the tests of the pages (Chromium, Debian's package)
 	@$(RUN) scripts/browser.py
+
+postgres: setup ## Postgres for the story of Airflow with it (Debian's package)
+	@$(RUN) scripts/postgres.py
 
 screenshots: setup browser ## new pictures of the pages, in docs/img/ui
 	@STATEFLOW_SCREENSHOTS=1 $(RUN) -m pytest -q tests/ui/test_screenshots.py

@@ -125,7 +125,7 @@ ROOMS: Mapping[str, Room] = {
     "driver": Room(
         "a driver that outlives its starter, and is found again",
         "checkpoint config format jobs",
-        "attending.py",
+        "supervision.py",
     ),
     "cli": Room(
         "the `stateflow` command",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from stateflow import logs
 from tests.quick_java import QUICK_JAVA
 
 if TYPE_CHECKING:
@@ -20,13 +22,20 @@ if TYPE_CHECKING:
 LONGEST = (
     "test_kill.py",
     "test_cluster.py",
-    "test_standalone.py",
     "test_story.py",
     "test_restore.py",
-    "test_demo.py",
-    "test_api_failures.py",
-    "test_rewind.py",
+    "test_story_postgres.py",
+    "test_standalone.py",
     "test_kafka.py",
+    "test_demo.py",
+    "test_rewind.py",
+    "test_api_failures.py",
+    "test_seeding.py",
+    "test_crash_everywhere.py",
+    "test_crash_savepoints.py",
+    "test_operators_with_spark.py",
+    "test_bench.py",
+    "test_denied.py",
 )
 """Files that take minutes. They begin first, so that no worker is left alone with one of them at the end."""
 
@@ -36,9 +45,27 @@ def pytest_configure() -> None:
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """After whoever shuffles: within a file, and among the others, the order is theirs."""
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
     items.sort(key=lambda item: ranks.get(item.path.name, len(LONGEST)))
+
+
+@pytest.fixture(autouse=True)
+def own_log_lines() -> Iterator[None]:
+    """A command tells its process what it works on and where lines go. Here the process goes on, with other tests."""
+    root = logging.getLogger()
+    handlers = list(root.handlers)
+    levels = {name: logging.getLogger(name).level for name in ("stateflow", *logs.QUIET)}
+    with logs.working_on(job=None, epoch=None, slot=None):
+        yield
+    logs.about(job=None, epoch=None, slot=None)
+    logs.on_wait(None)
+    for handler in [each for each in root.handlers if each not in handlers]:
+        root.removeHandler(handler)
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
 
 
 @pytest.fixture
@@ -69,8 +96,37 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     conf = {
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
+        # Delta's VACUUM lists files in ten thousand tasks otherwise, which takes a minute.
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     session = build_session("stateflow-tests", master="local[2]", conf=conf)
+    _settings.append((_listed(session), session.conf.getAll))
     yield session
     session.stop()
+
+
+_settings: list[tuple[str, dict[str, str]]] = []
+"""Those that the session began with: as one text, which is quick to compare, and by name."""
+
+
+def _listed(session: SparkSession) -> str:
+    return str(session._jsparkSession.sessionState().conf().getAllConfs().toString())
+
+
+@pytest.fixture(autouse=True)
+def own_settings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A run sets this and that in the session, which here serves other tests as well."""
+    if "spark" not in request.fixturenames:
+        yield
+        return
+    session: SparkSession = request.getfixturevalue("spark")
+    yield
+    listed, began = _settings[-1]
+    if _listed(session) == listed:
+        return
+    for name, value in session.conf.getAll.items():
+        if name not in began:
+            session.conf.unset(name)
+        elif value != began[name]:
+            session.conf.set(name, began[name])

@@ -18,13 +18,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from pathlib import Path
 from typing import Any, Literal
 
-AZURITE = Path(__file__).resolve().parents[1] / ".cache/azurite/node_modules/azurite/dist/src/blob/main.js"
+import pytest
+
+from stateflow.config.options import cache_folder
+
+AZURITE = cache_folder() / "azurite/node_modules/azurite/dist/src/blob/main.js"
 ACCOUNT = "devstoreaccount1"
 ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 """Azurite's published, well-known account; it opens nothing else."""
+NEEDS_AZURITE = pytest.mark.system
+AZURE = pytest.param("azure", marks=NEEDS_AZURITE)
+"""As a test's parameter."""
 
 Answer = Literal["refuse", "lose", "conflict", "deny"]
 """refuse: 503, nothing is done. lose: it is done, and answered with 503. conflict: 409, nothing is done. deny: 403."""
@@ -96,7 +102,7 @@ def s3_options(endpoint: str) -> dict[str, str]:
 def azure_server() -> Iterator[ObjectServer]:
     """Azurite's blob service, in memory."""
     if not AZURITE.exists():
-        raise RuntimeError(f"Azurite is not installed at {AZURITE}: run `make azurite` first")
+        pytest.fail(f"Azurite is not installed at {AZURITE}: run `make azurite` first", pytrace=False)
     with socket.socket() as reserved:
         reserved.bind(("127.0.0.1", 0))
         port = reserved.getsockname()[1]

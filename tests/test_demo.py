@@ -203,6 +203,7 @@ def test_whatever_a_server_has_started_is_found_and_ended(tmp_path: Path) -> Non
             process.wait()
 
 
+@pytest.mark.system
 @pytest.mark.skipif(not os.environ.get("STATEFLOW_LONG"), reason="STATEFLOW_LONG=1 runs it")
 def test_the_demo_ends_with_the_right_verdict() -> None:
     done = subprocess.run(

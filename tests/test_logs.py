@@ -5,21 +5,8 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
-
-import pytest
 
 from stateflow import logs
-
-
-@pytest.fixture(autouse=True)
-def _put_back() -> Iterator[None]:
-    root, library = logging.getLogger(), logging.getLogger("stateflow")
-    handlers, level = list(root.handlers), library.level
-    yield
-    root.handlers[:] = handlers
-    library.setLevel(level)
-    logs.about(job=None, epoch=None, slot=None)
 
 
 def test_json_lines_have_job_epoch_and_slot_when_they_are_known() -> None:

@@ -128,10 +128,10 @@ def test_a_class_without_fields_is_no_row_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spark", "key"),
+    ("column", "key"),
     [("bigint", "int"), ("int", "int"), ("tinyint", "int"), ("string", "str"), ("binary", "bytes"), ("date", "date"),
      ("boolean", "bool"), ("timestamp", "datetime"), ("decimal(10,2)", "decimal"), ("double", None), ("float", None),
      ("array<int>", None), ("struct<a:int>", None)],
 )  # fmt: skip
-def test_what_can_be_a_key(spark: str, key: str | None) -> None:
-    assert key_type(spark) == key
+def test_what_can_be_a_key(column: str, key: str | None) -> None:
+    assert key_type(column) == key

@@ -255,7 +255,7 @@ def test_what_a_failed_restore_had_claimed_can_be_disposed_of_when_its_job_is_de
     pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
     parameters = {**PARAMETERS, "output": "/data/trial"}
     plan = new.restore(url, pipeline, parameters, options=options(job, tmp_path), claim_mode="claim")
-    monkeypatch.setattr("stateflow.restore.apply.draft", killed)
+    monkeypatch.setattr("stateflow.restore.apply.Draft", killed)
     with pytest.raises(RuntimeError, match="killed"):
         plan.apply()
     store = open_store(url)

@@ -23,8 +23,8 @@ from stateflow_ui.settings import action_dags
 HEADER, VALUE = "X-Stateflow-Action", "1"
 
 
-def _header(said: Annotated[str, Header(alias=HEADER)] = "") -> None:
-    if said != VALUE:
+def _header(value: Annotated[str, Header(alias=HEADER)] = "") -> None:
+    if value != VALUE:
         raise HTTPException(400, f"an action needs the header {HEADER}: {VALUE}")
 
 
@@ -38,23 +38,27 @@ ACTING = [Depends(may_read), Depends(may_act), Depends(_header)]
 
 def known_actions(session: SessionDep, user: GetUserDep) -> dict[str, Any]:
     """Which DAG each button would trigger, None where there is none that the user may see; whether they may."""
-    wanted = action_dags()
+    action_dag_ids = action_dags()
     manager = get_auth_manager()
-    there = select(DagModel).where(DagModel.dag_id.in_(wanted.values()), ~DagModel.is_stale)
-    found = list(session.scalars(there))
-    teams = DagModel.get_dag_id_to_team_name_mapping([dag.dag_id for dag in found], session=session)
-    seen: dict[str, dict[str, bool]] = {}
-    for dag in found:
+    existing = select(DagModel).where(DagModel.dag_id.in_(action_dag_ids.values()), ~DagModel.is_stale)
+    dags = list(session.scalars(existing))
+    teams = DagModel.get_dag_id_to_team_name_mapping([dag.dag_id for dag in dags], session=session)
+    rights: dict[str, dict[str, bool]] = {}
+    for dag in dags:
         details = DagDetails(id=dag.dag_id, team_name=teams.get(dag.dag_id))
         if manager.is_authorized_dag(method="GET", details=details, user=user):
             may = manager.is_authorized_dag(
                 method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
             )
-            seen[dag.dag_id] = {"may": may, "paused": bool(dag.is_paused)}
+            rights[dag.dag_id] = {"may": may, "paused": bool(dag.is_paused)}
     return {
-        "dags": {action: dag_id if dag_id in seen else None for action, dag_id in wanted.items()},
-        "may": {action: seen.get(dag_id, {}).get("may", False) for action, dag_id in wanted.items()},
-        "paused": {action: seen.get(dag_id, {}).get("paused", False) for action, dag_id in wanted.items()},
+        "dags": {action: dag_id if dag_id in rights else None for action, dag_id in action_dag_ids.items()},
+        "may": {
+            action: rights.get(dag_id, {}).get("may", False) for action, dag_id in action_dag_ids.items()
+        },
+        "paused": {
+            action: rights.get(dag_id, {}).get("paused", False) for action, dag_id in action_dag_ids.items()
+        },
     }
 
 

@@ -1,4 +1,4 @@
-"""A button's deed: a DAG run, triggered as Airflow's own API does it, for the user who pressed."""
+"""What a button does: it triggers a DAG run as Airflow's own API does it, for the user who pressed."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ MOST_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ActionForm:
     conf: dict[str, Any]
     note: str | None
 
 
-async def asked(request: Request) -> Asked:
+async def action_form(request: Request) -> ActionForm:
     """Read by hand: FastAPI would look at a body before it looks at who sends it."""
     body = await request.body()
     if len(body) > MOST_BYTES:
         raise HTTPException(413, f"the body has {len(body)} bytes: a form has {MOST_BYTES} at most")
     try:
-        found = json.loads(body)
+        form = json.loads(body)
     except ValueError:
-        found = None
-    if not isinstance(found, dict) or not set(found) <= {"conf", "note"}:
+        form = None
+    if not isinstance(form, dict) or not set(form) <= {"conf", "note"}:
         raise HTTPException(
             422, 'the body has to be a JSON object: {"conf": {...}}, with a "note" if you like'
         )
-    conf, note = found.get("conf", {}), found.get("note")
+    conf, note = form.get("conf", {}), form.get("note")
     if not isinstance(conf, dict):
         raise HTTPException(422, '"conf" has to be an object: the fields of the DAG\'s form')
     if not (note is None or isinstance(note, str)):
         raise HTTPException(422, '"note" has to be a text')
-    return Asked(conf, note or None)
+    return ActionForm(conf, note or None)
 
 
 router = APIRouter()
@@ -53,11 +53,11 @@ router = APIRouter()
 
 @router.post(
     "/api/actions/{dag_id}",
-    dependencies=[*ACTING, Depends(asked), Depends(action_logging("trigger_dag_run"))],
+    dependencies=[*ACTING, Depends(action_form), Depends(action_logging("trigger_dag_run"))],
 )
 def act(
     dag_id: str,
-    what: Annotated[Asked, Depends(asked)],
+    form: Annotated[ActionForm, Depends(action_form)],
     request: Request,
     user: GetUserDep,
     session: SessionDep,
@@ -70,14 +70,14 @@ def act(
             f"there is no DAG {dag_id!r} in Airflow (any more): copy it into the DAGs folder, or name another one",
         )
     if dag.is_paused:
-        # A run would be made and wait: and do its deed on the day when somebody turns the DAG on.
+        # A run would be made and wait: and act on the day when somebody turns the DAG on.
         raise HTTPException(
             409, f"DAG {dag_id!r} is paused, so nothing would happen: turn it on in Airflow first"
         )
     try:
         run = trigger_dag_run(
             dag_id=dag_id,
-            body=TriggerDAGRunPostBody(logical_date=None, conf=what.conf, note=what.note),
+            body=TriggerDAGRunPostBody(logical_date=None, conf=form.conf, note=form.note),
             dag_bag=request.app.state.dag_bag,
             user=user,
             session=session,

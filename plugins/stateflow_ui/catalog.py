@@ -19,15 +19,15 @@ from typing import TypeVar
 
 from stateflow.checkpoint.log import list_jobs
 from stateflow.checkpoint.retention import checked_retained
-from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.errors import BusyError, NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Outcome, Record
 from stateflow.savepoints.format import Listed, list_savepoints
 from stateflow.storage.store import Store
-from stateflow_ui.kept import Kept, Known
-from stateflow_ui.observe import JobFacts, JobReader
-from stateflow_ui.place import Place
-from stateflow_ui.readers import Readers
+from stateflow_ui.cached_value import CachedValue, CacheState
+from stateflow_ui.job_reader import JobFacts, JobReader
+from stateflow_ui.reader_threads import ReaderThreads
+from stateflow_ui.root import Root
 from stateflow_ui.storage import StorageFacts, read_storage
 
 _log = logging.getLogger(__name__)
@@ -35,8 +35,8 @@ _log = logging.getLogger(__name__)
 PATIENCE = 2.0
 """Seconds that a request waits for what is not known yet, or has not been looked at for long."""
 WATCHED = 120.0
-"""Seconds after the last request for which everything is kept fresh."""
-PLACES_EVERY, NAMES_EVERY, JOBS_EVERY, OPEN_EVERY, SAVEPOINTS_EVERY, STORAGE_EVERY = (
+"""Seconds after the last request for which everything stays fresh."""
+ROOTS_EVERY, NAMES_EVERY, JOBS_EVERY, OPEN_EVERY, SAVEPOINTS_EVERY, STORAGE_EVERY = (
     30.0,
     10.0,
     5.0,
@@ -48,12 +48,18 @@ PLACES_EVERY, NAMES_EVERY, JOBS_EVERY, OPEN_EVERY, SAVEPOINTS_EVERY, STORAGE_EVE
 SHARE = 0.2
 """Of one thread's time, for reading the jobs of a root."""
 WHOLE_JOBS, WHOLE_FOR = 8, 900.0
-"""Jobs whose whole history is held: so many, for so many seconds after somebody has looked."""
+"""Jobs whose whole history stays in memory: so many, for so many seconds after somebody has looked."""
 SLOW = 10.0
 """Seconds after which a root that has not answered is said not to answer."""
 _OLD = 30.0
 _OPEN_FOR = 60.0
 _CHECKPOINTS, _RETAINED = 32, 4
+"""Of a job: checkpoints, and answers to what a clean-up would free, that stay in memory."""
+_CHECKPOINTS_AT_ONCE, _STORAGE_AT_ONCE = 4, 1
+"""Of a job: so many of them may be read, or wait to be read, at a time. Viewers choose their numbers."""
+_WAITING_RECORDS, _WAITING_STORAGE = 64, 8
+"""Of a root: readings of these kinds that may wait for a thread."""
+K = TypeVar("K")
 T = TypeVar("T")
 
 
@@ -71,54 +77,57 @@ class RootState:
 class JobState:
     conn_id: str
     name: str
-    facts: Known[JobFacts]
+    facts: CacheState[JobFacts]
 
 
-class _Job:
-    def __init__(self, root: _Root, name: str) -> None:
+class _JobEntry:
+    def __init__(self, root: _RootEntry, name: str) -> None:
         self.root, self.name = root, name
         self.asked_at = float("-inf")
         self.whole = False
         self.reader = JobReader(
-            root.place.conn_id,
+            root.source.conn_id,
             root.store,
             name,
-            patience=root.place.heartbeat_timeout,
+            patience=root.source.heartbeat_timeout,
             clock=root.clock,
             fetchers=root.fetchers,
         )
         what = f"job {name!r} in {root.store.url}"
-        self.facts: Kept[JobFacts] = Kept(
+        self.facts: CachedValue[JobFacts] = CachedValue(
             what, lambda: self.reader.read(whole=self.whole), root.readers, root.monotonic
         )
-        self.savepoints: Kept[list[tuple[str, Listed]]] = Kept(
+        self.savepoints: CachedValue[list[tuple[str, Listed]]] = CachedValue(
             f"the savepoints of {what}",
             lambda: list_savepoints(root.store, name),
             root.readers,
             root.monotonic,
         )
-        self.storage: OrderedDict[int, Kept[StorageFacts]] = OrderedDict()
-        self.checkpoints: OrderedDict[tuple[int, str, bool], Kept[tuple[Record, Outcome | None] | None]] = (
-            OrderedDict()
-        )
+        self.storage: OrderedDict[int, CachedValue[StorageFacts]] = OrderedDict()
+        self.checkpoints: OrderedDict[
+            tuple[int, str, bool], CachedValue[tuple[Record, Outcome | None] | None]
+        ] = OrderedDict()
 
 
-class _Root:
+class _RootEntry:
     """One connection's root, its threads and its jobs."""
 
-    def __init__(self, place: Place, clock: Callable[[], int], monotonic: Callable[[], float]) -> None:
-        self.place, self.clock, self.monotonic = place, clock, monotonic
-        self.readers = Readers(4, f"stateflow-ui {place.conn_id}")
-        self.fetchers = Readers(8, f"stateflow-ui {place.conn_id} records")
-        self.storage_readers = Readers(1, f"stateflow-ui {place.conn_id} storage")
-        self.names: Kept[list[str]] = Kept(f"the root {place.root}", self._names, self.readers, monotonic)
-        self.jobs: dict[str, _Job] = {}
+    def __init__(self, source: Root, clock: Callable[[], int], monotonic: Callable[[], float]) -> None:
+        self.source, self.clock, self.monotonic = source, clock, monotonic
+        self.readers = ReaderThreads(4, f"stateflow-ui {source.conn_id}")
+        self.fetchers = ReaderThreads(8, f"stateflow-ui {source.conn_id} records")
+        self.record_readers = ReaderThreads(2, f"stateflow-ui {source.conn_id} checkpoints", _WAITING_RECORDS)
+        self.storage_readers = ReaderThreads(1, f"stateflow-ui {source.conn_id} storage", _WAITING_STORAGE)
+        self.names: CachedValue[list[str]] = CachedValue(
+            f"the root {source.shown}", self._names, self.readers, monotonic
+        )
+        self.jobs: dict[str, _JobEntry] = {}
         self._opened: Store | None = None
 
     @property
     def store(self) -> Store:
         if self._opened is None:
-            self._opened = self.place.store()
+            self._opened = self.source.store()
         return self._opened
 
     def _names(self) -> list[str]:
@@ -132,10 +141,10 @@ class _Root:
 
     def state(self) -> RootState:
         known = self.names.known()
-        error = self.place.problem or (str(known.error) if known.error is not None else "")
+        error = self.source.problem or (str(known.error) if known.error is not None else "")
         if not error and known.waiting is not None and known.waiting > SLOW:
-            error = f"the root {self.place.root} has not answered for {known.waiting:.0f} seconds"
-        return RootState(self.place.conn_id, self.place.root, error, known.value is not None)
+            error = f"the root {self.source.shown} has not answered for {known.waiting:.0f} seconds"
+        return RootState(self.source.conn_id, self.source.shown, error, known.value is not None)
 
 
 class Catalog:
@@ -143,7 +152,7 @@ class Catalog:
 
     def __init__(
         self,
-        read_places: Callable[[], list[Place]],
+        read_roots: Callable[[], list[Root]],
         *,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
         monotonic: Callable[[], float] = time.monotonic,
@@ -152,11 +161,11 @@ class Catalog:
     ) -> None:
         self.clock, self._monotonic = clock, monotonic
         self._patience, self._ticking = patience, ticking
-        self._readers = Readers(2, "stateflow-ui")
-        self._places: Kept[list[Place]] = Kept(
-            "Airflow's connections of type stateflow", read_places, self._readers, monotonic
+        self._readers = ReaderThreads(2, "stateflow-ui")
+        self._sources: CachedValue[list[Root]] = CachedValue(
+            "Airflow's connections of type stateflow", read_roots, self._readers, monotonic
         )
-        self._roots: dict[str, _Root] = {}
+        self._roots: dict[str, _RootEntry] = {}
         self._lock = threading.RLock()
         self._looked_at = float("-inf")
         self._ticker: threading.Thread | None = None
@@ -164,24 +173,24 @@ class Catalog:
     async def overview(self) -> tuple[list[RootState], list[JobState]]:
         """All roots and jobs, as far as they are known."""
         deadline = self._begin()
-        await self._fresh([self._places], PLACES_EVERY, deadline)
+        await self._fresh([self._sources], ROOTS_EVERY, deadline)
         roots = self._synchronised()
-        await self._fresh([r.names for r in roots if not r.place.problem], NAMES_EVERY, deadline)
+        await self._fresh([r.names for r in roots if not r.source.problem], NAMES_EVERY, deadline)
         roots = self._synchronised()
         self._refresh_due()
         jobs = [job for root in roots if not root.state().error for job in list(root.jobs.values())]
         await self._fresh([job.facts for job in jobs], max(JOBS_EVERY, WATCHED), deadline)
-        problem = self._places.known().error
+        problem = self._sources.known().error
         if problem is not None and not roots:
             raise problem
         states = [
-            JobState(root.place.conn_id, job.name, job.facts.known())
+            JobState(root.source.conn_id, job.name, job.facts.known())
             for root in roots
             for job in sorted(root.jobs.values(), key=lambda job: job.name)
         ]
         # A job that was deleted is listed for a while.
-        there = [state for state in states if not isinstance(state.facts.error, NotFoundError)]
-        return [root.state() for root in roots], there
+        existing = [state for state in states if not isinstance(state.facts.error, NotFoundError)]
+        return [root.state() for root in roots], existing
 
     async def job(self, conn_id: str, name: str) -> JobFacts:
         """One job with its history: what is known of it by now, perhaps not all of it yet."""
@@ -198,11 +207,11 @@ class Catalog:
                 if entry.facts.due(pace):
                     entry.facts.refresh(urgent=True)
                 return value
-            left = deadline - self._monotonic()
+            remaining = deadline - self._monotonic()
             failed = known.error is not None and not entry.facts.due(OPEN_EVERY)
-            if not patient or left <= 0 or failed or (value is not None and waiting >= self._patience):
+            if not patient or remaining <= 0 or failed or (value is not None and waiting >= self._patience):
                 break
-            patient = await _done([entry.facts.refresh(urgent=True)], left)
+            patient = await _done([entry.facts.refresh(urgent=True)], remaining)
         if isinstance(known.error, NotFoundError):
             self._forget(conn_id, name)
             raise known.error
@@ -226,18 +235,20 @@ class Catalog:
         """What the job takes, and what a clean-up that keeps so many checkpoints would free."""
         deadline = self._begin()
         entry = await self._entry(conn_id, name, deadline)
-        with self._lock:
-            kept = entry.storage.pop(checked_retained(retained), None) or Kept(
+        cached = self._chosen(
+            entry.storage,
+            checked_retained(retained),
+            lambda: CachedValue(
                 f"the storage of job {name!r}",
                 partial(read_storage, entry.reader.store, entry.reader.layout, retained),
                 entry.root.storage_readers,
                 self._monotonic,
-            )
-            entry.storage[retained] = kept
-            while len(entry.storage) > _RETAINED:
-                entry.storage.popitem(last=False)
-        await self._fresh([kept], max(STORAGE_EVERY, kept.cost * 20), deadline, old=3600.0)
-        return self._value(kept.known(), f"what job {name!r} stores")
+            ),
+            at_once=_STORAGE_AT_ONCE,
+            most=_RETAINED,
+        )
+        await self._fresh([cached], max(STORAGE_EVERY, cached.cost * 20), deadline, old=3600.0)
+        return self._value(cached.known(), f"what job {name!r} stores")
 
     async def checkpoint(
         self, conn_id: str, name: str, slot: int
@@ -245,34 +256,64 @@ class Catalog:
         """One record as it was written; None when only its line is left."""
         facts = await self.job(conn_id, name)
         deadline = self._begin()
-        found = facts.log.slots.get(slot)
-        if found is None or found.record is None or slot not in facts.kept:
+        folder = facts.log.slots.get(slot)
+        if folder is None or folder.record is None or slot not in facts.standing:
             return facts, None
         entry = await self._entry(conn_id, name, deadline)
-        key = (slot, found.record.writer, found.complete)
-        with self._lock:
-            kept = entry.checkpoints.pop(key, None) or Kept(
+        cached = self._chosen(
+            entry.checkpoints,
+            (slot, folder.record.writer, folder.complete),
+            lambda: CachedValue(
                 f"checkpoint {slot} of job {name!r}",
                 partial(entry.reader.record, slot),
-                entry.root.readers,
+                entry.root.record_readers,
                 self._monotonic,
-            )
-            entry.checkpoints[key] = kept
-            while len(entry.checkpoints) > _CHECKPOINTS:
-                entry.checkpoints.popitem(last=False)
-        known = kept.known()
+            ),
+            at_once=_CHECKPOINTS_AT_ONCE,
+            most=_CHECKPOINTS,
+        )
+        known = cached.known()
         if known.age is None:
-            await _done([kept.refresh(urgent=True)], max(0.0, deadline - self._monotonic()))
-            known = kept.known()
+            await _done([cached.refresh(urgent=True)], max(0.0, deadline - self._monotonic()))
+            known = cached.known()
         if known.age is None:
             self._value(known, f"checkpoint {slot} of job {name!r}")
         return facts, known.value
 
+    def _chosen(
+        self,
+        cache: OrderedDict[K, CachedValue[T]],
+        key: K,
+        make: Callable[[], CachedValue[T]],
+        *,
+        at_once: int,
+        most: int,
+    ) -> CachedValue[T]:
+        """One of the values that a viewer chooses by a number. BusyError when so many others of the job are being read."""
+        with self._lock:
+            cached = cache.get(key)
+            reading = sum(
+                other.known().waiting is not None for other in cache.values() if other is not cached
+            )
+            if reading >= at_once and (cached is None or cached.known().age is None):
+                raise BusyError(
+                    "the pages are reading the same of this job with another number: ask again in a moment"
+                )
+            cached = cached or make()
+            cache[key] = cached
+            cache.move_to_end(key)
+            # A value that is being read stays: without it nobody would count its reading.
+            for old in [each for each, value in cache.items() if value.known().waiting is None][
+                : max(0, len(cache) - most)
+            ]:
+                del cache[old]
+            return cached
+
     def refresh_due(self) -> None:
         """Begins every reading whose time has come, while somebody looks; the ticker does it every second."""
         if self._monotonic() - self._looked_at < WATCHED:
-            if self._places.due(PLACES_EVERY):
-                self._places.refresh()
+            if self._sources.due(ROOTS_EVERY):
+                self._sources.refresh()
             self._synchronised()
             self._refresh_due()
 
@@ -300,7 +341,7 @@ class Catalog:
 
     def _refresh_due(self) -> None:
         for root in list(self._roots.values()):
-            if root.place.problem:
+            if root.source.problem:
                 continue
             if root.names.due(max(NAMES_EVERY, root.names.cost * 3)):
                 root.names.refresh()
@@ -314,65 +355,84 @@ class Catalog:
                     self._close_if_forgotten(job)
                     job.facts.refresh()
 
-    def _pace(self, job: _Job, together: float) -> float:
+    def _pace(self, job: _JobEntry, together: float) -> float:
         """Seconds between two readings of a job. `together`: of all jobs of its root, for reading each once."""
         if self._monotonic() - job.asked_at < _OPEN_FOR:
             return max(OPEN_EVERY, job.facts.cost * 10)
         return max(JOBS_EVERY, together)
 
-    def _synchronised(self) -> list[_Root]:
+    def _synchronised(self) -> list[_RootEntry]:
         """The roots by the connections that are known, with their jobs by the names that are known."""
         with self._lock:
-            places = self._places.known().value
-            if places is not None:
+            sources = self._sources.known().value
+            if sources is not None:
                 self._roots = {
-                    place.conn_id: old
-                    if (old := self._roots.get(place.conn_id)) is not None and old.place == place
-                    else _Root(place, self.clock, self._monotonic)
-                    for place in places
+                    source.conn_id: old
+                    if (old := self._roots.get(source.conn_id)) is not None and old.source == source
+                    else _RootEntry(source, self.clock, self._monotonic)
+                    for source in sources
                 }
             for root in self._roots.values():
                 names = root.names.known().value
                 if names is None:
                     continue
-                asked = {job.name for job in root.jobs.values() if self._is_open(job)}
-                wanted = [*names, *sorted(asked - set(names))]
-                root.jobs = {name: root.jobs.get(name) or _Job(root, name) for name in wanted}
+                open_names = {job.name for job in root.jobs.values() if self._is_open(job)}
+                shown = [*names, *sorted(open_names - set(names))]
+                root.jobs = {name: root.jobs.get(name) or _JobEntry(root, name) for name in shown}
             return list(self._roots.values())
 
-    def _is_open(self, job: _Job) -> bool:
+    def _is_open(self, job: _JobEntry) -> bool:
         return self._monotonic() - job.asked_at < _OPEN_FOR
 
-    async def _entry(self, conn_id: str, name: str, deadline: float) -> _Job:
+    async def _entry(self, conn_id: str, name: str, deadline: float) -> _JobEntry:
         JobLayout(name)  # refuses what is no name of a job before anything is done with it
-        await self._fresh([self._places], PLACES_EVERY, deadline)
+        await self._fresh([self._sources], ROOTS_EVERY, deadline)
         self._synchronised()
         with self._lock:
             root = self._roots.get(conn_id)
             if root is None:
-                known = self._places.known()
+                known = self._sources.known()
                 if known.value is None:
                     self._value(known, "Airflow's connections of type stateflow")
-                there = ", ".join(self._roots) or "none"
+                known_ids = ", ".join(self._roots) or "none"
                 raise NotFoundError(
-                    f"there is no connection {conn_id!r} of type stateflow; those that these pages know are: {there}"
+                    f"there is no connection {conn_id!r} of type stateflow; those that these pages know are: {known_ids}"
                 )
-            if root.place.problem:
-                raise UnavailableError(root.place.problem)
+            if root.source.problem:
+                raise UnavailableError(root.source.problem)
+        if name not in root.jobs:
+            # Names come from the root's listing only: whoever makes names up starts no reading of each.
+            await self._listed(root, deadline)
+        with self._lock:
             entry = root.jobs.get(name)
-            if entry is None:
-                entry = root.jobs[name] = _Job(root, name)
-            return entry
+        if entry is None:
+            names = root.names.known()
+            if isinstance(names.error, NotFoundError):
+                raise NotFoundError(f"there is no job {name!r}: {names.error}")
+            if names.value is None:
+                self._value(names, f"the root {root.source.shown}")
+            raise NotFoundError(f"there is no job {name!r} in {root.source.shown} (any more)")
+        return entry
 
-    def _open(self, entry: _Job) -> None:
-        """Notes that a page of the job is open; its whole history is held from now on, another's may have to go."""
+    async def _listed(self, root: _RootEntry, deadline: float) -> None:
+        """The names of the root's jobs, as young as the pace allows."""
+        names = root.names
+        remaining = deadline - self._monotonic()
+        if remaining > 0 and (
+            names.known().waiting is not None or names.due(max(NAMES_EVERY, names.cost * 3))
+        ):
+            await _done([names.refresh(urgent=True)], remaining)
+        self._synchronised()
+
+    def _open(self, entry: _JobEntry) -> None:
+        """Notes that a page of the job is open; its whole history stays in memory from now on; another job may lose its own."""
         with self._lock:
             entry.asked_at, entry.whole = self._monotonic(), True
             whole = [job for root in self._roots.values() for job in root.jobs.values() if job.whole]
             for job in sorted(whole, key=lambda job: job.asked_at)[:-WHOLE_JOBS]:
                 job.whole = False
 
-    def _close_if_forgotten(self, job: _Job) -> None:
+    def _close_if_forgotten(self, job: _JobEntry) -> None:
         if job.whole and self._monotonic() - job.asked_at > WHOLE_FOR:
             job.whole = False
 
@@ -384,24 +444,24 @@ class Catalog:
                 root.jobs.pop(name, None)
 
     async def _fresh(
-        self, each: Iterable[Kept[T]], interval: float, deadline: float, old: float = _OLD
+        self, each: Iterable[CachedValue[T]], interval: float, deadline: float, old: float = _OLD
     ) -> None:
         """Begins what is due, and waits for what is unknown or older than should be shown without another look."""
         waits = []
-        for kept in each:
-            known = kept.known()
-            if known.waiting is None and not kept.due(interval):
+        for value in each:
+            known = value.known()
+            if known.waiting is None and not value.due(interval):
                 continue
-            future = kept.refresh(urgent=True)
+            future = value.refresh(urgent=True)
             new = known.age is None or known.age > max(old, 2 * interval)
             # Nobody waits again for what somebody has waited for in vain.
             if new and (known.waiting or 0.0) < self._patience:
                 waits.append(future)
-        left = deadline - self._monotonic()
-        if waits and left > 0:
-            await _done(waits, left)
+        remaining = deadline - self._monotonic()
+        if waits and remaining > 0:
+            await _done(waits, remaining)
 
-    def _value(self, known: Known[T], what: str) -> T:
+    def _value(self, known: CacheState[T], what: str) -> T:
         if known.value is not None:
             return known.value
         error: StateflowError = known.error or UnavailableError(
@@ -421,5 +481,5 @@ def _is_name(name: str) -> bool:
 
 async def _done(futures: Iterable[Future[None]], seconds: float) -> bool:
     """Whether all have ended in time; those that have not go on."""
-    _, left = await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
-    return not left
+    _, remaining = await asyncio.wait([asyncio.wrap_future(future) for future in futures], timeout=seconds)
+    return not remaining

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stateflow.checkpoint.statistics import HistoryLine
-from stateflow_ui.lines import Columns, Lines
+from stateflow_ui.history_lines import Columns, Lines
 
 DRAWN = ("duration", "size", "full", "rows")
 _ACTS = ("restore", "rescale", "erase")
@@ -32,7 +32,7 @@ def timeline(
     first, last = since or 0, until if until is not None else 1 << 62
     acts = [
         line
-        for line in lines.held
+        for line in lines.all
         if line.kind in _ACTS and line.status != "IN_PROGRESS" and first <= line.latest_ack_timestamp <= last
     ]
     drawn = sorted([*picked, *acts[-_MOST_ACTS:]], key=lambda line: line.id)
@@ -76,7 +76,7 @@ def thinned(columns: Columns, points: int) -> NDArray[np.intp]:
 
 
 def percentiles(columns: Columns) -> dict[str, dict[str, float | None]]:
-    """Per measure, over all checkpoints that are held."""
+    """Per measure, over all checkpoints in memory."""
     return {name: _summary(columns[column]) for name, column in _NAMES.items()}
 
 

@@ -1,9 +1,10 @@
-"""What the pages are told of one checkpoint, of the history as a graph, of savepoints and of storage. Pure."""
+"""What the pages show of one checkpoint, of the history as a graph, of savepoints and of storage. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 from stateflow.checkpoint.statistics import HistoryLine
@@ -12,20 +13,20 @@ from stateflow.format.references import state_bytes
 from stateflow.observe.status import decoded_offsets, owner_document, position_of
 from stateflow.savepoints.format import Listed, expired, wanted
 from stateflow_ui.documents import acts, masked, millis
-from stateflow_ui.observe import JobFacts
+from stateflow_ui.job_reader import JobFacts
 from stateflow_ui.storage import Amount, StorageFacts
 
 MOST_SPANS, MOST_ACTS = 500, 100
 
 
 def checkpoint(
-    facts: JobFacts, line: HistoryLine, found: tuple[Record, Outcome | None] | None
+    facts: JobFacts, line: HistoryLine, body: tuple[Record, Outcome | None] | None
 ) -> dict[str, Any]:
     """One record; of one that was collected only its line is left."""
     document = facts.lines.document(line)
-    shown: dict[str, Any] = {
+    document_of_line: dict[str, Any] = {
         "line": document,
-        "collected": found is None,
+        "collected": body is None,
         "tags": sorted(name for name, slot in facts.status.tags.items() if slot == line.id),
         "head": facts.status.head == line.id,
         "operators": [],
@@ -39,11 +40,11 @@ def checkpoint(
         "parameters": {},
         "versions": {},
     }
-    if found is None:
-        return shown
-    record, outcome = found
+    if body is None:
+        return document_of_line
+    record, outcome = body
     return {
-        **shown,
+        **document_of_line,
         "operators": [operator(uid, state) for uid, state in record.operators.items()],
         "sources": [source(uid, state) for uid, state in record.sources.items()],
         "sinks": _sinks(record, outcome),
@@ -85,8 +86,14 @@ def operator(uid: str, state: OperatorState) -> dict[str, Any]:
             for name, schema in state.states.items()
         ]
         + [
-            {"name": name, "kind": held.kind, "type": held.schema, "ttl": None, "queryable": False}
-            for name, held in state.operator_states.items()
+            {
+                "name": name,
+                "kind": listed_state.kind,
+                "type": listed_state.schema,
+                "ttl": None,
+                "queryable": False,
+            }
+            for name, listed_state in state.operator_states.items()
         ],
         "shards": shards,
         "key_groups": key_groups(state),
@@ -95,13 +102,16 @@ def operator(uid: str, state: OperatorState) -> dict[str, Any]:
 
 def key_groups(state: OperatorState) -> list[int]:
     """Bytes per key group. A shard does not know them one by one: its bytes are spread evenly over its range."""
-    found = [0.0] * state.max_parallelism
-    for owned in state.shards:
-        for shard in owned:
+    # Where the sum changes from one group to the next: a record may name thousands of shards that each span every group.
+    changes = [0.0] * (state.max_parallelism + 1)
+    for shards in state.shards:
+        for shard in shards:
             first, last = max(0, shard.first), min(state.max_parallelism - 1, shard.last)
-            for group in range(first, last + 1):
-                found[group] += shard.bytes / (last - first + 1)
-    return [round(value) for value in found]
+            if first <= last:
+                share = shard.bytes / (last - first + 1)
+                changes[first] += share
+                changes[last + 1] -= share
+    return [max(0, round(value)) for value in accumulate(changes[:-1])]
 
 
 def source(uid: str, state: SourceState) -> dict[str, Any]:
@@ -146,14 +156,14 @@ def graph(facts: JobFacts, listed: Sequence[tuple[str, Listed]], now: int) -> di
 
 def savepoints(root: str, listed: Sequence[tuple[str, Listed]], now: int) -> list[dict[str, Any]]:
     """Newest first. One that cannot be read says so."""
-    found = [_savepoint(f"{root.rstrip('/')}/{path}", each, now) for path, each in listed]
-    return sorted(found, key=lambda each: (each["at"] or 0, each["url"]), reverse=True)
+    rows = [_savepoint(f"{root.rstrip('/')}/{path}", each, now) for path, each in listed]
+    return sorted(rows, key=lambda each: (each["at"] or 0, each["url"]), reverse=True)
 
 
 def _savepoint(url: str, listed: Listed, now: int) -> dict[str, Any]:
-    made = listed.savepoint
+    savepoint = listed.savepoint
     claimed = listed.claim.name if listed.claim is not None else None
-    if made is None:
+    if savepoint is None:
         return {
             **dict.fromkeys(("kind", "checkpoint", "at", "bytes", "files", "expires")),
             "url": url,
@@ -167,16 +177,16 @@ def _savepoint(url: str, listed: Listed, now: int) -> dict[str, Any]:
     return {
         "url": url,
         "name": url.rpartition("/")[2],
-        "kind": made.kind,
-        "checkpoint": made.record.slot,
-        "at": millis(made.at),
-        "bytes": state_bytes(made),
-        "files": len({each.path for each in wanted(made) if each.path}),
-        "expires": millis(made.expires),
-        "note": made.note,
-        "by": owner_document(made.owner),
+        "kind": savepoint.kind,
+        "checkpoint": savepoint.record.slot,
+        "at": millis(savepoint.at),
+        "bytes": state_bytes(savepoint),
+        "files": len({each.path for each in wanted(savepoint) if each.path}),
+        "expires": millis(savepoint.expires),
+        "note": savepoint.note,
+        "by": owner_document(savepoint.owner),
         "claimed_by": claimed,
-        "expired": expired(made, now),
+        "expired": expired(savepoint, now),
         "problem": None,
     }
 
@@ -187,8 +197,8 @@ def storage(facts: StorageFacts) -> dict[str, Any]:
         "retained": facts.retained,
         "kept": {
             "checkpoints": facts.kept_checkpoints,
-            "files": facts.kept.files,
-            "bytes": facts.kept.bytes,
+            "files": facts.staying.files,
+            "bytes": facts.staying.bytes,
         },
         "roots": facts.roots,
         "freed": [
@@ -197,5 +207,5 @@ def storage(facts: StorageFacts) -> dict[str, Any]:
         ],
         "freed_records": facts.freed_records,
         "elsewhere": {"files": facts.elsewhere.files, "bytes": facts.elsewhere.bytes},
-        "total_bytes": facts.kept.bytes + sum(amount.bytes for amount in freed.values()),
+        "total_bytes": facts.staying.bytes + sum(amount.bytes for amount in freed.values()),
     }

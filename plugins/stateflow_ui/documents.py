@@ -1,22 +1,27 @@
-"""What the pages are told of jobs: times are milliseconds since 1970, sizes are bytes. Pure."""
+"""What the pages show of jobs: times are milliseconds since 1970, sizes are bytes. No I/O."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
+import msgspec
+
 from stateflow.checkpoint.statistics import HistoryLine, summary
-from stateflow.errors import StateflowError
+from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.records import END_OF_TIME
 from stateflow.observe.health import Health, health_of
 from stateflow.observe.status import JobStatus, summary_document
+from stateflow_ui.cached_value import CacheState
 from stateflow_ui.catalog import JobState, RootState
 from stateflow_ui.charts import percentiles, rate, recent
-from stateflow_ui.kept import Known
-from stateflow_ui.lines import of_dag_run, plain
-from stateflow_ui.observe import JobFacts
+from stateflow_ui.history_lines import of_dag_run, plain
+from stateflow_ui.job_reader import JobFacts
 from stateflow_ui.stale_after import StaleAfter
+
+_log = logging.getLogger(__name__)
 
 RECENT = 50
 _RATE_OVER = 10
@@ -27,14 +32,14 @@ def overview(
     roots: Sequence[RootState], jobs: Sequence[JobState], now: int, stale: StaleAfter, dag_run: str = ""
 ) -> dict[str, Any]:
     """All jobs, or with `dag_run` (`DAG` or `DAG/RUN`) those that it wrote a record of. `now` is microseconds."""
-    shown = [job for job in jobs if not dag_run or _written_by(job.facts.value, dag_run)]
+    chosen = [job for job in jobs if not dag_run or _written_by(job.facts.value, dag_run)]
     return {
         "now": now // 1000,
         "roots": [
             {"conn_id": root.conn_id, "root": root.root, "error": root.error or None, "read": root.read}
             for root in roots
         ],
-        "jobs": [_row(job, now, stale) for job in shown],
+        "jobs": [_shown_row(job, now, stale) for job in chosen],
         "problem": stale.problem or None,
     }
 
@@ -42,8 +47,21 @@ def overview(
 def _written_by(facts: JobFacts | None, dag_run: str) -> bool:
     if facts is None:
         return False
-    lines = (line.dag_run for line in reversed(facts.lines.held))
+    lines = (line.dag_run for line in reversed(facts.lines.all))
     return any(of_dag_run(written, dag_run) for written in (facts.status.owner.get("dag_run", ""), *lines))
+
+
+def _shown_row(job: JobState, now: int, stale: StaleAfter) -> msgspec.Raw:
+    """A job's row, as JSON. Whoever writes into one job's folder must not stop the list of all jobs."""
+    try:
+        return msgspec.Raw(msgspec.json.encode(_row(job, now, stale)))
+    except Exception:
+        _log.exception("job %r of connection %r cannot be shown", job.name, job.conn_id)
+        error = CorruptError(
+            f"job {job.name!r} has a value that no page can show: run `stateflow verify {job.name}`; the API server's "
+            "log names the value"
+        )
+        return msgspec.Raw(msgspec.json.encode(_unread(job, replace(job.facts, error=error))))
 
 
 def _row(job: JobState, now: int, stale: StaleAfter) -> dict[str, Any]:
@@ -84,7 +102,7 @@ def _row(job: JobState, now: int, stale: StaleAfter) -> dict[str, Any]:
     }
 
 
-def _unread(job: JobState, known: Known[JobFacts]) -> dict[str, Any]:
+def _unread(job: JobState, known: CacheState[JobFacts]) -> dict[str, Any]:
     """A job that is listed and of which nothing is known: it could not be read, or not yet."""
     failed = known.error is not None
     return {
@@ -118,37 +136,37 @@ def _unread(job: JobState, known: Known[JobFacts]) -> dict[str, Any]:
 
 def job(facts: JobFacts, now: int, stale: StaleAfter, error: str) -> dict[str, Any]:
     """One job; the caller adds what the user may do with it."""
-    found = judged(facts, now, stale)
+    health = judged(facts, now, stale)
     return {
         "now": now // 1000,
         "as_of": facts.as_of // 1000,
         "partial": not facts.whole,
         "error": error or _unreadable(facts),
-        "health": found.state,
-        "reason": found.reason,
-        "age": None if found.age is None else found.age // 1000,
-        "fresh_at": millis(found.fresh_at),
+        "health": health.state,
+        "reason": health.reason,
+        "age": None if health.age is None else health.age // 1000,
+        "fresh_at": millis(health.fresh_at),
         "lag": lag(facts.status, now),
         "lag_unit": "ms",
         "outcome": outcome(facts),
         "status": status_document(facts.status),
-        "summary": summary_document(summary(facts.lines.held)),
+        "summary": summary_document(summary(facts.lines.all)),
         "percentiles": percentiles(facts.lines.columns),
     }
 
 
 def status_document(status: JobStatus) -> dict[str, Any]:
-    found = asdict(status)
+    document = asdict(status)
     for name in _TIMES:
-        found[name] = millis(found[name])
-    for source in found["sources"]:
+        document[name] = millis(document[name])
+    for source in document["sources"]:
         source["event_time"] = millis(source["event_time"])
-    for pin in found["pins"]:
+    for pin in document["pins"]:
         pin["at"] = millis(pin["at"])
-    if "at" in found["progress"]:
-        found["progress"]["at"] = millis(found["progress"]["at"])
-    found["parameters"] = masked(found["parameters"])
-    return found
+    if "at" in document["progress"]:
+        document["progress"]["at"] = millis(document["progress"]["at"])
+    document["parameters"] = masked(document["parameters"])
+    return document
 
 
 def masked(parameters: dict[str, str]) -> dict[str, str]:
@@ -171,13 +189,13 @@ def lag(status: JobStatus, now: int) -> int | None:
 
 
 def outcome(facts: JobFacts) -> dict[str, Any] | None:
-    """How the newest run ended, when it has said so."""
+    """How the newest run ended, when it noted that."""
     beat = facts.heartbeat
     if beat is None or not beat.ended or beat.outcome is None:
         return None
-    said = beat.outcome
+    ending = beat.outcome
     return {
-        **{name: getattr(said, name) for name in said.__struct_fields__ if name != "format"},
+        **{name: getattr(ending, name) for name in ending.__struct_fields__ if name != "format"},
         "at": beat.at // 1000,
     }
 
@@ -186,7 +204,7 @@ def history(facts: JobFacts, before: int | None, limit: int, kind: str, dag_run:
     lines, following = facts.lines.page(before, limit, kind, dag_run)
     return {
         "lines": [facts.lines.document(line) for line in lines],
-        "total": len(facts.lines.held),
+        "total": len(facts.lines.all),
         "next": following,
         "partial": not facts.whole,
     }

@@ -6,6 +6,7 @@ twice.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,11 @@ from stateflow.observe.health import HealthState
 from stateflow_ui.catalog import JobState, RootState
 from stateflow_ui.charts import rate
 from stateflow_ui.documents import judged
-from stateflow_ui.lines import Lines
-from stateflow_ui.observe import JobFacts
+from stateflow_ui.history_lines import Lines
+from stateflow_ui.job_reader import JobFacts
 from stateflow_ui.stale_after import StaleAfter
+
+_log = logging.getLogger(__name__)
 
 LABEL = "stateflow_job"
 """Not `job`: that is Prometheus' own label of whatever it scrapes, and it renames another's."""
@@ -93,13 +96,29 @@ def page(roots: Sequence[RootState], jobs: Sequence[JobState], now: int, stale: 
             samples[ROOT_JOBS.name].append(({"conn_id": root.conn_id}, float(count)))
     for job in jobs:
         labels = {"conn_id": job.conn_id, LABEL: job.name}
-        samples[READABLE.name].append(
-            (labels, float(job.facts.error is None and job.facts.value is not None))
-        )
-        if job.facts.value is not None:
-            for metric, more, value in _samples(job.facts.value, now, stale):
-                samples[metric.name].append(({**labels, **more}, value))
+        measured = _measured(job, now, stale)
+        readable = job.facts.error is None and job.facts.value is not None and measured is not None
+        samples[READABLE.name].append((labels, float(readable)))
+        for metric, more, value in measured or ():
+            samples[metric.name].append(({**labels, **more}, value))
     return "".join(_family(metric, samples[metric.name]) for metric in METRICS if samples[metric.name])
+
+
+def _measured(
+    job: JobState, now: int, stale: StaleAfter
+) -> list[tuple[Metric, Mapping[str, str], float]] | None:
+    """A job's samples; None when one of its values is no number. Whoever writes into one job's folder must not stop the
+    metrics of all jobs."""
+    if job.facts.value is None:
+        return []
+    try:
+        samples = list(_samples(job.facts.value, now, stale))
+        for _, _, value in samples:
+            _number(value)
+    except Exception:
+        _log.exception("job %r of connection %r cannot be measured", job.name, job.conn_id)
+        return None
+    return samples
 
 
 def _samples(
@@ -122,7 +141,7 @@ def _samples(
         FRESH_AT: _seconds(health.fresh_at),
         WATERMARK: None if (status.watermark or 0) >= END_OF_TIME else _seconds(status.watermark),
         RATE: rate(facts.lines.checkpoints[-_RATE_OVER:]) if status.status == "RUNNING" else None,
-        ABANDONED: sum(line.status == "ABANDONED" for line in facts.lines.held[-_RECENT:]),
+        ABANDONED: sum(line.status == "ABANDONED" for line in facts.lines.all[-_RECENT:]),
         EXIT_CODE: _exit_code(facts),
     }
     for metric, value in numbers.items():

@@ -51,11 +51,11 @@ async def static(request: Request, path: str) -> Response:
 
 async def _file(request: Request, path: str) -> Response:
     try:
-        found = await _files.get_response(path, request.scope)
+        response = await _files.get_response(path, request.scope)
     except Exception as error:
         raise HTTPException(404, f"there is no page {path!r} here") from error
-    found.headers.update(_HEADERS)
-    return found
+    response.headers.update(_HEADERS)
+    return response
 
 
 def login(request: Request) -> Response | None:
@@ -65,5 +65,5 @@ def login(request: Request) -> Response | None:
     if not (opens and page and request.url.path.endswith(f"{PREFIX}/")):
         return None
     query = f"?{request.url.query}" if request.url.query else ""
-    there = quote(f"{base_path()}{PREFIX}/{query}", safe="")
-    return RedirectResponse(f"{base_path()}/api/v2/auth/login?next={there}", 302)
+    target = quote(f"{base_path()}{PREFIX}/{query}", safe="")
+    return RedirectResponse(f"{base_path()}/api/v2/auth/login?next={target}", 302)

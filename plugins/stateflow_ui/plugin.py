@@ -1,4 +1,4 @@
-"""What Airflow is told of these pages. Every Airflow process loads this module: it imports nothing that only the API server
+"""What Airflow knows of these pages. Every Airflow process loads this module: it imports nothing that only the API server
 needs."""
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from stateflow.errors import NotFoundError
 from stateflow.jobs.job import COLLECTED_RETAINED
 from stateflow_ui import details, documents, metrics
 from stateflow_ui.access import READING, KnownActionsDep
-from stateflow_ui.answers import HEADERS, answer
 from stateflow_ui.catalog import Catalog
 from stateflow_ui.charts import timeline as timeline_columns
+from stateflow_ui.responses import HEADERS, json_response
 from stateflow_ui.settings import stale_after
 
 router = APIRouter(dependencies=READING)
@@ -86,14 +86,14 @@ async def history(
 @router.get(JOB + "/checkpoints/{slot}")
 async def checkpoint(request: Request, conn_id: Name, job: Name, slot: Slot) -> Response:
     """One record: operators, states, shards and key groups, sources and sinks."""
-    facts, found = await _catalog(request).checkpoint(conn_id, job, slot)
+    facts, body = await _catalog(request).checkpoint(conn_id, job, slot)
     line = facts.lines.find(slot)
     if line is None:
         raise NotFoundError(
             f"job {job!r} has no checkpoint {slot}"
             + ("" if facts.whole else " among those that have been read so far: ask again in a moment")
         )
-    return await _answered(request, lambda: details.checkpoint(facts, line, found))
+    return await _answered(request, lambda: details.checkpoint(facts, line, body))
 
 
 @router.get(JOB + "/graph")
@@ -121,13 +121,13 @@ async def storage(
     request: Request,
     conn_id: Name,
     job: Name,
-    retained: Annotated[int, Query(ge=1, le=100_000)] = COLLECTED_RETAINED,
+    retained: Annotated[int, Query(ge=1, le=10_000)] = COLLECTED_RETAINED,
 ) -> Response:
     """What the job stores, and what a clean-up that keeps so many checkpoints would free."""
     catalog = _catalog(request)
     await catalog.job(conn_id, job)  # says so if there is none
-    found = await catalog.storage(conn_id, job, retained)
-    return await _answered(request, lambda: details.storage(found))
+    facts = await catalog.storage(conn_id, job, retained)
+    return await _answered(request, lambda: details.storage(facts))
 
 
 @router.get("/metrics")
@@ -146,7 +146,7 @@ def _catalog(request: Request) -> Catalog:
 
 async def _answered(request: Request, document: Callable[[], Any]) -> Response:
     """Made in a thread: a large answer must not hold up everybody else's."""
-    return await run_in_threadpool(lambda: answer(request, document()))
+    return await run_in_threadpool(lambda: json_response(request, document()))
 
 
 def _dag_run(dag_id: str, run_id: str) -> str:

@@ -28,7 +28,7 @@ def base_path() -> str:
 
 
 def named_connections() -> list[str]:
-    """`conn_ids`: connections that cannot be found by looking, since a secrets backend holds them."""
+    """`conn_ids`: connections that Airflow cannot list, since a secrets backend has them."""
     return [each.strip() for each in _text("conn_ids").split(",") if each.strip()]
 
 

@@ -25,7 +25,7 @@ class StorageFacts:
 
     retained: int
     kept_checkpoints: int
-    kept: Amount
+    staying: Amount
     """State and staged files that stay; what records hold inside themselves is not counted."""
     freed: dict[str, Amount]
     """By reason: subsumed, orphan."""
@@ -42,29 +42,29 @@ def read_storage(store: Store, layout: JobLayout, retained: int) -> StorageFacts
     log = read_log(store, layout)
     log.require_sound()
     files = [*store.list(layout.shared), *store.list(layout.staged)]
-    found = plan(log, pins, retained, files=files)
+    collection = plan(log, pins, retained, files=files)
     listed = {entry.path: entry.size for entry in files}
     freed: dict[str, Amount] = {}
-    for garbage in found.files:
+    for garbage in collection.files:
         # A file that a record names and that is gone already frees nothing.
         if garbage.path in listed:
             before = freed.get(garbage.reason, Amount(0, 0))
             freed[garbage.reason] = Amount(before.files + 1, before.bytes + garbage.size)
-    going = {garbage.path for garbage in found.files}
+    going = {garbage.path for garbage in collection.files}
     stays = [size for path, size in listed.items() if path not in going]
     claimed = {
         (ref.base, ref.path): ref.size
         for record in log.chain
-        if record.slot not in found.records
+        if record.slot not in collection.records
         for ref in references(record)
         if ref.base
     }
     return StorageFacts(
         retained=retained,
-        kept_checkpoints=sum(record.slot not in found.records for record in log.checkpoints),
-        kept=Amount(len(stays), sum(stays)),
+        kept_checkpoints=sum(record.slot not in collection.records for record in log.checkpoints),
+        staying=Amount(len(stays), sum(stays)),
         freed=freed,
-        freed_records=len(found.records),
+        freed_records=len(collection.records),
         elsewhere=Amount(len(claimed), sum(claimed.values())),
-        roots=dict(Counter(found.kept.values())),
+        roots=dict(Counter(collection.kept.values())),
     )

@@ -1,4 +1,4 @@
-"""What Airflow is told of this package: its connection type, its operators, the classes of its links."""
+"""What this package declares to Airflow: its connection type, its operators, the classes of its links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that somebody has to look at: found in a checkpoint root, told in one sentence each, and sent where people read."""
+"""Alerts: the jobs of a checkpoint root that need attention, with one sentence each, sent where people read."""
 
 from __future__ import annotations
 
@@ -7,19 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Annotated, Any
 
-from airflow.sdk import BaseNotifier
+from airflow.sdk import BaseNotifier, Context
 
 from stateflow.airflow.connections.stateflow import StateflowHook
-from stateflow.airflow.operators.arguments import Reader, is_late, named, span, text
+from stateflow.airflow.operators.arguments import Argument, DeclaredArguments, Name, Span, Text
+from stateflow.airflow.triggers.job import in_thread
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError
 from stateflow.observe.health import health_of
 
-if TYPE_CHECKING:
-    from airflow.sdk import Context
-
-T = TypeVar("T")
 Send = Callable[[str], object]
 
 
@@ -47,44 +44,49 @@ def stale_jobs(
     wrong or the store is out of reach.
     """
     hook = StateflowHook(stateflow_conn_id, checkpoint_dir)
-    found = (_looked_at(hook, name, older_than) for name in jobs or hook.jobs())
-    return [one for one in found if one is not None]
+    judgements = (_judged(hook, name, older_than) for name in jobs or hook.jobs())
+    return [stale for stale in judgements if stale is not None]
 
 
-class StaleJobs(BaseNotifier):
-    """Tells of stale jobs: as a callback of a DAG or a task, or of a DeadlineAlert.
+def _names(value: Any) -> tuple[str, ...]:
+    """Several names, or one text with commas in it, as templates give."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise TypeError("has to be names of jobs")
+    return tuple(name.strip() for name in names if name.strip())
 
-    Sentences go to the log, and all together to `send`: a function of one text, or the name under which it is imported (a
+
+def _sender(value: Any) -> Any:
+    if inspect.iscoroutinefunction(value):
+        raise TypeError("has to be a plain function: nobody awaits it")
+    if not callable(value) and not isinstance(value, str):
+        raise TypeError("has to be a function of one text, or the name under which it is imported")
+    return value
+
+
+Names = Annotated[Sequence[str] | str, Argument(_names)]
+Sender = Annotated[Send | str, Argument(_sender, template=False)]
+
+
+class StaleJobs(DeclaredArguments, BaseNotifier):
+    """Reports stale jobs: as a callback of a DAG or a task, or of a DeadlineAlert.
+
+    The sentences go to the log and, in one text, to `send`: a function of one text, or the name under which it is imported (a
     DeadlineAlert needs the name). Nothing is sent while all jobs are well.
     """
 
-    template_fields: Sequence[str] = ("older_than", "jobs", "stateflow_conn_id", "checkpoint_dir")
-
     def __init__(
         self,
-        older_than: timedelta | str,
-        jobs: Sequence[str] | str = (),
+        older_than: Span,
+        jobs: Names = (),
         *,
-        send: Send | str = "",
-        stateflow_conn_id: str = StateflowHook.default_conn_name,
-        checkpoint_dir: str = "",
+        send: Sender = "",
+        stateflow_conn_id: Name = StateflowHook.default_conn_name,
+        checkpoint_dir: Text = "",
         context: Context | None = None,
     ) -> None:
         super().__init__(context)
-        self.older_than = older_than
-        self.jobs = jobs
-        self.send = send
-        self.stateflow_conn_id = stateflow_conn_id
-        self.checkpoint_dir = checkpoint_dir
-        for name, value, reader in (
-            ("older_than", older_than, span),
-            ("jobs", jobs, _names),
-            ("stateflow_conn_id", stateflow_conn_id, named),
-            ("checkpoint_dir", checkpoint_dir, text),
-            ("send", send, _sender),
-        ):
-            if not is_late(value):
-                _given(name, value, reader)
+        self.accept(locals())
 
     def notify(self, context: Context) -> None:
         message = self.message()
@@ -92,35 +94,32 @@ class StaleJobs(BaseNotifier):
             self.log.info("no job is stale")
             return
         self.log.warning("%s", message)
-        if self.send:
-            send = self.send if callable(self.send) else resolve_name(self.send)
-            send(message)
+        if send := self.read("send"):
+            (send if callable(send) else resolve_name(send))(message)
 
     async def async_notify(self, context: Context) -> None:
-        from stateflow.airflow.triggers.job import in_thread
-
         await in_thread(lambda: self.notify(context))
 
     def message(self) -> str | None:
-        """What there is to tell; a root that cannot be read is worth telling, too."""
-        older_than = _given("older_than", self.older_than, span)
+        """The alert, None while all jobs are well. A root that cannot be read is an alert, too."""
+        older_than, names = self.read("older_than"), self.read("jobs")
         try:
-            found = stale_jobs(
+            jobs = stale_jobs(
                 older_than,
-                _given("jobs", self.jobs, _names),
-                stateflow_conn_id=self.stateflow_conn_id,
-                checkpoint_dir=self.checkpoint_dir,
+                names,
+                stateflow_conn_id=self.read("stateflow_conn_id"),
+                checkpoint_dir=self.read("checkpoint_dir"),
             )
         except StateflowError as error:
             return f"whether any job is stale is not known: {error}"
-        if not found:
+        if not jobs:
             return None
-        if len(found) == 1:
-            return found[0].reason
-        return "\n".join([f"{len(found)} jobs need somebody:", *(f"- {one.reason}" for one in found)])
+        if len(jobs) == 1:
+            return jobs[0].reason
+        return "\n".join([f"{len(jobs)} jobs need somebody:", *(f"- {job.reason}" for job in jobs)])
 
 
-def _looked_at(hook: StateflowHook, name: str, older_than: timedelta) -> StaleJob | None:
+def _judged(hook: StateflowHook, name: str, older_than: timedelta) -> StaleJob | None:
     job = hook.job(name)
     try:
         status = job.glance()
@@ -133,26 +132,3 @@ def _looked_at(hook: StateflowHook, name: str, older_than: timedelta) -> StaleJo
         return StaleJob(name, "unreadable", f"job {name!r} cannot be read: {error}")
     health = health_of(status, job.clock(), older_than)
     return None if health.well else StaleJob(name, health.state, health.reason)
-
-
-def _names(value: Any) -> tuple[str, ...]:
-    """Several names, or one text with commas in it, as templates give."""
-    given = value.split(",") if isinstance(value, str) else value
-    if not isinstance(given, list | tuple) or not all(isinstance(name, str) for name in given):
-        raise TypeError("has to be names of jobs")
-    return tuple(name.strip() for name in given if name.strip())
-
-
-def _sender(value: Any) -> Any:
-    if inspect.iscoroutinefunction(value):
-        raise TypeError("has to be a plain function: nobody awaits it")
-    if not callable(value) and not isinstance(value, str):
-        raise TypeError("has to be a function of one text, or the name under which it is imported")
-    return value
-
-
-def _given(name: str, value: Any, reader: Reader[T]) -> T:
-    try:
-        return reader(value)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"StaleJobs: {name}={value!r} {error}") from None

@@ -7,18 +7,19 @@ looks at a clock or at the order in which listings returned.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, TypeVar
+from sys import intern
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-from stateflow.errors import CorruptError, IncompatibleError, NotFoundError
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout, epoch_of, slot_of
 from stateflow.format.records import Claim, JobIdentity, Outcome, Record, decode
 from stateflow.format.references import as_read
-from stateflow.storage.store import Store
+from stateflow.storage.store import Entry, Store
 
 BodyCache = MutableMapping[tuple[str, int], Any]
 """Decoded bodies by path and size. What was not in the last listing is dropped: a name can be used again."""
@@ -40,6 +41,8 @@ class Slot:
     """A collector has found no pin after it had marked it, and deletes its files: no pin can save it any more."""
     paths: tuple[str, ...] = ()
     """Every object in the folder, whether its name means something or not."""
+    unreadable: tuple[str, ...] = ()
+    """Paths of its objects that should hold the record or the outcome and do not."""
 
     @property
     def complete(self) -> bool:
@@ -65,6 +68,8 @@ class Log:
     floor the complete ones that a pin or the retention has kept."""
     gaps: tuple[int, ...]
     """Slots at or above the floor that should hold a record of the chain, or its outcome, and do not."""
+    whole: bool = True
+    """Whether every folder was read; else only the newest, and below them no gap is known."""
 
     @property
     def newest_epoch(self) -> int:
@@ -73,7 +78,7 @@ class Log:
     @property
     def sound(self) -> bool:
         """Whether every record that must be there was read. If not, where the log begins is not known either."""
-        return not (self.unreadable or self.gaps)
+        return self.whole and not (self.unreadable or self.gaps)
 
     @property
     def identity_is_lost(self) -> bool:
@@ -111,11 +116,6 @@ class Log:
         """What a reader sees: the highest complete record that carries state."""
         complete = (r for r in reversed(self.chain) if self.slots[r.slot].complete)
         return next((r for r in complete if r.carries_state), None)
-
-    @property
-    def head_outcome(self) -> Outcome | None:
-        head = self.head
-        return self.slots[head.slot].outcome if head else None
 
     @property
     def pending(self) -> tuple[Record, ...]:
@@ -173,6 +173,11 @@ class Log:
     def require_sound(self) -> None:
         """Raises unless every record that must be there was read: nothing may be decided or deleted on
         less."""
+        if not self.whole:
+            raise UsageError(
+                f"only the newest records of job {self.job!r} were read, so nothing of it may be decided or deleted: "
+                "read the whole log"
+            )
         if self.identity_is_lost:
             raise CorruptError(
                 f"{self.job}/job, which says who job {self.job!r} is, is missing, so nothing of it may be decided or deleted: "
@@ -253,11 +258,71 @@ def _lost_above(newest: int, slots: Mapping[int, Slot]) -> Iterator[int]:
             yield number
 
 
-def read_log(store: Store, layout: JobLayout, *, cache: BodyCache | None = None) -> Log:
-    """The log as it stands. A listing that missed a record, or met one being deleted, is taken again."""
-    bodies: BodyCache = {} if cache is None else cache
-    for _ in range(LISTINGS):
-        log = _observe(store, layout, bodies)
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """One record's folder, as a listing shows it."""
+
+    slot: int
+    entries: tuple[Entry, ...]
+
+
+def _one_by_one(read: Callable[[Folder], Slot], folders: Sequence[Folder]) -> Iterable[Slot]:
+    return map(read, folders)
+
+
+class SlotCache:
+    """A job's slots from one reading to the next: a folder whose objects are the same is not read again.
+
+    `slim` removes from a slot what this reader never looks at, before the next slot is read. `each` reads several folders,
+    and may read them side by side. Slots arrive newest first.
+    """
+
+    def __init__(
+        self,
+        slim: Callable[[Slot], Slot] = lambda slot: slot,
+        each: Callable[[Callable[[Folder], Slot], Sequence[Folder]], Iterable[Slot]] = _one_by_one,
+    ) -> None:
+        self._slim, self._each = slim, each
+        self._uuid = ""
+        self._slots: dict[int, tuple[tuple[tuple[str, int], ...], Slot]] = {}
+
+    def read(self, uuid: str, folders: Sequence[Folder], read: Callable[[Folder], Slot]) -> dict[int, Slot]:
+        if uuid != self._uuid:
+            # A job made anew under an old name has other bodies under the same names, and of the same sizes.
+            self._uuid, self._slots = uuid, {}
+        objects = {
+            folder.slot: tuple((intern(_name(entry)), entry.size) for entry in folder.entries)
+            for folder in folders
+        }
+        slots = {
+            number: self._slots[number]
+            for number, names in objects.items()
+            if number in self._slots and self._slots[number][0] == names
+        }
+        changed = [folder for folder in reversed(folders) if folder.slot not in slots]
+        for slot in self._each(lambda folder: self._slim(read(folder)), changed):
+            slots[slot.number] = (objects[slot.number], slot)
+        self._slots = {number: slots[number] for number in objects}
+        return {number: slot for number, (_, slot) in self._slots.items()}
+
+
+def read_log(
+    store: Store,
+    layout: JobLayout,
+    *,
+    cache: BodyCache | None = None,
+    slots: SlotCache | None = None,
+    newest: int | None = None,
+    listings: int = LISTINGS,
+) -> Log:
+    """The log as it stands. A listing that missed a record, or met one being deleted, is taken again.
+
+    With `slots` the caller says what is held of each slot from one reading to the next, else `cache` holds whole bodies.
+    With `newest` only so many of the newest slots are read; such a log decides nothing.
+    """
+    bodies: BodyCache | None = None if slots is not None else {} if cache is None else cache
+    for _ in range(listings):
+        log = _observe(store, layout, bodies, slots, newest)
         if not log.gaps:
             break
     return log
@@ -293,51 +358,86 @@ def is_job(store: Store, name: str) -> bool:
     return any(entry.path == f"{name}/job" for entry in store.list(f"{name}/job"))
 
 
-def _observe(store: Store, layout: JobLayout, bodies: BodyCache) -> Log:
+def _observe(
+    store: Store, layout: JobLayout, bodies: BodyCache | None, cache: SlotCache | None, newest: int | None
+) -> Log:
     identity = read_identity(store, layout)
     epochs = read_epochs(store, layout)
-    seen: set[tuple[str, int]] = set()
-    unreadable: list[str] = []
-    slots: dict[int, Slot] = {}
-    folders: dict[int, list[tuple[str, str, int]]] = {}
+    folders = _folders(store, layout)
+    chosen = folders if newest is None else folders[-newest:]
+
+    def read(folder: Folder) -> Slot:
+        return _read_slot(store, folder, bodies)
+
+    if cache is not None:
+        slots = cache.read(identity.uuid if identity else "", chosen, read)
+    else:
+        slots = {folder.slot: read(folder) for folder in chosen}
+    if bodies is not None:
+        listed = {(entry.path, entry.size) for folder in chosen for entry in folder.entries}
+        for key in [k for k in bodies if k[0].startswith(layout.log) and k not in listed]:
+            del bodies[key]
+    unreadable = [path for slot in slots.values() for path in slot.unreadable]
+    log = assemble(layout.job, identity, epochs, slots, unreadable)
+    if len(chosen) == len(folders):
+        return log
+    # Below the lowest slot that was read nothing is missing: nobody asked for it.
+    lowest = min(slots, default=0)
+    return replace(log, whole=False, gaps=tuple(gap for gap in log.gaps if gap >= lowest))
+
+
+def _folders(store: Store, layout: JobLayout) -> list[Folder]:
+    """The folders of all records, ascending by slot."""
+    entries: dict[int, list[Entry]] = {}
     for entry in store.list(layout.log):
-        if (found := slot_of(entry.path)) is not None:
-            folders.setdefault(found[0], []).append((found[1], entry.path, entry.size))
-    for number, objects in folders.items():
-        bodies_read: dict[str, Any] = {}
-        for name, path, size in objects:
-            if name not in ("_pending", "_metadata"):
-                continue
-            seen.add((path, size))
-            try:
-                bodies_read[name] = read_body(
-                    store, path, size, Record if name == "_pending" else Outcome, bodies
-                )
-            except NotFoundError:
-                continue  # collected since it was listed
-            except (CorruptError, IncompatibleError):
-                unreadable.append(path)
-        slots[number] = Slot(
-            number=number,
-            record=bodies_read.get("_pending"),
-            outcome=bodies_read.get("_metadata"),
-            marks=tuple(n.removeprefix("_dead-") for n, _, _ in objects if n.startswith("_dead-")),
-            doomed=any(n.startswith("_doomed-") for n, _, _ in objects),
-            paths=tuple(path for _, path, _ in objects),
-        )
-    for key in [k for k in bodies if k[0].startswith(layout.log) and k not in seen]:
-        del bodies[key]
-    return assemble(layout.job, identity, epochs, slots, unreadable)
+        if (place := slot_of(entry.path)) is not None:
+            entries.setdefault(place[0], []).append(entry)
+    return [Folder(slot, tuple(entries[slot])) for slot in sorted(entries)]
+
+
+def _read_slot(store: Store, folder: Folder, bodies: BodyCache | None) -> Slot:
+    named = {_name(entry): entry for entry in folder.entries}
+    unreadable: list[str] = []
+
+    def body(name: str, kind: type[B]) -> B | None:
+        entry = named.get(name)
+        if entry is None:
+            return None
+        try:
+            return read_body(store, entry.path, entry.size, kind, bodies)
+        except NotFoundError:
+            return None  # collected since it was listed
+        except (CorruptError, IncompatibleError):
+            unreadable.append(entry.path)
+            return None
+
+    return Slot(
+        number=folder.slot,
+        record=body("_pending", Record),
+        outcome=body("_metadata", Outcome),
+        marks=tuple(name.removeprefix("_dead-") for name in named if name.startswith("_dead-")),
+        doomed=any(name.startswith("_doomed-") for name in named),
+        paths=tuple(entry.path for entry in folder.entries),
+        unreadable=tuple(unreadable),
+    )
+
+
+def _name(entry: Entry) -> str:
+    return entry.path.rpartition("/")[2]
 
 
 B = TypeVar("B", bound=msgspec.Struct)
 
 
-def read_body(store: Store, path: str, size: int, kind: type[B], bodies: BodyCache) -> B:
-    """An immutable body, decoded once."""
+def read_body(store: Store, path: str, size: int, kind: type[B], bodies: BodyCache | None) -> B:
+    """An immutable body, decoded once when there is a cache."""
     key = (path, size)
-    if key not in bodies:
-        read = decode(store.read(path), kind, path)
-        bodies[key] = as_read(read, store.url) if isinstance(read, Record) else read
-    body: B = bodies[key]
+    if bodies is not None and key in bodies:
+        cached: B = bodies[key]
+        return cached
+    body = decode(store.read(path), kind, path)
+    if isinstance(body, Record):
+        body = cast(B, as_read(body, store.url))
+    if bodies is not None:
+        bodies[key] = body
     return body

@@ -6,34 +6,35 @@ changes: an unfilled one is deleted when its lines stand in another. So whoever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import xxhash
 
 from stateflow.checkpoint.log import LISTINGS, Log, Slot, read_log
 from stateflow.errors import NotFoundError
-from stateflow.format.layout import JobLayout, origin_of, segment_of
-from stateflow.format.records import Outcome, Record, decoder, total_size
+from stateflow.format.layout import JobLayout, first_slot_of, origin_of, segment_of
+from stateflow.format.records import END_OF_TIME, MOST, Count, Micros, Outcome, Record, decoder, total_size
 from stateflow.format.references import references
-from stateflow.storage.store import Store
+from stateflow.storage.store import Entry, Store
 
 SEGMENT = 256
+Millis = Annotated[int, msgspec.Meta(ge=0, le=END_OF_TIME // 1000)]
 
 
 class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is told of one record; times (since 1970) and durations are milliseconds, as in Flink."""
 
-    id: int
+    id: Count
     """The slot."""
     kind: str
     status: str
     """IN_PROGRESS, COMPLETED, or ABANDONED when a sink was given up."""
-    epoch: int = 0
-    timeline: int = 1
-    based_on: int | None = None
+    epoch: Count = 0
+    timeline: Count = 1
+    based_on: Count | None = None
     """The record whose state it continues; 0 when that came from outside the job."""
     origin: str = ""
     """Of a restore: what it was restored from."""
@@ -44,20 +45,20 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     user: str = ""
     host: str = ""
     note: str = ""
-    trigger_timestamp: int = 0
-    latest_ack_timestamp: int = 0
+    trigger_timestamp: Millis = 0
+    latest_ack_timestamp: Millis = 0
     """When it was decided: every subtask had acknowledged."""
-    end_to_end_duration: int = 0
+    end_to_end_duration: Count = 0
     """From the trigger until every sink had it; 0 while in progress."""
-    state_size: int = 0
+    state_size: Count = 0
     """Everything the record names: Flink's lastCheckpointFullSize."""
-    checkpointed_size: int = 0
+    checkpointed_size: Count = 0
     """What the batch itself uploaded: Flink's lastCheckpointSize."""
-    num_files: int = 0
-    num_subtasks: int = 0
-    processed_rows: int = 0
-    emitted_rows: int = 0
-    watermark: int | None = None
+    num_files: Count = 0
+    num_subtasks: Count = 0
+    processed_rows: Count = 0
+    emitted_rows: Count = 0
+    watermark: Micros | None = None
     sinks: dict[str, str] = {}
     metrics: dict[str, Any] = {}
     """Whatever else the run noted."""
@@ -84,8 +85,8 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
     `emitted_rows` and `checkpointed_size` have their own place; everything else is a metric.
     """
     noted = {**record.statistics, **(outcome.statistics if outcome else {})}
-    decided = record.at // 1000
-    trigger = int(noted.pop("trigger_timestamp", record.now // 1000 or decided))
+    decided = max(0, record.at // 1000)
+    trigger = min(END_OF_TIME // 1000, _number(noted, "trigger_timestamp", record.now // 1000 or decided))
     files = {ref.place: ref for ref in references(record)}
     new = [
         ref.size
@@ -111,26 +112,41 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
         trigger_timestamp=trigger,
         latest_ack_timestamp=decided,
         end_to_end_duration=max(0, outcome.at // 1000 - trigger) if outcome else 0,
-        state_size=total_size(files.values()),
-        checkpointed_size=int(noted.pop("checkpointed_size", sum(new))),
+        state_size=min(MOST, total_size(files.values())),
+        checkpointed_size=_number(noted, "checkpointed_size", sum(new)),
         num_files=len({(ref.base, ref.path) for ref in files.values() if ref.path}),
         num_subtasks=sum(len(operator.shards) for operator in record.operators.values()),
-        processed_rows=int(noted.pop("processed_rows", 0)),
-        emitted_rows=int(noted.pop("emitted_rows", sum(sink.rows for sink in record.sinks.values()))),
+        processed_rows=_number(noted, "processed_rows", 0),
+        emitted_rows=_number(noted, "emitted_rows", sum(sink.rows for sink in record.sinks.values())),
         watermark=record.watermark,
         sinks=dict(outcome.sinks) if outcome else {},
         metrics=noted,
     )
 
 
+def _number(noted: dict[str, Any], name: str, default: int) -> int:
+    """Taken out of the statistics, in which a run may have noted anything."""
+    value = noted.pop(name, default)
+    return int(value) if isinstance(value, int | float) and 0 <= value <= MOST else min(default, MOST)
+
+
 def history(store: Store, layout: JobLayout, *, log: Log | None = None) -> list[HistoryLine]:
     """Every record that ever stood, collected ones too, by slot."""
     # The log first: what is collected after it was read has its line by then.
     log = log or read_log(store, layout)
-    lines = {line.id: line for segment in _segments(store, layout) for line in segment.lines}
-    for record in log.chain:
-        slot = log.slots[record.slot]
-        lines[record.slot] = history_line(record, slot.outcome if slot.complete else None)
+    return merged(read_segments(store, layout), standing_lines(log))
+
+
+def standing_lines(log: Log) -> list[HistoryLine]:
+    """The lines of the records that have not been collected, without reading those that were."""
+    slots = [log.slots[record.slot] for record in log.chain]
+    return [history_line(s.record, s.outcome if s.complete else None) for s in slots if s.record is not None]
+
+
+def merged(segments: Iterable[Segment], standing: Iterable[HistoryLine]) -> list[HistoryLine]:
+    """Ascending by slot. A segment says only what no standing record says itself."""
+    lines = {line.id: line for segment in segments for line in segment.lines}
+    lines.update({line.id: line for line in standing})
     return [lines[slot] for slot in sorted(lines)]
 
 
@@ -160,7 +176,11 @@ def keep_history(store: Store, layout: JobLayout, log: Log, going: Iterable[int]
     if not new:
         return
     # A damaged one stays as it is: it may be had again from a copy of the store.
-    unfilled = [s for s in _segments(store, layout, _may_be_unfilled) if s.sound and len(s.lines) < SEGMENT]
+    unfilled = [
+        segment
+        for segment in read_segments(store, layout, choose=_maybe_unfilled)
+        if segment.sound and len(segment.lines) < SEGMENT
+    ]
     lines = {line.id: line for segment in unfilled for line in segment.lines}
     lines.update({line.id: line for line in new})
     ordered = [lines[slot] for slot in sorted(lines)]
@@ -176,44 +196,65 @@ def keep_history(store: Store, layout: JobLayout, log: Log, going: Iterable[int]
 
 def damaged_segments(store: Store, layout: JobLayout) -> list[str]:
     """Paths of segments that are not what they were when they were written."""
-    return [segment.path for segment in _segments(store, layout) if not segment.sound]
+    return [segment.path for segment in read_segments(store, layout) if not segment.sound]
 
 
 @dataclass(frozen=True, slots=True)
-class _Segment:
+class Segment:
+    """Lines of collected records, as one object holds them."""
+
     path: str
     lines: tuple[HistoryLine, ...]
     sound: bool
+    """Whether it is what was written."""
 
 
-def _may_be_unfilled(path: str) -> bool:
-    named = segment_of(path)
-    return named is None or named[0] < SEGMENT
+SegmentCache = MutableMapping[tuple[str, int], Segment]
+"""Segments by path and size. One that the last reading did not choose is dropped."""
 
 
-def _segments(
-    store: Store, layout: JobLayout, wanted: Callable[[str], bool] = lambda path: True
-) -> list[_Segment]:
+def read_segments(
+    store: Store,
+    layout: JobLayout,
+    *,
+    choose: Callable[[Sequence[Entry]], Sequence[Entry]] = lambda entries: entries,
+    cache: SegmentCache | None = None,
+    slim: Callable[[HistoryLine], HistoryLine] = lambda line: line,
+) -> list[Segment]:
+    """The history's segments, ascending by slot; `choose` says which of them are read.
+
+    A listing that names a segment whose lines stand in another one by now is taken again.
+    """
+    segments: SegmentCache = {} if cache is None else cache
     for _ in range(LISTINGS):
-        paths = [entry.path for entry in store.list(layout.statistics) if wanted(entry.path)]
-        found = [segment for path in paths if (segment := _read(store, path)) is not None]
-        if len(found) == len(paths):
+        listed = sorted(store.list(layout.statistics), key=lambda entry: first_slot_of(entry.path))
+        chosen = [(entry.path, entry.size) for entry in choose(listed)]
+        for key in chosen:
+            if key not in segments and (segment := _read(store, key[0], slim)) is not None:
+                segments[key] = segment
+        for key in segments.keys() - set(chosen):
+            del segments[key]
+        if len(segments) == len(chosen):
             break
-    return found
+    return [segments[key] for key in chosen if key in segments]
 
 
-def _read(store: Store, path: str) -> _Segment | None:
-    """None when its lines stand in another one since it was listed."""
+def _maybe_unfilled(entries: Sequence[Entry]) -> list[Entry]:
+    return [e for e in entries if (named := segment_of(e.path)) is None or named[0] < SEGMENT]
+
+
+def _read(store: Store, path: str, slim: Callable[[HistoryLine], HistoryLine]) -> Segment | None:
+    """None when another segment has taken its lines over since it was listed."""
     try:
         body = store.read(path)
     except NotFoundError:
         return None
     named = segment_of(path)
     sound = named is None or named[1] == xxhash.xxh3_64_hexdigest(body)
-    found = []
+    lines = []
     for line in body.splitlines():
         try:
-            found.append(decoder(HistoryLine).decode(line))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            lines.append(slim(decoder(HistoryLine).decode(line)))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             sound = False  # a damaged line costs a row on a page
-    return _Segment(path, tuple(found), sound)
+    return Segment(path, tuple(lines), sound)

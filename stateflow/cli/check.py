@@ -2,41 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from stateflow.cli.options import Debug, File, Output, Parameters, Root, Settings, configured, pairs, root_of
-from stateflow.cli.output import document, err, out, table
+from stateflow.cli.options import (
+    AllowNonRestoredState,
+    File,
+    Invocation,
+    Parameters,
+    PipelinesJob,
+    Settings,
+    command,
+    flag,
+    pairs,
+    root_of,
+)
+from stateflow.cli.output import Table
 from stateflow.errors import IncompatibleError
 
 
+@command
 def check(
+    call: Invocation,
     file: File,
-    job: Annotated[
-        str | None, typer.Option("--job", help="Name of the job; else the pipeline's.", show_default=False)
-    ] = None,
+    job: PipelinesJob = None,
     parameter: Parameters = None,
-    parallelism: Annotated[int | None, typer.Option(min=1, show_default=False)] = None,
-    allow_non_restored_state: Annotated[
-        bool,
-        typer.Option(
-            "--allow-non-restored-state",
-            help="State without an operator may be dropped, and what looks renamed is new.",
-        ),
-    ] = False,
+    parallelism: Annotated[int | None, flag(min=1)] = None,
+    allow_non_restored_state: AllowNonRestoredState = False,
     option: Settings = None,
-    root: Root = None,
-    output: Output = "text",
-    debug: Debug = False,
 ) -> None:
     """Plans a pipeline and compares it with the job's newest record. Exit code 4 if it does not fit."""
     from stateflow.compatibility.flows import compare
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import load_pipeline
 
-    options = configured(root, option, debug=debug, parallelism=parallelism)
+    options = call.options(option, parallelism=parallelism)
     loaded = load_pipeline(file, Path.cwd())
     given = pairs(parameter, "-p")
     name = job or loaded.pipeline.name
@@ -53,30 +54,24 @@ def check(
         )
     else:
         result = compare(loaded.pipeline.build(given), name, None)
-    if output == "json":
-        plain = {name: value for name, value in _plain(result).items() if name != "problem"}
-        document({**plain, "problems": result.problems})
-    else:
-        against = (
-            f"checkpoint {result.checkpoint} of job {name}"
-            if result.checkpoint
-            else "no checkpoint: a new job"
-        )
-        out().print(f"pipeline {result.pipeline}, compared with {against}", markup=False)
-        rows: list[tuple[str, ...]] = [
+    body = {name: value for name, value in asdict(result).items() if name != "problem"}
+    against = (
+        f"checkpoint {result.checkpoint} of job {name}" if result.checkpoint else "no checkpoint: a new job"
+    )
+    rows = [
+        *(
             ("operator", o.uid, o.verdict, ", ".join(f"{n}: {v}" for n, v in o.states.items()))
             for o in result.operators
-        ]
-        rows += [("source", uid, verdict, "") for uid, verdict in result.sources.items()]
-        rows += [("sink", uid, verdict, "") for uid, verdict in result.sinks.items()]
-        table("", ("", "uid", "verdict", "states"), rows)
+        ),
+        *(("source", uid, verdict, "") for uid, verdict in result.sources.items()),
+        *(("sink", uid, verdict, "") for uid, verdict in result.sinks.items()),
+    ]
+    call.output.answer(
+        {**body, "problems": result.problems},
+        f"pipeline {result.pipeline}, compared with {against}",
+        Table(("", "uid", "verdict", "states"), rows),
+    )
     if not result.compatible:
         for problem in result.problems[1:]:
-            err().print(problem, markup=False, soft_wrap=True)
+            call.output.log(problem)
         raise IncompatibleError(result.problems[0])
-
-
-def _plain(result: object) -> dict[str, object]:
-    from dataclasses import asdict
-
-    return asdict(result)  # type: ignore[call-overload, no-any-return]

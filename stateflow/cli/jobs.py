@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stateflow.cli.options import Debug, JobName, Output, Root, configured, job_of, root_of
-from stateflow.cli.output import document, facts, moment, number, out, seconds, size, table
+from stateflow.cli.options import Invocation, JobName, command, job_of, root_of
+from stateflow.cli.output import Facts, Heading, Piece, Table
+from stateflow.cli.text import moment, number, seconds, size
 from stateflow.errors import StateflowError
 
 if TYPE_CHECKING:
@@ -20,11 +21,12 @@ GRAPH_ROWS = 40
 _BRIEF = ("name", "status", "epoch", "head", "pending", "timeline", "state_size", "watermark")
 
 
-def jobs(root: Root = None, output: Output = "text", debug: Debug = False) -> None:
+@command
+def jobs(call: Invocation) -> None:
     """The jobs of a checkpoint root."""
     from stateflow.jobs.job import jobs as list_jobs
 
-    options = configured(root, debug=debug)
+    options = call.options()
     place = root_of(options)
     found: list[dict[str, Any]] = []
     for name in list_jobs(place, storage_options=options.storage_options):
@@ -36,9 +38,6 @@ def jobs(root: Root = None, output: Output = "text", debug: Debug = False) -> No
             continue
         whole = asdict(status)
         found.append({**{field: whole[field] for field in _BRIEF}, **status.checkpoints})
-    if output == "json":
-        document({"root": place, "jobs": found})
-        return
     rows = [
         (
             job["name"],
@@ -52,22 +51,24 @@ def jobs(root: Root = None, output: Output = "text", debug: Debug = False) -> No
         for job in found
     ]
     columns = ("job", "status", "checkpoint", "pending", "completed", "state", "epoch")
-    table("", columns, rows, right=("checkpoint", "completed", "state", "epoch"))
+    numbers = ("checkpoint", "completed", "state", "epoch")
+    call.output.answer({"root": place, "jobs": found}, Table(columns, rows, right=numbers))
 
 
-def show(job: JobName, root: Root = None, output: Output = "text", debug: Debug = False) -> None:
+@command
+def show(call: Invocation, job: JobName) -> None:
     """One job: its newest checkpoint, operators, sources, sinks, and its history as a graph of timelines."""
     from stateflow.observe.status import line_document
     from stateflow.observe.timelines import audit
 
-    found = job_of(configured(root, debug=debug), job)
+    found = call.job(job)
     status, lines = found.status(), found.history()
-    if output == "json":
-        acts = [line_document(line) for line in audit(lines)]
-        document({**asdict(status), "audit": acts, "history": list(map(_branch, lines))})
-        return
-    _show(status)
-    _history(status, lines, {record.slot for record in found.log().chain})
+    acts = [line_document(line) for line in audit(lines)]
+    call.output.answer(
+        {**asdict(status), "audit": acts, "history": list(map(_branch, lines))},
+        *_shown(status),
+        *_history(status, lines, {record.slot for record in found.log().chain}),
+    )
 
 
 def _branch(line: HistoryLine) -> dict[str, Any]:
@@ -75,17 +76,16 @@ def _branch(line: HistoryLine) -> dict[str, Any]:
     return {name: getattr(line, name) for name in names}
 
 
-def _history(status: JobStatus, lines: list[HistoryLine], kept: set[int]) -> None:
+def _history(status: JobStatus, lines: list[HistoryLine], kept: set[int]) -> Iterator[Piece]:
     from stateflow.observe.timelines import audit, graph
 
     rows = graph(lines, status.tags, status.head, kept)
     if not rows:
         return
-    out().print("\n[bold]history[/]")
-    for row in rows[:GRAPH_ROWS]:
-        out().print(row, markup=False, soft_wrap=True)
+    yield Heading("history")
+    yield from rows[:GRAPH_ROWS]
     if len(rows) > GRAPH_ROWS:
-        out().print(f"... and {len(rows) - GRAPH_ROWS} older rows; -o json has them all", markup=False)
+        yield f"... and {len(rows) - GRAPH_ROWS} older rows; -o json has them all"
     acts = [
         (
             a.id,
@@ -98,14 +98,14 @@ def _history(status: JobStatus, lines: list[HistoryLine], kept: set[int]) -> Non
         for a in audit(lines)
     ]
     if acts:
-        out().print()
-        table("", ("record", "act", "at", "by", "from", "note"), acts, right=("record",))
+        yield ""
+        yield Table(("record", "act", "at", "by", "from", "note"), acts, right=("record",))
 
 
-def _show(status: JobStatus) -> None:
+def _shown(status: JobStatus) -> Iterator[Piece]:
     owner = status.owner
     who = f"DAG run {owner['dag_run']}" if owner.get("dag_run") else f"run {str(owner.get('run', '-'))[:8]}"
-    facts(
+    yield Facts(
         [
             ("job", f"{status.name} ({status.uuid})"),
             ("root", status.root),
@@ -138,57 +138,49 @@ def _show(status: JobStatus) -> None:
             for o in status.operators
         ]
         columns = ("operator", "key", "parallelism", "max", "shards", "entries", "state", "backend")
-        out().print()
-        table("", columns, rows, right=columns[2:7])
+        yield ""
+        yield Table(columns, rows, right=columns[2:7])
         states = [(o.uid, name, text) for o in status.operators for name, text in o.states.items()]
-        out().print()
-        table("", ("operator", "state", "type"), states)
+        yield ""
+        yield Table(("operator", "state", "type"), states)
     if status.sources:
-        out().print()
-        rows_ = [(s.uid, s.kind, s.position, moment(s.event_time)) for s in status.sources]
-        table("", ("source", "kind", "position", "newest event"), rows_)
+        yield ""
+        positions = [(s.uid, s.kind, s.position, moment(s.event_time)) for s in status.sources]
+        yield Table(("source", "kind", "position", "newest event"), positions)
     if status.sinks:
-        out().print()
-        table(
-            "",
-            ("sink", "kind", "target", "has"),
-            [(s.uid, s.kind, s.target, s.last_commit) for s in status.sinks],
-        )
+        yield ""
+        targets = [(s.uid, s.kind, s.target, s.last_commit) for s in status.sinks]
+        yield Table(("sink", "kind", "target", "has"), targets)
 
 
+@command
 def checkpoints(
+    call: Invocation,
     job: JobName,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="The newest so many records.")] = 20,
-    root: Root = None,
-    output: Output = "text",
-    debug: Debug = False,
 ) -> None:
     """History of a job's records, collected ones too, newest first."""
     from stateflow.checkpoint.statistics import summary
     from stateflow.observe.status import line_document, summary_document
 
-    found = job_of(configured(root, debug=debug), job)
+    found = call.job(job)
     log = found.log()
     lines = found.history()
     gauges = summary_document(summary(lines))
     standing = {record.slot for record in log.chain}
     newest = list(reversed(lines))[:limit]
-    if output == "json":
-        document(
-            {
-                "job": job,
-                "counts": {
-                    "restored": sum(line.kind == "restore" for line in lines),
-                    "total": sum(line.kind == "checkpoint" for line in lines),
-                    "in_progress": gauges["numberOfInProgressCheckpoints"],
-                    "completed": gauges["numberOfCompletedCheckpoints"],
-                    "failed": gauges["numberOfFailedCheckpoints"],
-                },
-                "summary": gauges,
-                "history": [{**line_document(line), "discarded": line.id not in standing} for line in newest],
-            }
-        )
-        return
+    body = {
+        "job": job,
+        "counts": {
+            "restored": sum(line.kind == "restore" for line in lines),
+            "total": sum(line.kind == "checkpoint" for line in lines),
+            "in_progress": gauges["numberOfInProgressCheckpoints"],
+            "completed": gauges["numberOfCompletedCheckpoints"],
+            "failed": gauges["numberOfFailedCheckpoints"],
+        },
+        "summary": gauges,
+        "history": [{**line_document(line), "discarded": line.id not in standing} for line in newest],
+    }
     columns = (
         "id",
         "kind",
@@ -203,7 +195,8 @@ def checkpoints(
         "files",
         "sinks",
     )
-    table("", columns, [_row(line, standing) for line in newest], right=("id", *columns[5:11]))
+    rows = [_row(line, standing) for line in newest]
+    call.output.answer(body, Table(columns, rows, right=("id", *columns[5:11])))
 
 
 def _row(line: HistoryLine, standing: set[int]) -> Sequence[object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -13,7 +12,6 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 from typer.core import TyperGroup
 
 from stateflow.cli import (
@@ -33,8 +31,8 @@ from stateflow.cli import (
     stop,
     verify,
 )
-from stateflow.cli.options import DEBUG, OUTPUT
-from stateflow.cli.output import err
+from stateflow.cli.options import debug_of, output_of
+from stateflow.cli.output import ConsoleOutput
 from stateflow.errors import StateflowError
 
 INTERRUPTED, TERMINATED = 130, 143
@@ -73,10 +71,10 @@ class Commands(TyperGroup):
             _report(ctx, error, error.exit_code)
             raise typer.Exit(error.exit_code) from None
         except Terminated:
-            err().print("stateflow: ended by SIGTERM")
+            output_of(ctx).log("stateflow: ended by SIGTERM")
             raise typer.Exit(TERMINATED) from None
         except KeyboardInterrupt:
-            err().print("stateflow: interrupted")
+            output_of(ctx).log("stateflow: interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except BrokenPipeError:
             # The reader, such as `head`, has seen enough; Python must not fail on flushing what is left.
@@ -90,16 +88,10 @@ class Commands(TyperGroup):
 
 
 def _report(ctx: Any, error: Exception, code: int) -> None:
-    if ctx.meta.get(DEBUG):
-        err().print(escape("".join(traceback.format_exception(error))), end="")
-    if ctx.meta.get(OUTPUT) == "json":
-        body = {"type": type(error).__name__, "message": str(error), "exit_code": code}
-        sys.stderr.write(json.dumps({"error": body}, ensure_ascii=False) + "\n")
-        return
-    text = str(error)
-    if not isinstance(error, StateflowError):
-        text = f"{type(error).__name__}: {error} (not expected: --debug shows where)"
-    err().print(f"[bold red]stateflow:[/] {escape(text)}", soft_wrap=True)
+    output = output_of(ctx)
+    if debug_of(ctx):
+        output.log("".join(traceback.format_exception(error)), end="")
+    output.error(error, code)
 
 
 app = typer.Typer(
@@ -118,7 +110,7 @@ def _version(value: bool) -> None:
     if value:
         from stateflow.distribution import installed_version
 
-        print(f"stateflow {installed_version()}")
+        ConsoleOutput().say(f"stateflow {installed_version()}")
         raise typer.Exit
 
 

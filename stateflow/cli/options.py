@@ -2,86 +2,152 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 
-from stateflow.cli.output import Format, err
+from stateflow.cli.output import ConsoleOutput, JsonOutput, Output
 from stateflow.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
     from stateflow.config.options import Options
     from stateflow.jobs.job import Job
 
+P = ParamSpec("P")
 _ARGUMENTS = {"retained_checkpoints": "--retained", "retained_age": "--age"}
 """Those of `gc`, which have not the names of their options."""
-OUTPUT, DEBUG = "stateflow.output", "stateflow.debug"
+_OUTPUTS: dict[str, type[Output]] = {"text": ConsoleOutput, "json": JsonOutput}
+_OUTPUT, _DEBUG = "stateflow.output", "stateflow.debug"
 """Where a context keeps them, for whoever reports an error."""
 
+flag = partial(typer.Option, show_default=False)
+argument = partial(typer.Argument, show_default=False)
 
-def _output(ctx: typer.Context, value: str) -> str:
-    if value not in ("text", "json"):
+
+def _output(ctx: typer.Context, value: str) -> Output:
+    if value not in _OUTPUTS:
         raise typer.BadParameter(f"{value!r} is neither text nor json")
-    ctx.meta[OUTPUT] = value
-    return value
+    made = ctx.meta[_OUTPUT] = _OUTPUTS[value]()
+    return made
 
 
 def _debug(ctx: typer.Context, value: bool) -> bool:
-    ctx.meta[DEBUG] = value or ctx.meta.get(DEBUG, False)
+    ctx.meta[_DEBUG] = value or ctx.meta.get(_DEBUG, False)
     return value
 
 
-Root = Annotated[
-    str | None,
-    typer.Option(
-        "--checkpoint-dir",
-        help="Root under which every job has its folder. Else STATEFLOW_CHECKPOINT_DIR, else stateflow.toml.",
-        show_default=False,
-    ),
-]
-Output = Annotated[
-    str,
-    typer.Option(
-        "--output", "-o", callback=_output, is_eager=True, help="text or json; data goes to stdout."
-    ),
-]
-Debug = Annotated[
-    bool, typer.Option("--debug", callback=_debug, is_eager=True, help="Stack traces and detailed log lines.")
-]
-JobName = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", show_default=False)]
+def output_of(ctx: typer.Context) -> Output:
+    """What the command prints through; text, until it is known."""
+    found: Output | None = ctx.meta.get(_OUTPUT)
+    return found or ConsoleOutput()
+
+
+def debug_of(ctx: typer.Context) -> bool:
+    return bool(ctx.meta.get(_DEBUG))
+
+
+JobName = Annotated[str, argument(metavar="JOB", help="Name of the job.")]
+JobOrUrl = Annotated[str, argument(metavar="JOB|URL", help="A job, or the folder or URL of a savepoint.")]
+OperatorName = Annotated[str, argument(metavar="OPERATOR", help="Its uid.")]
 File = Annotated[
     str,
-    typer.Argument(
+    argument(
         metavar="FILE:PIPELINE",
         help="Python file and pipeline; the pipeline may be left out if it is the only one.",
-        show_default=False,
     ),
 ]
 Parameters = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--param", "-p", metavar="NAME=VALUE", help="A parameter of the pipeline.", show_default=False
-    ),
+    list[str] | None, flag("--param", "-p", metavar="NAME=VALUE", help="A parameter of the pipeline.")
 ]
 Settings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--option", metavar="NAME=VALUE", help="Any option of docs/configuration.md.", show_default=False
+    list[str] | None, flag("--option", metavar="NAME=VALUE", help="Any option of docs/configuration.md.")
+]
+Conf = Annotated[list[str] | None, flag("--conf", metavar="KEY=VALUE", help="A setting of Spark.")]
+PipelinesJob = Annotated[str | None, flag("--job", help="Name of the job; else the pipeline's.")]
+OfCheckpoint = Annotated[
+    str, typer.Option("--checkpoint", metavar="N|tag:NAME|latest", help="Of which checkpoint.")
+]
+AllowNonRestoredState = Annotated[
+    bool,
+    flag(
+        "--allow-non-restored-state",
+        help="State without an operator may be dropped, and what looks renamed is new.",
     ),
 ]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark.", show_default=False),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do it; without it the command only says what it would do.")]
-Takeover = Annotated[bool, typer.Option("--takeover", help="Fence a live run instead of refusing.")]
-Note = Annotated[str, typer.Option("--note", help="Why: kept in the record.", show_default=False)]
+Yes = Annotated[bool, flag("--yes", help="Do it; without it the command only says what it would do.")]
+Takeover = Annotated[bool, flag("--takeover", help="Fence a live run instead of refusing.")]
+Note = Annotated[str, flag("--note", help="Why: kept in the record.")]
+SavepointNote = Annotated[str, flag("--note", help="Why: kept with it.")]
 
 
-def output_of(value: str) -> Format:
-    return cast(Format, value)
+def _shared(
+    root: Annotated[
+        str | None,
+        flag(
+            "--checkpoint-dir",
+            help="Root under which every job has its folder. Else STATEFLOW_CHECKPOINT_DIR, else stateflow.toml.",
+        ),
+    ] = None,
+    output: Annotated[
+        str,
+        typer.Option(
+            "--output", "-o", callback=_output, is_eager=True, help="text or json; data goes to stdout."
+        ),
+    ] = "text",
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", callback=_debug, is_eager=True, help="Stack traces and detailed log lines."),
+    ] = False,
+) -> None:
+    """The options of every command."""
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """One call of a command: where its answer goes, and the options that every command has."""
+
+    output: Output
+    root: str | None
+    debug: bool
+
+    def options(self, settings: Iterable[str] | None = None, **named: Any) -> Options:
+        return configured(self.root, settings, debug=self.debug, **named)
+
+    def job(self, name: str) -> Job:
+        return job_of(self.options(), name)
+
+
+Command = Callable[Concatenate[Invocation, P], None]
+
+
+def command(function: Command[P]) -> Callable[..., None]:
+    """Adds the options of every command to one, which gets them as its first argument."""
+    return _with_shared(function, "root", "output", "debug")
+
+
+def rootless_command(function: Command[P]) -> Callable[..., None]:
+    """The same for a command that no checkpoint root is needed for."""
+    return _with_shared(function, "output", "debug")
+
+
+def _with_shared(function: Command[P], *names: str) -> Callable[..., None]:
+    own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+    shared = inspect.signature(_shared, eval_str=True).parameters
+    parameters = [*own, *(shared[name] for name in names)]
+
+    @wraps(function)
+    def called(output: Output, debug: bool, root: str | None = None, **given: Any) -> None:
+        function(Invocation(output, root, debug), **given)  # type: ignore[call-arg]
+
+    # What typer reads.
+    called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    return called
 
 
 def pairs(given: Iterable[str] | None, flag: str) -> dict[str, str]:
@@ -114,7 +180,7 @@ def configured(
             cli[name], typed[name] = str(value), _ARGUMENTS.get(name, "")
     options = load(cli=cli, typed=typed, folder=Path.cwd())
     logs.set_up(options.log_format, level=logging.DEBUG if debug else logging.WARNING)
-    logs.on_wait((lambda what: err().print(what, markup=False)) if options.progress else None)
+    logs.on_wait((lambda what: ConsoleOutput().log(what)) if options.progress else None)
     return options
 
 
@@ -150,7 +216,3 @@ def new_job_of(options: Options, name: str) -> Job:
         storage_options=options.storage_options,
         heartbeat_timeout=options.heartbeat_timeout.total_seconds(),
     )
-
-
-def storage(options: Options) -> Mapping[str, str]:
-    return options.storage_options

@@ -1,109 +1,215 @@
-"""What goes where: data on stdout, everything else on stderr; text for people, JSON for programs."""
+"""Where a command prints: data on stdout, everything else on stderr; text for people, JSON for programs.
+
+A command says what its answer is (a document, and the pieces that a person reads); an Output decides how it is printed.
+"""
 
 from __future__ import annotations
 
 import json
-import re
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, is_dataclass
-from typing import Any, Literal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, is_dataclass
+from typing import Any, TextIO
 
+import rich.table
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from stateflow.quantities import size_text as size
-from stateflow.quantities import time_text as moment
+from stateflow.cli.text import harmless, number, size
+from stateflow.errors import StateflowError
 
-__all__ = [
-    "Format",
-    "document",
-    "err",
-    "facts",
-    "line",
-    "moment",
-    "number",
-    "out",
-    "plain",
-    "seconds",
-    "size",
-    "table",
-]
-
-Format = Literal["text", "json"]
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 WIDE = 200
 """Columns of a table that goes into a pipe: nothing there should be cut off."""
+Advance = Callable[[str, int, int], object]
 
 
-def out() -> Console:
-    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+@dataclass(frozen=True)
+class Table:
+    """Rows under a header. A cell's text is shown as it is, brackets and all."""
+
+    columns: Sequence[str]
+    rows: Iterable[Sequence[object]]
+    right: Iterable[str] = ()
+    """Columns of numbers."""
+    colours: Mapping[str, str] = field(default_factory=dict)
+    """Colours of words in the first column."""
 
 
-def err() -> Console:
-    return Console(stderr=True, width=None if sys.stderr.isatty() else WIDE, highlight=False)
+@dataclass(frozen=True)
+class Facts:
+    """Names and values, one pair a line."""
+
+    pairs: Iterable[tuple[str, object]]
 
 
-def document(body: Any) -> None:
-    """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(plain(body), indent=2, ensure_ascii=False) + "\n")
+@dataclass(frozen=True)
+class Heading:
+    text: str
 
 
-def line(body: Any) -> None:
-    """One JSON object on a line of its own, at once."""
-    sys.stdout.write(json.dumps(plain(body), ensure_ascii=False, separators=(",", ":")) + "\n")
-    sys.stdout.flush()
+Piece = str | Heading | Facts | Table
+"""What a person reads; a text is a line of its own."""
 
 
-def plain(body: Any) -> Any:
+class Output(ABC):
+    """What a command has to say. stderr is the same in both forms, but for notes and errors."""
+
+    def __init__(self) -> None:
+        self._err = _console(sys.stderr, stderr=True)
+
+    @abstractmethod
+    def answer(self, body: Any, *pieces: Piece, note: str = "") -> None:
+        """The answer, whole: `body` for programs; for people the pieces, and then the note."""
+
+    @abstractmethod
+    def event(self, body: Any, *pieces: Piece) -> None:
+        """One of several answers, at once: a program gets a line for each."""
+
+    @abstractmethod
+    def say(self, *pieces: Piece) -> None:
+        """What a person reads before the answer; a program finds it in the answer."""
+
+    @abstractmethod
+    def note(self, text: str) -> None:
+        """A line on stderr for people, such as how to go on."""
+
+    @abstractmethod
+    def error(self, error: Exception, code: int) -> None:
+        """Why the command fails."""
+
+    def log(self, text: str, *, end: str = "\n") -> None:
+        """A line on stderr: progress, a warning, or another problem."""
+        self._err.print(text, end=end, markup=False, soft_wrap=True)
+
+    @property
+    def interactive(self) -> bool:
+        """Whether somebody at a terminal reads along."""
+        return self._err.is_terminal
+
+    @contextmanager
+    def progress(self, title: str, *, shown: bool = True) -> Iterator[Advance]:
+        """Gives `advance(what, done, total)`: one bar per kind of thing; 'key groups' are counted, all else is bytes."""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[told]}"),
+            TimeElapsedColumn(),
+        )
+        tasks: dict[str, TaskID] = {}
+        with Progress(
+            *columns, console=self._err, transient=not self.interactive, disable=not shown
+        ) as progress:
+
+            def advance(what: str, done: int, total: int) -> None:
+                told = number if what == "key groups" else size
+                text = f"{told(done)} of {told(total)}"
+                if what not in tasks:
+                    tasks[what] = progress.add_task(f"{title}: {what}", total=total, told=text)
+                progress.update(tasks[what], completed=done, total=total, told=text)
+
+            yield advance
+
+
+class ConsoleOutput(Output):
+    """Text, for people."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._out = _console(sys.stdout)
+
+    def answer(self, body: Any, *pieces: Piece, note: str = "") -> None:
+        self.say(*pieces)
+        if note:
+            self.note(note)
+
+    def event(self, body: Any, *pieces: Piece) -> None:
+        self.say(*pieces)
+
+    def say(self, *pieces: Piece) -> None:
+        for piece in pieces:
+            match piece:
+                case str():
+                    self._out.print(piece, markup=False, soft_wrap=True)
+                case Heading(text):
+                    self._out.print(f"\n[bold]{escape(text)}[/]")
+                case Facts(pairs):
+                    self._out.print(_facts(pairs))
+                case Table():
+                    self._out.print(_table(piece))
+
+    def note(self, text: str) -> None:
+        self.log(text)
+
+    def error(self, error: Exception, code: int) -> None:
+        text = str(error)
+        if not isinstance(error, StateflowError):
+            text = f"{type(error).__name__}: {error} (not expected: --debug shows where)"
+        self._err.print(f"[bold red]stateflow:[/] {escape(text)}", soft_wrap=True)
+
+
+class JsonOutput(Output):
+    """JSON, for programs."""
+
+    def answer(self, body: Any, *pieces: Piece, note: str = "") -> None:
+        sys.stdout.write(json.dumps(_plain(body), indent=2, ensure_ascii=False) + "\n")
+
+    def event(self, body: Any, *pieces: Piece) -> None:
+        sys.stdout.write(json.dumps(_plain(body), ensure_ascii=False, separators=(",", ":")) + "\n")
+        sys.stdout.flush()
+
+    def say(self, *pieces: Piece) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        pass
+
+    def error(self, error: Exception, code: int) -> None:
+        body = {"type": type(error).__name__, "message": str(error), "exit_code": code}
+        sys.stderr.write(json.dumps({"error": body}, ensure_ascii=False) + "\n")
+
+
+def _console(stream: TextIO, *, stderr: bool = False) -> Console:
+    """Shows texts as they are: `:x:` in the name of a tag is no emoji."""
+    width = None if stream.isatty() else WIDE
+    return Console(stderr=stderr, width=width, highlight=False, emoji=False)
+
+
+def _plain(body: Any) -> Any:
     """Values as JSON has them."""
     if is_dataclass(body) and not isinstance(body, type):
-        return plain(asdict(body))
-    if isinstance(body, dict):
-        return {str(name): plain(value) for name, value in body.items()}
+        return _plain(asdict(body))
+    if isinstance(body, Mapping):
+        return {str(name): _plain(value) for name, value in body.items()}
     if isinstance(body, list | tuple | set | frozenset):
-        return [plain(value) for value in body]
+        return [_plain(value) for value in body]
     if isinstance(body, str | int | float | bool) or body is None:
         return body
     return str(body)
 
 
-def table(
-    title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
-) -> None:
-    """A table on stdout. A row's text is shown as it is, brackets and all."""
-    made = Table(title=title or None, title_justify="left", header_style="bold", box=None, pad_edge=False)
-    numbers = set(right)
-    for name in columns:
+def _table(table: Table) -> rich.table.Table:
+    made = rich.table.Table(header_style="bold", box=None, pad_edge=False)
+    numbers = set(table.right)
+    for name in table.columns:
         made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")
-    for row in rows:
-        made.add_row(*("" if cell is None else _shown(cell) for cell in row))
-    out().print(made)
+    for first, *rest in table.rows:
+        colour = table.colours.get(str(first))
+        shown = [_cell(cell) for cell in (first, *rest)]
+        made.add_row(f"[{colour}]{shown[0]}[/]" if colour else shown[0], *shown[1:])
+    return made
 
 
-def facts(pairs: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one pair a line."""
-    made = Table(box=None, show_header=False, pad_edge=False)
+def _facts(pairs: Iterable[tuple[str, object]]) -> rich.table.Table:
+    made = rich.table.Table(box=None, show_header=False, pad_edge=False)
     made.add_column(style="bold")
     made.add_column(overflow="fold")
     for name, value in pairs:
-        made.add_row(name, _shown("-" if value in (None, "") else value))
-    out().print(made)
+        made.add_row(name, _cell("-" if value in (None, "") else value))
+    return made
 
 
-def _shown(value: object) -> str:
-    """Without what a terminal obeys: notes and names may be somebody else's."""
-    return escape(_CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", str(value)))
-
-
-def seconds(length: float) -> str:
-    if length < 0.0995:
-        return f"{length * 1000:.0f} ms"
-    if length < 120:
-        return f"{length:.1f} s"
-    return f"{length / 60:.0f} min" if length < 7200 else f"{length / 3600:.1f} h"
-
-
-def number(count: float) -> str:
-    return f"{count:,.0f}"
+def _cell(value: object) -> str:
+    return "" if value is None else escape(harmless(value))

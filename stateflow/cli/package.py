@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stateflow.cli.bars import bars
-from stateflow.cli.options import Debug, File, Output
-from stateflow.cli.output import document, err, facts, out, size
+from stateflow.cli.options import File, Invocation, rootless_command
+from stateflow.cli.output import Facts, Piece
+from stateflow.cli.text import size
 
 if TYPE_CHECKING:
     from stateflow.packaging.build import Package
 
 
+@rootless_command
 def package(
+    call: Invocation,
     file: File,
     to: Annotated[
         Path, typer.Option("--to", metavar="FOLDER", help="Where the package goes.", show_default=False)
@@ -46,8 +49,6 @@ def package(
             show_default=False,
         ),
     ] = "",
-    output: Output = "text",
-    debug: Debug = False,
 ) -> None:
     """Packages a pipeline with the environment of its executors, tries it out, and says how a run takes it along."""
     from stateflow.packaging.build import Request
@@ -63,25 +64,20 @@ def package(
         also=tuple(also or ()),
         platform=platform,
     )
-    with bars("package") as advance:
+    with call.output.progress("package") as advance:
         made = build(request, advance)
-    told = _usage(made, f"{loaded.path}:{loaded.pipeline.name}")
-    if output == "json":
-        document(
-            {
-                **made.document,
-                "folder": str(request.folder),
-                "manifest": str(made.manifest),
-                "usage": told["json"],
-            }
-        )
-        return
-    _show(made)
-    for text in told["text"]:
-        out().print(text, markup=False, soft_wrap=True)
+    usage, commands = _usage(made, f"{loaded.path}:{loaded.pipeline.name}")
+    call.output.say(*_shown(made))
+    if made.environment.made or made.pipeline.made:
+        call.output.note("tried here in an empty environment: it works")
+    call.output.answer(
+        {**made.document, "folder": str(request.folder), "manifest": str(made.manifest), "usage": usage},
+        *commands,
+    )
 
 
-def _usage(made: Package, spec: str) -> dict[str, Any]:
+def _usage(made: Package, spec: str) -> tuple[dict[str, Any], list[str]]:
+    """How a run takes the package along: for programs, and as people type it."""
     from importlib.util import find_spec
 
     from stateflow.packaging.usage import operator_call, run_command, submit_command, typed
@@ -99,20 +95,18 @@ def _usage(made: Package, spec: str) -> dict[str, Any]:
         delta=DELTA,
     )
     operator = operator_call(spec, made.document["pipeline"], conf)
-    return {
-        "json": {"run": run, "spark_submit": submit, "operator": operator},
-        "text": ["", typed(run), "", typed(submit), "", operator],
-    }
+    body = {"run": run, "spark_submit": submit, "operator": operator}
+    return body, ["", typed(run), "", typed(submit), "", operator]
 
 
-def _show(made: Package) -> None:
+def _shown(made: Package) -> Iterator[Piece]:
     body = made.document
     runs_on = f"{body['platform']['system']} {body['platform']['machine']}"
     if body["platform"]["glibc"]:
         runs_on += f", glibc {body['platform']['glibc']} or newer"
     python = f"CPython {body['python']['version']}"
     python += ", included" if body["python"]["included"] else "; every host needs one of this minor version"
-    facts(
+    yield Facts(
         [
             ("pipeline", f"{body['pipeline']} ({body['archives']['pipeline']['files']} files)"),
             ("stateflow", f"{body['stateflow']}, for Spark {body['spark']}"),
@@ -127,11 +121,5 @@ def _show(made: Package) -> None:
     )
     for archive in (made.environment, made.pipeline):
         kept = "" if archive.made else ", was there already"
-        out().print(
-            f"{archive.path}  {size(archive.size)} ({size(archive.unpacked)} unpacked{kept})",
-            markup=False,
-            soft_wrap=True,
-        )
-    out().print(str(made.manifest), markup=False, soft_wrap=True)
-    if made.environment.made or made.pipeline.made:
-        err().print("tried here in an empty environment: it works", markup=False)
+        yield f"{archive.path}  {size(archive.size)} ({size(archive.unpacked)} unpacked{kept})"
+    yield str(made.manifest)

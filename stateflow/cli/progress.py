@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from stateflow.cli.output import moment, number, seconds, size
+from stateflow.cli.text import moment, number, seconds, size
 
 if TYPE_CHECKING:
     from stateflow.spark.loop import BatchReport

@@ -6,39 +6,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stateflow.cli.options import Debug, JobName, Output, Root, configured, root_of
-from stateflow.cli.output import document, err, moment, out, table
+from stateflow.cli.options import Invocation, JobName, OperatorName, argument, command, flag, root_of
+from stateflow.cli.output import Piece, Table
+from stateflow.cli.text import moment
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
     from stateflow.reading.query import Found
 
 
+@command
 def query(
+    call: Invocation,
     job: JobName,
-    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="Its uid.", show_default=False)],
-    state: Annotated[
-        str, typer.Argument(metavar="STATE", help="Name of the state or timer.", show_default=False)
-    ],
-    key: Annotated[
-        str,
-        typer.Argument(metavar="KEY", help="42; of several columns a,7 or '[\"a\", 7]'.", show_default=False),
-    ],
+    operator: OperatorName,
+    state: Annotated[str, argument(metavar="STATE", help="Name of the state or timer.")],
+    key: Annotated[str, argument(metavar="KEY", help="42; of several columns a,7 or '[\"a\", 7]'.")],
     checkpoint: Annotated[
         str, typer.Option("--checkpoint", metavar="N|tag:NAME", help="Instead of the newest complete one.")
     ] = "latest",
     savepoint: Annotated[
-        str | None,
-        typer.Option("--from", metavar="URL", help="A native savepoint to look into.", show_default=False),
+        str | None, flag("--from", metavar="URL", help="A native savepoint to look into.")
     ] = None,
-    map_key: Annotated[
-        str | None,
-        typer.Option("--map-key", metavar="K", help="One entry of a map state.", show_default=False),
-    ] = None,
+    map_key: Annotated[str | None, flag("--map-key", metavar="K", help="One entry of a map state.")] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most entries of a list or map.")] = 1000,
-    root: Root = None,
-    output: Output = "text",
-    debug: Debug = False,
 ) -> None:
     """Looks one key up. Only the shard that owns it is fetched; what has expired is hidden."""
     import time
@@ -49,7 +40,7 @@ def query(
 
     if savepoint is not None and checkpoint != "latest":
         raise UsageError("--from and --checkpoint name two snapshots: leave one of them out")
-    options = configured(root, debug=debug)
+    options = call.options()
     place = place_of(options, "" if savepoint else root_of(options), lambda: time.time_ns() // 1000)
 
     def ids() -> str:
@@ -65,8 +56,15 @@ def query(
         entry = None if map_key is None else target.map_key_of_text(map_key)
         found = reader.look_up(operator, state, target.key_of_text(key), entry, limit=limit)
         record = reader.record
-    if output == "json":
-        body: dict[str, Any] = {
+    note = f"checkpoint {record.slot} of {moment(record.at)}"
+    if not found.found:
+        note = f"nothing is set for key {key} in {note}"
+    elif found.what == "accumulator":
+        note += "; an accumulator, of which the job's code makes the result"
+    if found.more:
+        note += f"; there are more than {limit} entries: --limit shows more"
+    call.output.answer(
+        {
             "job": job,
             "checkpoint": record.slot,
             "at": record.at,
@@ -81,29 +79,19 @@ def query(
             "value": found.json,
             "more": found.more,
             "fetched_bytes": place.cache.bytes_fetched,
-        }
-        document(body)
-        return
-    _show(found)
-    note = f"checkpoint {record.slot} of {moment(record.at)}"
-    if not found.found:
-        note = f"nothing is set for key {key} in {note}"
-    elif found.what == "accumulator":
-        note += "; an accumulator, of which the job's code makes the result"
-    if found.more:
-        note += f"; there are more than {limit} entries: --limit shows more"
-    err().print(note, markup=False, soft_wrap=True)
+        },
+        *_shown(found),
+        note=note,
+    )
 
 
-def _show(found: Found) -> None:
+def _shown(found: Found) -> list[Piece]:
     value = found.json
     if not found.found:
-        return
+        return []
     if found.what == "map":
-        table("", ("map key", "value"), [(name, _text(one)) for name, one in value.items()])
-        return
-    for one in value if found.what == "list" else [value]:
-        out().print(_text(one), markup=False, soft_wrap=True)
+        return [Table(("map key", "value"), [(name, _text(one)) for name, one in value.items()])]
+    return [_text(one) for one in (value if found.what == "list" else [value])]
 
 
 def _text(value: Any) -> str:

@@ -7,41 +7,37 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from stateflow.cli.bars import bars
 from stateflow.cli.options import (
+    AllowNonRestoredState,
     Conf,
-    Debug,
     File,
+    Invocation,
     JobName,
     Note,
-    Output,
     Parameters,
-    Root,
     Settings,
     Takeover,
     Yes,
-    configured,
+    command,
+    flag,
     new_job_of,
     pairs,
 )
-from stateflow.cli.output import document, err, out, size
+from stateflow.cli.text import size
 from stateflow.errors import UsageError
 
 
+@command
 def restore(
+    call: Invocation,
     job: JobName,
     file: File,
     origin: Annotated[
         str,
-        typer.Option(
-            "--from", metavar="checkpoint:N|tag:NAME|latest|URL", help="The snapshot.", show_default=False
-        ),
+        flag("--from", metavar="checkpoint:N|tag:NAME|latest|URL", help="The snapshot."),
     ],
     from_job: Annotated[
-        str,
-        typer.Option(
-            "--from-job", metavar="JOB", help="Whose checkpoint, if not JOB's own.", show_default=False
-        ),
+        str, flag("--from-job", metavar="JOB", help="Whose checkpoint, if not JOB's own.")
     ] = "",
     parameter: Parameters = None,
     claim_mode: Annotated[
@@ -51,31 +47,19 @@ def restore(
             help="Of a savepoint: no-claim copies it and never touches it again; claim makes it the job's own.",
         ),
     ] = "no-claim",
-    allow_non_restored_state: Annotated[
-        bool,
-        typer.Option(
-            "--allow-non-restored-state",
-            help="State without an operator may be dropped, and what looks renamed is new.",
-        ),
-    ] = False,
+    allow_non_restored_state: AllowNonRestoredState = False,
     rewind_sinks: Annotated[
         bool, typer.Option("--rewind-sinks", help="Take the outputs back to the checkpoint, too.")
     ] = False,
     reset_watermark: Annotated[
         bool, typer.Option("--reset-watermark", help="Begin event time anew, as after a drained run.")
     ] = False,
-    parallelism: Annotated[
-        int | None, typer.Option(min=1, help="Subtasks from now on.", show_default=False)
-    ] = None,
-    max_parallelism: Annotated[
-        int | None, typer.Option(min=1, help="canonical: key groups from now on.", show_default=False)
-    ] = None,
+    parallelism: Annotated[int | None, flag(min=1, help="Subtasks from now on.")] = None,
+    max_parallelism: Annotated[int | None, flag(min=1, help="canonical: key groups from now on.")] = None,
     plan_digest: Annotated[
         str | None,
-        typer.Option(
-            metavar="DIGEST",
-            help="Of the plan that was approved: it is carried out as it was, or refused.",
-            show_default=False,
+        flag(
+            metavar="DIGEST", help="Of the plan that was approved: it is carried out as it was, or refused."
         ),
     ] = None,
     takeover: Takeover = False,
@@ -83,9 +67,6 @@ def restore(
     yes: Yes = False,
     conf: Conf = None,
     option: Settings = None,
-    root: Root = None,
-    output: Output = "text",
-    debug: Debug = False,
 ) -> None:
     """Restores a job to a checkpoint, a tag or a savepoint; without --yes it prints the plan.
 
@@ -95,7 +76,7 @@ def restore(
     from stateflow.checkpoint.process import this_process
     from stateflow.pipelines.loading import load_pipeline
 
-    options = configured(root, option, debug=debug)
+    options = call.options(option)
     mode = claim_mode.replace("-", "_")
     if mode not in ("claim", "no_claim"):
         raise UsageError(f"--claim-mode {claim_mode!r} is neither claim nor no-claim")
@@ -120,30 +101,21 @@ def restore(
         conf=pairs(conf, "--conf"),
     )
     if not yes:
-        if output == "json":
-            document({**plan.document(), "restored": False})
-            return
-        out().print(str(plan), markup=False, emoji=False, soft_wrap=True)
-        err().print("Nothing was done: --yes restores it.", markup=False)
-        return
-    if output == "text":
-        err().print(str(plan), markup=False, emoji=False, soft_wrap=True)
-    with bars(f"restore of {job}", shown=options.progress) as progress:
-        done = plan.apply(progress)
-    if output == "json":
-        document(
-            {
-                **plan.document(),
-                "restored": True,
-                "record": done.checkpoint,
-                "copied_bytes": done.copied_bytes,
-                "sinks_rewound": dict(done.sinks),
-            }
+        call.output.answer(
+            {**plan.document(), "restored": False}, str(plan), note="Nothing was done: --yes restores it."
         )
         return
+    call.output.note(str(plan))
+    with call.output.progress(f"restore of {job}", shown=options.progress) as progress:
+        done = plan.apply(progress)
     copied = f", {size(done.copied_bytes)} copied" if done.copied_bytes else ""
-    out().print(
+    call.output.answer(
+        {
+            **plan.document(),
+            "restored": True,
+            "record": done.checkpoint,
+            "copied_bytes": done.copied_bytes,
+            "sinks_rewound": done.sinks,
+        },
         f"job {job} is restored: record {done.checkpoint}, timeline {done.timeline}{copied}; the next run goes on from it",
-        markup=False,
-        soft_wrap=True,
     )

@@ -7,21 +7,20 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from stateflow.cli.options import (
+    AllowNonRestoredState,
     Conf,
-    Debug,
     File,
-    Output,
+    Invocation,
     Parameters,
-    Root,
+    PipelinesJob,
     Settings,
-    configured,
+    command,
+    flag,
     new_job_of,
     pairs,
 )
-from stateflow.cli.output import err, line, out
+from stateflow.cli.output import ConsoleOutput
 from stateflow.cli.progress import batch_document, batch_line, run_document, run_line
 
 if TYPE_CHECKING:
@@ -37,81 +36,52 @@ class AnnouncedStop(threading.Event):
         if not said:
             # Rich ends the program when nobody reads what it prints; the batch goes on.
             with suppress(OSError, SystemExit):
-                show = err()
-                show.print(
-                    f"stopping after this batch{'; Ctrl-C ends it at once' if show.is_terminal else ''}"
-                )
+                # One of its own: a signal may come while the run is printing.
+                output = ConsoleOutput()
+                again = "; Ctrl-C ends it at once" if output.interactive else ""
+                output.log(f"stopping after this batch{again}")
 
 
+@command
 def run(
+    call: Invocation,
     file: File,
     parameter: Parameters = None,
-    job: Annotated[
-        str | None, typer.Option("--job", help="Name of the job; else the pipeline's.", show_default=False)
-    ] = None,
+    job: PipelinesJob = None,
     parallelism: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Subtasks of a keyed operator; another number than before rescales the job.",
-            show_default=False,
-        ),
+        flag(min=1, help="Subtasks of a keyed operator; another number than before rescales the job."),
     ] = None,
     trigger: Annotated[
         str | None,
-        typer.Option(
+        flag(
             metavar="drain|until-stopped|DURATION",
             help="When batches are taken, and whether the run ends by itself.",
-            show_default=False,
         ),
     ] = None,
     until: Annotated[
         list[str] | None,
-        typer.Option(
+        flag(
             metavar="[SOURCE=]VERSION|TIME",
             help="End at this version or time (ISO, UTC unless it says otherwise), included.",
-            show_default=False,
         ),
     ] = None,
-    master: Annotated[
-        str | None, typer.Option(help="Spark's master, such as local[4].", show_default=False)
-    ] = None,
+    master: Annotated[str | None, flag(help="Spark's master, such as local[4].")] = None,
     conf: Conf = None,
     option: Settings = None,
     takeover: Annotated[
-        bool, typer.Option("--takeover", help="Fence a live run instead of refusing to start.")
+        bool, flag("--takeover", help="Fence a live run instead of refusing to start.")
     ] = False,
-    allow_non_restored_state: Annotated[
-        bool,
-        typer.Option(
-            "--allow-non-restored-state",
-            help="State without an operator may be dropped, and what looks renamed is new.",
-        ),
-    ] = False,
+    allow_non_restored_state: AllowNonRestoredState = False,
     final: Annotated[
         bool,
-        typer.Option(
-            "--final", help="When the input is drained, fire every event-time timer: the job is over then."
-        ),
+        flag("--final", help="When the input is drained, fire every event-time timer: the job is over then."),
     ] = False,
-    note: Annotated[
-        str, typer.Option("--note", help="Kept with every record of the run.", show_default=False)
-    ] = "",
+    note: Annotated[str, flag("--note", help="Kept with every record of the run.")] = "",
     dag_run: Annotated[
-        str,
-        typer.Option(
-            "--dag-run",
-            help="The scheduler's run that this is part of: kept with every record.",
-            show_default=False,
-        ),
+        str, flag("--dag-run", help="The scheduler's run that this is part of: kept with every record.")
     ] = "",
-    task: Annotated[
-        str,
-        typer.Option("--task", help="The task of that run; it takes over from itself.", show_default=False),
-    ] = "",
-    root: Root = None,
-    output: Output = "text",
-    debug: Debug = False,
+    task: Annotated[str, flag("--task", help="The task of that run; it takes over from itself.")] = "",
 ) -> None:
     """Runs a pipeline: carries on from its newest checkpoint and takes one per micro-batch.
 
@@ -123,22 +93,20 @@ def run(
     from stateflow.pipelines.bounds import parse_bounds
     from stateflow.pipelines.loading import load_pipeline
 
-    options = configured(root, option, debug=debug, parallelism=parallelism, trigger=trigger)
+    options = call.options(option, parallelism=parallelism, trigger=trigger)
     loaded = load_pipeline(file, Path.cwd())
     name = job or loaded.pipeline.name
     given, spark_conf, bound = pairs(parameter, "-p"), pairs(conf, "--conf"), parse_bounds(until)
     found = new_job_of(options, name)
     given = checked_parameters(loaded, found, given)
     logs.about(job=name)
-    show = err()
 
     def finished(report: BatchReport) -> None:
         logs.about(epoch=report.record.epoch, slot=report.slot)
         body = batch_document(report, name)
-        if output == "json":
-            line(body)
+        call.output.event(body)
         if options.progress:
-            show.print(batch_line(body), markup=False, soft_wrap=True)
+            call.output.log(batch_line(body))
 
     report = run_loaded(
         loaded,
@@ -155,7 +123,4 @@ def run(
         listener=finished,
         stop=AnnouncedStop(),
     )
-    if output == "json":
-        line(run_document(report))
-    else:
-        out().print(run_line(report), markup=False, soft_wrap=True)
+    call.output.event(run_document(report), run_line(report))

@@ -5,30 +5,34 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from stateflow.cli.bars import bars
 from stateflow.cli.options import (
     Conf,
-    Debug,
+    Invocation,
     JobName,
-    Output,
-    Root,
+    OfCheckpoint,
+    SavepointNote,
     Settings,
     Yes,
-    configured,
+    argument,
+    command,
+    flag,
     job_of,
     pairs,
     root_of,
 )
-from stateflow.cli.output import document, err, facts, moment, number, out, size, table
+from stateflow.cli.output import Facts, Output, Piece, Table
+from stateflow.cli.text import moment, number, size
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
     from stateflow.format.records import Savepoint
+    from stateflow.jobs.savepoints import SavepointKind
     from stateflow.savepoints.format import Listed
 
 app = typer.Typer(no_args_is_help=True, help="Snapshots that belong to whoever makes them.")
@@ -41,31 +45,22 @@ Kind = Annotated[
         help="native: the backend's files, linked or copied. canonical: Parquet tables that anything can read.",
     ),
 ]
-Place = Annotated[
-    str, typer.Argument(metavar="URL", help="Folder or URL of a savepoint.", show_default=False)
-]
+SavepointTo = Annotated[str, flag("--to", metavar="URL", help="Where to; else into the checkpoint root.")]
+Place = Annotated[str, argument(metavar="URL", help="Folder or URL of a savepoint.")]
 
 
 @app.command("create")
+@command
 def create(
+    call: Invocation,
     job: JobName,
     kind: Kind = "native",
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to", metavar="URL", help="Where to; else into the checkpoint root.", show_default=False
-        ),
-    ] = "",
-    checkpoint: Annotated[
-        str, typer.Option("--checkpoint", metavar="N|tag:NAME|latest", help="Of which checkpoint.")
-    ] = "latest",
-    name: Annotated[str, typer.Option("--name", help="Its name in the root.", show_default=False)] = "",
-    note: Annotated[str, typer.Option("--note", help="Why: kept with it.", show_default=False)] = "",
+    to: SavepointTo = "",
+    checkpoint: OfCheckpoint = "latest",
+    name: Annotated[str, flag("--name", help="Its name in the root.")] = "",
+    note: SavepointNote = "",
     expires: Annotated[
-        str,
-        typer.Option(
-            "--expires", metavar="DURATION", help="A clean-up may delete it then.", show_default=False
-        ),
+        str, flag("--expires", metavar="DURATION", help="A clean-up may delete it then.")
     ] = "",
     max_files: Annotated[
         int,
@@ -74,41 +69,34 @@ def create(
     split_size: Annotated[
         str, typer.Option("--split-size", metavar="SIZE", help="canonical: state that one task writes.")
     ] = "512 MB",
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Return at once; a process of its own goes on.")
-    ] = False,
+    detach: Annotated[bool, flag("--detach", help="Return at once; a process of its own goes on.")] = False,
     conf: Conf = None,
     option: Settings = None,
-    root: Root = None,
-    output: Output = "text",
-    debug: Debug = False,
 ) -> None:
     """Makes a savepoint of a complete checkpoint. A running pipeline is not slowed, and need not run at all."""
+    from stateflow.checkpoint.names import parse, slot_of
     from stateflow.format.layout import checked_name
     from stateflow.quantities import duration
     from stateflow.quantities import size as bytes_of
-    from stateflow.savepoints.origin import require_checkpoint, slot_named
 
-    if kind not in ("native", "canonical"):
-        raise UsageError(f"--type {kind!r} is neither native nor canonical")
-    options = configured(root, option, debug=debug)
+    wanted = kind_of(kind)
+    options = call.options(option)
     found = job_of(options, job)
     # Said at once, not by a detached process: an unknown job, a checkpoint that is not there, what cannot be read.
-    which, _, rest = named(checkpoint).partition(":")
-    log = found.log()
-    require_checkpoint(log, slot_named(which, rest, found, log))
+    slot_of(parse(checkpoint), found, found.log())
     lasts = _parsed(duration, "--expires", expires) if expires else None
     split_bytes, spark_conf = _parsed(bytes_of, "--split-size", split_size), pairs(conf, "--conf")
     if name:
         checked_name("savepoint", name)
     if detach:
-        return _detached(job, output)
-    with bars(f"savepoint of {job}", shown=options.progress) as progress:
+        _detach(job, call.output)
+        return
+    with call.output.progress(f"savepoint of {job}", shown=options.progress) as progress:
         made = found.savepoint(
-            cast(Any, kind),
+            wanted,
             options=options,
             progress=progress,
-            checkpoint=named(checkpoint),
+            checkpoint=checkpoint,
             to=to,
             name=name,
             note=note,
@@ -117,33 +105,26 @@ def create(
             split_size=split_bytes,
             conf=spark_conf,
         )
-    if output == "json":
-        document(described(made.url, made.savepoint))
-        return
-    _show(made.url, made.savepoint)
+    call.output.answer(described(made.url, made.savepoint), *_shown(made.url, made.savepoint))
 
 
 @app.command("list")
+@command
 def list_(
-    job: Annotated[str, typer.Argument(metavar="[JOB]", help="Of one job only.", show_default=False)] = "",
-    root: Root = None,
-    output: Output = "text",
-    debug: Debug = False,
+    call: Invocation,
+    job: Annotated[str, argument(metavar="[JOB]", help="Of one job only.")] = "",
 ) -> None:
     """The savepoints in a checkpoint root. Those made with --to are where they were put."""
     from stateflow.format.references import state_bytes
     from stateflow.savepoints.format import list_savepoints
     from stateflow.storage.roots import open_store
 
-    options = configured(root, debug=debug)
+    options = call.options()
     place = root_of(options)
     store = open_store(place, options.storage_options)
     listed = [(f"{store.url}/{path}", each) for path, each in list_savepoints(store, job or None)]
     if job and not listed:
         job_of(options, job).log()  # a slip; savepoints of a job that is deleted are listed all the same
-    if output == "json":
-        document({"root": place, "savepoints": [_listed(url, each) for url, each in listed]})
-        return
     rows: list[tuple[object, ...]] = []
     for url, each in listed:
         state = (
@@ -159,7 +140,10 @@ def list_(
             made = (s.job, s.kind, s.record.slot, moment(s.at), size(state_bytes(s)), s.owner.user)
             rows.append((*made, state or s.note, url))
     columns = ("job", "type", "checkpoint", "made", "size", "by", "note", "place")
-    table("", columns, rows, right=("checkpoint", "size"))
+    call.output.answer(
+        {"root": place, "savepoints": [_listed(url, each) for url, each in listed]},
+        Table(columns, rows, right=("checkpoint", "size")),
+    )
 
 
 def _listed(url: str, each: Listed) -> dict[str, Any]:
@@ -170,24 +154,21 @@ def _listed(url: str, each: Listed) -> dict[str, Any]:
 
 
 @app.command("show")
-def show(place: Place, root: Root = None, output: Output = "text", debug: Debug = False) -> None:
+@command
+def show(call: Invocation, place: Place) -> None:
     """One savepoint: of which checkpoint, its operators, states, offsets and files."""
     from stateflow.savepoints.format import read_savepoint
     from stateflow.storage.roots import open_store
 
-    options = configured(root, debug=debug)
+    options = call.options()
     store = open_store(place, options.storage_options)
     savepoint = read_savepoint(store)
-    if output == "json":
-        document(described(store.url, savepoint))
-        return
-    _show(store.url, savepoint)
+    call.output.answer(described(store.url, savepoint), *_shown(store.url, savepoint))
 
 
 @app.command("dispose")
-def dispose(
-    place: Place, yes: Yes = False, root: Root = None, output: Output = "text", debug: Debug = False
-) -> None:
+@command
+def dispose(call: Invocation, place: Place, yes: Yes = False) -> None:
     """Deletes a savepoint. One that a job has claimed is refused, unless that job has been deleted."""
     import time
 
@@ -196,15 +177,15 @@ def dispose(
     from stateflow.savepoints.format import read_savepoint
     from stateflow.storage.roots import open_store
 
-    options = configured(root, debug=debug)
+    options = call.options()
     store = open_store(place, options.storage_options)
     if not yes:
         savepoint = read_savepoint(store)
-        if output == "json":
-            document({**described(store.url, savepoint), "disposed": False})
-            return
-        _show(store.url, savepoint)
-        err().print("Nothing was done: --yes deletes it.", markup=False)
+        call.output.answer(
+            {**described(store.url, savepoint), "disposed": False},
+            *_shown(store.url, savepoint),
+            note="Nothing was done: --yes deletes it.",
+        )
         return
     freed = dispose_savepoint(
         store,
@@ -212,15 +193,16 @@ def dispose(
         clock=lambda: time.time_ns() // 1000,
         storage_options=options.storage_options,
     )
-    if output == "json":
-        document({"place": store.url, "disposed": True, "bytes": freed})
-        return
-    out().print(f"{store.url} is deleted; {size(freed)} are free", markup=False, soft_wrap=True)
+    call.output.answer(
+        {"place": store.url, "disposed": True, "bytes": freed},
+        f"{store.url} is deleted; {size(freed)} are free",
+    )
 
 
-def named(checkpoint: str) -> str:
-    """`42` as people write it is `checkpoint:42`."""
-    return f"checkpoint:{checkpoint}" if checkpoint.isdigit() else checkpoint
+def kind_of(text: str) -> SavepointKind:
+    if text not in ("native", "canonical"):
+        raise UsageError(f"--type {text!r} is neither native nor canonical")
+    return cast("SavepointKind", text)
 
 
 def described(url: str, savepoint: Savepoint) -> dict[str, Any]:
@@ -262,11 +244,11 @@ def described(url: str, savepoint: Savepoint) -> dict[str, Any]:
     }
 
 
-def _show(url: str, savepoint: Savepoint) -> None:
+def _shown(url: str, savepoint: Savepoint) -> Iterator[Piece]:
     from stateflow.format.references import state_bytes
 
     record = savepoint.record
-    facts(
+    yield Facts(
         [
             ("savepoint", url),
             ("type", savepoint.kind),
@@ -290,18 +272,15 @@ def _show(url: str, savepoint: Savepoint) -> None:
         for name, s in operator.states.items()
     ]
     if rows:
-        out().print()
-        table("", ("operator", "state", "kind", "type", "rows"), rows, right=("rows",))
+        yield ""
+        yield Table(("operator", "state", "kind", "type", "rows"), rows, right=("rows",))
     if savepoint.offsets:
-        out().print()
-        table(
-            "",
-            ("source", "position"),
-            [
-                (uid, "; ".join(str(o.get("position", "")) for o in found))
-                for uid, found in savepoint.offsets.items()
-            ],
-        )
+        yield ""
+        positions = [
+            (uid, "; ".join(str(o.get("position", "")) for o in offsets))
+            for uid, offsets in savepoint.offsets.items()
+        ]
+        yield Table(("source", "position"), positions)
 
 
 def _rows(savepoint: Savepoint, uid: str, state: str) -> str | None:
@@ -316,7 +295,7 @@ def _parsed(parse: Any, flag: str, text: str) -> Any:
         raise UsageError(f"{flag}: {error}") from None
 
 
-def _detached(job: str, output: str) -> None:
+def _detach(job: str, output: Output) -> None:
     """The same command without --detach, in a session of its own; what it says goes to a file."""
     from stateflow.config.options import cache_folder
 
@@ -332,9 +311,7 @@ def _detached(job: str, output: str) -> None:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    if output == "json":
-        document({"job": job, "pid": process.pid, "log": str(log)})
-        return
-    out().print(
-        f"process {process.pid} makes the savepoint; what it says is in {log}", markup=False, soft_wrap=True
+    output.answer(
+        {"job": job, "pid": process.pid, "log": str(log)},
+        f"process {process.pid} makes the savepoint; what it says is in {log}",
     )

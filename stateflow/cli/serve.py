@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from stateflow.cli.options import Debug, Output, Root, configured, root_of
-from stateflow.cli.output import err, line, out
+from stateflow.cli.options import Invocation, command, flag, root_of
 from stateflow.errors import UsageError
 
 
+@command
 def serve(
+    call: Invocation,
     host: Annotated[
         str,
         typer.Option(
@@ -22,26 +23,17 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0 takes a free one.")] = 8765,
     job: Annotated[
-        list[str] | None,
-        typer.Option("--job", metavar="JOB", help="Only this job; may be given again.", show_default=False),
+        list[str] | None, flag("--job", metavar="JOB", help="Only this job; may be given again.")
     ] = None,
     tokens: Annotated[
         Path | None,
-        typer.Option(
-            "--tokens",
-            metavar="FILE",
-            help="Tokens and their rights; else one is made and printed.",
-            show_default=False,
-        ),
+        flag("--tokens", metavar="FILE", help="Tokens and their rights; else one is made and printed."),
     ] = None,
     max_queries: Annotated[int, typer.Option("--max-queries", min=1, help="Queries that run at once.")] = 16,
     interval: Annotated[
         float, typer.Option("--interval", min=0.05, help="Seconds between two looks for a newer checkpoint.")
     ] = 1.0,
     open_shards: Annotated[int, typer.Option("--open-shards", min=1, help="Shards that stay open.")] = 64,
-    root: Root = None,
-    output: Output = "text",
-    debug: Debug = False,
 ) -> None:
     """Answers look-ups over HTTP from the newest complete checkpoint of each job, which it follows.
 
@@ -69,8 +61,8 @@ def serve(
     from stateflow.serve.follow import FollowedJobs
     from stateflow.serve.server import StateServer
 
-    options = configured(root, debug=debug)
-    logging.getLogger("uvicorn").setLevel(logging.DEBUG if debug else logging.WARNING)
+    options = call.options()
+    logging.getLogger("uvicorn").setLevel(logging.DEBUG if call.debug else logging.WARNING)
     place = place_of(options, root_of(options), lambda: time.time_ns() // 1000)
     token = None if tokens is not None else secrets.token_urlsafe(32)
     access = from_file(tokens) if tokens is not None else single(str(token))
@@ -93,17 +85,14 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
     # The token goes to stdout, where no log is kept.
-    if output == "json":
-        line({"event": "serving", "url": server.url, "token": token, "jobs": list(jobs.only)})
-    else:
-        out().print(f"serving {server.url}", markup=False, highlight=False, soft_wrap=True)
-        if token is not None:
-            out().print(f"token {token}", markup=False, highlight=False, soft_wrap=True)
+    call.output.event(
+        {"event": "serving", "url": server.url, "token": token, "jobs": jobs.only},
+        f"serving {server.url}",
+        *([f"token {token}"] if token is not None else []),
+    )
     if server.open_to_others:
-        err().print(
-            f"stateflow: {host} is not only this host, and HTTP is not encrypted: put a proxy with TLS in front",
-            markup=False,
-            soft_wrap=True,
+        call.output.log(
+            f"stateflow: {host} is not only this host, and HTTP is not encrypted: put a proxy with TLS in front"
         )
     # Looking for cycles among all that was imported stops every query for 30 ms, five times a second under load.
     gc.collect()

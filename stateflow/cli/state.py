@@ -11,54 +11,47 @@ import typer
 
 from stateflow.cli.options import (
     Conf,
-    Debug,
     File,
+    Invocation,
     JobName,
+    JobOrUrl,
     Note,
-    Output,
+    OfCheckpoint,
+    OperatorName,
     Parameters,
-    Root,
+    SavepointNote,
     Settings,
     Takeover,
     Yes,
-    configured,
+    argument,
+    command,
+    flag,
     job_of,
     pairs,
 )
-from stateflow.cli.output import document, err, facts, number, out, size
-from stateflow.cli.savepoint import Kind, described, named
+from stateflow.cli.output import Facts
+from stateflow.cli.savepoint import Kind, described
+from stateflow.cli.text import number, size
 from stateflow.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="State as tables, and keys that are to be forgotten.")
 
 
 @app.command("export")
+@command
 def export(
-    job: Annotated[
-        str,
-        typer.Argument(
-            metavar="JOB|URL", help="A job, or the folder or URL of a savepoint.", show_default=False
-        ),
-    ],
-    operator: Annotated[str, typer.Argument(metavar="OPERATOR", help="Its uid.", show_default=False)],
-    state: Annotated[
-        str, typer.Argument(metavar="STATE", help="Its name; _timers for timers.", show_default=False)
-    ],
-    to: Annotated[str, typer.Option("--to", metavar="PATH", help="A new folder.", show_default=False)],
+    call: Invocation,
+    job: JobOrUrl,
+    operator: OperatorName,
+    state: Annotated[str, argument(metavar="STATE", help="Its name; _timers for timers.")],
+    to: Annotated[str, flag("--to", metavar="PATH", help="A new folder.")],
     form: Annotated[
         str, typer.Option("--format", metavar="parquet|json|csv", help="What to write.")
     ] = "parquet",
-    checkpoint: Annotated[
-        str, typer.Option("--checkpoint", metavar="N|tag:NAME|latest", help="Of which checkpoint.")
-    ] = "latest",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="The folder may exist; it is replaced.")
-    ] = False,
+    checkpoint: OfCheckpoint = "latest",
+    overwrite: Annotated[bool, flag("--overwrite", help="The folder may exist; it is replaced.")] = False,
     conf: Conf = None,
     option: Settings = None,
-    root: Root = None,
-    output: Output = "text",
-    debug: Debug = False,
 ) -> None:
     """Writes one state of a checkpoint or a savepoint as a table."""
     from stateflow.checkpoint.process import this_process
@@ -66,11 +59,11 @@ def export(
     from stateflow.spark.state_tables.export import checked_format, export_state
     from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
 
-    options = configured(root, option, debug=debug)
+    options = call.options(option)
     if "/" in job:
         snapshot = savepoint_at(job, options)
     else:
-        snapshot = checkpoint_of(job, named(checkpoint), options)
+        snapshot = checkpoint_of(job, checkpoint, options)
     checked_format(form)
     snapshot.table(operator, state)  # what it has not is said before Spark takes its seconds to start
     rows = export_state(
@@ -85,53 +78,45 @@ def export(
         clock=lambda: time.time_ns() // 1000,
         overwrite=overwrite,
     )
-    if output == "json":
-        document({"of": job, "operator": operator, "state": state, "to": to, "format": form, "rows": rows})
-        return
-    out().print(f"{number(rows)} rows of {operator}.{state} are in {to}", markup=False, soft_wrap=True)
+    call.output.answer(
+        {"of": job, "operator": operator, "state": state, "to": to, "format": form, "rows": rows},
+        f"{number(rows)} rows of {operator}.{state} are in {to}",
+    )
 
 
 @app.command("import")
+@command
 def import_(
+    call: Invocation,
     file: File,
-    to: Annotated[
-        str, typer.Option("--to", metavar="URL", help="A new folder: the savepoint.", show_default=False)
-    ],
+    to: Annotated[str, flag("--to", metavar="URL", help="A new folder: the savepoint.")],
     tables: Annotated[
         list[str],
-        typer.Option(
+        flag(
             "--table",
             metavar="OPERATOR.STATE=PATH",
             help="Parquet of one state, with the columns that export gives; again for others.",
-            show_default=False,
         ),
     ],
     like: Annotated[
-        str,
-        typer.Option(
-            "--like", metavar="JOB|URL", help="Whose other states and offsets are kept.", show_default=False
-        ),
+        str, flag("--like", metavar="JOB|URL", help="Whose other states and offsets are kept.")
     ] = "",
     checkpoint: Annotated[
         str, typer.Option("--checkpoint", metavar="N|tag:NAME|latest", help="Of the job in --like.")
     ] = "latest",
     offset: Annotated[
         list[str] | None,
-        typer.Option(
+        flag(
             "--offset",
             metavar="SOURCE=LINE",
             help="Where a source begins, as `show -o json` has it under `lines`.",
-            show_default=False,
         ),
     ] = None,
     kind: Kind = "canonical",
     parameter: Parameters = None,
-    note: Annotated[str, typer.Option("--note", help="Why: kept with it.", show_default=False)] = "",
+    note: SavepointNote = "",
     conf: Conf = None,
     option: Settings = None,
-    root: Root = None,
-    output: Output = "text",
-    debug: Debug = False,
 ) -> None:
     """Makes a savepoint of tables: state from elsewhere, or a snapshot's state with some of it edited.
 
@@ -146,14 +131,12 @@ def import_(
     from stateflow.spark.state_tables.frames import parquet_frame
     from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
 
-    options = configured(root, option, debug=debug)
+    options = call.options(option)
     loaded = load_pipeline(file, Path.cwd())
     by_value([loaded.module])
     snapshot = None
     if like:
-        snapshot = (
-            savepoint_at(like, options) if "/" in like else checkpoint_of(like, named(checkpoint), options)
-        )
+        snapshot = savepoint_at(like, options) if "/" in like else checkpoint_of(like, checkpoint, options)
     given = {
         **known_parameters(loaded.pipeline.function, snapshot.record if snapshot else None),
         **pairs(parameter, "-p"),
@@ -183,35 +166,23 @@ def import_(
             note=note,
         ),
     )
-    if output == "json":
-        document(described(to, made))
-        return
-    out().print(
+    call.output.answer(
+        described(to, made),
         f"{to} is a {made.kind} savepoint; `stateflow restore JOB {file} --from {to}` starts from it",
-        markup=False,
-        soft_wrap=True,
     )
 
 
 @app.command("erase")
+@command
 def erase(
+    call: Invocation,
     job: JobName,
-    key: Annotated[
-        str,
-        typer.Argument(
-            metavar="KEY", help="The key; a JSON list for one of several columns.", show_default=False
-        ),
-    ],
-    operator: Annotated[
-        str, typer.Option("--operator", metavar="UID", help="Only from this operator.", show_default=False)
-    ] = "",
+    key: Annotated[str, argument(metavar="KEY", help="The key; a JSON list for one of several columns.")],
+    operator: Annotated[str, flag("--operator", metavar="UID", help="Only from this operator.")] = "",
     takeover: Takeover = False,
     note: Note = "",
     yes: Yes = False,
     option: Settings = None,
-    root: Root = None,
-    output: Output = "text",
-    debug: Debug = False,
 ) -> None:
     """Takes a key out of the job's state for good: a person's right to be forgotten.
 
@@ -220,7 +191,7 @@ def erase(
     from stateflow.checkpoint.process import this_process
     from stateflow.jobs.erasure import plan_erase
 
-    options = configured(root, option, debug=debug)
+    options = call.options(option)
     plan = plan_erase(job_of(options, job), key, options, operator=operator)
     body: dict[str, Any] = {
         "job": job,
@@ -232,8 +203,8 @@ def erase(
         "rewritten_bytes": plan.rewritten_bytes,
         "erased": False,
     }
-    if output == "text":
-        facts(
+    call.output.say(
+        Facts(
             [
                 ("operators", ", ".join(sorted(plan.keys))),
                 ("written anew", f"up to {size(plan.rewritten_bytes)}"),
@@ -242,17 +213,13 @@ def erase(
                 ("savepoints that may hold it", ", ".join(plan.savepoints) or "none in this root"),
             ]
         )
-    if yes:
-        done = plan.apply(this_process(note=note), takeover=takeover)
-        body |= {"erased": True, "record": done.checkpoint, "entries": done.entries}
-        body["savepoints"] = list(done.savepoints)
-    if output == "json":
-        document(body)
-    elif yes:
-        out().print(
-            f"record {done.checkpoint}: {number(done.entries)} entries of the key are gone", markup=False
-        )
-        if made := sorted(set(done.savepoints) - set(plan.savepoints)):
-            out().print(f"made meanwhile, and may hold it: {', '.join(made)}", markup=False, soft_wrap=True)
-    else:
-        err().print("Nothing was done: --yes erases it.", markup=False)
+    )
+    if not yes:
+        call.output.answer(body, note="Nothing was done: --yes erases it.")
+        return
+    done = plan.apply(this_process(note=note), takeover=takeover)
+    new = {"erased": True, "record": done.checkpoint, "entries": done.entries, "savepoints": done.savepoints}
+    told = [f"record {done.checkpoint}: {number(done.entries)} entries of the key are gone"]
+    if made := sorted(set(done.savepoints) - set(plan.savepoints)):
+        told.append(f"made meanwhile, and may hold it: {', '.join(made)}")
+    call.output.answer({**body, **new}, *told)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 
-from stateflow.cli.bars import bars
-from stateflow.cli.options import Debug, JobName, Output, Root, configured, job_of
-from stateflow.cli.output import document, out
-from stateflow.cli.savepoint import Kind
+from stateflow.cli.options import Invocation, JobName, command, flag, job_of
+from stateflow.cli.savepoint import Kind, SavepointTo, kind_of
 from stateflow.errors import UsageError
 
 _TOLD = {
@@ -21,7 +19,9 @@ _TOLD = {
 }
 
 
+@command
 def stop(
+    call: Invocation,
     job: JobName,
     wait: Annotated[
         bool, typer.Option("--wait", help="Return when the run has ended; 8 when time is up.")
@@ -34,38 +34,24 @@ def stop(
         bool, typer.Option("--savepoint", help="Wait, and make a savepoint of where it ended.")
     ] = False,
     kind: Kind = "native",
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to", metavar="URL", help="Where to; else into the checkpoint root.", show_default=False
-        ),
-    ] = "",
-    note: Annotated[str, typer.Option("--note", help="Why: the run reports it.", show_default=False)] = "",
-    root: Root = None,
-    output: Output = "text",
-    debug: Debug = False,
+    to: SavepointTo = "",
+    note: Annotated[str, flag("--note", help="Why: the run reports it.")] = "",
 ) -> None:
     """Asks the job's run to end after the batch it is in; with --savepoint also when it has ended long ago."""
-    if kind not in ("native", "canonical"):
-        raise UsageError(f"--type {kind!r} is neither native nor canonical")
-    options = configured(root, debug=debug)
+    wanted = kind_of(kind)
+    options = call.options()
     found = job_of(options, job)
     done = found.stop(wait=timeout if wait or savepoint else None, reason=note, drain=drain)
     body = {"job": job, "epoch": done.epoch, "outcome": done.outcome, "checkpoint": done.checkpoint}
-    if output == "text":
-        text = _TOLD[done.outcome].format(job=job, epoch=done.epoch, checkpoint=done.checkpoint)
-        out().print(text, markup=False, soft_wrap=True)
+    call.output.say(_TOLD[done.outcome].format(job=job, epoch=done.epoch, checkpoint=done.checkpoint))
     if drain and done.outcome in ("not running", "lost"):
         raise UsageError(
             f"job {job!r} is not running, so nothing could drain it: run it once more with `stateflow run ... --final`"
         )
     if savepoint:
         found.settle()
-        with bars(f"savepoint of {job}", shown=options.progress) as progress:
-            made = found.savepoint(cast(Any, kind), options=options, progress=progress, to=to, note=note)
+        with call.output.progress(f"savepoint of {job}", shown=options.progress) as progress:
+            made = found.savepoint(wanted, options=options, progress=progress, to=to, note=note)
         body["savepoint"] = made.url
-        if output == "text":
-            slot = made.savepoint.record.slot
-            out().print(f"{made.url} holds checkpoint {slot}", markup=False, soft_wrap=True)
-    if output == "json":
-        document(body)
+        call.output.say(f"{made.url} holds checkpoint {made.savepoint.record.slot}")
+    call.output.answer(body)

@@ -1,1 +1,1 @@
-"""Runs a job's driver as a process that outlives whoever started it, and follows it from there or from elsewhere."""
+"""Runs a job's driver as a process that outlives its starter. Any process may follow that driver, on any host."""

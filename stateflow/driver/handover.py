@@ -1,4 +1,7 @@
-"""What a process that watches a driver tells the next one, which takes up its watch: from a worker to the triggerer and back."""
+"""What one process that follows a driver hands to the next one: a worker to the triggerer, and the triggerer back.
+
+The names of its fields are frozen: a task may be deferred by one version and resumed by the next.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +14,23 @@ from stateflow.checkpoint.control import RunOutcome
 
 class Handover(msgspec.Struct, frozen=True, omit_defaults=True):
     above: int
-    """Runs up to this epoch were there before the one that is watched."""
+    """The run that is followed has a higher epoch than this."""
     reattached: bool = False
-    """The driver was an earlier try's."""
+    """An earlier try started the driver."""
     folder: str = ""
-    """Of the driver on its host; empty when it is followed by its heartbeat alone."""
+    """The driver's folder on its host; empty when only its heartbeat is followed."""
     given_up: str = ""
-    """Why the driver was taken for lost."""
+    """Why the driver counts as lost."""
     outcome: RunOutcome | None = None
-    """How the run was seen to end."""
+    """How the run ended, as far as the earlier process saw."""
     counter: tuple[int, int] | None = None
-    """The last sign that was seen of it: epoch and count."""
+    """Epoch and count of the newest heartbeat that was seen."""
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
-        told: dict[str, Any] = msgspec.to_builtins(self)
-        return told
+        document: dict[str, Any] = msgspec.to_builtins(self)
+        return document
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Handover:
-        return msgspec.convert(told, cls, strict=False)
+    def of(cls, document: dict[str, Any]) -> Handover:
+        return msgspec.convert(document, cls, strict=False)

@@ -22,7 +22,6 @@ from typing import NamedTuple
 from stateflow.errors import CorruptError
 
 SIGN = 1 << 63
-MAX_STATE_ID = 0xFFFF
 
 EMPTY_NAMESPACE = b"\x00"
 _WINDOW = 1
@@ -93,11 +92,6 @@ def decode_namespace(buf: bytes, pos: int) -> tuple[tuple[int, int] | None, int]
 def list_position(slot: int, position: int) -> bytes:
     """What follows the namespace of a list entry: appends of one batch never meet those of another."""
     return _position.pack(slot, position)
-
-
-def decode_list_position(buf: bytes, pos: int) -> tuple[int, int]:
-    slot, position = _position.unpack_from(buf, pos)
-    return slot, position
 
 
 def encode_timestamp(micros: int) -> bytes:

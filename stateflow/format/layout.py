@@ -10,10 +10,11 @@ from stateflow.errors import UsageError
 
 SLOT_DIGITS = 8
 LAST_EPOCH = 99_999_999
+# A number of more than 15 digits is nobody's slot: JSON, JavaScript and int64 would each make something else of it.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-_SLOT = re.compile(r"(?:.*/)?chk-(\d{8,})/([^/]+)\Z")
-_EPOCH = re.compile(r"(?:.*/)?epochs/(\d{8,})\Z")
-_SEGMENT = re.compile(r"(?:.*/)?statistics/c\d+-(\d+)-([0-9a-f]{16})\.jsonl\Z")
+_SLOT = re.compile(r"(?:.*/)?chk-(\d{8,15})/([^/]+)\Z")
+_EPOCH = re.compile(r"(?:.*/)?epochs/(\d{8,15})\Z")
+_SEGMENT = re.compile(r"(?:.*/)?statistics/c(\d{8,15})-(\d{1,9})-([0-9a-f]{16})\.jsonl\Z")
 _STATE_FILE = re.compile(r"(?:.*/)?(?:shared|staged)/e(\d+)-c(\d+)-[^/]+\Z")
 _SAVEPOINT_FILE = re.compile(
     r"(?:state/[^/]+-\d{6,}(?:\.\w+)?|tables/.+/g\d{5,}-[^/]+\.parquet|built-\w+/shared/e\d+-c\d+-[^/]+)\Z"
@@ -178,8 +179,14 @@ def epoch_of(path: str) -> int | None:
 
 def segment_of(path: str) -> tuple[int, str] | None:
     """`(lines, xxh3)` of a segment of the history."""
-    found = _SEGMENT.match(path)
-    return (int(found[1]), found[2]) if found else None
+    match = _SEGMENT.match(path)
+    return (int(match[2]), match[3]) if match else None
+
+
+def first_slot_of(path: str) -> int:
+    """The lowest slot of a segment of the history; 0 when the name does not say so."""
+    match = _SEGMENT.match(path)
+    return int(match[1]) if match else 0
 
 
 def origin_of(path: str) -> tuple[int, int] | None:

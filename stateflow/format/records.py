@@ -15,15 +15,21 @@ import msgspec
 import xxhash
 
 from stateflow.errors import CorruptError, IncompatibleError
+from stateflow.format.keygroups import MAX_PARALLELISM_LIMIT
 
 FORMAT = 1
 
-Micros = int
-"""Microseconds since 1970-01-01 UTC."""
-
-
-END_OF_TIME: Micros = 253_402_300_799_999_999
+END_OF_TIME = 253_402_300_799_999_999
 """The last instant that a datetime can name: the watermark of a job that was drained."""
+
+# Whoever may write into one job's folder writes its numbers, and whoever looks at all jobs computes with them. So a number
+# that would take gigabytes, or that no clock shows, is refused where it is decoded.
+MOST = 1 << 53
+"""The largest number that JSON carries to every reader."""
+Micros = Annotated[int, msgspec.Meta(ge=-END_OF_TIME, le=END_OF_TIME)]
+"""Microseconds since 1970-01-01 UTC."""
+Long = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+"""Microseconds that a user's code chose: a timer for the end of all days is no mistake."""
 
 
 # Names in a record become names of files on the host that reads it, and whoever hands out a savepoint has written its
@@ -36,7 +42,9 @@ FileName = Annotated[str, msgspec.Meta(pattern=rf"^{_PLAIN}(?:/{_PLAIN})*\Z")]
 InnerPath = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_SEGMENT}(?:/{_SEGMENT})*)?\Z")]
 """What a store's `checked_path` takes, or nothing."""
 Checksum = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]*\Z")]
-Count = Annotated[int, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+KeyGroup = Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARALLELISM_LIMIT)]
+Parallelism = Annotated[int, msgspec.Meta(ge=1, le=MAX_PARALLELISM_LIMIT)]
 
 
 class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -82,16 +90,16 @@ def total_size(refs: Iterable[FileRef]) -> int:
 class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
     """A handle: one state backend instance over a contiguous range of key groups (bounds inclusive)."""
 
-    first: int
-    last: int
+    first: KeyGroup
+    last: KeyGroup
     backend: str
     files: tuple[FileRef, ...] = ()
-    physical_first: int | None = None
+    physical_first: KeyGroup | None = None
     """Wider than `first..last` after a rescale; None means the same."""
-    physical_last: int | None = None
-    next_event_timer: Micros | None = None
-    next_processing_timer: Micros | None = None
-    entries: int = 0
+    physical_last: KeyGroup | None = None
+    next_event_timer: Long | None = None
+    next_processing_timer: Long | None = None
+    entries: Count = 0
     """An estimate, for people."""
 
     @property
@@ -102,13 +110,13 @@ class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
 class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a declared state was when the record was written; compared before a run starts."""
 
-    id: int
+    id: Count
     kind: str
     """value, list, map, reducing, aggregating, timer"""
     value: str
     """The serializer's schema in its canonical text form."""
     map_key: str = ""
-    ttl: Micros | None = None
+    ttl: Long | None = None
     queryable: bool = False
     aliases: tuple[str, ...] = ()
 
@@ -118,13 +126,13 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
 
     key: tuple[tuple[str, str], ...]
     """Key columns and their types, in order."""
-    max_parallelism: int
-    assignment: tuple[tuple[int, int], ...]
+    max_parallelism: Parallelism
+    assignment: tuple[tuple[KeyGroup, KeyGroup], ...]
     """Key groups (inclusive bounds) of each subtask."""
     shards: tuple[tuple[Shard, ...], ...]
     """Ordered shards of each subtask."""
     states: dict[Name, StateSchema] = {}
-    next_state_id: int = 1
+    next_state_id: Count = 1
     """Ids are never reused."""
     operator_states: dict[str, OperatorListState] = {}
     hosts: tuple[str, ...] = ()
@@ -163,15 +171,15 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     kind: str
     target: str
     """Path or name, for people and for the sink."""
-    prev: int | None
+    prev: Count | None
     """The slot last committed to this sink; None when none was."""
-    late: tuple[int, ...] = ()
+    late: tuple[Count, ...] = ()
     """Abandoned slots above `prev`: a fenced run may have delivered one after all, so finding it is right too."""
     payload: dict[str, Any] = {}
     """The sink's own, JSON-serialisable: actions, table id, keys, options."""
     files: tuple[FileRef, ...] = ()
     """Staged output files that commit reads; live as long as the record is."""
-    rows: int = 0
+    rows: Count = 0
 
 
 class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -191,7 +199,7 @@ class Owner(msgspec.Struct, frozen=True, omit_defaults=True):
 class Link(msgspec.Struct, frozen=True):
     """The record before this one in the chain."""
 
-    slot: int
+    slot: Count
     writer: str
 
 
@@ -205,15 +213,15 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: Kind
     job: str
     """UUID of the job: a job recreated under an old name is another job."""
-    slot: int
-    epoch: int
+    slot: Count
+    epoch: Count
     writer: str
     """Unique to this very body; tells 'mine' from 'theirs' after an unclear create."""
     previous: Link | None = None
-    based_on: int | None = None
+    based_on: Count | None = None
     """The record whose state this one continues; a fence repeats that of the record below it."""
-    timeline: int = 1
-    floor: int = 1
+    timeline: Count = 1
+    floor: Count = 1
     """The lowest slot that the contiguous chain still starts from."""
     owner: Owner
     at: Micros = 0
@@ -229,14 +237,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     statistics: dict[str, Any] = {}
     versions: dict[str, str] = {}
     parameters: dict[str, str] = {}
-    shift: int = 0
+    shift: Count = 0
     """What is added to slots where stored entries are ordered by them: state that came from a job with higher slots
     stays below what is appended here."""
     final: bool = False
     """Drained: the watermark was raised to its end and every event-time timer has fired."""
     origin: str = ""
     """Where a restore took its state from: `checkpoint:42`, `tag:v1`, or the URL of a savepoint."""
-    cut: int = 0
+    cut: Count = 0
     """The newest restore or rescale up to here: files written before it may have bytes of key groups that their shard does
     not have. 0 when there was none."""
 
@@ -254,18 +262,18 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of `_metadata`: what became of a record in every sink. Its existence makes the record complete."""
 
     format: int = FORMAT
-    slot: int
+    slot: Count
     record: str
     """`writer` of the record that was carried out."""
     writer: str
     """Unique to this body."""
-    epoch: int
+    epoch: Count
     sinks: dict[str, Literal["committed", "already", "abandoned", "none"]] = {}
     at: Micros = 0
     owner: Owner | None = None
-    last_commits: dict[str, int] = {}
+    last_commits: dict[str, Count] = {}
     """Per sink uid the highest slot whose output it has: the next record's `prev`."""
-    late: dict[str, tuple[int, ...]] = {}
+    late: dict[str, tuple[Count, ...]] = {}
     """Per sink uid the slots abandoned since: the next record's `late`."""
     statistics: dict[str, Any] = {}
 
@@ -274,7 +282,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of `epochs/N`."""
 
     format: int = FORMAT
-    epoch: int
+    epoch: Count
     writer: str
     owner: Owner
     at: Micros = 0
@@ -296,7 +304,7 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     format: int = FORMAT
     id: str
-    slot: int
+    slot: Count
     kind: Literal["tag", "savepoint", "fork", "reader", "abandoned"]
     name: str = ""
     owner: Owner
@@ -313,7 +321,7 @@ class TableFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """Relative to the savepoint."""
     size: Count
     xxh3: Checksum
-    rows: int
+    rows: Count
     groups: tuple[tuple[int, int], ...] = ()
     """Lowest and highest key group of each row group: the index."""
     sha256: bytes = b""
@@ -338,7 +346,7 @@ class Savepoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     owner: Owner
     note: str = ""
     at: Micros = 0
-    expires: Micros | None = None
+    expires: Long | None = None
     """When a clean-up may dispose of it; None: never."""
 
 
@@ -363,7 +371,7 @@ class DeadMark(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `_dead-<collector>`."""
 
     format: int = FORMAT
-    slot: int
+    slot: Count
     collector: str
 
 
@@ -417,7 +425,9 @@ def decode(data: bytes, kind: type[T], path: str) -> T:
         )
     try:
         return decoder(kind).decode(text)
-    except msgspec.ValidationError as error:
+    except RecursionError:
+        raise CorruptError(f"{path} was not written by stateflow: its JSON is nested too deep") from None
+    except msgspec.DecodeError as error:
         said, _, where = str(error).rpartition(" - at ")
         if "matching regex" in said:
             raise CorruptError(

@@ -18,11 +18,12 @@ from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_epochs, read_identity, read_log
-from stateflow.checkpoint.pins import list_pins, pin, release, tags
+from stateflow.checkpoint.names import parse, slot_of, tag_of
+from stateflow.checkpoint.pins import list_pins, pin, release
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import retained_by_age
 from stateflow.checkpoint.scheduled import sweep
-from stateflow.checkpoint.statistics import HistoryLine, Summary, history, summary
+from stateflow.checkpoint.statistics import HistoryLine, Summary, history, standing_lines, summary
 from stateflow.checkpoint.verification import Finding
 from stateflow.checkpoint.verification import verify as verify_job
 from stateflow.checkpoint.writer import Writer
@@ -30,10 +31,9 @@ from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Pin, Record
 from stateflow.jobs.stopping import Stopped, stop_job
-from stateflow.observe.status import JobStatus, standing_lines, status_of
+from stateflow.observe.status import JobStatus, status_of
 from stateflow.pipelines.parameters import known_parameters
 from stateflow.savepoints.dispose import dispose_claimed
-from stateflow.savepoints.origin import require_checkpoint, slot_named
 from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
@@ -182,10 +182,7 @@ class Job(JobHandle):
 
     def tag(self, name: str, checkpoint: str = "latest", *, note: str = "") -> Pin:
         """Names a checkpoint and keeps it: an instant savepoint inside the job that copies nothing."""
-        kind, _, rest = checkpoint.partition(":")
-        log = self.log()
-        slot = slot_named(kind, rest, self, log)
-        require_checkpoint(log, slot)
+        slot = slot_of(parse(checkpoint), self, self.log())
         return pin(
             self.store, self.layout, slot, kind="tag", owner=self.owner(), ids=self.new_id,
             clock=self.clock, name=name, reason=note,
@@ -193,12 +190,9 @@ class Job(JobHandle):
 
     def untag(self, name: str) -> int:
         """Lets a tag go; what only it kept goes with the next collection. Gives the checkpoint that it named."""
-        by_name = tags(self.store, self.layout)
-        if name not in by_name:
-            names = ", ".join(sorted(by_name)) or "none"
-            raise NotFoundError(f"job {self.name!r} has no tag {name!r}; its tags are: {names}")
-        release(self.store, self.layout, by_name[name].id)
-        return by_name[name].slot
+        tag = tag_of(name, self)
+        release(self.store, self.layout, tag.id)
+        return tag.slot
 
     def savepoint(
         self,

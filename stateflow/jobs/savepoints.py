@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from stateflow.checkpoint.idempotency import pins_of, release_others
 from stateflow.checkpoint.log import is_job
+from stateflow.checkpoint.names import parse, slot_of
 from stateflow.checkpoint.pins import list_pins, pinned, release
 from stateflow.checkpoint.process import this_process
 from stateflow.config.options import cache_folder
@@ -29,7 +30,7 @@ from stateflow.savepoints.format import (
     whole,
 )
 from stateflow.savepoints.native import create_native
-from stateflow.savepoints.origin import newest_sinks, require_checkpoint, slot_named
+from stateflow.savepoints.origin import newest_sinks
 from stateflow.savepoints.place import require_fit
 from stateflow.savepoints.publish import probe_elsewhere, require_vacant
 from stateflow.storage.roots import open_store
@@ -55,7 +56,7 @@ class SavepointRequest:
     owner: Owner
     kind: SavepointKind = "native"
     checkpoint: str = "latest"
-    """latest, checkpoint:N or tag:NAME."""
+    """latest, N, checkpoint:N or tag:NAME."""
     to: str = ""
     """URL or folder of its own; empty: `_savepoints/<job>/<name>` in the job's root."""
     name: str = ""
@@ -85,9 +86,7 @@ def create_savepoint(
     """Nothing is visible before it is whole. The checkpoint is pinned meanwhile, so no collection harms it."""
     job = request.job
     log = job.log()
-    kind, _, rest = request.checkpoint.partition(":")
-    slot = slot_named(kind, rest, job, log)
-    require_checkpoint(log, slot)
+    slot = slot_of(parse(request.checkpoint), job, log)
     record = log.record(slot)
     name = checked_name("savepoint", request.name or f"{request.kind}-{slot}-{job.new_id()[:8]}")
     url = request.to or f"{job.root.rstrip('/')}/{default_savepoint(job.name, name)}"

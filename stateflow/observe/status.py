@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.statistics import HistoryLine, Summary, history_line, summary
+from stateflow.checkpoint.statistics import HistoryLine, Summary, summary
 from stateflow.format.records import OperatorState, Owner, Pin, Record, SourceState, total_size
 from stateflow.format.references import references
 
@@ -152,12 +152,6 @@ def status_of(
     )
 
 
-def standing_lines(log: Log) -> list[HistoryLine]:
-    """The lines of the records that have not been collected, without reading those that were."""
-    slots = [log.slots[record.slot] for record in log.chain]
-    return [history_line(s.record, s.outcome if s.complete else None) for s in slots if s.record is not None]
-
-
 def summary_document(gauges: Summary) -> dict[str, Any]:
     return {name: getattr(gauges, name) for name in gauges.__struct_fields__}
 
@@ -195,7 +189,9 @@ def _last_checkpoint_at(head: Record | None, lines: Iterable[HistoryLine]) -> in
     by_slot = {line.id: line for line in lines}
     line = by_slot.get(head.slot)
     while line is not None and line.kind != "checkpoint":
-        line = by_slot.get(line.based_on or 0)
+        below = line.based_on or 0
+        # A record continues an earlier one; a damaged one that names a later one would lead in a circle.
+        line = by_slot.get(below) if below < line.id else None
     return line.latest_ack_timestamp * 1000 if line else None
 
 

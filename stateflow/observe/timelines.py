@@ -43,7 +43,11 @@ def spans(
 ) -> Iterator[Span]:
     """Newest first; plain checkpoints that follow each other, and are kept or collected alike, are one."""
     by_slot = {line.id: line for line in lines if line.kind != "fence"}
-    parents = {slot: line.based_on for slot, line in by_slot.items()}
+    # A record continues an earlier one; a damaged one that names a later one would lead in a circle.
+    parents = {
+        slot: line.based_on if line.based_on is not None and line.based_on < slot else None
+        for slot, line in by_slot.items()
+    }
     children: dict[int, int] = {}
     for parent in parents.values():
         if parent is not None:

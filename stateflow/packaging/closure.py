@@ -32,11 +32,10 @@ Find = Callable[[str], metadata.Distribution]
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """A distribution, and who asked for it first."""
+    """A distribution that goes along."""
 
     name: str
     version: str
-    asked_by: str
     distribution: metadata.Distribution
 
 
@@ -109,7 +108,7 @@ def _installed(requirement: Requirement, name: str, by: str, find: Find) -> Need
         raise NotFoundError(
             f"{by} needs {requirement}, which is not installed here: pip install '{requirement}', then package again"
         ) from None
-    return Needed(name, distribution.version, by, distribution)
+    return Needed(name, distribution.version, distribution)
 
 
 def _requirements(distribution: metadata.Distribution, extra: str) -> Iterator[Requirement]:

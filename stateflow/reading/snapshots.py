@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stateflow.checkpoint.log import Log, list_jobs, read_identity, read_log
-from stateflow.checkpoint.pins import pin, release, tags
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.checkpoint.names import Latest, Name, parse, slot_of
+from stateflow.checkpoint.pins import pin, release
 from stateflow.config.options import cache_folder
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import JobLayout
@@ -73,14 +74,14 @@ def checkpoint_reader(
     place: ReadingPlace, job: str, which: str = "latest", *, owner: Owner, ids: Callable[[], str]
 ) -> Iterator[StateReader]:
     """A complete checkpoint: `latest`, `42`, `checkpoint:42` or `tag:v1`; pinned for as long as it is read."""
-    store, layout = place.store(), JobLayout(job)
-    record, kept = _pinned(place, store, layout, which, owner, ids)
+    handle = JobHandle(place.store(), JobLayout(job), clock=place.clock, ids=ids)
+    record, kept = _pinned(handle, parse(which), owner)
     reader = place.reader(record)
     try:
         yield reader
     finally:
         reader.close()
-        release(store, layout, kept.id)
+        release(handle.store, handle.layout, kept.id)
 
 
 @contextmanager
@@ -103,66 +104,27 @@ def savepoint_reader(place: ReadingPlace, url: str, job: str = "") -> Iterator[S
         reader.close()
 
 
-def read_job(store: Store, layout: JobLayout) -> Log:
-    """The log of a job that exists; NotFoundError names those that do."""
-    if read_identity(store, layout) is None:
-        known = ", ".join(list_jobs(store)) or "none"
-        raise NotFoundError(f"there is no job {layout.job!r} in {store.url}; its jobs are: {known}")
-    return read_log(store, layout)
-
-
-def head_of(log: Log) -> Record:
-    """The newest complete record that carries state."""
-    if (head := log.head) is None:
-        raise NotFoundError(f"job {log.job!r} has no complete checkpoint yet: run it first")
-    return head
-
-
-def _pinned(
-    place: ReadingPlace, store: Store, layout: JobLayout, which: str, owner: Owner, ids: Callable[[], str]
-) -> tuple[Record, Pin]:
+def _pinned(job: JobHandle, name: Name, owner: Owner) -> tuple[Record, Pin]:
     for tries_left in reversed(range(_TRIES)):
-        record = _chosen(store, layout, read_job(store, layout), which)
+        log = job.log()
+        record = log.record(slot_of(name, job, log))
         try:
             made = pin(
-                store,
-                layout,
+                job.store,
+                job.layout,
                 record.slot,
                 kind="reader",
                 owner=owner,
-                ids=ids,
-                clock=place.clock,
+                ids=job.new_id,
+                clock=job.clock,
                 reason="query",
             )
             return record, made
         except NotFoundError:
             # What was the newest when it was looked up may be collected by now.
-            if which != "latest" or not tries_left:
+            if name != Latest() or not tries_left:
                 raise
     raise AssertionError("the last try returns or raises")
 
 
-def _chosen(store: Store, layout: JobLayout, log: Log, which: str) -> Record:
-    kind, _, rest = which.rpartition(":")
-    if which == "latest":
-        return head_of(log)
-    if kind == "tag":
-        found = tags(store, layout).get(rest)
-        if found is None:
-            known = ", ".join(tags(store, layout)) or "none"
-            raise NotFoundError(f"job {layout.job!r} has no tag {rest!r}; its tags are: {known}")
-        slot = found.slot
-    elif kind in ("", "checkpoint") and rest.isdecimal():
-        slot = int(rest)
-    else:
-        raise UsageError(f"{which!r} names no checkpoint: write latest, a number, or tag:NAME")
-    record = log.record(slot)
-    if not log.slots[slot].complete or not record.carries_state:
-        what = "is not carried out yet" if record.carries_state else "is a fence, which carries no state"
-        raise NotFoundError(
-            f"record {slot} of job {layout.job!r} {what}: `stateflow checkpoints {layout.job}` lists what can be read"
-        )
-    return record
-
-
-__all__ = ["ReadingPlace", "checkpoint_reader", "head_of", "place_of", "read_job", "savepoint_reader"]
+__all__ = ["ReadingPlace", "checkpoint_reader", "place_of", "savepoint_reader"]

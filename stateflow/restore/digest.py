@@ -49,7 +49,9 @@ def bound(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
             "content": hashlib.sha256(content).hexdigest(),
         },
         "timeline": plan.timeline,
-        "parameters": {p.name: [p.masked_text(p.value) if masked else p.value, p.origin] for p in plan.parameters},
+        "parameters": {
+            p.name: [p.masked_text(p.value) if masked else p.value, p.origin] for p in plan.parameters
+        },
         "sources": {
             s.uid: {"kind": s.kind, "reads": s.reads, "verdict": s.verdict, "position": s.position}
             for s in plan.sources

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.pins import tags
-from stateflow.errors import NotFoundError, UsageError
-from stateflow.format.records import Outcome, Prepared, Record, Savepoint
+from stateflow.checkpoint.names import Elsewhere, Name, Slot, Tag, parse, require_checkpoint, slot_of
+from stateflow.errors import UsageError
+from stateflow.format.records import Prepared, Record, Savepoint
 from stateflow.savepoints.format import read_savepoint, resolved
 from stateflow.storage.roots import open_store
 
@@ -41,11 +41,11 @@ class Origin:
 
 
 def find_origin(origin: str, job: JobHandle, storage_options: Mapping[str, str]) -> Origin:
-    """`latest`, `checkpoint:N` or `tag:NAME` of `job`, or the URL or folder of a savepoint."""
-    kind, colon, rest = origin.partition(":")
-    if origin == "latest" or (colon and kind in ("checkpoint", "tag")):
-        return _checkpoint(kind, rest, job)
-    store = open_store(origin, storage_options)
+    """`latest`, `42`, `checkpoint:42` or `tag:NAME` of `job`, or the URL or folder of a savepoint."""
+    name = parse(origin)
+    if not isinstance(name, Elsewhere):
+        return _checkpoint(name, job)
+    store = open_store(name.url, storage_options)
     savepoint = read_savepoint(store)
     return Origin(
         label=store.url,
@@ -57,56 +57,20 @@ def find_origin(origin: str, job: JobHandle, storage_options: Mapping[str, str])
     )
 
 
-def _checkpoint(kind: str, rest: str, job: JobHandle) -> Origin:
+def _checkpoint(name: Name, job: JobHandle) -> Origin:
     log = job.log()
-    slot = slot_named(kind, rest, job, log)
-    record = log.record(slot)
+    slot = slot_of(name, job, log)
     outcome = require_checkpoint(log, slot)
     refuse_erased(log, slot)
-    label = f"checkpoint:{slot}" if kind == "latest" else f"{kind}:{rest}"
     newest = newest_sinks(log)
     return Origin(
-        label=label,
-        record=record,
+        label=str(name if isinstance(name, Tag) else Slot(slot)),
+        record=log.record(slot),
         job=job.name,
         owner=job,
         last_commits=outcome.last_commits,
         targets={uid: prepared.target for uid, prepared in newest.items()},
     )
-
-
-def slot_named(kind: str, rest: str, job: JobHandle, log: Log) -> int:
-    """The slot that `latest`, `N`, `checkpoint:N` or `tag:NAME` stands for."""
-    if kind.isdecimal() and not rest:
-        kind, rest = "checkpoint", kind
-    if kind == "latest" and not rest:
-        if log.head is None:
-            raise NotFoundError(f"job {job.name!r} has no checkpoint yet: run it once")
-        return log.head.slot
-    if kind == "checkpoint":
-        if not rest.isdecimal():
-            raise UsageError(f"checkpoint:{rest} does not name a checkpoint: write checkpoint:42")
-        return int(rest)
-    if kind != "tag" or not rest:
-        written = f"{kind}:{rest}" if rest else kind
-        raise UsageError(f"{written!r} names no checkpoint: write latest, 42, checkpoint:42 or tag:NAME")
-    found = tags(job.store, job.layout)
-    if rest not in found:
-        known = ", ".join(sorted(found)) or "none"
-        raise NotFoundError(f"job {job.name!r} has no tag {rest!r}; its tags are: {known}")
-    return found[rest].slot
-
-
-def require_checkpoint(log: Log, slot: int) -> Outcome:
-    """How a record that has state and is carried out has come out; raises for any other."""
-    record, facts = log.record(slot), log.slots[slot]
-    if not record.carries_state or not facts.complete or facts.outcome is None:
-        what = f"a {record.kind}" if not record.carries_state else "not carried out yet"
-        raise NotFoundError(
-            f"record {slot} of job {log.job!r} is no complete checkpoint (it is {what}): "
-            f"`stateflow checkpoints {log.job}` lists those that are"
-        )
-    return facts.outcome
 
 
 def refuse_erased(log: Log, slot: int) -> None:

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from stateflow.checkpoint.log import BodyCache, list_jobs, read_identity, read_log
+from stateflow.checkpoint.names import head_of
 from stateflow.checkpoint.pins import list_pins, pin, release
 from stateflow.errors import NotFoundError, StateflowError, UnavailableError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.query import OPEN_SHARDS, StateReader
-from stateflow.reading.snapshots import ReadingPlace, head_of
+from stateflow.reading.snapshots import ReadingPlace
 from stateflow.state.backends.openings import OpenShards
 
 _log = logging.getLogger(__name__)

@@ -137,7 +137,10 @@ def link_regular(
 ) -> None:
     """A hard link that is sure to be one to a regular file, also when the source was replaced just now."""
     os.link(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder, follow_symlinks=False)
-    made = os.stat(target, dir_fd=target_folder, follow_symlinks=False)
+    try:
+        made = os.stat(target, dir_fd=target_folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return  # somebody has cleared the target's folder: the source is not what is missing
     if not stat.S_ISREG(made.st_mode):
         os.unlink(target, dir_fd=target_folder)
         raise LinkError(source)

@@ -15,14 +15,17 @@ from pathlib import Path
 import pytest
 
 from demo.airflow_server import free_port
+from scripts.postgres import find
 
 
 def binaries() -> Path:
     """The newest installed version's; the test is skipped where there is none."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    found = find()
     if not found:
-        pytest.skip("Postgres is not installed (Debian: apt-get install postgresql)")
-    return found[-1].parent
+        pytest.skip(
+            "Postgres is not installed: run `make postgres` first (Debian: apt-get install postgresql)"
+        )
+    return found
 
 
 @contextmanager

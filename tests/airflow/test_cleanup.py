@@ -40,8 +40,8 @@ def used(root: Path, *, batches: int = 6) -> MadeJob:
 def test_what_nobody_needs_goes_and_the_bytes_are_told_by_reason(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
     used(tmp_path)
-    told = cleanup(retained=2)
-    report = told["jobs"]["orders"]
+    result = cleanup(retained=2)
+    report = result["jobs"]["orders"]
     assert report["records"] == {"subsumed": 5}
     assert report["kept"] == {"retained": 1, "head": 1}
     assert report["bytes_by_reason"]["subsumed"] == 3 * len("state of 1")
@@ -52,8 +52,8 @@ def test_what_nobody_needs_goes_and_the_bytes_are_told_by_reason(tmp_path: Path,
         f"file://{tmp_path}/_savepoints/orders/old": "expired savepoint",
         f"file://{tmp_path}/_savepoints/orders/half": "unfinished savepoint",
     }
-    assert told["bytes_by_reason"] == report["bytes_by_reason"]
-    assert told["deleted"]
+    assert result["bytes_by_reason"] == report["bytes_by_reason"]
+    assert result["deleted"]
     assert not any(path.startswith("_savepoints/") for path in files_of(tmp_path))
     job = Job(str(tmp_path), "orders")
     assert [record.slot for record in job.checkpoints()] == [6, 7]
@@ -83,9 +83,9 @@ def test_a_dry_run_tells_the_same_and_deletes_nothing(tmp_path: Path, connect: C
 def test_age_tags_and_savepoints_keep_what_they_say(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
     used(tmp_path).tag(3, "v1")
-    told = cleanup(job="orders", retained=1, expired_savepoints=False)
+    result = cleanup(job="orders", retained=1, expired_savepoints=False)
     assert [record.slot for record in Job(str(tmp_path), "orders").checkpoints()] == [3, 7]
-    assert told["jobs"]["orders"]["savepoints"] == {}
+    assert result["jobs"]["orders"]["savepoints"] == {}
     assert (tmp_path / "_savepoints" / "orders" / "old" / "_metadata").exists()
     assert cleanup(retained=1, age="{{ '40000 weeks' }}")["jobs"]["orders"]["records"] == {}
 
@@ -161,8 +161,8 @@ def test_bad_input_is_told_in_a_sentence_and_changes_nothing(
 
 def test_an_empty_root_is_clean(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
-    told = cleanup()
-    assert (told["jobs"], told["bytes_by_reason"]) == ({}, {})
+    result = cleanup()
+    assert (result["jobs"], result["bytes_by_reason"]) == ({}, {})
 
 
 def test_a_root_that_is_not_there_is_no_empty_one(tmp_path: Path, connect: Connect) -> None:

@@ -42,9 +42,9 @@ def test_the_root_is_in_the_extra_the_host_or_a_uri(
 
 
 def test_a_missing_connection_says_how_to_add_it() -> None:
-    with pytest.raises(NotFoundError) as told:
+    with pytest.raises(NotFoundError) as error:
         _ = StateflowHook().root
-    assert str(told.value) == (
+    assert str(error.value) == (
         "there is no connection 'stateflow_default': add it with `airflow connections add stateflow_default --conn-type "
         """stateflow --conn-extra '{"checkpoint_dir": "s3://bucket/checkpoints"}'`"""
     )
@@ -153,9 +153,9 @@ def test_nonsense_in_the_extra_is_named_without_repeating_it(
     connect: Connect, tmp_path: Path, extra: dict[str, Any], sentence: str
 ) -> None:
     connect(tmp_path, **extra)
-    with pytest.raises(UsageError, match=sentence) as told:
+    with pytest.raises(UsageError, match=sentence) as error:
         StateflowHook().options()
-    assert "xyzzy" not in str(told.value)
+    assert "xyzzy" not in str(error.value)
 
 
 def test_the_button_that_tests_a_connection_counts_jobs(connect: Connect, tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_the_button_that_tests_a_connection_counts_jobs(connect: Connect, tmp_pa
     assert StateflowHook().test_connection() == (True, f"{tmp_path} has 1 job")
     assert StateflowHook().jobs() == ["orders"]
     connect(tmp_path / "typo")
-    found, told = StateflowHook().test_connection()
-    assert not found
-    assert "typo does not exist where Airflow's API server runs: the first run of a job makes it" in told
+    usable, error = StateflowHook().test_connection()
+    assert not usable
+    assert "typo does not exist where Airflow's API server runs: the first run of a job makes it" in error
     (tmp_path / "typo").write_text("no folder")
     assert StateflowHook().test_connection() == (
         False, f"{tmp_path}/typo is a file: a checkpoint root is a folder",
@@ -210,8 +210,8 @@ def test_a_store_that_cannot_be_reached_may_be_back_when_the_task_is_tried_again
                 "secret_access_key": "xyzzy-secret", "max_retries": "0", "retry_timeout": "0.1",
             },
         )  # fmt: skip
-        with pytest.raises(AirflowException, match="s3://bucket/checkpoints") as told:
+        with pytest.raises(AirflowException, match="s3://bucket/checkpoints") as error:
             ran(StateflowVerifyOperator)
-    assert not isinstance(told.value, AirflowFailException)
-    assert "xyzzy-secret" not in str(told.value)
-    assert "\n" not in str(told.value)
+    assert not isinstance(error.value, AirflowFailException)
+    assert "xyzzy-secret" not in str(error.value)
+    assert "\n" not in str(error.value)

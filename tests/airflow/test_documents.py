@@ -9,9 +9,9 @@ import pytest
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "airflow.md"
 BLOCKS = {
-    text.count("\n", 0, found.start(1)) + 1: found[1]
+    text.count("\n", 0, block.start(1)) + 1: block[1]
     for text in [PAGE.read_text(encoding="utf-8")]
-    for found in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for block in re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 }
 
 
@@ -27,8 +27,8 @@ def test_an_example_is_a_dag_file_that_airflow_can_store(line: int, tmp_path: Pa
     file = tmp_path / "documented.py"
     # As many empty lines above, so that a failure names the page's own line.
     file.write_text("\n" * (line - 1) + BLOCKS[line], encoding="utf-8")
-    found = DagBag(dag_folder=str(file))
-    assert found.import_errors == {}
-    assert found.dags
-    for dag in found.dags.values():
+    bag = DagBag(dag_folder=str(file))
+    assert bag.import_errors == {}
+    assert bag.dags
+    for dag in bag.dags.values():
         assert DagSerialization.from_dict(DagSerialization.to_dict(dag)).dag_id == dag.dag_id

@@ -45,9 +45,9 @@ print(json.dumps(told))
 
 def loaded(names: list[str], files: list[Path], folder: Path) -> Mapping[str, str]:
     """Each heavy module that was imported, and what it was that first did."""
-    given = json.dumps([HEAVY, names, list(map(str, files))])
+    request = json.dumps([HEAVY, names, list(map(str, files))])
     done = subprocess.run(
-        [sys.executable, "-c", LOADED, given],
+        [sys.executable, "-c", LOADED, request],
         env={**os.environ, "AIRFLOW_HOME": str(folder), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"},
         preexec_fn=lambda: os.nice(10),
         capture_output=True,
@@ -55,8 +55,8 @@ def loaded(names: list[str], files: list[Path], folder: Path) -> Mapping[str, st
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: Mapping[str, str] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    modules: Mapping[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return modules
 
 
 def test_no_public_name_loads_spark_or_what_reads_state(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_the_public_names_are_these_and_each_is_there() -> None:
 def test_parsing_a_dag_loads_neither_spark_nor_what_reads_state() -> None:
     names = ", ".join(stateflow.airflow.__all__)
     arguments = ", ".join(
-        f"stateflow.airflow.{kind.__name__}(task_id='it', **{given!r})" for kind, given in OPERATORS.items()
+        f"stateflow.airflow.{kind.__name__}(task_id='it', **{values!r})" for kind, values in OPERATORS.items()
     )
     code = f"""if True:
         import json, sys
@@ -77,20 +77,20 @@ def test_parsing_a_dag_loads_neither_spark_nor_what_reads_state() -> None:
 @every
 def test_every_argument_is_templated_and_read(kind: type[StateflowOperator]) -> None:
     operator = task(kind, **OPERATORS[kind])
-    assert set(operator.template_fields) <= set(operator.readers)
-    assert set(operator.readers) == set(operator.template_fields)
+    assert set(operator.template_fields) <= set(operator.arguments)
+    assert set(operator.arguments) == set(operator.template_fields)
     assert all(hasattr(operator, name) for name in operator.template_fields)
 
 
 @every
 def test_templates_pass_and_nonsense_does_not(kind: type[StateflowOperator]) -> None:
-    readers = kind.readers
+    readers = kind.arguments
     late = dict.fromkeys(readers, "{{ params.it }}")
     assert getattr(task(kind, **late), next(iter(readers))) == "{{ params.it }}"
     for name in readers:
-        with pytest.raises((TypeError, ValueError), match=rf"task 'it': {name}=\[\] ") as told:
+        with pytest.raises((TypeError, ValueError), match=rf"task 'it': {name}=\[\] ") as failure:
             task(kind, **{**OPERATORS[kind], name: []})
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(failure.value)
 
 
 @every
@@ -113,9 +113,9 @@ def test_an_operator_survives_the_way_through_airflows_database(kind: type[State
 
 
 def test_a_long_argument_makes_no_long_sentence() -> None:
-    with pytest.raises(TypeError, match=r"parameters='x{79}\.\.\. has to be a mapping") as told:
+    with pytest.raises(TypeError, match=r"parameters='x{79}\.\.\. has to be a mapping") as failure:
         task(StateflowRestoreOperator, pipeline="orders.py:orders", parameters="x" * 5000)
-    assert len(str(told.value)) < 200
+    assert len(str(failure.value)) < 200
 
 
 def test_an_argument_that_does_not_exist_is_refused() -> None:
@@ -160,11 +160,11 @@ def test_a_try_is_named_by_its_dag_run_and_task_and_a_retry_by_the_same_deed() -
     ],
 )
 def test_only_what_may_pass_is_tried_again(error: type[errors.StateflowError], again: bool) -> None:
-    with pytest.raises(AirflowException, match=r"^the sentence$") as told, spoken():
+    with pytest.raises(AirflowException, match=r"^the sentence$") as failure, spoken():
         raise error("the sentence")
-    assert isinstance(told.value, AirflowFailException) is not again
-    assert told.value.__cause__ is None
-    assert told.value.__suppress_context__
+    assert isinstance(failure.value, AirflowFailException) is not again
+    assert failure.value.__cause__ is None
+    assert failure.value.__suppress_context__
     assert may_pass(error.exit_code) is again
 
 
@@ -176,9 +176,9 @@ def test_a_process_that_was_ended_is_tried_again() -> None:
 def test_what_spark_says_is_told_in_its_first_words() -> None:
     from py4j.protocol import Py4JNetworkError
 
-    with pytest.raises(AirflowException, match=r"Answer from Java side is empty") as told, spoken():
+    with pytest.raises(AirflowException, match=r"Answer from Java side is empty") as failure, spoken():
         raise Py4JNetworkError("Answer from Java side is empty")
-    assert not isinstance(told.value, AirflowFailException)
+    assert not isinstance(failure.value, AirflowFailException)
 
 
 def test_a_bug_keeps_its_trace() -> None:

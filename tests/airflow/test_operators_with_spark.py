@@ -146,7 +146,7 @@ from tests.airflow.tasks import Try, airflow_signals, context_of, task
 
 operator = task(StateflowSavepointOperator, kind="canonical", spark_conn_id="spark_here")
 if sys.argv[1] == "killed":
-    operator.told = lambda: lambda *progress: os.kill(os.getpid(), signal.SIGTERM)
+    operator.progress = lambda: lambda *progress: os.kill(os.getpid(), signal.SIGTERM)
 with airflow_signals(operator):
     try:
         said = operator.execute(context_of(Try("it")))["savepoint"]
@@ -157,6 +157,7 @@ print(json.dumps({"said": said, "spark": SparkContext._active_spark_context is n
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("way", ["killed", "to its end"])
 def test_a_task_of_its_own_ends_with_its_spark(desk: Desk, way: str) -> None:
     before = files_of(desk.root)
@@ -170,7 +171,7 @@ def test_a_task_of_its_own_ends_with_its_spark(desk: Desk, way: str) -> None:
     assert not answer["spark"]
     assert list_pins(desk.job.store, desk.job.layout) == []
     if way == "killed":
-        assert answer["said"].startswith("task 'it' was told to end")
+        assert answer["said"].startswith("task 'it' was killed")
         assert files_of(desk.root) == before
     else:
         assert verify_savepoint(open_store(answer["said"]), deep=True) == []

@@ -28,11 +28,11 @@ def test_a_form_gives_the_next_run_another_parallelism(tmp_path: Path, connect: 
     connect(tmp_path)
     made_job(tmp_path)
     attempt = Try("it")
-    told = rescale(
+    result = rescale(
         attempt, parallelism="{{ params.parallelism }}", params={"parallelism": 4}, note="black friday"
     )
     [record] = rescales(tmp_path)
-    assert (told["record"], told["checkpoint"], told["parallelism"]) == (record.slot, record.slot, 4)
+    assert (result["record"], result["checkpoint"], result["parallelism"]) == (record.slot, record.slot, 4)
     assert len(record.operators["balance"].assignment) == 4
     assert (record.owner.dag_run, record.owner.note) == ("upkeep/manual__1", "black friday")
     assert attempt.pushed["stateflow"]["checkpoint"] == record.slot
@@ -49,11 +49,11 @@ def test_a_retry_after_a_kill_at_any_point_rescales_once(tmp_path: Path, connect
 
     for at, root in killed_at_every_write(fresh, lambda place: rescale(Try("it"))):
         stages = at
-        told = rescale(Try("it", try_number=2))
+        result = rescale(Try("it", try_number=2))
         [record] = rescales(root)
         log = Job(str(root), "orders").log()
         assert log.head is not None
-        assert (told["record"], log.head.slot, log.pending) == (record.slot, record.slot, ()), at
+        assert (result["record"], log.head.slot, log.pending) == (record.slot, record.slot, ()), at
     assert stages >= 3  # the epoch, the fence, the record
 
 

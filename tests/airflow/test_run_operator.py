@@ -18,8 +18,8 @@ from stateflow.airflow import InProcess, SparkSubmit, StateflowRunOperator, chec
 from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat, stop_requested
-from stateflow.driver.errand import Errand
-from stateflow.driver.keeping import Sight
+from stateflow.driver.processes import ProcessStatus
+from stateflow.driver.run_spec import RunSpec
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
@@ -50,8 +50,8 @@ class Done:
     stopped: list[float] = field(default_factory=list)
     name: str = ""
 
-    def look(self) -> Sight:
-        return Sight(False, self.code)
+    def look(self) -> ProcessStatus:
+        return ProcessStatus(False, self.code)
 
     def output(self) -> list[str]:
         return []
@@ -71,23 +71,23 @@ class Method:
     work: Callable[[MadeJob], object] = lambda job: job.batch()
     detached: bool = True
     fails: Done | None = None
-    errands: list[Errand] = field(default_factory=list)
+    specs: list[RunSpec] = field(default_factory=list)
 
     def bound(self, spark_conn_id: str) -> Method:
         return self
 
-    def find(self, errand: Errand) -> None:
+    def find(self, spec: RunSpec) -> None:
         return None
 
-    def launch(self, errand: Errand) -> Done:
-        self.errands.append(errand)
+    def launch(self, spec: RunSpec) -> Done:
+        self.specs.append(spec)
         if self.fails:
             return self.fails
-        job = MadeJob(str(self.root), errand.job, run=f"run-{len(self.errands)}")
+        job = MadeJob(str(self.root), spec.job, run=f"run-{len(self.specs)}")
         before = job.writer.parent.slot if job.writer.parent else None
         self.work(job)
         head = job.writer.parent.slot if job.writer.parent else None
-        owner = Owner("r", dag_run=errand.dag_run, task=errand.task)
+        owner = Owner("r", dag_run=spec.dag_run, task=spec.task)
         outcome = RunOutcome(batches=1, rows=5, checkpoint=head, stopped=f"from {before}")
         sign = Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, ended=True, outcome=outcome)
         beat(job.store, job.layout, sign)
@@ -100,9 +100,9 @@ def method(tmp_path: Path, connect: Connect) -> Method:
     return Method(tmp_path / "root")
 
 
-def operator(method: Method, **given: Any) -> StateflowRunOperator:
-    given = {"pipeline": f"{ORDERS}:orders", "parameters": PARAMETERS, "launcher": method, **given}
-    return StateflowRunOperator(task_id="run", **given)
+def operator(method: Method, **arguments: Any) -> StateflowRunOperator:
+    arguments = {"pipeline": f"{ORDERS}:orders", "parameters": PARAMETERS, "launcher": method, **arguments}
+    return StateflowRunOperator(task_id="run", **arguments)
 
 
 def context(task: FakeTask | None = None, **more: Any) -> Any:
@@ -131,13 +131,13 @@ def fired(fields: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_run_tells_what_it_came_to(method: Method) -> None:
     task = FakeTask()
-    told = operator(method).execute(context(task))
-    assert (told["job"], told["checkpoint"], told["batches"], told["rows"]) == ("orders", 2, 1, 5)
-    assert told["root"] == str(method.root)
-    assert told["dag_run"] == "orders_dag/scheduled__2026-01-01"
-    assert set(told["offsets"]) == {"events"}
+    result = operator(method).execute(context(task))
+    assert (result["job"], result["checkpoint"], result["batches"], result["rows"]) == ("orders", 2, 1, 5)
+    assert result["root"] == str(method.root)
+    assert result["dag_run"] == "orders_dag/scheduled__2026-01-01"
+    assert set(result["offsets"]) == {"events"}
     assert task.pushed["stateflow"] == {"conn_id": "stateflow_default", "job": "orders", "checkpoint": 2}
-    json.dumps(told)
+    json.dumps(result)
 
 
 def test_what_is_asked_for_reaches_the_driver(method: Method) -> None:
@@ -145,25 +145,25 @@ def test_what_is_asked_for_reaches_the_driver(method: Method) -> None:
         method, until="2026-01-02", parallelism="3", trigger="drain", options={"local_fsync": False}, conf={"spark.x": 1},
         note="why", final=True,
     ).execute(context())  # fmt: skip
-    errand = method.errands[0]
-    assert errand.pipeline == f"{ORDERS}:orders"
-    assert (errand.dag_run, errand.task) == ("orders_dag/scheduled__2026-01-01", "run")
-    assert errand.options == {"local_fsync": "false"}
-    assert (errand.until, errand.parallelism, errand.trigger, errand.note, errand.final) == (
+    spec = method.specs[0]
+    assert spec.pipeline == f"{ORDERS}:orders"
+    assert (spec.dag_run, spec.task) == ("orders_dag/scheduled__2026-01-01", "run")
+    assert spec.options == {"local_fsync": "false"}
+    assert (spec.until, spec.parallelism, spec.trigger, spec.note, spec.final) == (
         "2026-01-02", 3, "drain", "why", True,
     )  # fmt: skip
-    assert errand.conf == {"spark.x": "1"}
-    assert errand.environment["STATEFLOW_CHECKPOINT_DIR"] == str(method.root)
+    assert spec.conf == {"spark.x": "1"}
+    assert spec.environment["STATEFLOW_CHECKPOINT_DIR"] == str(method.root)
 
 
 def test_a_relative_pipeline_lies_beside_the_dag(method: Method) -> None:
     operator(method, pipeline="orders.py:orders").execute(context())
-    assert method.errands[0].pipeline == "/dags/orders.py:orders"
+    assert method.specs[0].pipeline == "/dags/orders.py:orders"
 
 
 def test_a_mapped_task_is_a_task_of_its_own(method: Method) -> None:
     operator(method).execute(context(FakeTask(map_index=2)))
-    assert method.errands[0].task == "run[2]"
+    assert method.specs[0].task == "run[2]"
 
 
 def test_events_of_assets_carry_the_checkpoint(method: Method) -> None:
@@ -199,7 +199,7 @@ def test_a_retry_of_a_failed_run_just_goes_on(method: Method) -> None:
         operator(method, on_rerun="skip").execute(context())
     method.fails = None
     assert operator(method, on_rerun="skip").execute(context())["checkpoint"] == 2
-    assert len(method.errands) == 2
+    assert len(method.specs) == 2
 
 
 def test_a_cleared_run_goes_on_by_default(method: Method) -> None:
@@ -217,21 +217,21 @@ def test_a_retry_of_a_run_that_ended_well_tells_of_it_and_does_nothing(
         raise Died
 
     with monkeypatch.context() as dying:
-        dying.setattr(StateflowRunOperator, "_told", died)
+        dying.setattr(StateflowRunOperator, "_report", died)
         with pytest.raises(Died):
             operator(method).execute(context())
     for on_rerun in ("go_on", "skip", "rewind"):
         assert operator(method, on_rerun=on_rerun).execute(context())["rows"] == 5
-    assert len(method.errands) == 1
+    assert len(method.specs) == 1
 
 
 def test_a_cleared_run_can_be_skipped_and_tells_what_it_told_before(method: Method) -> None:
     first = operator(method, on_rerun="skip").execute(context())
     again = operator(method, on_rerun="skip").execute(cleared())
-    assert len(method.errands) == 1
+    assert len(method.specs) == 1
     assert (again["checkpoint"], again["rows"]) == (first["checkpoint"], first["rows"])
     operator(method, on_rerun="skip").execute(context(FakeTask(run_id="scheduled__2026-01-02")))
-    assert len(method.errands) == 2
+    assert len(method.specs) == 2
 
 
 def test_the_mark_of_a_dag_run_keeps_where_it_began(method: Method) -> None:
@@ -250,7 +250,7 @@ def test_nothing_to_rewind_to_is_said_before_anything_is_touched(method: Method)
         AirflowFailException, match="had no checkpoint when orders_dag/scheduled__2026-01-01 began"
     ):
         operator(method, on_rerun="rewind").execute(cleared())
-    assert len(method.errands) == 1
+    assert len(method.specs) == 1
 
 
 def test_a_rerun_that_rewinds_begins_where_its_dag_run_began(method: Method) -> None:
@@ -286,9 +286,9 @@ def test_a_try_that_died_after_its_rewind_is_followed_by_one_that_does_not_rewin
     operator(method).execute(context(FakeTask(run_id="two")))
     restore, origins = Job.restore, list[str]()
 
-    def without_tables(job: Job, origin: str, *told: Any, **request: Any) -> Any:
+    def without_tables(job: Job, origin: str, *rest: Any, **request: Any) -> Any:
         origins.append(origin)
-        return restore(job, origin, *told, **{**request, "rewind_sinks": False})
+        return restore(job, origin, *rest, **{**request, "rewind_sinks": False})
 
     def died(*_: object) -> None:
         raise AirflowException("the worker is gone")
@@ -302,14 +302,14 @@ def test_a_try_that_died_after_its_rewind_is_followed_by_one_that_does_not_rewin
                 operator(method, on_rerun="rewind", parameters=PARAMETERS).execute(cleared(run_id="two"))
         operator(method, on_rerun="rewind", parameters=PARAMETERS).execute(cleared(run_id="two"))
     assert origins == ["checkpoint:3"]
-    assert len(method.errands) == 3
+    assert len(method.specs) == 3
 
 
 def test_killing_the_task_asks_the_driver_to_end_and_ends_the_task(method: Method) -> None:
     killed = operator(method)
 
     class Slow(Done):
-        def look(self) -> Sight:
+        def look(self) -> ProcessStatus:
             store, layout = open_store(str(method.root)), JobLayout("orders")
             owner = Owner("r", dag_run="orders_dag/scheduled__2026-01-01", task="run")
             beat(store, layout, Heartbeat(epoch=1, counter=1, owner=owner))
@@ -318,7 +318,7 @@ def test_killing_the_task_asks_the_driver_to_end_and_ends_the_task(method: Metho
             raise AssertionError("on_kill has to end the task")
 
     method.fails = slow = Slow()
-    with pytest.raises(AirflowException, match="told to end"):
+    with pytest.raises(AirflowException, match="was killed"):
         killed.execute(context())
     assert len(slow.stopped) == 1
     request = stop_requested(open_store(str(method.root)), JobLayout("orders"), 1)
@@ -328,9 +328,9 @@ def test_killing_the_task_asks_the_driver_to_end_and_ends_the_task(method: Metho
 
 def test_a_deferred_run_is_followed_by_a_trigger_and_resumed(method: Method) -> None:
     deferred = operator(method, deferrable=True)
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferral:
         deferred.execute(context())
-    trigger = left.value.trigger
+    trigger = deferral.value.trigger
     assert isinstance(trigger, StateflowRunTrigger)
     path, fields = trigger.serialize()
     assert path == "stateflow.airflow.triggers.run.StateflowRunTrigger"
@@ -339,31 +339,31 @@ def test_a_deferred_run_is_followed_by_a_trigger_and_resumed(method: Method) -> 
 
 
 def test_a_task_that_an_earlier_version_has_deferred_is_resumed(method: Method) -> None:
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferral:
         operator(method, deferrable=True).execute(context())
-    _, fields = left.value.trigger.serialize()
-    told = fields.pop("handover")
-    event = fired({**fields, "above": told["above"], "reattached": False, "folder": ""})
+    _, fields = deferral.value.trigger.serialize()
+    handover = fields.pop("handover")
+    event = fired({**fields, "above": handover["above"], "reattached": False, "folder": ""})
     earlier = {**event, "reattached": False, "folder": "", "given_up": "", "outcome": event["outcome"]}
     assert operator(method, deferrable=True).resume(context(), earlier)["checkpoint"] == 2
 
 
 def test_the_trigger_fires_when_the_heart_has_beaten_for_the_last_time(method: Method) -> None:
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferral:
         operator(method, deferrable=True).execute(context())
-    _, fields = left.value.trigger.serialize()
-    told = fired(fields)
-    assert told.pop("outcome") == {"batches": 1, "rows": 5, "checkpoint": 2, "stopped": "from None"}
-    assert told == {"above": 0, "counter": (1, 9)}
-    json.dumps(told)
+    _, fields = deferral.value.trigger.serialize()
+    event = fired(fields)
+    assert event.pop("outcome") == {"batches": 1, "rows": 5, "checkpoint": 2, "stopped": "from None"}
+    assert event == {"above": 0, "counter": (1, 9)}
+    json.dumps(event)
 
 
 def test_a_run_whose_heartbeat_the_next_one_has_cleared_away_has_ended_as_the_trigger_saw(
     method: Method,
 ) -> None:
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferral:
         operator(method, deferrable=True).execute(context())
-    event = fired(left.value.trigger.serialize()[1])
+    event = fired(deferral.value.trigger.serialize()[1])
     store, layout = open_store(str(method.root)), JobLayout("orders")
     store.delete([entry.path for entry in store.list(layout.control)])
     assert operator(method, deferrable=True).resume(context(), event)["rows"] == 5
@@ -374,22 +374,22 @@ class Gone(Method):
 
     stale: Done | None = None
 
-    def find(self, errand: Errand) -> Any:
+    def find(self, spec: RunSpec) -> Any:
         return self.stale
 
-    def launch(self, errand: Errand) -> Any:
-        self.errands.append(errand)
-        job = MadeJob(str(self.root), errand.job, run="gone")
+    def launch(self, spec: RunSpec) -> Any:
+        self.specs.append(spec)
+        job = MadeJob(str(self.root), spec.job, run="gone")
         job.batch()
-        owner = Owner("r", host="elsewhere", dag_run=errand.dag_run, task=errand.task)
+        owner = Owner("r", host="elsewhere", dag_run=spec.dag_run, task=spec.task)
         beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner))
 
 
 def test_a_deferred_run_whose_driver_is_lost_fails_and_is_not_deferred_for_ever(method: Method) -> None:
     gone = Gone(method.root)
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferral:
         operator(gone, deferrable=True).execute(context())
-    _, fields = left.value.trigger.serialize()
+    _, fields = deferral.value.trigger.serialize()
     event = fired({**fields, "patience": 0.1})
     assert "stood still" in event["given_up"]
     with pytest.raises(AirflowException, match=r"is lost .*stood still"):
@@ -398,9 +398,9 @@ def test_a_deferred_run_whose_driver_is_lost_fails_and_is_not_deferred_for_ever(
 
 def test_a_deferred_run_is_not_judged_by_what_another_try_left_where_it_is_resumed(method: Method) -> None:
     gone = Gone(method.root)
-    with pytest.raises(TaskDeferred) as left:
+    with pytest.raises(TaskDeferred) as deferral:
         operator(gone, deferrable=True).execute(context())
-    _, fields = left.value.trigger.serialize()
+    _, fields = deferral.value.trigger.serialize()
     gone.stale = Done(0, name="an earlier try's")
     with pytest.raises(AirflowException, match="is lost"):
         operator(gone, deferrable=True).resume(context(), fired({**fields, "patience": 0.1}))
@@ -418,9 +418,9 @@ def test_a_deferred_run_is_not_judged_by_what_another_try_left_where_it_is_resum
     ],
 )
 def test_wrong_arguments_are_refused_while_the_dag_is_parsed(wrong: dict[str, Any], said: str) -> None:
-    given: dict[str, Any] = {"pipeline": "orders.py:orders", **wrong}
+    arguments: dict[str, Any] = {"pipeline": "orders.py:orders", **wrong}
     with pytest.raises((TypeError, ValueError), match=said):
-        StateflowRunOperator(task_id="run", **given)
+        StateflowRunOperator(task_id="run", **arguments)
 
 
 def test_templates_are_left_for_the_run() -> None:

@@ -109,17 +109,17 @@ def test_a_task_that_is_told_to_end_leaves_no_folder_and_no_pin(
     made_job(tmp_path)
     before = files_of(tmp_path)
     operator = task(StateflowSavepointOperator)
-    upload, told = LocalStore.upload, threading.Event()
+    upload, killed = LocalStore.upload, threading.Event()
 
     def slow(store: LocalStore, *arguments: Any) -> None:
         upload(store, *arguments)
-        told.set()
+        killed.set()
         os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(LocalStore, "upload", slow)
-    with airflow_signals(operator), pytest.raises(AirflowException, match="was told to end") as failed:
+    with airflow_signals(operator), pytest.raises(AirflowException, match="was killed") as failed:
         operator.execute(context_of(Try("it")))
-    assert told.is_set()
+    assert killed.is_set()
     assert not isinstance(failed.value, AirflowFailException)
     assert files_of(tmp_path) == before
     assert list((tmp_path / "_savepoints" / "orders").iterdir()) == []

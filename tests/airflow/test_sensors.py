@@ -26,13 +26,13 @@ from tests.airflow.looking import HOUR, FakeTask, aged_job, context
 from tests.cli.made import T0, made_job
 
 
-def fresh(**given: Any) -> CheckpointFreshnessSensor:
-    return CheckpointFreshnessSensor(**{"task_id": "wait", "job": "orders", "max_age": HOUR, **given})
+def fresh(**arguments: Any) -> CheckpointFreshnessSensor:
+    return CheckpointFreshnessSensor(**{"task_id": "wait", "job": "orders", "max_age": HOUR, **arguments})
 
 
-def passed(**given: Any) -> WatermarkSensor:
+def passed(**arguments: Any) -> WatermarkSensor:
     return WatermarkSensor(
-        **{"task_id": "wait", "job": "orders", "watermark": datetime(2026, 1, 1, tzinfo=UTC), **given}
+        **{"task_id": "wait", "job": "orders", "watermark": datetime(2026, 1, 1, tzinfo=UTC), **arguments}
     )
 
 
@@ -131,9 +131,9 @@ def test_the_end_of_the_data_interval_is_the_default(tmp_path: Path, connect: Co
     with_watermark(tmp_path, T0)
     for end, done in ((datetime(2026, 1, 1, tzinfo=UTC), True), (datetime(2026, 1, 2, tzinfo=UTC), False)):
         sensor = WatermarkSensor(task_id="wait", job="{{ params.job }}")
-        given = context(data_interval_end=end, params={"job": "orders"})
-        sensor.render_template_fields(given)
-        assert bool(sensor.poke(given)) is done
+        rendering = context(data_interval_end=end, params={"job": "orders"})
+        sensor.render_template_fields(rendering)
+        assert bool(sensor.poke(rendering)) is done
 
 
 def test_a_run_without_a_data_interval_is_told_so(tmp_path: Path, connect: Connect) -> None:
@@ -375,7 +375,7 @@ def test_a_damaged_job_is_not_retried(
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"max_age": 5}, "task 'wait': max_age=5 has to be a timedelta"),
         ({"max_age": timedelta(0)}, "max_age=.* has to be more than 0"),
@@ -388,9 +388,9 @@ def test_a_damaged_job_is_not_retried(
         ({"stateflow_conn_id": None}, "task 'wait': stateflow_conn_id=None has to be a text"),
     ],
 )
-def test_wrong_arguments_are_refused_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        fresh(**given)
+        fresh(**arguments)
 
 
 def test_so_are_wrong_times() -> None:
@@ -413,9 +413,9 @@ def test_a_dag_with_them_goes_through_airflows_database() -> None:
     with DAG("watch", schedule=None) as dag:
         fresh(task_id="one", deferrable=True)
         passed(task_id="other", watermark="{{ data_interval_end }}")
-    found = DagSerialization.from_dict(DagSerialization.to_dict(dag))
-    assert {task.task_id for task in found.tasks} == {"one", "other"}
-    assert found.get_task("one").operator_extra_link_dict.keys() == {"Checkpoints"}
+    stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    assert {task.task_id for task in stored.tasks} == {"one", "other"}
+    assert stored.get_task("one").operator_extra_link_dict.keys() == {"Checkpoints"}
 
 
 def test_a_heartbeat_says_nothing_of_freshness(tmp_path: Path, connect: Connect) -> None:

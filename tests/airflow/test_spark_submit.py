@@ -12,8 +12,8 @@ import pytest
 
 from stateflow.airflow import SparkSubmit
 from stateflow.config.options import cache_folder
-from stateflow.driver.errand import Errand
-from stateflow.driver.keeping import DriverFolder, KeptDriver
+from stateflow.driver.processes import DriverFolder, DriverProcess
+from stateflow.driver.run_spec import RunSpec
 from stateflow.spark.session import class_data
 from stateflow.spark.session.java import require_java
 
@@ -32,10 +32,10 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
     found = Started()
 
     def start(
-        self: DriverFolder, argv: Sequence[str], environment: Mapping[str, str], cwd: Path, **told: Any
-    ) -> KeptDriver:
-        found.update(argv=list(argv), environment=dict(environment), **told)
-        return KeptDriver(tmp_path)
+        self: DriverFolder, argv: Sequence[str], environment: Mapping[str, str], cwd: Path, **options: Any
+    ) -> DriverProcess:
+        found.update(argv=list(argv), environment=dict(environment), **options)
+        return DriverProcess(tmp_path)
 
     monkeypatch.setattr(DriverFolder, "start", start)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
@@ -43,14 +43,14 @@ def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Started:
     return found
 
 
-def errand(**conf: str) -> Errand:
-    return Errand("orders.py:orders", "orders", "dag/1", "run", conf=conf, above=3)
+def spec(**conf: str) -> RunSpec:
+    return RunSpec("orders.py:orders", "orders", "dag/1", "run", conf=conf, above=3)
 
 
 def test_a_driver_starts_from_the_archive_of_sparks_classes_and_takes_its_temporary_files_along(
     started: Started,
 ) -> None:
-    SparkSubmit().bound("spark_default").launch(errand())
+    SparkSubmit().bound("spark_default").launch(spec())
     cache = cache_folder()
     options = class_data.options(cache, require_java(cache))
     assert options in started.settings()["spark.driver.extraJavaOptions"]
@@ -65,7 +65,7 @@ def test_a_driver_starts_from_the_archive_of_sparks_classes_and_takes_its_tempor
 def test_where_somebody_has_chosen_temporary_files_stay(
     started: Started, submit: dict[str, Any], conf: dict[str, str]
 ) -> None:
-    SparkSubmit(**submit).bound("spark_default").launch(errand(**conf))
+    SparkSubmit(**submit).bound("spark_default").launch(spec(**conf))
     assert started["temporary"] == ""
 
 
@@ -74,9 +74,9 @@ def test_a_driver_on_another_host_gets_no_archive_of_this_one(
     started: Started, monkeypatch: pytest.MonkeyPatch, by: str
 ) -> None:
     extra = {"deploy-mode": "cluster"} if by == "connection" else {}
-    told = {"conn_type": "spark", "host": "yarn", "extra": extra}
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(told))
+    connection = {"conn_type": "spark", "host": "yarn", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     submit = {"deploy_mode": "cluster"} if by == "operator" else {}
-    SparkSubmit(**submit).bound("spark_default").launch(errand())
+    SparkSubmit(**submit).bound("spark_default").launch(spec())
     assert started["argv"][started["argv"].index("--deploy-mode") + 1] == "cluster"
     assert "spark.driver.extraJavaOptions" not in started.settings()

@@ -50,8 +50,8 @@ def root(tmp_path: Path, connect: Connect) -> Path:
     return tmp_path
 
 
-def told(**given: Any) -> StaleJobs:
-    return StaleJobs(**{"older_than": "2 hours", "send": remember, **given})
+def notifier_of(**arguments: Any) -> StaleJobs:
+    return StaleJobs(**{"older_than": "2 hours", "send": remember, **arguments})
 
 
 def test_those_that_need_somebody_are_found_with_the_next_step(root: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_missing_connection_is_an_error_that_says_what_to_do() -> None:
 
 
 def test_as_the_callback_of_a_task_all_go_out_in_one_message(root: Path) -> None:
-    told()({"ti": None})
+    notifier_of()({"ti": None})
     (message,) = SENT
     first, *rest = message.splitlines()
     assert first == "3 jobs need somebody:"
@@ -112,18 +112,18 @@ def test_as_the_callback_of_a_task_all_go_out_in_one_message(root: Path) -> None
 
 
 def test_a_single_one_is_its_sentence(root: Path) -> None:
-    told(jobs=["clicks"])({})
+    notifier_of(jobs=["clicks"])({})
     assert [stale_jobs(2 * HOUR, ["clicks"])[0].reason] == SENT
 
 
 def test_while_all_are_well_nothing_is_sent(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told(jobs=["orders", "quiet"])({})
+    notifier_of(jobs=["orders", "quiet"])({})
     assert SENT == []
     assert "no job is stale" in capsys.readouterr().out
 
 
 def test_without_a_function_it_is_in_the_log(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    told(jobs=["clicks"], send="")({})
+    notifier_of(jobs=["clicks"], send="")({})
     log = capsys.readouterr().out
     assert "warning" in log
     assert "job 'clicks' is stale" in log
@@ -134,19 +134,19 @@ def test_a_root_that_cannot_be_read_is_worth_a_message(root: Path, monkeypatch: 
         raise UnavailableError("s3://bucket/root cannot be reached")
 
     monkeypatch.setattr(Job, "glance", glance)
-    told()({})
+    notifier_of()({})
     assert SENT == ["whether any job is stale is not known: s3://bucket/root cannot be reached"]
 
 
 def test_what_it_looks_at_may_be_a_template(root: Path) -> None:
-    notifier = told(jobs="{{ params.jobs }}", older_than="{{ params.bound }}")
+    notifier = notifier_of(jobs="{{ params.jobs }}", older_than="{{ params.bound }}")
     notifier({"params": {"jobs": "orders, clicks", "bound": "2 hours"}})
     assert len(SENT) == 1
     assert "job 'clicks'" in SENT[0]
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ({"older_than": 7}, "StaleJobs: older_than=7 has to be a timedelta"),
         ({"older_than": "a while"}, "StaleJobs: older_than='a while' 'a while' is not a duration"),
@@ -155,16 +155,16 @@ def test_what_it_looks_at_may_be_a_template(root: Path) -> None:
         ({"stateflow_conn_id": ""}, "StaleJobs: stateflow_conn_id='' names nothing"),
     ],
 )
-def test_wrong_arguments_are_refused_when_the_dag_is_parsed(given: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        told(**given)
+        notifier_of(**arguments)
 
 
 def test_a_function_that_nobody_would_await_is_refused() -> None:
     async def send(message: str) -> None: ...
 
     with pytest.raises(TypeError, match="has to be a plain function: nobody awaits it"):
-        told(send=send)
+        notifier_of(send=send)
 
 
 # As Airflow calls it for a deadline

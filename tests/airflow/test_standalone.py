@@ -17,7 +17,7 @@ from tests.airflow.tasks import Try, ran
 from tests.quick_java import QUICK_JAVA
 from tests.spark.standalone import standalone
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 
 PIPELINE = '''
 """Totals per user, and where each of them was computed."""

@@ -56,8 +56,8 @@ def test_a_run_is_asked_and_watched_until_it_has_ended(
     job = made_job(tmp_path, ended=False)
     meanwhile(lambda: job.beat(2, ended=True))
     attempt = Try("it")
-    told = stop(attempt, note="upgrade to 2.0")
-    assert (told["outcome"], told["checkpoint"], told["epoch"]) == ("stopped", 4, 1)
+    result = stop(attempt, note="upgrade to 2.0")
+    assert (result["outcome"], result["checkpoint"], result["epoch"]) == ("stopped", 4, 1)
     assert (request(job).reason, request(job).by.dag_run) == ("upgrade to 2.0", "upkeep/manual__1")
     assert attempt.pushed["stateflow"]["checkpoint"] == 4
 
@@ -104,7 +104,7 @@ def test_a_task_that_is_told_to_end_no_longer_watches(
     job = made_job(tmp_path, ended=False)
     operator = task(StateflowStopOperator)
     meanwhile(lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with airflow_signals(operator), pytest.raises(AirflowException, match="was told to end"):
+    with airflow_signals(operator), pytest.raises(AirflowException, match="was killed"):
         operator.execute(context_of(Try("it")))
     assert request(job) is not None  # what was asked stays asked
 
@@ -120,10 +120,10 @@ def test_a_savepoint_of_where_it_ended_comes_with_it(
         job.beat(2, ended=True)
 
     meanwhile(end)
-    told = stop(savepoint=True, note="upgrade")
-    assert (told["checkpoint"], told["kind"], told["note"]) == (5, "native", "upgrade")
+    result = stop(savepoint=True, note="upgrade")
+    assert (result["checkpoint"], result["kind"], result["note"]) == (5, "native", "upgrade")
     [(path, listed)] = list_savepoints(open_store(str(tmp_path)), "orders")
-    assert told["savepoint"] == f"file://{tmp_path}/{path}"
+    assert result["savepoint"] == f"file://{tmp_path}/{path}"
     assert listed.savepoint is not None
     assert listed.savepoint.record.slot == 5
 
@@ -175,10 +175,10 @@ def test_a_retry_after_a_kill_at_any_point_sees_the_end_and_makes_one_savepoint(
 
     for at, root in killed_at_every_write(fresh, lambda place: stop(Try("it"), savepoint=True)):
         stages = at
-        told = stop(Try("it", try_number=2), savepoint=True)
-        assert told["outcome"] == "stopped", at
+        result = stop(Try("it", try_number=2), savepoint=True)
+        assert result["outcome"] == "stopped", at
         assert [f"file://{root}/{path}" for path, _ in list_savepoints(open_store(str(root)), "orders")] == [
-            told["savepoint"]
+            result["savepoint"]
         ], at
     assert stages >= 5
 

@@ -1,8 +1,7 @@
-"""The whole story with Postgres as Airflow's database, as in production; only with STATEFLOW_LONG=1."""
+"""The whole story with Postgres as Airflow's database, as in production."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -11,10 +10,7 @@ from tests.airflow.postgres import postgres
 from tests.airflow.server import airflow
 from tests.airflow.story import whole_story
 
-pytestmark = [
-    pytest.mark.timeout(1800),
-    pytest.mark.skipif(not os.environ.get("STATEFLOW_LONG"), reason="STATEFLOW_LONG=1 runs it"),
-]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
 
 def test_the_whole_story_with_postgres(tmp_path: Path) -> None:

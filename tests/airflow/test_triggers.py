@@ -15,6 +15,7 @@ from airflow._shared.module_loading import import_string
 from airflow.models.trigger import Trigger
 from airflow.triggers.base import TriggerEvent
 
+from stateflow.airflow.triggers import job as triggers
 from stateflow.airflow.triggers.freshness import Answer
 from stateflow.airflow.triggers.job import (
     CheckpointFreshnessTrigger,
@@ -23,7 +24,6 @@ from stateflow.airflow.triggers.job import (
     followed,
     in_thread,
 )
-from stateflow.airflow.triggers.job import job as triggers
 from stateflow.errors import BusyError, CorruptError, NotFoundError, StateflowError, UnavailableError
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
@@ -33,8 +33,8 @@ from tests.cli.made import T0, made_job
 AWAY = UnavailableError("the store is away")
 
 
-def fresh(**given: Any) -> CheckpointFreshnessTrigger:
-    return CheckpointFreshnessTrigger(**{"job": "orders", "max_age": 3600.0, **given})
+def fresh(**arguments: Any) -> CheckpointFreshnessTrigger:
+    return CheckpointFreshnessTrigger(**{"job": "orders", "max_age": 3600.0, **arguments})
 
 
 def events(trigger: JobTrigger) -> list[Any]:
@@ -69,10 +69,10 @@ class Clock:
 
 
 def follow(
-    found: Iterable[Answer | Exception], *, interval: float = 60, patience: float = 600
+    answers: Iterable[Answer | Exception], *, interval: float = 60, patience: float = 600
 ) -> tuple[dict[str, Any], Clock, list[str]]:
     """What comes of so many looks."""
-    looks, clock, said = iter(found), Clock(), []
+    looks, clock, said = iter(answers), Clock(), []
 
     async def look() -> Answer:
         one = next(looks)
@@ -256,15 +256,15 @@ def test_no_other_trigger_waits_for_a_slow_store(
 
 
 def test_slow_stores_do_not_take_the_threads_of_others() -> None:
-    held = threading.Event()
+    release = threading.Event()
 
     async def crowd() -> str:
-        stuck = [asyncio.ensure_future(in_thread(held.wait)) for _ in range(50)]
+        stuck = [asyncio.ensure_future(in_thread(release.wait)) for _ in range(50)]
         await asyncio.sleep(0)
         try:
             return await asyncio.wait_for(asyncio.to_thread(lambda: "free"), timeout=60)
         finally:
-            held.set()
+            release.set()
             await asyncio.gather(*stuck)
 
     assert asyncio.run(crowd()) == "free"
@@ -296,9 +296,9 @@ def test_a_trigger_that_is_called_off_ends(tmp_path: Path, connect: Connect) -> 
 )  # fmt: skip
 def test_they_come_back_as_they_went(trigger: JobTrigger) -> None:
     stored = Trigger.from_object(trigger)
-    found = import_string(stored.classpath)(**stored.kwargs)
-    assert type(found) is type(trigger)
-    assert found.serialize() == trigger.serialize()
+    rebuilt = import_string(stored.classpath)(**stored.kwargs)
+    assert type(rebuilt) is type(trigger)
+    assert rebuilt.serialize() == trigger.serialize()
 
 
 def test_what_is_stored_holds_no_credentials(tmp_path: Path, connect: Connect) -> None:

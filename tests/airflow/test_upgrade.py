@@ -19,6 +19,7 @@ from tests.airflow.dag_runs import played
 from tests.cli.made import REPOSITORY
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.timeout(1800),  # Airflow and six starts of Spark, on a machine that may be busy
     pytest.mark.skipif(
         not os.environ.get("STATEFLOW_LONG"), reason="`make test-airflow` runs it: it takes minutes"

@@ -26,8 +26,8 @@ def test_a_sound_job_is_said_to_be(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
     made_job(tmp_path)
     before = files_of(tmp_path)
-    told = verify(deep="{{ true }}")
-    assert (told["sound"], told["deep"], told["errors"], told["checkpoint"]) == (True, True, 0, 4)
+    result = verify(deep="{{ true }}")
+    assert (result["sound"], result["deep"], result["errors"], result["checkpoint"]) == (True, True, 0, 4)
     assert files_of(tmp_path) == before
 
 
@@ -59,8 +59,8 @@ def test_what_nobody_needs_is_no_error(tmp_path: Path, connect: Connect) -> None
     connect(tmp_path)
     job = made_job(tmp_path)
     job.store.put(job.layout.shared_file(1, 2, "lost", ".sst"), b"left by a task that died")
-    told = verify()
-    assert (told["sound"], told["warnings"]) == (True, 1)
+    result = verify()
+    assert (result["sound"], result["warnings"]) == (True, 1)
 
 
 def test_an_unknown_job_is_named(tmp_path: Path, connect: Connect) -> None:

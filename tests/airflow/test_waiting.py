@@ -15,6 +15,7 @@ from tests.airflow.stage import until
 from tests.cli.made import T0
 
 pytestmark = [
+    pytest.mark.system,
     pytest.mark.timeout(900),  # Airflow takes its time to start on a machine that is busy
     pytest.mark.skipif(
         not os.environ.get("STATEFLOW_LONG"), reason="`make test-airflow` runs it: it takes minutes"

@@ -15,9 +15,9 @@ from stateflow.storage.memory import MemoryStore
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from tests.checkpoint.snapshots import checkpoint, native
-from tests.servers import ObjectServer, azure_server, s3_server
+from tests.servers import AZURE, ObjectServer, azure_server, s3_server
 
-KINDS = ("local", "memory", "s3", "azure")
+KINDS = ("local", "memory", "s3", AZURE)
 
 
 @pytest.fixture(scope="session")

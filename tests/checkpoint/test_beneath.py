@@ -14,6 +14,7 @@ from stateflow.checkpoint.deletion import delete_job
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import claim_savepoint, half_written, verify_savepoint
+from stateflow.storage.beneath import link_regular
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import Entry, ExistsError
@@ -301,3 +302,17 @@ class TestSavepoints:
         with pytest.raises(CorruptError, match="saved/state is a symbolic link"):
             claim_savepoint(saved, job=JOB, name="orders", owner=SOMEBODY, clock=clock)
         assert [entry.path for entry in saved.list("")] == ["_metadata"]
+
+
+def test_a_target_that_somebody_clears_at_once_is_no_missing_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").write_bytes(b"bytes")
+    link = os.link
+
+    def cleared(source: str, target: str, **folders: Any) -> None:
+        link(source, target, **folders)
+        Path(target).unlink()
+
+    monkeypatch.setattr(os, "link", cleared)
+    link_regular(str(tmp_path / "source"), str(tmp_path / "target"))

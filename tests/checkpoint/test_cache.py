@@ -129,6 +129,7 @@ def test_from_a_local_root_nothing_is_copied(tmp_path: Path) -> None:
 def test_nothing_in_it_or_out_of_it_is_a_symbolic_link(tmp_path: Path) -> None:
     store, cache = LocalStore(tmp_path / "root"), FileCache(tmp_path / "cache", BIG)
     refs = [stored(store, tmp_path, name, name.encode()) for name in ("fetched", "added", "entry")]
+    entry = named(cache, store, refs[2])
     for name in ("fetched", "entry"):
         at = tmp_path / "root/job/shared" / name
         at.rename(tmp_path / f"{name}-owned")
@@ -137,7 +138,7 @@ def test_nothing_in_it_or_out_of_it_is_a_symbolic_link(tmp_path: Path) -> None:
     cache.add(store, refs[1], tmp_path / "link")
     with pytest.raises(CorruptError, match="fetched is a symbolic link"):
         cache.fetch(store, refs[0])
-    named(cache, store, refs[2]).symlink_to(tmp_path / "entry-owned")
+    entry.symlink_to(tmp_path / "entry-owned")
     got = [cache.link(store, ref, tmp_path / f"got{ref.name}") for ref in refs[1:]]
     for name in ("entry-owned", "added"):
         (tmp_path / name).unlink()

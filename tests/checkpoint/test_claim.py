@@ -195,7 +195,7 @@ def test_the_outcome_carries_the_statistics_and_what_every_sink_has(world: World
     outcome = writer.complete(permit, {"left": "committed", "right": "none"}, {"rows": 7})
     assert outcome.statistics == {"rows": 7}
     assert outcome.last_commits == {"left": permit.slot}
-    assert world.log().head_outcome == outcome
+    assert world.log().slots[permit.slot].outcome == outcome
 
 
 def test_a_run_whose_record_was_completed_by_its_successor_learns_so(world: World) -> None:

@@ -183,8 +183,8 @@ def test_a_reader_sees_the_last_complete_state_while_a_batch_is_carried_out() ->
     found = read_log(store, world.layout)
     assert found.head is not None
     assert found.head.slot < permit.slot
-    assert found.head_outcome is not None
-    assert found.head_outcome.slot == found.head.slot
+    assert (outcome := found.slots[found.head.slot].outcome) is not None
+    assert outcome.slot == found.head.slot
     assert slots(found.pending) == [permit.slot]
     assert found.decided == permit.record
     assert found.last_commits == {"left": found.head.slot, "right": found.head.slot}

@@ -35,7 +35,7 @@ from tests.checkpoint.snapshots import (
     state,
     stored,
 )
-from tests.servers import ObjectServer
+from tests.servers import AZURE, ObjectServer
 
 
 def sound(store: Store) -> bool:
@@ -138,7 +138,7 @@ class TestWhatIsInIt:
             assert told[-1] == (total, total)
             assert [done for done, _ in told] == sorted(done for done, _ in told)
 
-    @pytest.mark.parametrize("kind", ["s3", "azure"])
+    @pytest.mark.parametrize("kind", ["s3", AZURE])
     @pytest.mark.parametrize("max_files", [0, 2])
     def test_in_an_object_store(
         self, kind: str, max_files: int, request: pytest.FixtureRequest, tmp_path: Path

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+import xxhash
 
 from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.rescale import rescaled_operators
-from stateflow.checkpoint.statistics import HistoryLine, damaged_segments, history, history_line, summary
+from stateflow.checkpoint.statistics import (
+    HistoryLine,
+    damaged_segments,
+    history,
+    history_line,
+    read_segments,
+    summary,
+)
+from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, OperatorState, Outcome, Shard, total_size
 from stateflow.storage.files import inline
 from stateflow.storage.memory import Call, CrashError, MemoryStore
@@ -255,3 +264,12 @@ def test_files_in_one_container_count_each() -> None:
     ]
     assert total_size([*refs, refs[0]]) == 30
     assert total_size([inline("a", b"one"), inline("b", b"two"), inline("c", b"one")]) == 6
+
+
+def test_the_newest_segments_are_those_of_the_highest_slots_whatever_their_names_sort_like() -> None:
+    store, layout = MemoryStore("digits"), JobLayout("orders")
+    for slot in (99_999_998, 99_999_999, 100_000_000, 100_000_001):
+        body = msgspec.json.encode(HistoryLine(id=slot, kind="checkpoint", status="COMPLETED")) + b"\n"
+        store.put(layout.statistics_segment(slot, 1, xxhash.xxh3_64_hexdigest(body)), body)
+    newest = read_segments(store, layout, choose=lambda entries: entries[-2:])
+    assert [line.id for segment in newest for line in segment.lines] == [100_000_000, 100_000_001]

@@ -23,7 +23,7 @@ from stateflow.storage.memory import MemoryStore
 from stateflow.storage.objects import ObjectStore, copier
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
-from tests.servers import ObjectServer
+from tests.servers import AZURE, NEEDS_AZURITE, ObjectServer
 
 IMPATIENT = {"max_retries": "0", "retry_timeout": "1", "connect_timeout": "1s", "timeout": "2s"}
 
@@ -53,7 +53,7 @@ def test_directory_buckets_which_list_in_no_order_are_listed_whole() -> None:
     assert not ObjectStore("s3://state", {"region": "us-east-1"})._unordered
 
 
-@pytest.mark.parametrize("kind", ["s3", "azure"])
+@pytest.mark.parametrize("kind", ["s3", AZURE])
 def test_a_bucket_that_is_missing_is_not_an_empty_root(kind: str, request: pytest.FixtureRequest) -> None:
     server: ObjectServer = request.getfixturevalue(kind)
     url = {"s3": "s3://nobody-made-it/x", "azure": "az://nobody-made-it/x"}[kind]
@@ -229,7 +229,7 @@ class TestCopies:
         assert s3.requests[0][1].endswith("/savepoints/one/state/b")
         assert there.read("state/b") == b"state" * 1000
 
-    @pytest.mark.parametrize("kind", ["s3", "azure"])
+    @pytest.mark.parametrize("kind", ["s3", AZURE])
     def test_what_is_missing_is_named_with_the_root_that_lacks_it(
         self, kind: str, request: pytest.FixtureRequest
     ) -> None:
@@ -278,6 +278,7 @@ class TestCopies:
             s3.fault = None
         assert there.read("b") == bytes(range(256)) * 50_000
 
+    @NEEDS_AZURITE
     def test_a_copy_that_goes_on_behind_the_answer_is_waited_for(
         self, azure: ObjectServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -19,7 +19,7 @@ from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from stateflow.storage.transfer import Transfer, at_once, read_through, transfer
 from tests.checkpoint.snapshots import body, objects, stored
-from tests.servers import ObjectServer
+from tests.servers import NEEDS_AZURITE, ObjectServer
 
 Make = Callable[[str], Store]
 
@@ -76,7 +76,10 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(("source", "target"), WAYS, ids=[f"{a} to {b}" for a, b in WAYS])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [pytest.param(a, b, id=f"{a} to {b}", marks=NEEDS_AZURITE if "azure" in (a, b) else ()) for a, b in WAYS],
+)
 def test_files_arrive_whole_whichever_way_they_go(
     source: str, target: str, make: Make, tmp_path: Path
 ) -> None:
@@ -187,7 +190,10 @@ def test_another_size_is_found_even_where_nothing_is_read(target: str, make: Mak
         transfer(todo, there, scratch=tmp_path / "scratch", verify=False)
 
 
-@pytest.mark.parametrize(("source", "target"), WAYS, ids=[f"{a} to {b}" for a, b in WAYS])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [pytest.param(a, b, id=f"{a} to {b}", marks=NEEDS_AZURITE if "azure" in (a, b) else ()) for a, b in WAYS],
+)
 @pytest.mark.parametrize("verify", [True, False])
 def test_a_missing_file_is_named(source: str, target: str, verify: bool, make: Make, tmp_path: Path) -> None:
     here, there = make(source), make(target)

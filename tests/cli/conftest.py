@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from stateflow import logs
 from stateflow.cli.main import app
 
 
@@ -37,7 +36,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
     """`command("show", "orders")` as if typed in an empty folder."""
     folder = tmp_path / "here"
     folder.mkdir()
@@ -50,6 +49,4 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
         result = runner.invoke(app, [str(a) for a in arguments])
         return Said(result.exit_code, result.stdout, result.stderr)
 
-    yield call
-    logs.about(job=None, epoch=None, slot=None)
-    logs.on_wait(None)
+    return call

@@ -9,7 +9,7 @@ import pytest
 from pyspark import SparkContext
 
 from stateflow.errors import StateflowError
-from stateflow.spark.session.build import build as session
+from stateflow.spark.session import build as session
 from tests.cli.conftest import Command
 from tests.cli.made import ORDERS, MadeJob, made_job
 

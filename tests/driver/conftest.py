@@ -1,4 +1,4 @@
-"""The scene that the tests of attending play on."""
+"""The scene that the tests of supervision play on."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from stateflow.checkpoint.control import (
     RunOutcome,
     beat,
 )
-from stateflow.driver.attending import Attendance, OnLive
-from stateflow.driver.errand import Errand
-from stateflow.driver.keeping import Sight
+from stateflow.driver.processes import ProcessStatus
+from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.supervision import OnLive, Supervision
 from stateflow.format.records import Claim, Owner, encode
 from stateflow.jobs.job import Job
 
@@ -50,15 +50,15 @@ class Scene:
 
 @dataclass
 class FakeDriver:
-    sight: Sight = field(default_factory=lambda: Sight(True))
+    status: ProcessStatus = field(default_factory=lambda: ProcessStatus(True))
     lines: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     stopped: list[float] = field(default_factory=list)
     name: str = "here"
     above: int = 0
 
-    def look(self) -> Sight:
-        return self.sight
+    def look(self) -> ProcessStatus:
+        return self.status
 
     def output(self) -> list[str]:
         found, self.lines = self.lines, []
@@ -70,29 +70,29 @@ class FakeDriver:
     def stop(self, grace: float) -> None:
         self.stopped.append(grace)
         if grace == 0:
-            self.sight = Sight(False, -9)
+            self.status = ProcessStatus(False, -9)
 
 
 @dataclass
 class FakeLauncher:
     found: FakeDriver | None = None
     begins: Callable[[FakeDriver], object] = lambda driver: None
-    launched: list[tuple[Errand, FakeDriver]] = field(default_factory=list)
+    launched: list[tuple[RunSpec, FakeDriver]] = field(default_factory=list)
 
-    def find(self, errand: Errand) -> FakeDriver | None:
+    def find(self, spec: RunSpec) -> FakeDriver | None:
         return self.found
 
-    def launch(self, errand: Errand) -> FakeDriver:
-        driver = self.found = FakeDriver(above=errand.above)
-        self.launched.append((errand, driver))
+    def launch(self, spec: RunSpec) -> FakeDriver:
+        driver = self.found = FakeDriver(above=spec.above)
+        self.launched.append((spec, driver))
         self.begins(driver)
         return driver
 
 
-def attendance(scene: Scene, launcher: FakeLauncher, on_live: OnLive = "refuse") -> Attendance:
-    errand = Errand("p.py:p", "orders", ME.dag_run, ME.task)
-    return Attendance(
-        scene.job, errand, launcher, ME, on_live=on_live, say=scene.said.append,
+def supervision(scene: Scene, launcher: FakeLauncher, on_live: OnLive = "refuse") -> Supervision:
+    spec = RunSpec("p.py:p", "orders", ME.dag_run, ME.task)
+    return Supervision(
+        scene.job, spec, launcher, ME, on_live=on_live, say=scene.said.append,
         monotonic=lambda: scene.now, sleep=scene.sleep, clock=lambda: round(scene.now * 1e6),
     )  # fmt: skip
 
@@ -100,7 +100,7 @@ def attendance(scene: Scene, launcher: FakeLauncher, on_live: OnLive = "refuse")
 def ends(scene: Scene, driver: FakeDriver, epoch: int, outcome: RunOutcome) -> None:
     """The run says how it ended, and then its process ends."""
     scene.beats(epoch, ME, ended=True, outcome=outcome)
-    driver.sight = Sight(False, outcome.exit_code)
+    driver.status = ProcessStatus(False, outcome.exit_code)
 
 
 def well_in(scene: Scene, epoch: int) -> Callable[[FakeDriver], None]:

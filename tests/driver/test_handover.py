@@ -6,33 +6,33 @@ import json
 
 import pytest
 
-from stateflow.driver.attending import Attendance
 from stateflow.driver.handover import Handover
-from stateflow.driver.keeping import Sight
-from stateflow.driver.standing import Ended, Lost, Running
-from tests.driver.scene import ME, WELL, FakeDriver, FakeLauncher, Scene, attendance
+from stateflow.driver.processes import ProcessStatus
+from stateflow.driver.run_state import Ended, Lost, Running
+from stateflow.driver.supervision import Supervision
+from tests.driver.scene import ME, WELL, FakeDriver, FakeLauncher, Scene, supervision
 
 
 def test_a_second_process_takes_up_what_the_first_has_begun(scene: Scene) -> None:
     launcher = FakeLauncher(begins=lambda driver: scene.claims(1, ME))
-    first = attendance(scene, launcher)
+    first = supervision(scene, launcher)
     first.begin()
-    second = attendance(scene, launcher)
+    second = supervision(scene, launcher)
     told = Handover.of(json.loads(json.dumps(first.handover().plain())))
     assert told == Handover(0, folder="here")
     second.rejoin(told)
     assert second.look() == Running(1)
     scene.beats(1, ME, ended=True, outcome=WELL)
-    launcher.launched[0][1].sight = Sight(False, 0)
+    launcher.launched[0][1].status = ProcessStatus(False, 0)
     assert second.look() == Ended(WELL, 1)
 
 
 def test_another_process_judges_by_the_driver_that_it_was_told_of_alone(scene: Scene) -> None:
-    earlier = FakeDriver(sight=Sight(False, 0), name="an earlier try's")
+    earlier = FakeDriver(status=ProcessStatus(False, 0), name="an earlier try's")
     launcher = FakeLauncher(found=earlier)
     scene.claims(1, ME)
     for name, stands in (("", Running(1)), ("somebody's", Running(1))):
-        one = attendance(scene, launcher)
+        one = supervision(scene, launcher)
         one.rejoin(Handover(0, folder=name))
         assert one.look() == stands
         assert one.handover().folder == name  # it may be seen again where it is
@@ -46,8 +46,8 @@ def test_a_run_that_was_given_up_elsewhere_is_lost_unless_there_is_a_new_sign_of
         scene.claims(1, ME)
     seen = (1, scene.counter) if claimed else None
 
-    def again() -> Attendance:
-        one = attendance(scene, FakeLauncher())
+    def again() -> Supervision:
+        one = supervision(scene, FakeLauncher())
         one.rejoin(Handover(0, given_up="it stood still", counter=seen))
         return one
 
@@ -63,7 +63,7 @@ def test_a_run_that_was_given_up_elsewhere_is_lost_unless_there_is_a_new_sign_of
 def test_a_process_that_can_be_seen_is_given_up_only_after_more_patience(scene: Scene) -> None:
     scene.claims(1, ME)
     hung = FakeDriver()
-    one = attendance(scene, FakeLauncher(found=hung))
+    one = supervision(scene, FakeLauncher(found=hung))
     one.rejoin(Handover(0, folder="here", given_up="it stood still", counter=(1, scene.counter)))
     assert isinstance(one.settled(), Lost)
     assert scene.now > one.patience
@@ -72,10 +72,10 @@ def test_a_process_that_can_be_seen_is_given_up_only_after_more_patience(scene: 
 def test_a_last_word_that_was_heard_stands_when_the_next_run_has_cleared_it_away(scene: Scene) -> None:
     scene.claims(1, ME)
     driver = FakeDriver()
-    one = attendance(scene, FakeLauncher(found=driver))
+    one = supervision(scene, FakeLauncher(found=driver))
     one.begin()
     scene.beats(1, ME, ended=True, outcome=WELL)
     assert one.look() == Running(1)
     scene.job.store.delete([entry.path for entry in scene.job.store.list(scene.job.layout.control)])
-    driver.sight = Sight(False, 0)
+    driver.status = ProcessStatus(False, 0)
     assert one.look() == Ended(WELL, 1)

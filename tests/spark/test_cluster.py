@@ -26,7 +26,7 @@ from tests.spark.murder_pipelines import JOB, Marks
 from tests.spark.murder_victim import Errand
 from tests.spark.standalone import standalone
 
-pytestmark = pytest.mark.timeout(1200)
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 SEED = 404
 CLUSTER = {"spark.task.maxFailures": "4", "spark.executor.memory": "600m", "spark.driver.host": "127.0.0.1"}
 

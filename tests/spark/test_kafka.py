@@ -12,7 +12,7 @@ import pytest
 
 from tests.spark.kafka_broker import broker, connector_jars
 
-pytestmark = pytest.mark.timeout(1500)
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 ROOT = Path(__file__).resolve().parents[2]
 
 # A process of its own: the connector's jars have to be there when the JVM starts.

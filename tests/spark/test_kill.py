@@ -35,7 +35,7 @@ from tests.spark.murder_evidence import (
 from tests.spark.murder_pipelines import JOB, Marks, Remarks, chain
 from tests.spark.murder_victim import Errand
 
-pytestmark = pytest.mark.timeout(1500)  # on a machine that others use, too
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]  # on a machine that others use, too
 SEED = 20_261
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 

@@ -20,6 +20,8 @@ from stateflow.spark.runner import RunRequest, run
 from stateflow.storage.roots import open_store
 from tests.servers import ObjectServer, azure_server, s3_server
 
+pytestmark = pytest.mark.system
+
 USERS = 500
 SERVERS = {"s3": s3_server, "azure": azure_server}
 

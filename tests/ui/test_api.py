@@ -234,6 +234,7 @@ def test_storage(airflow_app: AirflowApp) -> None:
         (JOB + "/history?limit=100000", 422, "limit: "),
         (JOB + "/history?kind=nonsense", 422, "kind: "),
         (JOB + "/storage?retained=0", 422, "retained: "),
+        ("/stateflow/api/jobs/stateflow_default/orders/storage?retained=10001", 422, "retained: "),
         ("/stateflow/api/jobs/stateflow_default/nope/storage", 404, "there is no job 'nope'"),
         ("/stateflow/api/jobs/stateflow_default/nope/savepoints", 404, "there is no job 'nope'"),
         ("/stateflow/nothing", 404, "Not Found"),
@@ -326,7 +327,7 @@ def test_an_action_says_where_its_run_is_found(airflow_app: AirflowApp) -> None:
 
 
 def test_connections_are_found_in_database_and_environment(airflow_app: AirflowApp) -> None:
-    from stateflow_ui.places import read_places
+    from stateflow_ui.connections import read_roots
 
     root = airflow_app.root / "stored"
     made = airflow_app.admin.post(
@@ -340,25 +341,23 @@ def test_connections_are_found_in_database_and_environment(airflow_app: AirflowA
     assert made.status_code == 201, made.text
     other = airflow_app.admin.post("/api/v2/connections", json={"connection_id": "mail", "conn_type": "smtp"})
     assert other.status_code == 201
-    places = {place.conn_id: place for place in read_places()}
-    assert list(places) == ["stateflow_default", "nowhere", "stored"]
-    assert places["stored"].root == f"file://{root}"
-    assert SECRET not in repr(list(places.values()))
+    roots = {each.conn_id: each for each in read_roots()}
+    assert list(roots) == ["stateflow_default", "nowhere", "stored"]
+    assert roots["stored"].shown == f"file://{root}"
+    assert SECRET not in repr(list(roots.values()))
 
 
 def test_a_connection_without_a_root_says_so(
     airflow_app: AirflowApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from stateflow_ui.places import read_places
+    from stateflow_ui.connections import read_roots
 
     monkeypatch.setenv("AIRFLOW_CONN_EMPTY", json.dumps({"conn_type": "stateflow"}))
     monkeypatch.setenv("AIRFLOW__STATEFLOW__CONN_IDS", "vault_one, stateflow_default")
-    places = {place.conn_id: place for place in read_places()}
-    assert "connection 'empty' has no checkpoint root" in places["empty"].problem
-    assert "there is no connection 'vault_one'" in places["vault_one"].problem, (
-        "it was named, so it is missed"
-    )
-    assert not places["stateflow_default"].problem
+    roots = {each.conn_id: each for each in read_roots()}
+    assert "connection 'empty' has no checkpoint root" in roots["empty"].problem
+    assert "there is no connection 'vault_one'" in roots["vault_one"].problem, "it was named, so it is missed"
+    assert not roots["stateflow_default"].problem
 
 
 def test_airflow_lists_the_plugin_and_nothing_that_went_wrong_with_it(airflow_app: AirflowApp) -> None:

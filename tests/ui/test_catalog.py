@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -11,100 +10,45 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from bench.made_jobs import Made, make_job
+from bench.made_jobs import Made
 from stateflow.checkpoint.control import read_heartbeat, read_progress
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.statistics import HistoryLine, history
-from stateflow.errors import NotFoundError, StateflowError, UnavailableError, UsageError
+from stateflow.errors import NotFoundError, UnavailableError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.observe.status import status_of
 from stateflow.observe.timelines import spans
 from stateflow.storage.memory import Call, MemoryStore, named_store
 from stateflow_ui import catalog as catalog_module
-from stateflow_ui.catalog import Catalog, JobState, RootState
-from stateflow_ui.kept import Kept
-from stateflow_ui.observe import NEAR_RECORDS, JobFacts, JobReader, together
-from stateflow_ui.place import Place
-from stateflow_ui.readers import Readers
+from stateflow_ui.cached_value import CachedValue
+from stateflow_ui.job_reader import NEAR_RECORDS, JobFacts, JobReader, together
+from stateflow_ui.reader_threads import ReaderThreads
+from stateflow_ui.root import Root
 from stateflow_ui.stale_after import StaleAfter
 from tests.protocol.scenario import World
+from tests.ui.catalogs import (
+    MICROS,
+    NOW,
+    Clock,
+    Gate,
+    catalog_of,
+    fill,
+    heads,
+    look,
+    open_job,
+    root_at,
+    settle,
+    store,
+)
 
-NOW = 1_800_000_000_000_000
-MICROS = 1_000_000
-
-
-class Clock:
-    """Seconds that pass when a test says so."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
-class Gate:
-    """A store's hook: readings stop here until it is opened."""
-
-    def __init__(self, store: MemoryStore) -> None:
-        self.store, self.open, self.reached = store, threading.Event(), threading.Event()
-
-    def __enter__(self) -> Gate:
-        self.store.before = self._wait
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.open.set()
-        self.store.before = None
-
-    def _wait(self, call: Call) -> None:
-        self.reached.set()
-        assert self.open.wait(60)
-
-
-@pytest.fixture
-def store(request: pytest.FixtureRequest) -> Iterator[MemoryStore]:
-    found = named_store(f"ui-{request.node.name}")
-    yield found
-    found.before = None
-    found.restore({})
-
-
-def place(store: MemoryStore, conn_id: str = "main") -> Place:
-    return Place(conn_id, store.url, store.url)
-
-
-def fill(store: MemoryStore, folder: Path, *jobs: Made, now: int = NOW) -> None:
-    for job in jobs:
-        make_job(folder, job, now)
-    for path in folder.rglob("*"):
-        if path.is_file():
-            store.put(str(path.relative_to(folder)), path.read_bytes())
-
-
-def made(places: list[Place], clock: Clock, patience: float = 20.0) -> Catalog:
-    return Catalog(lambda: places, clock=lambda: NOW, monotonic=clock, patience=patience, ticking=False)
-
-
-def look(catalog: Catalog) -> tuple[dict[str, RootState], dict[str, JobState]]:
-    roots, jobs = asyncio.run(catalog.overview())
-    return {root.conn_id: root for root in roots}, {job.name: job for job in jobs}
-
-
-def open_job(catalog: Catalog, name: str = "orders", conn_id: str = "main") -> JobFacts:
-    return asyncio.run(catalog.job(conn_id, name))
-
-
-def heads(jobs: dict[str, JobState]) -> dict[str, int | None]:
-    return {name: job.facts.value.status.head if job.facts.value else None for name, job in jobs.items()}
-
+__all__ = ["store"]
 
 # Equal to what the library says
 
 
-def told(world: World) -> tuple[object, list[HistoryLine], object]:
-    """By the library: everything read anew."""
+def by_the_library(world: World) -> tuple[object, list[HistoryLine], object]:
+    """The status, the lines and the graph, all of it read anew."""
     log = read_log(world.store, world.layout)
     lines = history(world.store, world.layout, log=log)
     pins = list_pins(world.store, world.layout)
@@ -118,14 +62,14 @@ def told(world: World) -> tuple[object, list[HistoryLine], object]:
         now=NOW,
         patience=10 * MICROS,
     )
-    kept = {record.slot for record in log.chain}
-    return asdict(status), lines, list(spans(lines, status.tags, status.head, kept))
+    standing = {record.slot for record in log.chain}
+    return asdict(status), lines, list(spans(lines, status.tags, status.head, standing))
 
 
 def assert_equal(facts: JobFacts, world: World) -> None:
-    status, lines, drawn = told(world)
+    status, lines, drawn = by_the_library(world)
     assert asdict(facts.status) == status
-    assert [facts.lines.document(line) for line in facts.lines.held] == [
+    assert [facts.lines.document(line) for line in facts.lines.all] == [
         {**{name: getattr(line, name) for name in line.__struct_fields__}} for line in lines
     ]
     assert facts.spans == drawn
@@ -161,11 +105,11 @@ def story(world: World) -> Iterator[str]:
 def test_a_job_is_told_as_the_library_tells_it_at_every_step() -> None:
     world = World(MemoryStore("story"))
     reader = JobReader(
-        "main", world.store, "orders", patience=10, clock=lambda: NOW, fetchers=Readers(2, "test")
+        "main", world.store, "orders", patience=10, clock=lambda: NOW, fetchers=ReaderThreads(2, "test")
     )
     for step in story(world):
         fresh = JobReader(
-            "main", world.store, "orders", patience=10, clock=lambda: NOW, fetchers=Readers(2, "test")
+            "main", world.store, "orders", patience=10, clock=lambda: NOW, fetchers=ReaderThreads(2, "test")
         )
         assert_equal(reader.read(whole=True), world), step
         assert_equal(fresh.read(whole=True), world), step
@@ -177,7 +121,9 @@ def test_what_has_not_changed_is_not_read_again() -> None:
     writer = world.claim()
     for _ in range(20):
         world.batch(writer)
-    reader = JobReader("main", store, "orders", patience=10, clock=lambda: NOW, fetchers=Readers(2, "test"))
+    reader = JobReader(
+        "main", store, "orders", patience=10, clock=lambda: NOW, fetchers=ReaderThreads(2, "test")
+    )
     reader.read(whole=True)
 
     def records_read(act: Callable[[], object]) -> list[str]:
@@ -193,7 +139,9 @@ def test_what_has_not_changed_is_not_read_again() -> None:
 
 def test_a_job_made_anew_under_an_old_name_is_another(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders", standing=9, collected=20))
-    reader = JobReader("main", store, "orders", patience=10, clock=lambda: NOW, fetchers=Readers(2, "test"))
+    reader = JobReader(
+        "main", store, "orders", patience=10, clock=lambda: NOW, fetchers=ReaderThreads(2, "test")
+    )
     assert reader.read(whole=True).status.uuid == "orders-uuid"
     for entry in store.list("orders/"):
         # The same names and sizes, other content.
@@ -221,27 +169,32 @@ def test_a_damaged_record_is_named_and_the_rest_is_told(tmp_path: Path, store: M
     fill(store, tmp_path, Made("orders", standing=5))
     path = JobLayout("orders").pending(2)
     store.put(path, b"no record")
-    facts = open_job(made([place(store)], Clock()))
+    facts = open_job(catalog_of([root_at(store)], Clock()))
     assert facts.unreadable == (path,)
     assert facts.status.head == 5
 
 
 def test_from_afar_only_the_newest_records_are_read(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders", standing=NEAR_RECORDS + 50, collected=1000))
-    reader = JobReader("main", store, "orders", patience=10, clock=lambda: NOW, fetchers=Readers(2, "test"))
+    reader = JobReader(
+        "main", store, "orders", patience=10, clock=lambda: NOW, fetchers=ReaderThreads(2, "test")
+    )
     before = len(store.calls)
     near = reader.read(whole=False)
     assert len(store.calls) - before < 2 * NEAR_RECORDS + 20
     assert not near.whole
+    assert near.log.gaps == (), "what nobody asked for is not missing"
+    with pytest.raises(UsageError, match="only the newest records of job 'orders' were read"):
+        near.log.require_sound()
     assert near.status.head == NEAR_RECORDS + 1050
     assert len(near.log.chain) == NEAR_RECORDS
     whole = reader.read(whole=True)
-    assert (whole.whole, len(whole.lines.held)) == (True, NEAR_RECORDS + 1050)
+    assert (whole.whole, len(whole.lines.all)) == (True, NEAR_RECORDS + 1050)
     assert asdict(near.status) | {"checkpoints": 0} == asdict(whole.status) | {"checkpoints": 0}
 
 
 def test_reading_many_records_from_afar_at_once_keeps_their_order_and_tells_the_first_failure() -> None:
-    readers = Readers(4, "test")
+    readers = ReaderThreads(4, "test")
     assert together(lambda number: number * 2, range(100), readers) == list(range(0, 200, 2))
 
     def fails(number: int) -> int:
@@ -258,7 +211,7 @@ def test_reading_many_records_from_afar_at_once_keeps_their_order_and_tells_the_
 
 def test_what_is_known_is_answered_without_touching_a_store(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders"), Made("clicks"))
-    catalog = made([place(store)], Clock())
+    catalog = catalog_of([root_at(store)], Clock())
     _, jobs = look(catalog)
     assert heads(jobs) == {"clicks": 5, "orders": 5}
     open_job(catalog)
@@ -271,7 +224,7 @@ def test_what_is_known_is_answered_without_touching_a_store(tmp_path: Path, stor
 def test_the_old_is_shown_while_the_new_is_read(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders"))
     clock = Clock()
-    catalog = made([place(store)], clock)
+    catalog = catalog_of([root_at(store)], clock)
     look(catalog)
     fill(store, tmp_path, Made("orders", standing=6))
     clock.seconds += 12
@@ -286,7 +239,7 @@ def test_the_old_is_shown_while_the_new_is_read(tmp_path: Path, store: MemorySto
 def test_a_job_is_read_once_at_a_time_however_many_ask(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders"))
     clock = Clock()
-    catalog = made([place(store)], clock, patience=0.05)
+    catalog = catalog_of([root_at(store)], clock, patience=0.05)
     before = len(store.calls)
     with Gate(store) as gate:
         for _ in range(20):
@@ -298,7 +251,7 @@ def test_a_job_is_read_once_at_a_time_however_many_ask(tmp_path: Path, store: Me
 
 def test_no_request_holds_up_the_event_loop(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders"))
-    catalog = made([place(store)], Clock())
+    catalog = catalog_of([root_at(store)], Clock())
 
     async def both() -> JobFacts:
         with Gate(store) as gate:
@@ -314,7 +267,7 @@ def test_no_request_holds_up_the_event_loop(tmp_path: Path, store: MemoryStore) 
 def test_nothing_is_read_while_nobody_looks(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders"))
     clock = Clock()
-    catalog = made([place(store)], clock)
+    catalog = catalog_of([root_at(store)], clock)
     look(catalog)
     before = len(store.calls)
     clock.seconds += catalog_module.WATCHED + 1
@@ -328,7 +281,7 @@ def test_nothing_is_read_while_nobody_looks(tmp_path: Path, store: MemoryStore) 
 def test_jobs_come_and_go_with_the_root(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders"))
     clock = Clock()
-    catalog = made([place(store)], clock)
+    catalog = catalog_of([root_at(store)], clock)
     assert set(look(catalog)[1]) == {"orders"}
     fill(store, tmp_path, Made("clicks"))
     store.delete([entry.path for entry in store.list("orders/")])
@@ -343,10 +296,10 @@ def test_jobs_come_and_go_with_the_root(tmp_path: Path, store: MemoryStore) -> N
 def test_connections_come_and_go(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders"))
     clock = Clock()
-    places = [place(store)]
-    catalog = made(places, clock)
+    roots = [root_at(store)]
+    catalog = catalog_of(roots, clock)
     assert set(look(catalog)[0]) == {"main"}
-    places[:] = [place(store, "other"), Place("bare", "", problem="connection 'bare' has no checkpoint root")]
+    roots[:] = [root_at(store, "other"), Root("bare", "", problem="connection 'bare' has no checkpoint root")]
     clock.seconds += 100
     look(catalog)
     settle(catalog)
@@ -369,7 +322,7 @@ def test_a_root_that_fails_says_so_and_the_others_go_on(tmp_path: Path, store: M
         raise UnavailableError("memory://ui-away refused to list")
 
     away.before = refuse
-    roots, jobs = look(made([place(away, "away"), place(store)], Clock()))
+    roots, jobs = look(catalog_of([root_at(away, "away"), root_at(store)], Clock()))
     assert roots["away"].error == "memory://ui-away refused to list"
     assert roots["main"].error == ""
     assert heads(jobs) == {"orders": 5}
@@ -378,7 +331,7 @@ def test_a_root_that_fails_says_so_and_the_others_go_on(tmp_path: Path, store: M
 def test_what_was_known_of_a_root_stays_when_it_goes_away(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders"))
     clock = Clock()
-    catalog = made([place(store)], clock)
+    catalog = catalog_of([root_at(store)], clock)
     look(catalog)
     open_job(catalog)
 
@@ -407,7 +360,7 @@ def test_what_was_known_of_a_root_stays_when_it_goes_away(tmp_path: Path, store:
 def test_a_root_that_is_away_is_not_asked_for_each_of_its_jobs(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, *(Made(f"job-{number}", standing=1) for number in range(20)))
     clock = Clock()
-    catalog = made([place(store)], clock)
+    catalog = catalog_of([root_at(store)], clock)
     look(catalog)
 
     def refuse(call: Call) -> None:
@@ -431,7 +384,7 @@ def test_a_root_that_never_answers_is_said_not_to_and_holds_nobody_up(
     fill(store, tmp_path, Made("orders"))
     silent = named_store("ui-silent")
     clock = Clock()
-    catalog = made([place(silent, "silent"), place(store)], clock, patience=0.2)
+    catalog = catalog_of([root_at(silent, "silent"), root_at(store)], clock, patience=0.2)
     with Gate(silent):
         roots, _ = look(catalog)
         assert roots["silent"].error == ""
@@ -446,9 +399,17 @@ def test_a_root_that_never_answers_is_said_not_to_and_holds_nobody_up(
 
 def test_what_is_not_known_in_time_is_said_to_be_being_read(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders"))
-    catalog = made([place(store)], Clock(), patience=0.05)
+    catalog = catalog_of([root_at(store)], Clock(), patience=0.05)
     with (
         Gate(store),
+        pytest.raises(
+            UnavailableError, match=r"the root memory://.* is being read and not known yet: ask again"
+        ),
+    ):
+        open_job(catalog)
+    settle(catalog)
+    with (
+        Gate(store, "/epochs/"),
         pytest.raises(UnavailableError, match="job 'orders' is being read and not known yet: ask again"),
     ):
         open_job(catalog)
@@ -457,11 +418,13 @@ def test_what_is_not_known_in_time_is_said_to_be_being_read(tmp_path: Path, stor
 def test_a_mistake_of_ours_is_one_sentence_and_the_next_reading_may_go_well() -> None:
     clock = Clock()
     answers: list[Callable[[], int]] = [lambda: 1 // 0, lambda: 7]
-    kept: Kept[int] = Kept("the answer", lambda: answers.pop(0)(), Readers(1, "test"), clock)
-    kept.refresh().result(60)
-    assert str(kept.known().error) == "the answer could not be read: the API server's log says why"
-    kept.refresh().result(60)
-    assert (kept.known().value, kept.known().error) == (7, None)
+    value: CachedValue[int] = CachedValue(
+        "the answer", lambda: answers.pop(0)(), ReaderThreads(1, "test"), clock
+    )
+    value.refresh().result(60)
+    assert str(value.known().error) == "the answer could not be read: the API server's log says why"
+    value.refresh().result(60)
+    assert (value.known().value, value.known().error) == (7, None)
 
 
 # Bounds
@@ -469,7 +432,7 @@ def test_a_mistake_of_ours_is_one_sentence_and_the_next_reading_may_go_well() ->
 
 def test_asking_for_names_that_do_not_exist_fills_nothing(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders"))
-    catalog = made([place(store)], Clock())
+    catalog = catalog_of([root_at(store)], Clock())
     for number in range(30):
         with pytest.raises(NotFoundError, match=f"no job 'nobody-{number}'"):
             open_job(catalog, f"nobody-{number}")
@@ -479,14 +442,14 @@ def test_asking_for_names_that_do_not_exist_fills_nothing(tmp_path: Path, store:
 def test_a_folder_with_a_name_that_no_job_can_have_hides_no_job(tmp_path: Path, store: MemoryStore) -> None:
     fill(store, tmp_path, Made("orders"))
     store.put("of somebody else/job", b"")
-    assert heads(look(made([place(store)], Clock()))[1]) == {"orders": 5}
+    assert heads(look(catalog_of([root_at(store)], Clock()))[1]) == {"orders": 5}
 
 
 def test_a_slow_root_is_shown_as_it_was_for_as_long_as_it_takes(tmp_path: Path, store: MemoryStore) -> None:
     """What takes long to read is read seldom: nobody waits for it each time that it is older than usual."""
     fill(store, tmp_path, Made("orders"))
     clock = Clock()
-    catalog = made([place(store)], clock)
+    catalog = catalog_of([root_at(store)], clock)
 
     def slow(call: Call) -> None:
         clock.seconds += 1
@@ -507,7 +470,7 @@ def test_a_name_that_would_leave_its_folder_is_refused_before_anything_is_read(
 ) -> None:
     before = len(store.calls)
     with pytest.raises(UsageError, match="is not usable"):
-        open_job(made([place(store)], Clock()), name)
+        open_job(catalog_of([root_at(store)], Clock()), name)
     assert len(store.calls) == before
 
 
@@ -515,24 +478,20 @@ def test_the_whole_history_is_held_of_a_few_jobs(tmp_path: Path, store: MemorySt
     names = [f"job-{number}" for number in range(catalog_module.WHOLE_JOBS + 2)]
     fill(store, tmp_path, *(Made(name, standing=2, collected=600) for name in names))
     clock = Clock()
-    catalog = made([place(store)], clock)
+    catalog = catalog_of([root_at(store)], clock)
     for name in names:
         clock.seconds += 1
-        assert len(open_job(catalog, name).lines.held) == 602
+        assert len(open_job(catalog, name).lines.all) == 602
     look(catalog)
     clock.seconds += 400
     look(catalog)
     settle(catalog)
-    held = {
-        name: len(job.facts.value.lines.held) for name, job in look(catalog)[1].items() if job.facts.value
-    }
+    held = {name: len(job.facts.value.lines.all) for name, job in look(catalog)[1].items() if job.facts.value}
     assert [name for name in names if held[name] == 602] == names[2:], "the oldest asked for had to go"
     clock.seconds += catalog_module.WHOLE_FOR
     look(catalog)
     settle(catalog)
-    held = {
-        name: len(job.facts.value.lines.held) for name, job in look(catalog)[1].items() if job.facts.value
-    }
+    held = {name: len(job.facts.value.lines.all) for name, job in look(catalog)[1].items() if job.facts.value}
     assert set(held.values()) == {602 - 600 + 600 - 256}, "nobody has looked at any for long"
 
 
@@ -543,21 +502,3 @@ def test_stale_bounds_of_all_jobs_and_of_one() -> None:
     wrong = StaleAfter("soon")
     assert "'soon' is not a duration" in wrong.problem
     assert str(wrong.of("orders")) == "1 day, 2:00:00"
-
-
-def settle(catalog: Catalog, *conn_ids: str) -> None:
-    """Waits for every reading that is under way."""
-    for kept in under_way(catalog, conn_ids):
-        try:
-            kept.refresh().result(60) if kept.known().waiting is not None else None
-        except StateflowError:
-            continue
-
-
-def under_way(catalog: Catalog, conn_ids: tuple[str, ...]) -> Iterator[Kept[object]]:
-    yield catalog._places  # type: ignore[misc]
-    for conn_id, root in list(catalog._roots.items()):
-        if not conn_ids or conn_id in conn_ids:
-            yield root.names  # type: ignore[misc]
-            for job in list(root.jobs.values()):
-                yield job.facts  # type: ignore[misc]

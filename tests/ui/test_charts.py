@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from stateflow.checkpoint.statistics import HistoryLine
 from stateflow_ui.charts import DRAWN, percentiles, rate, thinned, timeline
-from stateflow_ui.lines import Lines
+from stateflow_ui.history_lines import Lines
 
 
 def line(

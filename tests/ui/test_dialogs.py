@@ -15,6 +15,8 @@ from tests.ui.fixture_server import application, serving
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
+pytestmark = pytest.mark.system
+
 
 def opened(page: Page, button: str) -> Locator:
     page.get_by_role("group", name="Actions").get_by_role("button", name=button).click()

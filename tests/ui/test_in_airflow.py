@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["airflow_app"]
 
+pytestmark = pytest.mark.system
+
 RUN = "stateflow_savepoint/scheduled__2026-01-01T00:00:00+00:00"
 HEAD = 10_000
 

@@ -12,6 +12,8 @@ from tests.ui.conftest import BASE, Served
 if TYPE_CHECKING:
     from playwright.sync_api import Frame, Page
 
+pytestmark = pytest.mark.system
+
 PATHS = (
     "#/jobs",
     "#/jobs/stateflow_default/orders",

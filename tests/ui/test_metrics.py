@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from bench.made_jobs import Made, make_job
 from stateflow.errors import CorruptError
 from stateflow.storage.roots import open_store
+from stateflow_ui.cached_value import CacheState
 from stateflow_ui.catalog import JobState, RootState
-from stateflow_ui.kept import Known
+from stateflow_ui.job_reader import JobFacts, JobReader
 from stateflow_ui.metrics import METRICS, page
-from stateflow_ui.observe import JobFacts, JobReader
-from stateflow_ui.readers import Readers
+from stateflow_ui.reader_threads import ReaderThreads
 from stateflow_ui.stale_after import StaleAfter
 
 NOW = 1_800_000_000_000_000
@@ -26,13 +26,18 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 def facts(folder: Path, job: Made, now: int = NOW) -> JobFacts:
     make_job(folder, job, NOW)
     reader = JobReader(
-        "main", open_store(str(folder)), job.name, patience=10, clock=lambda: now, fetchers=Readers(1, "test")
+        "main",
+        open_store(str(folder)),
+        job.name,
+        patience=10,
+        clock=lambda: now,
+        fetchers=ReaderThreads(1, "test"),
     )
     return reader.read(whole=False)
 
 
 def state(found: JobFacts) -> JobState:
-    return JobState("main", found.name, Known(found, None, 1.0, None))
+    return JobState("main", found.name, CacheState(found, None, 1.0, None))
 
 
 def scraped(text: str) -> Samples:
@@ -101,7 +106,7 @@ def test_a_run_without_a_sign_of_life_is_lost(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_told_as_such() -> None:
     roots = [ROOT, RootState("away", "s3://away", "the network is down", False)]
-    broken = JobState("main", "orders", Known(None, CorruptError("damaged"), None, None))
+    broken = JobState("main", "orders", CacheState(None, CorruptError("damaged"), None, None))
     found = scraped(page(roots, [broken], NOW, StaleAfter("")))
     assert found == {
         ("stateflow_root_up", frozenset({("conn_id", "main")})): 1,

@@ -15,6 +15,8 @@ from tests.ui.fixture_server import application, serving
 if TYPE_CHECKING:
     from playwright.sync_api import Locator, Page
 
+pytestmark = pytest.mark.system
+
 
 def rows(page: Page) -> Locator:
     return page.locator("table.jobs tbody tr:not(.more-row)")

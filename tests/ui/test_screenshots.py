@@ -20,9 +20,12 @@ MOST_BYTES = 200_000
 DESK = {"viewport": {"width": 1280, "height": 800}}
 JOB = "#/jobs/stateflow_default/orders"
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("STATEFLOW_SCREENSHOTS") != "1", reason="pictures are made by `make screenshots`"
-)
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.skipif(
+        os.environ.get("STATEFLOW_SCREENSHOTS") != "1", reason="pictures are made by `make screenshots`"
+    ),
+]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a task says when it fails: one sentence, and whether a retry may help."""
+"""How a task fails: with one sentence, and with a retry only where one may help."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OF_SPARK = ("pyspark", "py4j")
 
 @contextmanager
 def spoken() -> Iterator[None]:
-    """Around what calls the library: its errors, and Spark's, become the task's."""
+    """Turns errors of the library and of Spark into errors of the task."""
     try:
         yield
     except StateflowError as error:
@@ -36,21 +36,21 @@ def spoken() -> Iterator[None]:
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in _OF_SPARK:
             raise
-        from stateflow.spark.task.failures import translated
+        from stateflow.spark.task.failures import translated  # a DAG file must not load stateflow.spark
 
         raise failure(translated(error)) from None
 
 
 def failure(error: StateflowError) -> AirflowException:
-    """What to raise: only where the same task may do better a little later does Airflow try again."""
+    """The error to raise. Airflow tries again only when a retry may help."""
     return failure_of(error.exit_code, str(error))
 
 
 def failure_of(exit_code: int, sentence: str) -> AirflowException:
-    """The same for the exit code of a process that was started for the task."""
+    """Like `failure`, for the exit code of a process that the task started."""
     return AirflowException(sentence) if may_pass(exit_code) else AirflowFailException(sentence)
 
 
 def may_pass(exit_code: int) -> bool:
-    """Whether a retry may help. A code that the library does not have is that of a process that was ended."""
+    """Whether a retry may help. The exit code of a killed process is none of the library's, and passes."""
     return exit_code not in _LASTING

@@ -11,8 +11,8 @@ from typing import Any
 
 @contextmanager
 def own_session() -> Iterator[None]:
-    """A session that begins inside of the block ends with it; one that was there before is not ours to end."""
-    # It tells of every connection that it closes, which a task's log need not hear.
+    """Stops a Spark session that was started inside the block. One that existed before goes on."""
+    # py4j logs every connection that it closes: noise in a task's log.
     logging.getLogger("py4j").setLevel(logging.ERROR)
     before = _active()
     try:
@@ -20,7 +20,7 @@ def own_session() -> Iterator[None]:
     finally:
         now = _active()
         if now is not None and now is not before:
-            with suppress(Exception):  # what is to be told is how the block ended
+            with suppress(Exception):  # the block's own error must not be hidden
                 now.stop()
 
 

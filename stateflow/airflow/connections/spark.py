@@ -54,7 +54,7 @@ def _connection(spark_conn_id: str) -> Connection:
 def _master(connection: Connection) -> str:
     host = connection.host or ""
     if connection.conn_type == "spark" and host and ("://" in host or not connection.port):
-        found = host
+        url = host
     else:
-        found = f"{connection.conn_type}://{host}"
-    return f"{found}:{connection.port}" if connection.port else found
+        url = f"{connection.conn_type}://{host}"
+    return f"{url}:{connection.port}" if connection.port else url

@@ -13,21 +13,22 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
+from stateflow.config.option import read
+from stateflow.config.options import DECLARATIONS, Options, load
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
-    from stateflow.config.options import Options
     from stateflow.jobs.job import Job
 
 _PREFIX = "STATEFLOW_"
 _PLAIN = ("region", "endpoint", "bucket", "allow_http", "style", "timeout", "retries", "account_name")
-"""Parts of names of storage options that everybody may see in a log."""
+"""Storage options with these parts in their names are no secrets: a log may show them."""
 
 
 class StateflowHook(BaseHook):
-    """What a `stateflow` connection stands for. Nothing is looked up before it is asked for."""
+    """A `stateflow` connection. It is looked up when something of it is first needed."""
 
     conn_name_attr = "stateflow_conn_id"
     default_conn_name = "stateflow_default"
@@ -42,25 +43,25 @@ class StateflowHook(BaseHook):
 
     @cached_property
     def root(self) -> str:
-        found = self.checkpoint_dir or self._own_root
-        if not found:
+        root = self.checkpoint_dir or self._own_root
+        if not root:
             raise UsageError(
                 f"connection {self.stateflow_conn_id!r} has no checkpoint root: put it into its host, or into its extra as "
                 '{"checkpoint_dir": "s3://bucket/checkpoints"}'
             )
-        return found
+        return root
 
     @cached_property
     def storage_options(self) -> dict[str, str]:
         """Settings and credentials of the store's client."""
-        given = self._extra.get("storage_options")
-        if given in (None, ""):
+        extra = self._extra.get("storage_options")
+        if extra in (None, ""):
             return {}
-        found = self._mapping("storage_options", given)
-        for name, value in found.items():
+        options = self._mapping("storage_options", extra)
+        for name, value in options.items():
             if not any(part in name.lower() for part in _PLAIN) and value.lower() not in ("true", "false"):
                 mask_secret(value)
-        return found
+        return options
 
     @property
     def page_conn_id(self) -> str:
@@ -70,28 +71,26 @@ class StateflowHook(BaseHook):
         return self.stateflow_conn_id
 
     def options(self, **overrides: Any) -> Options:
-        """What the task says, then the connection, then the worker's environment and its `stateflow.toml`."""
-        from stateflow.config.options import load
-
-        said = {**self._settings, **overrides}
-        env = {name: value for name, value in os.environ.items() if not _is_option(name, said)}
+        """The task's options, then the connection's, then those of the worker's environment and its `stateflow.toml`."""
+        settings = {**self._settings, **overrides}
+        env = {name: value for name, value in os.environ.items() if not _is_option(name, settings)}
         return load(
-            code=said,
+            code=settings,
             env=env,
             folder=Path.cwd(),
             origin_of_code=f"connection {self.stateflow_conn_id!r} or the task",
         )
 
     def environment(self) -> dict[str, str]:
-        """The same for a process of its own. Credentials among it: for its environment, never its command line."""
+        """The options as variables for another process. They hold credentials: never put them on a command line."""
         return {
             _PREFIX + name.upper(): json.dumps(value) if isinstance(value, Mapping) else str(value)
             for name, value in self._settings.items()
         }
 
     def job(self, name: str, **who: Any) -> Job:
-        """A job of the root, which need not exist. `who` takes what `Job` takes beside."""
-        from stateflow.jobs.job import Job
+        """A job of the root, which need not exist. `who`: further arguments of `Job`."""
+        from stateflow.jobs.job import Job  # loads stateflow.spark, and a DAG file must not
 
         options = self.options()
         patience = options.heartbeat_timeout.total_seconds()
@@ -99,28 +98,28 @@ class StateflowHook(BaseHook):
 
     def jobs(self) -> list[str]:
         """Names of the root's jobs."""
-        from stateflow.jobs.job import jobs
+        from stateflow.jobs.job import jobs  # as above
 
         self.require_root()
         return jobs(self.root, storage_options=self.storage_options)
 
     def require_root(self) -> None:
         """Raises NotFoundError when the root is a folder that is not there, as on a worker that has not mounted it."""
-        from stateflow.storage.roots import open_store
+        from stateflow.storage.roots import open_store  # a DAG file must not load stores
 
         folder = open_store(self.root, self.storage_options).local_root
         if folder is not None and not folder.is_dir():
-            named = (
+            source = (
                 "argument checkpoint_dir" if self.checkpoint_dir else f"connection {self.stateflow_conn_id!r}"
             )
             raise NotFoundError(
-                f"the checkpoint root {folder} does not exist on this worker: check {named}; the first run of a job "
+                f"the checkpoint root {folder} does not exist on this worker: check {source}; the first run of a job "
                 "creates it"
             )
 
     def get_conn(self) -> Any:
         """The store of the root."""
-        from stateflow.storage.roots import open_store
+        from stateflow.storage.roots import open_store  # as above
 
         return open_store(self.root, self.storage_options)
 
@@ -131,15 +130,15 @@ class StateflowHook(BaseHook):
             if folder is not None and folder.exists() and not folder.is_dir():
                 return False, f"{folder} is a file: a checkpoint root is a folder"
             if folder is not None and not folder.exists():
-                # Airflow tests a connection under a name that it has made up, and where its pages are served.
+                # Airflow tests the connection in its API server, under a temporary name.
                 return False, (
                     f"{folder} does not exist where Airflow's API server runs: the first run of a job makes it, otherwise "
                     "check the path and what is mounted there"
                 )
-            found = self.jobs()
+            jobs = self.jobs()
         except StateflowError as error:
             return False, str(error)
-        return True, f"{self.root} has {len(found)} job{'' if len(found) == 1 else 's'}"
+        return True, f"{self.root} has {len(jobs)} job{'' if len(jobs) == 1 else 's'}"
 
     @cached_property
     def _connection(self) -> Connection | None:
@@ -166,61 +165,56 @@ class StateflowHook(BaseHook):
     @cached_property
     def _own_root(self) -> str:
         """The root that the connection itself names."""
-        if given := self._extra.get("checkpoint_dir"):
-            return str(given)
+        if folder := self._extra.get("checkpoint_dir"):
+            return str(folder)
         if self._connection is None:
             return ""
-        # A connection written as a URI has all that follows the first part of a path in its schema.
+        # In a connection that is written as a URI, the schema holds the path after its first part.
         host, path = self._connection.host or "", self._connection.schema or ""
         return f"{host.rstrip('/')}/{path}" if path else host
 
     @cached_property
     def _settings(self) -> dict[str, Any]:
         """Every option that the connection sets, the root and its credentials among them."""
-        from stateflow.config.options import DECLARATIONS
-
-        given = self._extra.get("options")
-        found: dict[str, Any] = {}
-        if given not in (None, ""):
-            for name, value in self._plain_mapping("options", given).items():
-                found[name.replace("-", "_")] = value
-        for name in found:
+        options = self._extra.get("options")
+        settings: dict[str, Any] = {}
+        if options not in (None, ""):
+            for name, value in self._plain_mapping("options", options).items():
+                settings[name.replace("-", "_")] = value
+        for name in settings:
             if name not in DECLARATIONS:
                 raise UsageError(
                     f"option {name!r} in the extra of connection {self.stateflow_conn_id!r} does not exist: "
                     "docs/configuration.md lists the options"
                 )
         if self.storage_options:
-            found["storage_options"] = self.storage_options
-        return {**found, "checkpoint_dir": self.root}
+            settings["storage_options"] = self.storage_options
+        return {**settings, "checkpoint_dir": self.root}
 
-    def _plain_mapping(self, field: str, given: Any) -> dict[str, Any]:
+    def _plain_mapping(self, field: str, value: Any) -> dict[str, Any]:
         """A table in the extra, or its JSON as the form of Airflow's UI gives it."""
-        if isinstance(given, str):
+        if isinstance(value, str):
             try:
-                given = json.loads(given)
+                value = json.loads(value)
             except ValueError:
-                given = None
-        if not isinstance(given, dict):
+                value = None
+        if not isinstance(value, dict):
             raise self._no_mapping(field)
-        return given
+        return value
 
-    def _mapping(self, field: str, given: Any) -> dict[str, str]:
-        from stateflow.config.option import read
-        from stateflow.config.options import DECLARATIONS
-
+    def _mapping(self, field: str, value: Any) -> dict[str, str]:
         try:
-            return dict(read(DECLARATIONS[field], given))
+            return dict(read(DECLARATIONS[field], value))
         except ValueError:
             raise self._no_mapping(field) from None
 
     def _no_mapping(self, field: str) -> UsageError:
-        # Never with what was given: it may be a credential.
+        # Never with the value: it may be a credential.
         return UsageError(
             f"{field} in the extra of connection {self.stateflow_conn_id!r} is not usable: it has to be a JSON object of "
             "names and plain values"
         )
 
 
-def _is_option(variable: str, said: Mapping[str, Any]) -> bool:
-    return variable.startswith(_PREFIX) and variable.removeprefix(_PREFIX).lower() in said
+def _is_option(variable: str, settings: Mapping[str, Any]) -> bool:
+    return variable.startswith(_PREFIX) and variable.removeprefix(_PREFIX).lower() in settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from stateflow.driver.attending import Launcher
+from stateflow.driver.supervision import Launcher
 
 
 class LaunchMethod(Protocol):

@@ -1,4 +1,4 @@
-"""Runs inside of the task: for small jobs, and where a process beside the task is not wanted."""
+"""Runs Spark inside the task's own process: for small jobs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stateflow.airflow.connections.spark import spark_master
-from stateflow.driver.attending import Launcher
-from stateflow.driver.errand import Errand
-from stateflow.driver.keeping import Sight
+from stateflow.checkpoint.process import this_process
+from stateflow.config.options import checkpoint_root, load
+from stateflow.driver.processes import ProcessStatus
+from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.supervision import Launcher
 from stateflow.errors import StateflowError
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class InProcess:
-    """`InProcess()`: Spark's session is the task's own. It ends with the task, so there is nothing to go on with later."""
+    """`InProcess()`: Spark's session is the task's own and ends with it, so a retry finds no driver."""
 
     detached = False
 
@@ -36,11 +38,11 @@ class _Inside:
     def __init__(self, master: str | None, conf: dict[str, str]) -> None:
         self._master, self._conf = master, conf
 
-    def find(self, errand: Errand) -> _Thread | None:
+    def find(self, spec: RunSpec) -> _Thread | None:
         return None
 
-    def launch(self, errand: Errand) -> _Thread:
-        driver = _Thread(errand, self._master, {**self._conf, **errand.conf})
+    def launch(self, spec: RunSpec) -> _Thread:
+        driver = _Thread(spec, self._master, {**self._conf, **spec.conf})
         driver.start()
         return driver
 
@@ -48,10 +50,10 @@ class _Inside:
 class _Thread(threading.Thread):
     """A driver that is a thread: the task's main thread has to stay free for Airflow's signals."""
 
-    def __init__(self, errand: Errand, master: str | None, conf: dict[str, str]) -> None:
-        super().__init__(name=f"stateflow {errand.job}", daemon=True)
-        self._errand, self._master, self._conf = errand, master, conf
-        self.above = errand.above
+    def __init__(self, spec: RunSpec, master: str | None, conf: dict[str, str]) -> None:
+        super().__init__(name=f"stateflow {spec.job}", daemon=True)
+        self._spec, self._master, self._conf = spec, master, conf
+        self.above = spec.above
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._stop_run = threading.Event()
         self._code: int | None = None
@@ -69,56 +71,55 @@ class _Thread(threading.Thread):
             self._words = [f"stateflow: {type(error).__name__}: {error}"]
             self._code = 1
 
-    def look(self) -> Sight:
-        return Sight(True) if self._code is None else Sight(False, self._code)
+    def look(self) -> ProcessStatus:
+        return ProcessStatus(True) if self._code is None else ProcessStatus(False, self._code)
 
     def output(self) -> list[str]:
-        found: list[str] = []
+        lines: list[str] = []
         with suppress(queue.Empty):
             while True:
-                found.append(self._lines.get_nowait())
-        return found
+                lines.append(self._lines.get_nowait())
+        return lines
 
     def last_words(self) -> list[str]:
         return self._words
 
     def stop(self, grace: float) -> None:
-        # A thread cannot be killed; the process that it lives in will be.
+        # A thread cannot be killed. Airflow kills the process that it lives in.
         self._stop_run.set()
 
     def _work(self) -> Any:
-        from stateflow.checkpoint.process import this_process
-        from stateflow.config.options import checkpoint_root, load
+        # These load Spark and pyarrow, and a DAG file must not.
         from stateflow.jobs.job import Job
         from stateflow.jobs.running import checked_parameters, run_loaded
         from stateflow.pipelines.bounds import parse_bounds
         from stateflow.pipelines.loading import load_pipeline
 
-        errand = self._errand
-        settings: dict[str, str | None] = dict(errand.options)
-        settings |= {"trigger": errand.trigger or None}
-        settings |= {"parallelism": None if errand.parallelism is None else str(errand.parallelism)}
-        options = load(cli=settings, env={**os.environ, **errand.environment}, folder=Path.cwd())
-        loaded = load_pipeline(errand.pipeline, Path.cwd())
+        spec = self._spec
+        settings: dict[str, str | None] = dict(spec.options)
+        settings |= {"trigger": spec.trigger or None}
+        settings |= {"parallelism": None if spec.parallelism is None else str(spec.parallelism)}
+        options = load(cli=settings, env={**os.environ, **spec.environment}, folder=Path.cwd())
+        loaded = load_pipeline(spec.pipeline, Path.cwd())
         job = Job(
             checkpoint_root(options),
-            errand.job,
+            spec.job,
             storage_options=options.storage_options,
             heartbeat_timeout=options.heartbeat_timeout.total_seconds(),
         )
-        self._lines.put(f"{errand.job}: starting Spark in this process")
+        self._lines.put(f"{spec.job}: starting Spark in this process")
         return run_loaded(
             loaded,
             job,
-            checked_parameters(loaded, job, errand.parameters),
+            checked_parameters(loaded, job, spec.parameters),
             options=options,
             master=self._master,
             conf=self._conf,
-            until=parse_bounds([errand.until] if errand.until else None),
-            allow_non_restored_state=errand.allow_non_restored_state,
-            owner=this_process(dag_run=errand.dag_run, task=errand.task, note=errand.note),
-            takeover=errand.takeover,
-            drain=errand.final,
+            until=parse_bounds([spec.until] if spec.until else None),
+            allow_non_restored_state=spec.allow_non_restored_state,
+            owner=this_process(dag_run=spec.dag_run, task=spec.task, note=spec.note),
+            takeover=spec.takeover,
+            drain=spec.final,
             listener=self._finished,
             stop=self._stop_run,
         )

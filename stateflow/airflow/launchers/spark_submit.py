@@ -1,4 +1,4 @@
-"""Drivers by spark-submit, with the Spark provider's hook and connection, in the keeping of a warden."""
+"""Drivers by spark-submit, with the Spark provider's hook and connection; each has a supervisor."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from stateflow.airflow.connections.spark import submit_hook
-from stateflow.driver.attending import Launcher
-from stateflow.driver.errand import Errand
-from stateflow.driver.keeping import DriverFolder, KeptDriver
+from stateflow.config.options import cache_folder
+from stateflow.driver.processes import DriverFolder, DriverProcess
+from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.supervision import Launcher
 from stateflow.errors import UsageError
 
 _SILENT = logging.getLogger(f"{__name__}.silent")
@@ -54,46 +55,45 @@ class _Submitting:
     submit: Mapping[str, Any]
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
-    def find(self, errand: Errand) -> KeptDriver | None:
-        return DriverFolder(errand.job, errand.dag_run, errand.task).newest()
+    def find(self, spec: RunSpec) -> DriverProcess | None:
+        return DriverFolder(spec.job, spec.dag_run, spec.task).newest()
 
-    def launch(self, errand: Errand) -> KeptDriver:
-        # The connection may say it, too, and what is right for a driver on this host is not for one elsewhere.
-        cluster = _deploy_mode(self._command(errand, {})) == "cluster"
-        argv = self._command(errand, self._conf(errand, here=not cluster))
+    def launch(self, spec: RunSpec) -> DriverProcess:
+        # The connection may choose the mode, and some settings are right only for a driver on this host.
+        cluster = _deploy_mode(self._command(spec, {})) == "cluster"
+        argv = self._command(spec, self._conf(spec, here=not cluster))
         if cluster:
-            argv = _for_cluster(argv, errand)
-        folder = DriverFolder(errand.job, errand.dag_run, errand.task)
+            argv = _for_cluster(argv, spec)
+        folder = DriverFolder(spec.job, spec.dag_run, spec.task)
         return folder.start(
             argv,
-            {**self._environment(), **errand.environment},
+            {**self._environment(), **spec.environment},
             Path.cwd(),
-            above=errand.above,
+            above=spec.above,
             temporary="" if self._says_where(argv) else "SPARK_LOCAL_DIRS",
         )
 
-    def _command(self, errand: Errand, conf: Mapping[str, str]) -> list[str]:
+    def _command(self, spec: RunSpec, conf: Mapping[str, str]) -> list[str]:
         hook = submit_hook(
             self.spark_conn_id,
             **self.submit,
             conf=dict(conf),
-            application_args=errand.arguments(),
-            name=f"stateflow {errand.job}",
+            application_args=spec.arguments(),
+            name=f"stateflow {spec.job}",
         )
         command: list[str] = hook._build_spark_submit_command(_application())
         return command
 
     def _says_where(self, argv: Sequence[str]) -> bool:
-        """Whether somebody has chosen a place for Spark's temporary files; a file of properties may have."""
+        """Whether a setting chooses a place for Spark's temporary files. A file of properties may do so."""
         from stateflow.spark.session.settings import TEMPORARY, says_where
 
-        told = any(word.startswith(f"{TEMPORARY}=") for word in argv)
-        return told or says_where({}) or "properties_file" in self.submit
+        in_argv = any(word.startswith(f"{TEMPORARY}=") for word in argv)
+        return in_argv or says_where({}) or "properties_file" in self.submit
 
-    def _conf(self, errand: Errand, *, here: bool) -> dict[str, str]:
-        """Settings that come too late in the driver: the JVM is there before Python is. `here`: on this very host."""
-        from stateflow.config.options import cache_folder
-        from stateflow.spark.session import class_data
+    def _conf(self, spec: RunSpec, *, here: bool) -> dict[str, str]:
+        """Settings that Python would make too late: the driver's JVM starts first. `here`: the driver runs on this host."""
+        from stateflow.spark.session import class_data  # a DAG file must not load stateflow.spark
         from stateflow.spark.session.java import require_java
         from stateflow.spark.session.settings import DELTA, QUIET, submit_conf
 
@@ -102,16 +102,15 @@ class _Submitting:
             cache = cache_folder()
             sooner = class_data.options(cache, require_java(cache))
             own["spark.driver.extraJavaOptions"] = f"{QUIET} {sooner}".strip()
-            # Else a Python that is only there on executors (a package's) would be taken for the driver, too.
+            # Otherwise the driver would use the executors' Python, which may exist only in their archive.
             own["spark.pyspark.driver.python"] = sys.executable
         own["spark.ui.showConsoleProgress"] = "false"
-        if "spark.sql.extensions" in errand.conf:
-            named = f"{own['spark.sql.extensions']},{errand.conf['spark.sql.extensions']}"
-            return {**own, **errand.conf, "spark.sql.extensions": named}
-        return {**own, **errand.conf}
+        if "spark.sql.extensions" in spec.conf:
+            extensions = f"{own['spark.sql.extensions']},{spec.conf['spark.sql.extensions']}"
+            return {**own, **spec.conf, "spark.sql.extensions": extensions}
+        return {**own, **spec.conf}
 
     def _environment(self) -> dict[str, str]:
-        from stateflow.config.options import cache_folder
         from stateflow.spark.session.java import require_java
 
         # spark-submit and Python of this very installation, wherever the worker's PATH leads.
@@ -136,9 +135,9 @@ def _application() -> str:
     return spec.origin
 
 
-def _for_cluster(argv: list[str], errand: Errand) -> list[str]:
-    """In cluster mode the driver gets no environment of ours: only what may be seen on a command line travels."""
-    if "STATEFLOW_STORAGE_OPTIONS" in errand.environment:
+def _for_cluster(argv: list[str], spec: RunSpec) -> list[str]:
+    """In cluster mode the driver gets only its command line from here, no environment."""
+    if "STATEFLOW_STORAGE_OPTIONS" in spec.environment:
         raise UsageError(
             "the connection's storage_options cannot reach a driver in cluster mode without standing on a command line: give "
             "the cluster credentials of its own (a role, a secret of Kubernetes) and leave them out of the connection, or "
@@ -146,7 +145,7 @@ def _for_cluster(argv: list[str], errand: Errand) -> list[str]:
         )
     options = {
         name.removeprefix("STATEFLOW_").lower(): value
-        for name, value in errand.environment.items()
+        for name, value in spec.environment.items()
         if name.startswith("STATEFLOW_")
     }
     return [*argv, *(word for name, value in options.items() for word in ("--option", f"{name}={value}"))]

@@ -1,15 +1,23 @@
-"""Arguments of operators: checked when a DAG is parsed, and read once templates are rendered. Pure.
+"""Declared arguments of operators: each is named once, in the signature of `__init__`. Pure.
 
-A form, or a template, gives text where a DAG file gives a number; both are taken.
+`retained: Annotated[Count, "checkpoints to keep"] = 3` says the name, the type that a DAG file may give, the reader that makes
+a value of it, whether it is a template, the default, and the sentence for `help()`. Everything else is derived.
+
+A form or a template gives text where a DAG file gives a number. Both are taken.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from stateflow.checkpoint.names import Elsewhere, parse
+from stateflow.errors import UsageError
 from stateflow.quantities import duration
 
 _SHOWN = 80
@@ -19,21 +27,97 @@ Reader = Callable[[Any], T]
 """Gives the value in its own type, or raises TypeError or ValueError with what would be right."""
 
 
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """How one argument is read."""
+
+    reader: Reader[Any]
+    template: bool = True
+    """Whether Airflow renders it before the task runs."""
+    when_none: Callable[[], Any] | None = None
+    """Makes the value that replaces None."""
+    doc: str = ""
+
+
+class DeclaredArguments:
+    """Base of classes whose `__init__` declares arguments.
+
+    The signature stays the one that DAG authors, type checkers and Airflow read. `arguments`, `template_fields` and the
+    `:param` lines of the docstring come from it. `__init__` hands its values over with `self.accept(locals())`.
+    """
+
+    arguments: ClassVar[Mapping[str, Argument]] = {}
+    """By name, those of the base classes first."""
+    template_fields: Any = ()  # Airflow's operators and notifiers declare it with two types
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        own = declared(vars(cls).get("__init__"))
+        cls.arguments = {**cls.arguments, **own}
+        templates = [name for name, argument in own.items() if argument.template]
+        cls.template_fields = tuple(dict.fromkeys([*cls.template_fields, *templates]))
+        if params := [f":param {name}: {argument.doc}." for name, argument in own.items() if argument.doc]:
+            cls.__doc__ = "\n\n".join([inspect.cleandoc(vars(cls).get("__doc__") or ""), "\n".join(params)])
+
+    def accept(self, values: Mapping[str, Any]) -> None:
+        """Assigns the arguments among the values, and refuses what is wrong while a DAG is parsed.
+
+        Templates pass: they are read when they are rendered.
+        """
+        for name, argument in self.arguments.items():
+            if name not in values:
+                continue
+            value = values[name]
+            if value is None and argument.when_none is not None:
+                value = argument.when_none()
+            setattr(self, name, value)
+            if not is_late(value):
+                self.read(name)
+
+    def read(self, name: str) -> Any:
+        """An argument in its own type. An error names its owner and the argument."""
+        value = getattr(self, name)
+        try:
+            return self.arguments[name].reader(value)
+        except (TypeError, ValueError) as error:
+            shown = repr(value)
+            shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+            raise type(error)(f"{self.argument_owner()}: {name}={shown} {error}") from None
+
+    def argument_owner(self) -> str:
+        """Whose arguments they are, for errors."""
+        return type(self).__name__
+
+
+def declared(function: Any) -> dict[str, Argument]:
+    """The arguments that the annotations of a function declare."""
+    try:
+        hints = get_type_hints(function, include_extras=True) if function is not None else {}
+    except NameError:
+        # Only a type checker can read them: a class of a user, who assigns arguments as Airflow's documentation says.
+        return {}
+    arguments = {name: _argument(hint) for name, hint in hints.items()}
+    return {name: argument for name, argument in arguments.items() if argument is not None}
+
+
+def _argument(hint: Any) -> Argument | None:
+    if get_origin(hint) in (Union, UnionType):
+        kinds = get_args(hint)
+        inner = next((each for each in map(_argument, kinds) if each is not None), None)
+        return replace(inner, reader=optional(inner.reader)) if inner and NoneType in kinds else inner
+    if get_origin(hint) is not Annotated:
+        return None
+    kind, *extras = get_args(hint)
+    argument = next((each for each in extras if isinstance(each, Argument)), None) or _argument(kind)
+    sentence = next((each for each in extras if isinstance(each, str)), "")
+    return replace(argument, doc=sentence) if argument is not None and sentence else argument
+
+
 def is_late(value: Any) -> bool:
     """Whether a value is known only when the task runs: a template, or another task's result."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value
     return hasattr(value, "resolve") and hasattr(value, "iter_references")
-
-
-def read(task: str, name: str, value: Any, reader: Reader[T]) -> T:
-    """The value; an error names task and argument."""
-    try:
-        return reader(value)
-    except (TypeError, ValueError) as error:
-        shown = repr(value)
-        shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        raise type(error)(f"task {task!r}: {name}={shown} {error}") from None
 
 
 def text(value: Any) -> str:
@@ -43,11 +127,11 @@ def text(value: Any) -> str:
 
 
 def named(value: Any) -> str:
-    """A text that says something."""
-    found = text(value)
-    if not found or found == "None":
+    """A text that is not empty."""
+    name = text(value)
+    if not name or name == "None":
         raise ValueError("names nothing: give a name")
-    return found
+    return name
 
 
 def number(least: int) -> Reader[int]:
@@ -56,12 +140,12 @@ def number(least: int) -> Reader[int]:
         if isinstance(value, bool) or not isinstance(value, int | str):
             raise TypeError(wanted)
         try:
-            found = int(value)
+            count = int(value)
         except ValueError:
             raise ValueError(wanted) from None
-        if found < least:
+        if count < least:
             raise ValueError(wanted)
-        return found
+        return count
 
     return reader
 
@@ -88,22 +172,22 @@ def span(value: Any) -> timedelta:
     return value
 
 
-def some(value: Any) -> timedelta:
-    """A length of time that is one."""
-    found = span(value)
-    if not found:
+def some_time(value: Any) -> timedelta:
+    """A length of time above zero."""
+    length = span(value)
+    if not length:
         raise ValueError("has to be more than 0")
-    return found
+    return length
 
 
 def one_of(*choices: str) -> Reader[Any]:
     def reader(value: Any) -> str:
         if not isinstance(value, str):
             raise TypeError(f"has to be one of {', '.join(choices)}")
-        found = value.strip().replace("-", "_")
-        if found not in choices:
+        choice = value.strip().replace("-", "_")
+        if choice not in choices:
             raise ValueError(f"is not one of {', '.join(choices)}")
-        return found
+        return choice
 
     return reader
 
@@ -119,29 +203,46 @@ def snapshot(value: Any) -> str:
     """A checkpoint: `latest`, its number or `checkpoint:N`, or `tag:NAME`."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
-    found = named(value)
-    if found.isdigit():
-        return f"checkpoint:{found}"
-    kind, colon, rest = found.partition(":")
-    if found == "latest" or (colon and rest and (kind == "tag" or (kind == "checkpoint" and rest.isdigit()))):
-        return found
-    raise ValueError("names no checkpoint: write 'latest', 'checkpoint:42' or 'tag:NAME'")
+    try:
+        name = parse(named(value))
+    except UsageError:
+        name = Elsewhere("")
+    if isinstance(name, Elsewhere):
+        raise ValueError("names no checkpoint: write 'latest', 'checkpoint:42' or 'tag:NAME'")
+    return str(name)
 
 
 def plan_digest(value: Any) -> str | None:
     """Only None says that nothing was approved: a template that came out empty must not."""
     if value is None:
         return None
-    found = text(value)
-    if not re.fullmatch("[0-9a-f]{64}", found):
+    digest = text(value)
+    if not re.fullmatch("[0-9a-f]{64}", digest):
         raise ValueError("is no digest of a restore plan: a task that plans has it in its result's 'digest'")
-    return found
+    return digest
 
 
 def optional(reader: Reader[T]) -> Reader[T | None]:
-    """None, or nothing at all, stays None."""
+    """None, its text and the empty text are None."""
 
     def none_or(value: Any) -> T | None:
         return None if value is None or value in ("", "None") else reader(value)
 
     return none_or
+
+
+def anything(value: Any) -> Any:
+    """An object that the DAG file makes."""
+    return value
+
+
+# What a signature says. `Name | None` is read as None, too.
+Name = Annotated[str, Argument(named)]
+Text = Annotated[str, Argument(text)]
+Flag = Annotated[bool | str, Argument(flag)]
+Count = Annotated[int | str, Argument(number(1))]
+Span = Annotated[timedelta | str, Argument(span)]
+SomeTime = Annotated[timedelta | str, Argument(some_time)]
+Snapshot = Annotated[str | int, Argument(snapshot)]
+Table = Annotated[Mapping[str, Any] | None, Argument(table, when_none=dict)]
+Kind = Annotated[str, Argument(one_of("native", "canonical"))]

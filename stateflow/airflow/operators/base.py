@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from stateflow.airflow.connections.failures import spoken
 from stateflow.airflow.connections.sessions import own_session
+from stateflow.airflow.connections.spark import spark_master
 from stateflow.airflow.connections.stateflow import StateflowHook
-from stateflow.airflow.operators.arguments import Reader, is_late, named, read, text
+from stateflow.airflow.operators.arguments import DeclaredArguments, Name, Text
 from stateflow.airflow.operators.links import XCOM_KEY, CheckpointLink
+from stateflow.checkpoint.process import this_process
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -23,52 +26,35 @@ if TYPE_CHECKING:
     from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
 
-T = TypeVar("T")
 
-
-class StateflowOperator(BaseOperator):
+class StateflowOperator(DeclaredArguments, BaseOperator):
     """An operator about one job."""
 
-    template_fields: Sequence[str] = ("job", "stateflow_conn_id", "checkpoint_dir", "note")
     operator_extra_links = (CheckpointLink(),)
     ui_color = "#e3f0f4"
-    readers: Mapping[str, Reader[Any]] = {
-        "job": named,
-        "stateflow_conn_id": named,
-        "checkpoint_dir": text,
-        "note": text,
-    }
-    """How each argument is read; a subclass adds its own."""
 
     _at_work = False
-    _told_to_end = False
+    _killed = False
 
     def __init__(
         self,
         *,
-        job: str,
-        stateflow_conn_id: str = StateflowHook.default_conn_name,
-        checkpoint_dir: str = "",
-        note: str = "",
+        job: Name,
+        stateflow_conn_id: Name = StateflowHook.default_conn_name,
+        checkpoint_dir: Text = "",
+        note: Text = "",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.job = job
-        self.stateflow_conn_id = stateflow_conn_id
-        self.checkpoint_dir = checkpoint_dir
-        self.note = note
-        self.check("job", "stateflow_conn_id", "checkpoint_dir", "note")
+        self.accept(locals())
 
-    def check(self, *names: str) -> None:
-        """Refuses arguments that are wrong already while the DAG is parsed; templates pass, and are read later."""
-        for name in names:
-            if not is_late(value := getattr(self, name)):
-                read(self.task_id, name, value, self.readers[name])
+    def argument_owner(self) -> str:
+        return f"task {self.task_id!r}"
 
     def given(self, name: str) -> Any:
         """An argument in its own type, once it is rendered."""
         try:
-            return read(self.task_id, name, getattr(self, name), self.readers[name])
+            return self.read(name)
         except (TypeError, ValueError) as error:
             raise AirflowFailException(str(error)) from None
 
@@ -77,30 +63,26 @@ class StateflowOperator(BaseOperator):
         return StateflowHook(self.given("stateflow_conn_id"), self.given("checkpoint_dir"))
 
     def acts_as(self, context: Context) -> Owner:
-        """Who stands in what this task writes. BaseOperator has an `owner` of its own: whom a DAG belongs to.
+        """The owner of what this task writes. BaseOperator has an `owner` of its own: whom a DAG belongs to.
 
-        `run` is the same for every retry, and another once somebody has cleared the task: by it a retry finds what a try
-        that was killed had done already.
+        `run` is the idempotency key: all retries have the same one, so a retry finds what a killed try did. After somebody
+        has cleared the task it is another one.
         """
-        from stateflow.checkpoint.process import this_process
-
         ti, dag_run = context["ti"], context["dag_run"]
         named_run = f"{ti.dag_id}/{ti.run_id}"
         mapped = ti.map_index is not None and ti.map_index >= 0
         task = f"{ti.task_id}[{ti.map_index}]" if mapped else ti.task_id
-        # A clear raises max_tries by the tries there were: whatever follows it is another deed.
+        # Clearing a task raises max_tries by the tries there were, so the tries after it get another idempotency key.
         first_try = max(1, (ti.max_tries or 0) - (self.retries or 0) + 1)
         owner = this_process(
             run=f"{named_run}/{task}/{first_try}", dag_run=named_run, task=task, note=self.given("note")
         )
         if user := getattr(dag_run, "triggering_user_name", None):
-            import msgspec
-
             return msgspec.structs.replace(owner, user=user)
         return owner
 
     def job_for(self, context: Context, name: str = "", conf: Mapping[str, str] | None = None) -> Job:
-        """The job, which writes in this task's name. `conf`: Spark's, should something have to be carried out."""
+        """The job, which writes in this task's name. `conf`: settings of Spark, for output that has to be delivered."""
         self.hook.require_root()
         return self.hook.job(name or self.given("job"), acts_as=self.acts_as(context), conf=conf)
 
@@ -109,51 +91,51 @@ class StateflowOperator(BaseOperator):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Around all that `execute` does: a task that is told to end is ended here, and cleans up on its way out."""
-        self._at_work, self._told_to_end = True, False
+        """Around all that `execute` does: a task that is killed ends here, and cleans up on its way out."""
+        self._at_work, self._killed = True, False
         try:
-            for name in self.readers:
-                self.given(name)  # nonsense is found before anything is done
+            for name in self.arguments:
+                self.given(name)  # a wrong value is refused before anything is done
             with own_session(), self.spoken():
                 yield
         except Exception:
-            if self._told_to_end:  # whatever it has become on its way through Spark
+            if self._killed:  # Spark may have turned our error into one of its own
                 raise self._ended_early() from None
             raise
         finally:
             self._at_work = False
 
     def on_kill(self) -> None:
-        """Airflow calls this from a signal's handler and then lets `execute` go on: raising is what ends it.
+        """Ends `execute` by raising. Airflow calls this in a signal handler and would then let `execute` go on.
 
-        After a timeout `execute` has ended by itself.
+        After a timeout `execute` has already ended.
         """
         if self._at_work:
-            self._at_work, self._told_to_end = False, True
+            self._at_work, self._killed = False, True
             raise self._ended_early()
 
     def _ended_early(self) -> AirflowException:
         return AirflowException(
-            f"task {self.task_id!r} was told to end: what it had begun is undone or can be repeated"
+            f"task {self.task_id!r} was killed: its unfinished work is undone or can be repeated"
         )
 
     def finished_before(self, job: Job, kind: Literal["restore", "rescale"]) -> HistoryLine | None:
-        """The record that an earlier try of this task has made; carried out here, should that have been cut off."""
-        done = job.done_before(kind)
-        if done is not None:
-            self.log.info("an earlier try of this task has made record %d: it is not made again", done.id)
-            if done.status == "IN_PROGRESS":
+        """The record that an earlier try of this task made. If that try was cut off, its record is carried out here."""
+        line = job.done_before(kind)
+        if line is not None:
+            self.log.info("an earlier try of this task has made record %d: it is not made again", line.id)
+            if line.status == "IN_PROGRESS":
                 job.settle()
             job.release_left()
-        return done
+        return line
 
     def linked(self, context: Context, checkpoint: int | None = None) -> None:
-        """Says what the task is about, for its link."""
-        said = {"conn_id": self.hook.page_conn_id, "job": self.given("job"), "checkpoint": checkpoint}
-        context["ti"].xcom_push(XCOM_KEY, said)
+        """Stores what the task is about, for its link."""
+        subject = {"conn_id": self.hook.page_conn_id, "job": self.given("job"), "checkpoint": checkpoint}
+        context["ti"].xcom_push(XCOM_KEY, subject)
 
     def result(self, checkpoint: int | None, **facts: Any) -> dict[str, Any]:
-        """What goes into XCom: small, and plain."""
+        """The result for XCom: small, and plain."""
         return {
             "job": self.given("job"),
             "conn_id": self.hook.page_conn_id,
@@ -162,24 +144,22 @@ class StateflowOperator(BaseOperator):
             **facts,
         }
 
-    def told(self) -> Callable[[str, int, int], None]:
-        """A progress callback that writes to the task's log: the beginning, every tenth, the end."""
+    def progress(self) -> Callable[[str, int, int], None]:
+        """A callback that writes progress to the task's log: the beginning, every tenth, the end."""
         last: dict[str, int] = {}
 
-        def tell(what: str, done: int, total: int) -> None:
+        def report(what: str, done: int, total: int) -> None:
             tenth = 10 * done // total if total else 10
             if last.get(what) != tenth:
                 last[what] = tenth
                 self.log.info("%s: %d of %d", what, done, total)
 
-        return tell
+        return report
 
     def spark_conf(self) -> dict[str, str]:
-        """Spark's settings of `spark_conn_id`, for what this task may have to do with Spark in its own process."""
+        """Spark's settings from `spark_conn_id`, for work in this task's own process."""
         conn_id = self.given("spark_conn_id")
         if conn_id is None:
             return {}
-        from stateflow.airflow.connections.spark import spark_master
-
         master, conf = spark_master(conn_id)
         return {**conf, **({"spark.master": master} if master else {})}

@@ -1,15 +1,14 @@
-"""Retention: what nobody needs any more is deleted."""
+"""Cleanup: deletes checkpoints and savepoints that nobody needs any more."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from stateflow.airflow.operators.arguments import Reader, flag, number, optional, span, text
+from stateflow.airflow.operators.arguments import Count, Flag, Span, Text
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.errors import StateflowError, error_of
+from stateflow.liveness.stale_pins import release_stale
 from stateflow.quantities import size_text
 
 if TYPE_CHECKING:
@@ -17,51 +16,32 @@ if TYPE_CHECKING:
 
 
 class StateflowCleanupOperator(StateflowOperator):
-    """Collects subsumed checkpoints, what crashed runs left, and savepoints whose time is over. Safe beside runs.
+    """Collects subsumed checkpoints, what crashed runs left, and savepoints that have expired. Safe beside runs.
 
-    Every deletion is complete in itself, so a retry goes on where a try was killed.
-
-    :param job: empty: every job of the root. One that cannot be cleaned up does not keep the others from it.
-    :param retained: checkpoints to keep per job, beside what tags and other pins name. By default as many as the
-        connection's option `retained_checkpoints` says.
-    :param age: younger ones are kept, too; by default as `retained_age` says.
-    :param expired_savepoints: dispose of savepoints that have expired, and of those that were never finished.
-    :param dry_run: only report.
+    Every deletion is complete in itself, so a retry continues where a killed try ended.
     """
-
-    template_fields: Sequence[str] = (
-        *StateflowOperator.template_fields,
-        "retained",
-        "age",
-        "expired_savepoints",
-        "dry_run",
-    )
-    readers: Mapping[str, Reader[Any]] = {
-        **StateflowOperator.readers,
-        "job": text,
-        "retained": optional(number(1)),
-        "age": optional(span),
-        "expired_savepoints": flag,
-        "dry_run": flag,
-    }
-    dry_run: bool | str  # type: ignore[assignment]  # the method of this name is nowhere called
 
     def __init__(
         self,
         *,
-        job: str = "",
-        retained: int | str | None = None,
-        age: timedelta | str | None = None,
-        expired_savepoints: bool | str = True,
-        dry_run: bool | str = False,
+        job: Annotated[
+            Text,
+            "empty: every job of the root. One that cannot be cleaned up does not keep the others from it",
+        ] = "",
+        retained: Annotated[
+            Count | None,
+            "checkpoints to keep per job, beside what tags and other pins name. By default as many as the connection's "
+            "option `retained_checkpoints` says",
+        ] = None,
+        age: Annotated[Span | None, "younger ones are kept, too; by default as `retained_age` says"] = None,
+        expired_savepoints: Annotated[
+            Flag, "dispose of savepoints that have expired, and of those that were never finished"
+        ] = True,
+        dry_run: Annotated[Flag, "only report"] = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(job=job, **kwargs)
-        self.retained = retained
-        self.age = age
-        self.expired_savepoints = expired_savepoints
-        self.dry_run = dry_run
-        self.check("retained", "age", "expired_savepoints", "dry_run")
+        self.accept(locals())
 
     def execute(self, context: Context) -> dict[str, Any]:
         with self.at_work():
@@ -69,54 +49,53 @@ class StateflowCleanupOperator(StateflowOperator):
             self.linked(context)
             names = [name] if (name := self.given("job")) else self.hook.jobs()
             reports: dict[str, dict[str, Any]] = {}
-            failed: list[StateflowError] = []
+            errors: list[StateflowError] = []
             for name in names:
                 try:
-                    reports[name] = self._cleaned(context, name)
+                    reports[name] = self._clean_up(context, name)
                 except StateflowError as error:
                     self.log.error("%s: %s", name, error)
-                    failed.append(error)
+                    errors.append(error)
             totals: Counter[str] = Counter()
             for report in reports.values():
                 totals.update(report["bytes_by_reason"])
-            told = self.result(
+            result = self.result(
                 None, jobs=reports, bytes_by_reason=dict(totals), deleted=not self.given("dry_run")
             )
-            if failed:
-                context["ti"].xcom_push("report", told)
-                rest = f"; {len(failed)} of {len(names)} jobs were not cleaned up" if len(names) > 1 else ""
-                raise error_of(max(error.exit_code for error in failed), f"{failed[0]}{rest}")
-            return told
+            if errors:
+                context["ti"].xcom_push("report", result)
+                rest = f"; {len(errors)} of {len(names)} jobs were not cleaned up" if len(names) > 1 else ""
+                raise error_of(max(error.exit_code for error in errors), f"{errors[0]}{rest}")
+            return result
 
-    def _cleaned(self, context: Context, name: str) -> dict[str, Any]:
-        from stateflow.jobs.savepoints import (
+    def _clean_up(self, context: Context, name: str) -> dict[str, Any]:
+        from stateflow.jobs.savepoints import (  # loads stateflow.spark, and a DAG file must not
             dispose_expired,
             dispose_unfinished,
             expired_savepoints,
             unfinished_savepoints,
         )
-        from stateflow.liveness.stale_pins import release_stale
 
         job = self.job_for(context, name)
         options = self.hook.options()
-        kept, age = self.given("retained"), self.given("age")
-        kept = options.retained_checkpoints if kept is None else kept
+        retained, age = self.given("retained"), self.given("age")
+        retained = options.retained_checkpoints if retained is None else retained
         age = options.retained_age if age is None else age
         dry, with_savepoints = self.given("dry_run"), self.given("expired_savepoints")
-        released = [] if dry else release_stale(job.store, job.layout)
-        for pin in released:
+        pins = [] if dry else release_stale(job.store, job.layout)
+        for pin in pins:
             self.log.info(
                 "%s: let go of checkpoint %d: %s of a process that is gone", name, pin.slot, pin.kind
             )
-        plan = job.garbage(kept, age)
+        plan = job.garbage(retained, age)
         freed: Counter[str] = Counter(plan.bytes_by_reason)
         records, files = dict(plan.records), len(plan.files)
         if not dry:
-            done = job.collect(kept, age)
-            for url, why in done.undisposed.items():
+            collection = job.collect(retained, age)
+            for url, why in collection.undisposed.items():
                 self.log.warning("%s stays, and so do the records that name it: %s", url, why)
-            freed, files = Counter(done.bytes_by_reason), done.files
-            records = {slot: reason for slot, reason in plan.records.items() if slot in done.removed}
+            freed, files = Counter(collection.bytes_by_reason), collection.files
+            records = {slot: reason for slot, reason in plan.records.items() if slot in collection.removed}
         savepoints: dict[str, str] = {}
         if with_savepoints:
             for reason, look, dispose in (
@@ -134,11 +113,11 @@ class StateflowCleanupOperator(StateflowOperator):
             "savepoints": savepoints,
             "kept": dict(Counter(reason.partition(" ")[0] for reason in plan.kept.values())),
         }
-        sizes_told = ", ".join(f"{reason} {size_text(count)}" for reason, count in sorted(freed.items()))
+        sizes_text = ", ".join(f"{reason} {size_text(count)}" for reason, count in sorted(freed.items()))
         self.log.info(
             "%s: %s: records %d, files %d, savepoints %d (%s); checkpoints that are kept: %d",
             name, "would delete" if dry else "deleted", len(records), files, len(savepoints),
-            sizes_told or "no bytes", len(plan.kept),
+            sizes_text or "no bytes", len(plan.kept),
         )  # fmt: skip
         for slot, reason in records.items():
             self.log.info("%s: record %d is %s", name, slot, reason)
@@ -148,6 +127,7 @@ class StateflowCleanupOperator(StateflowOperator):
 
 
 def _size(job: Any, url: str) -> int:
+    # These load stores, and a DAG file must not.
     from stateflow.savepoints.dispose import size_of
     from stateflow.storage.roots import open_store
 

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from airflow.sdk.types import TaskInstanceKey
 
 XCOM_KEY = "stateflow"
-"""Under which a task says what it is about: `{"conn_id", "job", "checkpoint"}`."""
+"""The XCom key for what a task is about: `{"conn_id", "job", "checkpoint"}`."""
 
 
 @attrs.define()
 class CheckpointLink(BaseOperatorLink):
-    """Reads what the task has said, never a job: a link must not wait for a store."""
+    """Reads the task's XCom and no job: a link must not wait for a store."""
 
     name = "Checkpoints"
 
@@ -29,13 +29,13 @@ class CheckpointLink(BaseOperatorLink):
         return page_of(XCom.get_value(ti_key=ti_key, key=XCOM_KEY), conf.get("api", "base_url", fallback=""))
 
 
-def page_of(said: Any, base_url: str) -> str:
+def page_of(subject: Any, base_url: str) -> str:
     """The page in Airflow's UI, empty when there is none to show: a root without a connection is on no page."""
-    if not isinstance(said, dict) or not said.get("conn_id"):
+    if not isinstance(subject, dict) or not subject.get("conn_id"):
         return ""
     page = f"{urlsplit(base_url or '').path.rstrip('/')}/stateflow/#/jobs"
-    if not said.get("job"):
+    if not subject.get("job"):
         return page
-    page += f"/{quote(str(said['conn_id']), safe='')}/{quote(str(said['job']), safe='')}"
-    checkpoint = said.get("checkpoint")
+    page += f"/{quote(str(subject['conn_id']), safe='')}/{quote(str(subject['job']), safe='')}"
+    checkpoint = subject.get("checkpoint")
     return page if checkpoint is None else f"{page}/checkpoints/{checkpoint}"

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from stateflow.airflow.operators.arguments import (
-    Reader,
-    flag,
-    named,
-    number,
+    Argument,
+    Count,
+    Flag,
+    Name,
+    Table,
+    Text,
     one_of,
-    optional,
     plan_digest,
-    table,
-    text,
 )
 from stateflow.airflow.operators.base import StateflowOperator
 
@@ -26,95 +25,47 @@ if TYPE_CHECKING:
     from stateflow.jobs.job import Job
     from stateflow.restore.planned import RestorePlan
 
+ClaimMode = Annotated[str, Argument(one_of("no_claim", "claim"))]
+
 
 class StateflowRestoreOperator(StateflowOperator):
     """Takes a job to a checkpoint, a tag or a savepoint: one decision, which is made or is not.
 
     A retry finds what a try that was killed has done: no job is restored twice by one task. With `dry_run` it only plans; the
     result's `plan` is Markdown for an approval, its `digest` what a task that restores takes as `approved`.
-
-    :param pipeline: `FILE:PIPELINE`; a relative file is looked for beside the DAG's.
-    :param origin: `latest`, `checkpoint:N`, `tag:NAME` or the URL of a savepoint.
-    :param parameters: of the pipeline; a job that exists has its own for those that are not given, a new one the snapshot's.
-    :param claim_mode: of a savepoint: `no_claim` copies it, `claim` makes it the job's own.
-    :param rewind_sinks: take the outputs back to the checkpoint, too.
-    :param allow_non_restored_state: state without an operator may be dropped.
-    :param reset_watermark: begin event time anew, as after a drained run.
-    :param parallelism: subtasks from now on.
-    :param takeover: fence a live run instead of refusing.
-    :param from_job: whose checkpoint, if not the job's own.
-    :param approved: the digest of the plan that was approved; any other plan is refused. Empty text is no digest.
-    :param dry_run: plan, and do nothing.
-    :param spark_conn_id: where Spark is, when outputs are taken back or delivered; else on this worker.
     """
-
-    template_fields: Sequence[str] = (
-        *StateflowOperator.template_fields,
-        "pipeline",
-        "origin",
-        "parameters",
-        "claim_mode",
-        "rewind_sinks",
-        "allow_non_restored_state",
-        "reset_watermark",
-        "parallelism",
-        "takeover",
-        "from_job",
-        "approved",
-        "dry_run",
-        "spark_conn_id",
-    )
-    readers: Mapping[str, Reader[Any]] = {
-        **StateflowOperator.readers,
-        "pipeline": named,
-        "origin": named,
-        "parameters": table,
-        "claim_mode": one_of("no_claim", "claim"),
-        "rewind_sinks": flag,
-        "allow_non_restored_state": flag,
-        "reset_watermark": flag,
-        "parallelism": optional(number(1)),
-        "takeover": flag,
-        "from_job": text,
-        "approved": plan_digest,
-        "dry_run": flag,
-        "spark_conn_id": optional(named),
-    }
-    dry_run: bool | str  # type: ignore[assignment]  # the method of this name is nowhere called
 
     def __init__(
         self,
         *,
-        pipeline: str,
-        origin: str = "latest",
-        parameters: Mapping[str, Any] | None = None,
-        claim_mode: str = "no_claim",
-        rewind_sinks: bool | str = False,
-        allow_non_restored_state: bool | str = False,
-        reset_watermark: bool | str = False,
-        parallelism: int | str | None = None,
-        takeover: bool | str = False,
-        from_job: str = "",
-        approved: str | None = None,
-        dry_run: bool | str = False,
-        spark_conn_id: str | None = None,
+        pipeline: Annotated[Name, "`FILE:PIPELINE`; a relative file is looked for beside the DAG's"],
+        origin: Annotated[Name, "`latest`, `checkpoint:N`, `tag:NAME` or the URL of a savepoint"] = "latest",
+        parameters: Annotated[
+            Table,
+            "of the pipeline; a job that exists has its own for those that are not given, a new one the snapshot's",
+        ] = None,
+        claim_mode: Annotated[
+            ClaimMode, "of a savepoint: `no_claim` copies it, `claim` makes it the job's own"
+        ] = "no_claim",
+        rewind_sinks: Annotated[Flag, "take the outputs back to the checkpoint, too"] = False,
+        allow_non_restored_state: Annotated[Flag, "state without an operator may be dropped"] = False,
+        reset_watermark: Annotated[Flag, "begin event time anew, as after a drained run"] = False,
+        parallelism: Annotated[Count | None, "subtasks from now on"] = None,
+        takeover: Annotated[Flag, "fence a live run instead of refusing"] = False,
+        from_job: Annotated[Text, "whose checkpoint, if not the job's own"] = "",
+        approved: Annotated[
+            str | None,
+            Argument(plan_digest),
+            "the digest of the plan that was approved; any other plan is refused. Empty text is no digest",
+        ] = None,
+        dry_run: Annotated[Flag, "plan, and do nothing"] = False,
+        spark_conn_id: Annotated[
+            Name | None, "where Spark is, when outputs are taken back or delivered; else on this worker"
+        ] = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.pipeline = pipeline
-        self.origin = origin
-        self.parameters = parameters if parameters is not None else {}
-        self.claim_mode = claim_mode
-        self.rewind_sinks = rewind_sinks
-        self.allow_non_restored_state = allow_non_restored_state
-        self.reset_watermark = reset_watermark
-        self.parallelism = parallelism
-        self.takeover = takeover
-        self.from_job = from_job
-        self.approved = approved
-        self.dry_run = dry_run
-        self.spark_conn_id = spark_conn_id
-        self.check(*(name for name in self.readers if name not in StateflowOperator.readers))
+        self.accept(locals())
 
     def execute(self, context: Context) -> dict[str, Any]:
         with self.at_work():
@@ -133,7 +84,7 @@ class StateflowRestoreOperator(StateflowOperator):
                 return self._told(
                     context, plan, plan.request.origin.record.slot if own else None, restored=False
                 )
-            done = plan.apply(self.told())
+            done = plan.apply(self.progress())
             self.log.info(
                 "job %s is restored: record %d, timeline %d; the next run goes on from it",
                 job.name, done.checkpoint, done.timeline,

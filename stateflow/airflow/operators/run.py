@@ -1,139 +1,109 @@
-"""A run of a pipeline: one driver per job, whatever happens to the tasks that look after it."""
+"""A run of a pipeline: one driver per job, whatever happens to the tasks that supervise it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
+from stateflow.airflow.launchers.base import LaunchMethod
 from stateflow.airflow.launchers.spark_submit import SparkSubmit
 from stateflow.airflow.operators.arguments import (
-    Reader,
+    Argument,
+    Count,
+    Name,
+    Table,
+    Text,
+    anything,
     flag,
-    named,
-    number,
     one_of,
-    optional,
     span,
-    table,
-    text,
 )
 from stateflow.airflow.operators.base import StateflowOperator
+from stateflow.airflow.triggers.run import StateflowRunTrigger
+from stateflow.checkpoint import scheduled
+from stateflow.driver.handover import Handover
+from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.run_state import Running
+from stateflow.driver.supervision import Supervision
+from stateflow.errors import UsageError
+from stateflow.pipelines.parameters import as_texts
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from stateflow.airflow.launchers.base import LaunchMethod
     from stateflow.checkpoint.control import RunOutcome
     from stateflow.checkpoint.scheduled import ScheduledRun
-    from stateflow.driver.attending import Attendance, OnLive
-    from stateflow.driver.errand import Errand
     from stateflow.jobs.job import Job
+
+OnLiveRun = Annotated[str, Argument(one_of("refuse", "wait", "takeover"))]
+OnRerun = Annotated[str, Argument(one_of("go_on", "skip", "rewind"))]
+Launch = Annotated[LaunchMethod | None, Argument(anything, template=False, when_none=SparkSubmit)]
+PlainFlag = Annotated[bool, Argument(flag, template=False)]
+PlainSpan = Annotated[timedelta, Argument(span, template=False)]
 
 
 class StateflowRunOperator(StateflowOperator):
-    """Carries on from the job's newest checkpoint, to the end of the run's trigger.
-
-    :param pipeline: `FILE:PIPELINE`; a relative file is looked for beside the DAG's.
-    :param job: the job's name, if it is not the pipeline's.
-    :param parameters: of the pipeline function.
-    :param spark_conn_id: where Spark is: local[n], spark://, yarn, k8s://.
-    :param launcher: how the driver is started: `SparkSubmit(...)`, or `InProcess()` for a small job.
-    :param parallelism: subtasks of a keyed operator; another number than before rescales the job.
-    :param trigger: `drain`, `until-stopped` or a duration between batches.
-    :param until: end at this version or time, included, such as `{{ data_interval_end }}`.
-    :param options: any option of docs/configuration.md, apart from credentials: those belong into the connection.
-    :param conf: settings of Spark.
-    :param on_live: what to do about another live run of the job: `refuse` (fail, so that a retry looks again), `wait` for its
-        end, or `takeover`.
-    :param on_rerun: what a DAG run does that had ended well and was cleared: `go_on` from the newest checkpoint, `skip`, or
-        `rewind` state, offsets and outputs to where that DAG run began.
-    :param final: when the input is used up, fire every event-time timer; the job is over then.
-    :param deferrable: wait in the triggerer instead of in a worker's slot; for drivers that are processes of their own.
-    :param grace: how long the driver of a killed task may take to end its batch.
-    """
-
-    template_fields: Sequence[str] = (
-        *StateflowOperator.template_fields,
-        "pipeline",
-        "parameters",
-        "spark_conn_id",
-        "parallelism",
-        "trigger",
-        "until",
-        "options",
-        "conf",
-        "on_live",
-        "on_rerun",
-    )
-    readers: Mapping[str, Reader[Any]] = {
-        **StateflowOperator.readers,
-        "pipeline": named,
-        "parameters": table,
-        "spark_conn_id": named,
-        "parallelism": optional(number(1)),
-        "trigger": optional(text),
-        "until": optional(text),
-        "options": table,
-        "conf": table,
-        "on_live": one_of("refuse", "wait", "takeover"),
-        "on_rerun": one_of("go_on", "skip", "rewind"),
-        "allow_non_restored_state": flag,
-        "final": flag,
-        "deferrable": flag,
-        "grace": span,
-    }
+    """Carries on from the job's newest checkpoint, to the end of the run's trigger."""
 
     def __init__(
         self,
         *,
-        pipeline: str,
-        job: str = "",
-        parameters: Mapping[str, Any] | None = None,
-        spark_conn_id: str = "spark_default",
-        launcher: LaunchMethod | None = None,
-        parallelism: int | str | None = None,
-        trigger: str | None = None,
-        until: str | None = None,
-        options: Mapping[str, Any] | None = None,
-        conf: Mapping[str, Any] | None = None,
-        on_live: str = "refuse",
-        on_rerun: str = "go_on",
-        allow_non_restored_state: bool = False,
-        final: bool = False,
-        deferrable: bool = False,
-        grace: timedelta = timedelta(minutes=2),
+        pipeline: Annotated[Name, "`FILE:PIPELINE`; a relative file is looked for beside the DAG's"],
+        job: Annotated[Name, "the job's name, if it is not the pipeline's"] = "",
+        parameters: Annotated[Table, "of the pipeline function"] = None,
+        spark_conn_id: Annotated[Name, "where Spark is: local[n], spark://, yarn, k8s://"] = "spark_default",
+        launcher: Annotated[
+            Launch, "how the driver is started: `SparkSubmit(...)`, or `InProcess()` for a small job"
+        ] = None,
+        parallelism: Annotated[
+            Count | None, "subtasks of a keyed operator; another number than before rescales the job"
+        ] = None,
+        trigger: Annotated[Text | None, "`drain`, `until-stopped` or a duration between batches"] = None,
+        until: Annotated[
+            Text | None, "end at this version or time, included, such as `{{ data_interval_end }}`"
+        ] = None,
+        options: Annotated[
+            Table,
+            "any option of docs/configuration.md, apart from credentials: those belong into the connection",
+        ] = None,
+        conf: Annotated[Table, "settings of Spark"] = None,
+        on_live: Annotated[
+            OnLiveRun,
+            "what to do about another live run of the job: `refuse` (fail, so that a retry looks again), `wait` for its end, "
+            "or `takeover`",
+        ] = "refuse",
+        on_rerun: Annotated[
+            OnRerun,
+            "what a DAG run does that had ended well and was cleared: `go_on` from the newest checkpoint, `skip`, or "
+            "`rewind` state, offsets and outputs to where that DAG run began",
+        ] = "go_on",
+        allow_non_restored_state: Annotated[PlainFlag, "state without an operator may be dropped"] = False,
+        final: Annotated[
+            PlainFlag, "when the input is used up, fire every event-time timer; the job is over then"
+        ] = False,
+        deferrable: Annotated[
+            PlainFlag,
+            "wait in the triggerer instead of in a worker's slot; for drivers that are processes of their own",
+        ] = False,
+        grace: Annotated[
+            PlainSpan, "how long the driver of a killed task may take to end its batch"
+        ] = timedelta(minutes=2),
         **kwargs: Any,
     ) -> None:
-        super().__init__(job=job or _name_of(pipeline), **kwargs)
-        self.pipeline = pipeline
-        self.parameters = parameters if parameters is not None else {}
-        self.spark_conn_id = spark_conn_id
-        self.launcher = launcher if launcher is not None else SparkSubmit()
-        self.parallelism = parallelism
-        self.trigger = trigger
-        self.until = until
-        self.options = options if options is not None else {}
-        self.conf = conf if conf is not None else {}
-        self.on_live = on_live
-        self.on_rerun = on_rerun
-        self.allow_non_restored_state = allow_non_restored_state
-        self.final = final
-        self.deferrable = deferrable
-        self.grace = grace
-        self.check(*(name for name in self.readers if name not in StateflowOperator.readers))
-        if deferrable and not self.launcher.detached:
+        job = job or _name_of(pipeline)
+        super().__init__(job=job, **kwargs)
+        self.accept(locals())
+        method: LaunchMethod = self.given("launcher")
+        if deferrable and not method.detached:
             raise ValueError(
-                f"task {self.task_id!r}: deferrable=True needs a driver that outlives the task, and {self.launcher!r} starts "
-                "none: use SparkSubmit()"
+                f"task {self.task_id!r}: deferrable=True needs a driver that outlives the task, and {method!r} starts none: "
+                "use SparkSubmit()"
             )
-        self._attendance: Attendance | None = None
+        self._supervision: Supervision | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
         with self.at_work():
-            from stateflow.checkpoint import scheduled
-
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             self.linked(context)
@@ -142,71 +112,61 @@ class StateflowRunOperator(StateflowOperator):
             mark = scheduled.begin(job.store, job.layout, owner.dag_run, owner.task, slot, job.clock)
             if mark.ended is not None and mark.ended_by == owner.run:
                 self.log.info("%s has ended well in an earlier try of this task", owner.dag_run)
-                return self._told(context, job, mark.ended)
+                return self._report(context, job, mark.ended)
             if mark.ended is not None:
                 choice = self.given("on_rerun")
                 if choice == "skip":
                     self.log.info("%s has ended well before and is skipped (on_rerun='skip')", owner.dag_run)
-                    return self._told(context, job, mark.ended)
+                    return self._report(context, job, mark.ended)
                 if choice == "rewind":
                     self._rewind(context, job, mark)
                 mark = scheduled.reopen(job.store, job.layout, mark)
-            attendance = self._attend(context, job)
-            if self.deferrable:
-                attendance.begin()
-                self._defer(attendance)
-            return self._ended(context, job, mark, attendance.run())
+            supervision = self._supervise(context, job)
+            if self.given("deferrable"):
+                supervision.begin()
+                self._defer(supervision)
+            return self._finish(context, job, mark, supervision.run())
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """After the triggerer has seen the end of the run."""
+        """Called by Airflow after the triggerer has seen the end of the run."""
         with self.at_work():
-            from stateflow.checkpoint import scheduled
-            from stateflow.driver.handover import Handover
-            from stateflow.driver.standing import Running
-
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
-            attendance = self._attend(context, job)
-            attendance.rejoin(Handover.of(event))
-            stands = attendance.settled()
-            if isinstance(stands, Running):
-                self._defer(attendance)
-            if attendance.again(stands):
-                self._defer(attendance)
-            outcome = attendance.result(stands)
+            supervision = self._supervise(context, job)
+            supervision.rejoin(Handover.of(event))
+            state = supervision.settled()
+            if isinstance(state, Running):
+                self._defer(supervision)
+            if supervision.again(state):
+                self._defer(supervision)
+            outcome = supervision.result(state)
             mark = scheduled.find(job.store, job.layout, owner.dag_run, owner.task)
-            return self._ended(context, job, mark, outcome)
+            return self._finish(context, job, mark, outcome)
 
     def on_kill(self) -> None:
-        """A durable stop request first: it reaches the driver wherever it is, even if this process has seconds to live."""
-        if self._attendance is not None:
+        """Writes a durable stop request first: it reaches the driver on any host, even if this process has seconds to live."""
+        if self._supervision is not None:
             try:
-                self._attendance.stop(grace=self.grace.total_seconds())
+                self._supervision.stop(grace=self.given("grace").total_seconds())
             except Exception as error:
                 self.log.warning("the stop request could not be written: %s", error)
         super().on_kill()
 
-    def _attend(self, context: Context, job: Job) -> Attendance:
-        from stateflow.driver.attending import Attendance
-
-        on_live: OnLive = self.given("on_live")
-        self._attendance = Attendance(
+    def _supervise(self, context: Context, job: Job) -> Supervision:
+        self._supervision = Supervision(
             job,
-            self._errand(context),
-            self.launcher.bound(self.given("spark_conn_id")),
+            self._spec(context),
+            self.given("launcher").bound(self.given("spark_conn_id")),
             self.acts_as(context),
-            on_live=on_live,
+            on_live=self.given("on_live"),
             say=lambda line: self.log.info("%s", line),
             patience=self.hook.options().heartbeat_timeout.total_seconds(),
         )
-        return self._attendance
+        return self._supervision
 
-    def _errand(self, context: Context) -> Errand:
-        from stateflow.driver.errand import Errand
-        from stateflow.pipelines.parameters import as_texts
-
+    def _spec(self, context: Context) -> RunSpec:
         owner = self.acts_as(context)
-        return Errand(
+        return RunSpec(
             pipeline=self._file(context),
             job=self.given("job"),
             dag_run=owner.dag_run,
@@ -224,15 +184,13 @@ class StateflowRunOperator(StateflowOperator):
         )
 
     def _file(self, context: Context) -> str:
-        """The pipeline's file, beside the DAG's unless it says where."""
-        given: str = self.given("pipeline")
+        """`FILE:PIPELINE`; a relative file lies beside the DAG's."""
+        pipeline: str = self.given("pipeline")
         folder = getattr(context["dag"], "folder", "") or "."
-        return str(Path(folder).absolute() / Path(given).expanduser())
+        return str(Path(folder).absolute() / Path(pipeline).expanduser())
 
     def _rewind(self, context: Context, job: Job, mark: ScheduledRun) -> None:
-        from stateflow.errors import UsageError
-        from stateflow.pipelines.loading import load_pipeline
-        from stateflow.pipelines.parameters import as_texts
+        from stateflow.pipelines.loading import load_pipeline  # loads pyarrow, and a DAG file must not
 
         if self.finished_before(job, "restore") is not None:
             return
@@ -254,40 +212,36 @@ class StateflowRunOperator(StateflowOperator):
             conf=self.spark_conf(),
         )
         self.log.info("%s", plan)
-        plan.apply(self.told())
+        plan.apply(self.progress())
 
-    def _defer(self, attendance: Attendance) -> NoReturn:
-        from stateflow.airflow.triggers.run import StateflowRunTrigger
-
+    def _defer(self, supervision: Supervision) -> NoReturn:
         self.defer(
             trigger=StateflowRunTrigger(
-                job=attendance.job.name,
+                job=supervision.job.name,
                 stateflow_conn_id=self.given("stateflow_conn_id"),
                 checkpoint_dir=self.given("checkpoint_dir"),
-                dag_run=attendance.owner.dag_run,
-                task=attendance.owner.task,
-                handover=attendance.handover().plain(),
-                patience=attendance.patience,
-                grace=self.grace.total_seconds(),
+                dag_run=supervision.owner.dag_run,
+                task=supervision.owner.task,
+                handover=supervision.handover().plain(),
+                patience=supervision.patience,
+                grace=self.given("grace").total_seconds(),
             ),
             method_name="resume",
         )
 
-    def _ended(
+    def _finish(
         self, context: Context, job: Job, mark: ScheduledRun | None, outcome: RunOutcome
     ) -> dict[str, Any]:
-        from stateflow.checkpoint import scheduled
-
         if mark is not None:
             scheduled.finish(job.store, job.layout, mark, outcome, self.acts_as(context).run, job.clock)
-        return self._told(context, job, outcome)
+        return self._report(context, job, outcome)
 
-    def _told(self, context: Context, job: Job, outcome: RunOutcome) -> dict[str, Any]:
-        """XCom, the link and the assets' events say the same."""
+    def _report(self, context: Context, job: Job, outcome: RunOutcome) -> dict[str, Any]:
+        """The result, which the link and the assets' events repeat."""
         status = job.status()
         checkpoint = outcome.checkpoint if outcome.checkpoint is not None else status.head
         self.linked(context, checkpoint)
-        told = self.result(
+        result = self.result(
             checkpoint,
             epoch=status.epoch,
             batches=outcome.batches,
@@ -299,8 +253,8 @@ class StateflowRunOperator(StateflowOperator):
             dag_run=self.acts_as(context).dag_run,
         )
         for outlet in self.outlets or ():
-            context["outlet_events"][outlet].extra = told
-        return told
+            context["outlet_events"][outlet].extra = result
+        return result
 
 
 def _name_of(pipeline: Any) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from stateflow.airflow.operators.arguments import Reader, flag, named, one_of, optional, span, text
+from stateflow.airflow.operators.arguments import Flag, Kind, Name, Span, Text
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.airflow.operators.savepoint import default_name, savepoint_facts
 from stateflow.errors import UsageError
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from stateflow.jobs.job import Job
 
-_TOLD = {
+_SENTENCES = {
     "not running": "job %s was not running",
     "stopped": "the run of job %s has ended",
     "lost": "the run of job %s shows no sign of life: the next run takes its place",
@@ -24,71 +23,44 @@ _TOLD = {
 
 
 class StateflowStopOperator(StateflowOperator):
-    """Asks the run to end after the batch it is in, and waits until it has; a job that does not run is fine.
+    """Asks the run to end after its current batch, and waits for its end. A job that does not run is fine.
 
-    Killed, the task no longer watches. The request stays, and a retry sees what became of it.
-
-    :param wait: the longest time to wait; then the task fails, and may be retried.
-    :param drain: fire every event-time timer first; the job is over then.
-    :param savepoint: make a savepoint of where it ended.
-    :param kind: of that savepoint: `native` or `canonical`.
-    :param to: URL or folder for it; else it lies in the root.
-    :param spark_conn_id: where Spark is, for a canonical one, or should output be pending; else on this worker.
+    If the task is killed, the request stays, and a retry sees what became of it.
     """
-
-    template_fields: Sequence[str] = (
-        *StateflowOperator.template_fields,
-        "wait",
-        "drain",
-        "savepoint",
-        "kind",
-        "to",
-        "spark_conn_id",
-    )
-    readers: Mapping[str, Reader[Any]] = {
-        **StateflowOperator.readers,
-        "wait": span,
-        "drain": flag,
-        "savepoint": flag,
-        "kind": one_of("native", "canonical"),
-        "to": text,
-        "spark_conn_id": optional(named),
-    }
 
     def __init__(
         self,
         *,
-        wait: timedelta | str = timedelta(minutes=10),
-        drain: bool | str = False,
-        savepoint: bool | str = False,
-        kind: str = "native",
-        to: str = "",
-        spark_conn_id: str | None = None,
+        wait: Annotated[
+            Span, "the longest time to wait; then the task fails, and may be retried"
+        ] = timedelta(minutes=10),
+        drain: Annotated[Flag, "fire every event-time timer first; the job is over then"] = False,
+        savepoint: Annotated[Flag, "make a savepoint of where it ended"] = False,
+        kind: Annotated[Kind, "of that savepoint: `native` or `canonical`"] = "native",
+        to: Annotated[Text, "URL or folder for it; else it lies in the root"] = "",
+        spark_conn_id: Annotated[
+            Name | None,
+            "where Spark is, for a canonical one, or if output is pending; else on this worker",
+        ] = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.wait = wait
-        self.drain = drain
-        self.savepoint = savepoint
-        self.kind = kind
-        self.to = to
-        self.spark_conn_id = spark_conn_id
-        self.check("wait", "drain", "savepoint", "kind", "to", "spark_conn_id")
+        self.accept(locals())
 
     def execute(self, context: Context) -> dict[str, Any]:
         with self.at_work():
             job = self.job_for(context, conf=self.spark_conf())
             self.linked(context)
             drain = self.given("drain")
-            done = job.stop(wait=self.given("wait").total_seconds(), reason=self.given("note"), drain=drain)
-            self.log.info(_TOLD[done.outcome], job.name)
-            if drain and not done.drained:
+            stop = job.stop(wait=self.given("wait").total_seconds(), reason=self.given("note"), drain=drain)
+            self.log.info(_SENTENCES[stop.outcome], job.name)
+            if drain and not stop.drained:
                 raise UsageError(
-                    f"job {job.name!r} is {done.outcome}, and nothing has drained it: run it once more with final=True "
+                    f"job {job.name!r} is {stop.outcome}, and nothing has drained it: run it once more with final=True "
                     "(`stateflow run ... --final`)"
                 )
-            facts: dict[str, Any] = {"outcome": done.outcome, "epoch": done.epoch, "drained": done.drained}
-            checkpoint = done.checkpoint
+            facts: dict[str, Any] = {"outcome": stop.outcome, "epoch": stop.epoch, "drained": stop.drained}
+            checkpoint = stop.checkpoint
             if self.given("savepoint"):
                 checkpoint = job.settle()
                 facts |= self._savepoint(context, job)
@@ -100,7 +72,7 @@ class StateflowStopOperator(StateflowOperator):
         made = job.savepoint(
             kind,
             options=self.hook.options(),
-            progress=self.told(),
+            progress=self.progress(),
             to=self.given("to"),
             name=default_name(kind, context, job.owner().run),
             note=self.given("note"),

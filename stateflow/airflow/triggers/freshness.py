@@ -17,7 +17,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a look at the job has shown."""
+    """Whether the condition holds, and why."""
 
     done: bool
     text: str
@@ -36,7 +36,7 @@ class Answer:
 def is_fresh(status: JobStatus, now: int, max_age: timedelta) -> Answer:
     """Whether the job had everything that its sources held no longer ago than `max_age`.
 
-    A job that was drained for good will never be fresher, and needs not be.
+    A job that was drained for good counts as fresh: it will get no newer checkpoint.
     """
     health = health_of(status, now, max_age)
     young = health.age is not None and health.age <= max_age // _MICROSECOND

@@ -24,14 +24,14 @@ T = TypeVar("T")
 Missing = Literal["wait", "fail"]
 
 STORE_PATIENCE = 600.0
-"""Seconds for which a store may be out of reach before a sensor says so."""
+"""Seconds for which a store may be out of reach before a sensor fails."""
 LONGEST_PAUSE = 300.0
 """Seconds between two tries to reach a store that is away, at most."""
 _THREADS = 8
 
 
 async def in_thread(work: Callable[[], T]) -> T:
-    """The work's result. The threads are these triggers' own: a store that hangs holds up nobody else's."""
+    """Runs the work in a thread pool of these triggers: a store that hangs blocks no other trigger."""
     return await sync_to_async(work, thread_sensitive=False, executor=_threads())()
 
 
@@ -44,9 +44,9 @@ async def followed(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> dict[str, Any]:
-    """Looks until there is something to tell, and gives what an event says: `done` or `failed`.
+    """Looks until the condition holds or cannot hold any more. The result is the event: `done` or `failed`.
 
-    A store that is away is tried again ever more rarely, until it has been away for `patience` seconds.
+    A store that is out of reach is tried again with growing pauses, for at most `patience` seconds.
     """
     away_since: float | None = None
     pause = interval
@@ -101,7 +101,7 @@ class JobTrigger(BaseTrigger):
 
     @abstractmethod
     def judge(self, status: Any, now: int) -> Answer:
-        """The decision, from what a look has shown. `now` is microseconds."""
+        """Decides from a job's status. `now`: microseconds."""
 
     @abstractmethod
     def condition(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class JobTrigger(BaseTrigger):
         """One look, which takes as long as the store does. Raises StateflowError."""
         hook = self._hook = self._hook or StateflowHook(self.stateflow_conn_id, self.checkpoint_dir)
         try:
-            job = hook.job(self.job)  # what is wrong with the connection is said whatever `missing` is
+            job = hook.job(self.job)  # an error in the connection is raised whatever `missing` says
             try:
                 hook.require_root()
                 status = job.glance()
@@ -125,7 +125,7 @@ class JobTrigger(BaseTrigger):
                     raise
                 return Answer(False, f"waiting for a first run: {error}")
         except UnavailableError:
-            self._hook = None  # the connection may hold other credentials by the next time
+            self._hook = None  # by the next look the connection may hold other credentials
             raise
         return self.judge(status, job.clock())
 

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-if TYPE_CHECKING:
-    from stateflow.driver.attending import Attendance
+from stateflow.airflow.connections.stateflow import StateflowHook
+from stateflow.driver.handover import Handover
+from stateflow.driver.processes import DriverProcess
+from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.run_state import Running
+from stateflow.driver.supervision import Supervision
+from stateflow.format.records import Owner
 
 
 class StateflowRunTrigger(BaseTrigger):
-    """Fires once the run is over, well or not; the task finds out which."""
+    """Fires once the run is over. The task then reads its outcome."""
 
     def __init__(
         self,
@@ -39,66 +44,56 @@ class StateflowRunTrigger(BaseTrigger):
             "checkpoint_dir": checkpoint_dir,
             "dag_run": dag_run,
             "task": task,
-            # Tasks that were deferred by an earlier version have told what a handover says one by one.
+            # An earlier version of the package gave the handover's fields one by one, and its tasks may still be deferred.
             "handover": handover or {"above": above, "reattached": reattached, "folder": folder},
             "patience": patience,
             "grace": grace,
             "interval": interval,
         }
         self.interval = interval
-        self._attendance: Attendance | None = None
+        self._supervision: Supervision | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{type(self).__module__}.{type(self).__qualname__}", dict(self.fields)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Stores block, so they are left to threads."""
-        from stateflow.driver.standing import Running
-
-        attendance = await asyncio.to_thread(self._attend)
-        while isinstance(stands := await asyncio.to_thread(attendance.look), Running):
+        """Looks in threads, because stores block."""
+        supervision = await asyncio.to_thread(self._supervise)
+        while isinstance(state := await asyncio.to_thread(supervision.look), Running):
             await asyncio.sleep(self.interval)
-        yield TriggerEvent(attendance.handover(stands).plain())  # type: ignore[no-untyped-call]
+        yield TriggerEvent(supervision.handover(state).plain())  # type: ignore[no-untyped-call]
 
     async def on_kill(self) -> None:
         """Somebody ended the task in Airflow's UI."""
-        attendance = self._attendance
-        if attendance is None:
-            attendance = await asyncio.to_thread(self._attend)
-        await asyncio.to_thread(attendance.stop, grace=self.fields["grace"])
+        supervision = self._supervision
+        if supervision is None:
+            supervision = await asyncio.to_thread(self._supervise)
+        await asyncio.to_thread(supervision.stop, grace=self.fields["grace"])
 
-    def _attend(self) -> Attendance:
-        from stateflow.airflow.connections.stateflow import StateflowHook
-        from stateflow.driver.attending import Attendance
-        from stateflow.driver.errand import Errand
-        from stateflow.driver.handover import Handover
-        from stateflow.format.records import Owner
-
+    def _supervise(self) -> Supervision:
         of = self.fields
-        told = Handover.of(of["handover"])
+        handover = Handover.of(of["handover"])
         hook = StateflowHook(of["stateflow_conn_id"], of["checkpoint_dir"])
-        errand = Errand("", of["job"], of["dag_run"], of["task"])
+        spec = RunSpec("", of["job"], of["dag_run"], of["task"])
         owner = Owner(run="", dag_run=of["dag_run"], task=of["task"])
-        attendance = Attendance(
-            hook.job(of["job"]), errand, _Known(told.folder), owner,
+        supervision = Supervision(
+            hook.job(of["job"]), spec, _Known(handover.folder), owner,
             patience=of["patience"], say=lambda line: self.log.info("%s", line),
         )  # fmt: skip
-        attendance.rejoin(told)
-        self._attendance = attendance
-        return attendance
+        supervision.rejoin(handover)
+        self._supervision = supervision
+        return supervision
 
 
 class _Known:
-    """A driver that is looked for in one folder only; elsewhere than on its host there is none."""
+    """Finds the driver of one folder. On another host than the driver's there is none."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
-    def find(self, errand: Any) -> Any:
-        from stateflow.driver.keeping import KeptDriver
-
+    def find(self, spec: Any) -> Any:
         there = bool(self._folder) and (Path(self._folder) / "command.json").is_file()
-        return KeptDriver(Path(self._folder)) if there else None
+        return DriverProcess(Path(self._folder)) if there else None
 
-    def launch(self, errand: Any) -> Any:
+    def launch(self, spec: Any) -> Any:
         raise NotImplementedError("a trigger starts nothing")

@@ -10,13 +10,14 @@ from pathlib import Path
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import read_log
+from stateflow.checkpoint.names import parse, slot_of
 from stateflow.checkpoint.pins import pinned
 from stateflow.config.options import Options, load
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record, Savepoint
 from stateflow.savepoints.format import read_savepoint, resolved
-from stateflow.savepoints.origin import find_origin
+from stateflow.savepoints.origin import refuse_erased
 from stateflow.spark.state_tables.tables import Part, Table, table_of
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_reader
@@ -124,10 +125,10 @@ def checkpoint_of(job: str, which: str, options: Options) -> Snapshot:
             "into stateflow.toml"
         )
     owner = JobHandle.at(options.checkpoint_dir, job, options.storage_options)
-    reference = f"checkpoint:{which}" if which.isdigit() else which
-    if reference != LATEST and reference.partition(":")[0] not in ("checkpoint", "tag"):
-        raise UsageError(f"{which!r} names no checkpoint: write latest, 42, checkpoint:42 or tag:NAME")
-    record = find_origin(reference, owner, options.storage_options).record
+    log = owner.log()
+    slot = slot_of(parse(which), owner, log)
+    refuse_erased(log, slot)
+    record = log.record(slot)
     label = f"checkpoint {record.slot} of job {job!r}"
     return Snapshot(
         SnapshotOrigin(label, owner.store.url, job, record.slot, record.writer), record, None, options, owner

@@ -26,8 +26,3 @@ def block_cache(capacity: int) -> Cache:
             _cache.set_capacity(capacity)
             _capacity = capacity
         return _cache
-
-
-def block_cache_usage() -> int:
-    """Bytes cached now."""
-    return 0 if _cache is None else _cache.get_usage()

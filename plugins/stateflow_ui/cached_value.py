@@ -10,15 +10,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from stateflow.errors import StateflowError, UnavailableError
-from stateflow_ui.readers import Readers
+from stateflow.errors import BusyError, StateflowError, UnavailableError
+from stateflow_ui.reader_threads import ReaderThreads
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Known(Generic[T]):
+class CacheState(Generic[T]):
     """What is known at one moment. A value stays known when a later reading fails."""
 
     value: T | None
@@ -30,12 +30,12 @@ class Known(Generic[T]):
     """Seconds that a reading has been under way; None when there is none."""
 
 
-class Kept(Generic[T]):
+class CachedValue(Generic[T]):
     def __init__(
         self,
         what: str,
         read: Callable[[], T],
-        readers: Readers,
+        readers: ReaderThreads,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._what, self._read, self._readers, self._monotonic = what, read, readers, monotonic
@@ -49,10 +49,10 @@ class Kept(Generic[T]):
         self.cost = 0.0
         """Seconds that the last reading took."""
 
-    def known(self) -> Known[T]:
+    def known(self) -> CacheState[T]:
         now = self._monotonic()
         with self._lock:
-            return Known(
+            return CacheState(
                 self._value,
                 self._error,
                 None if self._read_at is None else now - self._read_at,
@@ -74,7 +74,10 @@ class Kept(Generic[T]):
             future: Future[None] = Future()
             future.set_running_or_notify_cancel()  # a request that goes away cancels nothing for the others
             self._under_way, self._began = future, self._monotonic()
-        self._readers.submit(self._look, urgent=urgent)
+        try:
+            self._readers.submit(self._look, urgent=urgent)
+        except BusyError as error:
+            self._end(None, error, 0.0)
         return future
 
     def _look(self) -> None:
@@ -88,9 +91,12 @@ class Kept(Generic[T]):
         except Exception:
             _log.exception("%s could not be read", self._what)
             error = UnavailableError(f"{self._what} could not be read: the API server's log says why")
+        self._end(value, error, self._monotonic() - began)
+
+    def _end(self, value: T | None, error: StateflowError | None, cost: float) -> None:
         now = self._monotonic()
         with self._lock:
-            self._error, self._tried_at, self.cost = error, now, now - began
+            self._error, self._tried_at, self.cost = error, now, cost
             if error is None:
                 self._value, self._read_at = value, now
             future, self._under_way = self._under_way, None

@@ -1,4 +1,4 @@
-"""What a driver is sent to do: a run of a pipeline, as a command line and an environment."""
+"""The run that a driver carries out, as a command line and an environment."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Errand:
+class RunSpec:
     """A run of a pipeline on behalf of a scheduler's task."""
 
     pipeline: str
@@ -28,24 +28,24 @@ class Errand:
     final: bool = False
     note: str = ""
     above: int = 0
-    """Epochs up to this one were there before it was sent."""
+    """The job's newest epoch when the driver was started."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for the driver: the root and its credentials, which never appear on a command line."""
 
     def arguments(self) -> list[str]:
         """What follows `stateflow` on the command line."""
-        found = ["run", self.pipeline, "--job", self.job, "--dag-run", self.dag_run, "--task", self.task]
+        words = ["run", self.pipeline, "--job", self.job, "--dag-run", self.dag_run, "--task", self.task]
         for flag, pairs in (("-p", self.parameters), ("--option", self.options)):
             for name, value in pairs.items():
-                found += [flag, f"{name}={value}"]
+                words += [flag, f"{name}={value}"]
         for flag, value in (("--until", self.until), ("--trigger", self.trigger), ("--note", self.note)):
             if value:
-                found += [flag, value]
+                words += [flag, value]
         if self.parallelism is not None:
-            found += ["--parallelism", str(self.parallelism)]
+            words += ["--parallelism", str(self.parallelism)]
         switches = {
             "--takeover": self.takeover,
             "--allow-non-restored-state": self.allow_non_restored_state,
             "--final": self.final,
         }
-        return [*found, *(flag for flag, on in switches.items() if on)]
+        return [*words, *(flag for flag, on in switches.items() if on)]

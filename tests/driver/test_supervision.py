@@ -1,4 +1,4 @@
-"""Attending to a run: reattaching, starting, waiting for another, giving up; with drivers made of what they would write."""
+"""Supervision of a run: reattaching, starting, waiting for another, giving up; with drivers made of what they would write."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from stateflow.checkpoint.control import (
     RunOutcome,
 )
-from stateflow.driver.attending import STORE_PATIENCE
-from stateflow.driver.keeping import Sight
-from stateflow.driver.standing import Lost, Running
+from stateflow.driver.processes import ProcessStatus
+from stateflow.driver.run_state import Lost, Running
+from stateflow.driver.supervision import STORE_PATIENCE
 from stateflow.errors import BusyError, FencedError, IncompatibleError, StateflowError, UnavailableError
-from tests.driver.scene import ME, OTHER, WELL, FakeDriver, FakeLauncher, Scene, attendance, ends
+from tests.driver.scene import ME, OTHER, WELL, FakeDriver, FakeLauncher, Scene, ends, supervision
 
 
 def test_a_first_try_starts_a_driver_and_tells_what_it_says(scene: Scene) -> None:
@@ -23,11 +23,11 @@ def test_a_first_try_starts_a_driver_and_tells_what_it_says(scene: Scene) -> Non
         driver.lines = ["chk 1 3 rows"]
         scene.happens = lambda: (
             scene.beats(1, ME, ended=True, outcome=WELL),
-            setattr(driver, "sight", Sight(False, 0)),
+            setattr(driver, "status", ProcessStatus(False, 0)),
         )
 
     launcher = FakeLauncher(begins=begins)
-    assert attendance(scene, launcher).run() == WELL
+    assert supervision(scene, launcher).run() == WELL
     assert scene.said == ["chk 1 3 rows"]
     assert len(launcher.launched) == 1
 
@@ -38,9 +38,9 @@ def test_a_retry_goes_on_with_the_driver_that_outlived_its_task(scene: Scene) ->
     launcher = FakeLauncher(found=driver)
     scene.happens = lambda: (
         scene.beats(1, ME, ended=True, outcome=WELL),
-        setattr(driver, "sight", Sight(False, 0)),
+        setattr(driver, "status", ProcessStatus(False, 0)),
     )
-    assert attendance(scene, launcher).run() == WELL
+    assert supervision(scene, launcher).run() == WELL
     assert launcher.launched == []
     assert "still runs (here)" in scene.said[0]
 
@@ -54,7 +54,7 @@ def test_a_retry_on_another_host_follows_the_heartbeat_alone(scene: Scene) -> No
 
     scene.happens = happens
     launcher = FakeLauncher()
-    assert attendance(scene, launcher).run() == WELL
+    assert supervision(scene, launcher).run() == WELL
     assert launcher.launched == []
     assert "following its heartbeat" in scene.said[0]
 
@@ -62,8 +62,8 @@ def test_a_retry_on_another_host_follows_the_heartbeat_alone(scene: Scene) -> No
 def test_a_driver_of_this_host_that_is_gone_is_not_waited_for(scene: Scene) -> None:
     here = msgspec.structs.replace(ME, host=socket.gethostname())
     scene.claims(1, here)
-    launcher = FakeLauncher(found=FakeDriver(sight=Sight(False, -9)))
-    attendance(scene, launcher).begin()
+    launcher = FakeLauncher(found=FakeDriver(status=ProcessStatus(False, -9)))
+    supervision(scene, launcher).begin()
     assert scene.now == 0
     assert len(launcher.launched) == 1
 
@@ -71,8 +71,8 @@ def test_a_driver_of_this_host_that_is_gone_is_not_waited_for(scene: Scene) -> N
 def test_a_driver_that_a_try_between_has_started_elsewhere_is_followed(scene: Scene) -> None:
     scene.claims(2, msgspec.structs.replace(ME, host="elsewhere"))
     scene.happens = lambda: scene.beats(2, ME)
-    launcher = FakeLauncher(found=FakeDriver(sight=Sight(False, -9)))
-    attendance(scene, launcher).begin()
+    launcher = FakeLauncher(found=FakeDriver(status=ProcessStatus(False, -9)))
+    supervision(scene, launcher).begin()
     assert launcher.launched == []
 
 
@@ -82,10 +82,10 @@ def test_a_driver_of_this_task_whose_heart_stands_still_gives_way_to_a_new_one(s
     def begins(driver: FakeDriver) -> None:
         scene.claims(2, ME)
         scene.beats(2, ME, ended=True, outcome=WELL)
-        driver.sight = Sight(False, 0)
+        driver.status = ProcessStatus(False, 0)
 
     launcher = FakeLauncher(begins=begins)
-    assert attendance(scene, launcher).run() == WELL
+    assert supervision(scene, launcher).run() == WELL
     assert len(launcher.launched) == 1
 
 
@@ -93,7 +93,7 @@ def test_the_end_of_an_earlier_run_of_the_same_task_is_not_taken_for_this_ones(s
     scene.claims(1, ME)
     scene.beats(1, ME, ended=True, outcome=WELL)
     launcher = FakeLauncher()
-    one = attendance(scene, launcher)
+    one = supervision(scene, launcher)
     one.begin()
     assert isinstance(one.look(), Running)
     scene.claims(2, ME)
@@ -102,7 +102,7 @@ def test_the_end_of_an_earlier_run_of_the_same_task_is_not_taken_for_this_ones(s
 
 def test_another_tasks_heartbeat_is_never_ours(scene: Scene) -> None:
     launcher = FakeLauncher()
-    one = attendance(scene, launcher)
+    one = supervision(scene, launcher)
     one.begin()
     scene.claims(1, OTHER)
     scene.beats(1, OTHER, ended=True, outcome=WELL)
@@ -110,63 +110,63 @@ def test_another_tasks_heartbeat_is_never_ours(scene: Scene) -> None:
 
 
 def busy(driver: FakeDriver) -> None:
-    driver.sight, driver.words = (
-        Sight(False, BusyError.exit_code),
+    driver.status, driver.words = (
+        ProcessStatus(False, BusyError.exit_code),
         ["stateflow: job 'orders' is run by another"],
     )
 
 
 def test_another_live_run_is_refused_in_its_own_words(scene: Scene) -> None:
     with pytest.raises(BusyError, match="run by another"):
-        attendance(scene, FakeLauncher(begins=busy)).run()
+        supervision(scene, FakeLauncher(begins=busy)).run()
 
 
 def test_waiting_for_another_run_starts_anew_once_it_has_ended(scene: Scene) -> None:
     scene.claims(1, OTHER)
-    left = [6]
+    looks = [6]
 
     def happens() -> None:
-        left[0] -= 1
-        if left[0] > 0:
+        looks[0] -= 1
+        if looks[0] > 0:
             scene.beats(1, OTHER)
-        elif left[0] == 0:
+        elif looks[0] == 0:
             scene.beats(1, OTHER, ended=True)
 
     def begins(driver: FakeDriver) -> None:
-        if left[0] > 0:
+        if looks[0] > 0:
             busy(driver)
             return
         scene.claims(2, ME)
         scene.beats(2, ME, ended=True, outcome=WELL)
-        driver.sight = Sight(False, 0)
+        driver.status = ProcessStatus(False, 0)
 
     scene.happens = happens
     launcher = FakeLauncher(begins=begins)
-    assert attendance(scene, launcher, "wait").run() == WELL
+    assert supervision(scene, launcher, "wait").run() == WELL
     assert len(launcher.launched) == 2
 
 
 def test_taking_over_is_said_to_the_driver(scene: Scene) -> None:
     launcher = FakeLauncher()
-    attendance(scene, launcher, "takeover").begin()
+    supervision(scene, launcher, "takeover").begin()
     assert launcher.launched[0][0].takeover
     launcher = FakeLauncher()
-    attendance(scene, launcher).begin()
+    supervision(scene, launcher).begin()
     assert not launcher.launched[0][0].takeover
 
 
 def test_an_error_is_raised_as_the_run_would_have(scene: Scene) -> None:
     def begins(driver: FakeDriver) -> None:
-        driver.sight, driver.words = Sight(False, 4), ["stateflow: the key has changed"]
+        driver.status, driver.words = ProcessStatus(False, 4), ["stateflow: the key has changed"]
 
     with pytest.raises(IncompatibleError, match="the key has changed"):
-        attendance(scene, FakeLauncher(begins=begins)).run()
+        supervision(scene, FakeLauncher(begins=begins)).run()
 
 
 def test_a_hung_driver_is_killed_before_the_task_gives_up(scene: Scene) -> None:
     launcher = FakeLauncher(begins=lambda driver: scene.claims(1, ME))
     with pytest.raises(StateflowError, match="stood still"):
-        attendance(scene, launcher).run(interval=5)
+        supervision(scene, launcher).run(interval=5)
     assert launcher.launched[0][1].stopped == [0]
 
 
@@ -174,14 +174,14 @@ def test_an_unreachable_store_is_no_sign_of_death_for_a_while(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = FakeLauncher(begins=lambda driver: scene.claims(1, ME))
-    one = attendance(scene, launcher)
+    one = supervision(scene, launcher)
     one.begin()
     assert one.look() == Running(1)
 
     def unreachable(*_: object) -> None:
         raise UnavailableError("the store does not answer")
 
-    monkeypatch.setattr("stateflow.driver.attending.read_heartbeat", unreachable)
+    monkeypatch.setattr("stateflow.driver.supervision.read_heartbeat", unreachable)
     scene.now += STORE_PATIENCE - 1
     assert one.look() == Running(1)
     scene.now += STORE_PATIENCE - 1
@@ -194,9 +194,9 @@ def test_an_unreachable_store_is_no_sign_of_death_for_a_while(
 
 def test_a_driver_that_vanished_before_its_claim_is_lost(scene: Scene) -> None:
     launcher = FakeLauncher()
-    one = attendance(scene, launcher)
+    one = supervision(scene, launcher)
     one.begin()
-    launcher.launched[0][1].sight = Sight(False)
+    launcher.launched[0][1].status = ProcessStatus(False)
     assert isinstance(one.look(), Lost)
 
 
@@ -215,7 +215,7 @@ def test_a_driver_that_starts_is_not_judged_by_the_heart_of_one_that_is_dead(sce
             scene.claims(2, ME)
 
     scene.happens = happens
-    assert attendance(scene, FakeLauncher(found=second)).run(interval=2) == WELL
+    assert supervision(scene, FakeLauncher(found=second)).run(interval=2) == WELL
     assert second.stopped == []
 
 
@@ -225,7 +225,7 @@ def test_a_process_that_does_not_end_after_its_run_is_ended(scene: Scene) -> Non
         scene.beats(1, ME, ended=True, outcome=WELL)
 
     launcher = FakeLauncher(begins=begins)
-    assert attendance(scene, launcher).run(interval=5) == WELL
+    assert supervision(scene, launcher).run(interval=5) == WELL
     assert launcher.launched[0][1].stopped == [0]
 
 
@@ -240,7 +240,7 @@ def test_a_driver_fenced_by_another_of_its_task_gives_way_to_that_one(scene: Sce
         scene.happens = lambda: next(beats, lambda: scene.beats(2, ME, ended=True, outcome=WELL))()
 
     launcher = FakeLauncher(begins=begins)
-    assert attendance(scene, launcher).run() == WELL
+    assert supervision(scene, launcher).run() == WELL
     assert len(launcher.launched) == 1
 
 
@@ -251,4 +251,4 @@ def test_a_driver_that_another_job_s_owner_has_fenced_is_not_tried_again(scene: 
         ends(scene, driver, 1, RunOutcome(exit_code=FencedError.exit_code, error="taken over"))
 
     with pytest.raises(FencedError):
-        attendance(scene, FakeLauncher(begins=begins)).run()
+        supervision(scene, FakeLauncher(begins=begins)).run()

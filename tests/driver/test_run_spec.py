@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from stateflow.driver.errand import Errand
+from stateflow.driver.run_spec import RunSpec
 
 
 def test_an_errand_is_a_run_with_everything_that_was_asked_for() -> None:
-    errand = Errand(
+    spec = RunSpec(
         "/p/orders.py:orders", "orders", "dag/run 1", "load",
         parameters={"input": "/a=b"}, options={"backend": "memory"}, until="2026-01-01T00:00:00+00:00", parallelism=3,
         trigger="10 s", takeover=True, allow_non_restored_state=True, final=True, note="why",
     )  # fmt: skip
-    assert errand.arguments() == [
+    assert spec.arguments() == [
         "run", "/p/orders.py:orders", "--job", "orders", "--dag-run", "dag/run 1", "--task", "load",
         "-p", "input=/a=b", "--option", "backend=memory", "--until", "2026-01-01T00:00:00+00:00", "--trigger", "10 s",
         "--note", "why", "--parallelism", "3", "--takeover", "--allow-non-restored-state", "--final",
@@ -23,15 +23,13 @@ def test_the_command_line_takes_every_argument_of_an_errand() -> None:
 
     from stateflow.cli.main import app
 
-    errand = Errand(
+    spec = RunSpec(
         "p.py:p", "j", "d", "t", {"a": "1"}, {"b": "2"}, {}, "3", 4, "drain", True, True, True, "n"
     )
     known = {o for p in typer.main.get_command(app).commands["run"].params for o in p.opts}  # type: ignore[attr-defined]
-    assert {word for word in errand.arguments() if word.startswith("-")} <= known
+    assert {word for word in spec.arguments() if word.startswith("-")} <= known
 
 
 def test_credentials_are_for_the_environment_alone() -> None:
-    errand = Errand(
-        "p.py:p", "j", "d", "t", environment={"STATEFLOW_STORAGE_OPTIONS": '{"secret": "hidden"}'}
-    )
-    assert "hidden" not in " ".join(errand.arguments())
+    spec = RunSpec("p.py:p", "j", "d", "t", environment={"STATEFLOW_STORAGE_OPTIONS": '{"secret": "hidden"}'})
+    assert "hidden" not in " ".join(spec.arguments())

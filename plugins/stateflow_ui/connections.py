@@ -12,14 +12,14 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from stateflow.errors import StateflowError, UnavailableError
-from stateflow_ui.place import Place
+from stateflow_ui.root import Root
 from stateflow_ui.settings import named_connections
 
 CONN_TYPE, DEFAULT = "stateflow", "stateflow_default"
 _VARIABLE = "AIRFLOW_CONN_"
 
 
-def read_places() -> list[Place]:
+def read_roots() -> list[Root]:
     """Asks Airflow's database and the environment; what a secrets backend holds has to be named."""
     try:
         with create_session(scoped=False) as session:
@@ -28,21 +28,21 @@ def read_places() -> list[Place]:
             )
     except SQLAlchemyError as error:
         raise UnavailableError(
-            f"Airflow's database did not tell its connections ({type(error).__name__}): see the API server's log"
+            f"Airflow's database did not list its connections ({type(error).__name__}): see the API server's log"
         ) from error
     named = named_connections()
-    wanted = dict.fromkeys([*sorted(stored), *in_environment(os.environ), *named])
-    places = [place_of(conn_id) for conn_id in wanted]
-    if DEFAULT not in wanted:
-        default = place_of(DEFAULT)
+    conn_ids = dict.fromkeys([*sorted(stored), *in_environment(os.environ), *named])
+    roots = [root_of(conn_id) for conn_id in conn_ids]
+    if DEFAULT not in conn_ids:
+        default = root_of(DEFAULT)
         # It need not exist; nobody has named it.
-        places += [default] if not default.problem else []
-    return sorted(places, key=lambda place: (place.conn_id != DEFAULT, place.conn_id))
+        roots += [default] if not default.problem else []
+    return sorted(roots, key=lambda each: (each.conn_id != DEFAULT, each.conn_id))
 
 
 def in_environment(environment: Mapping[str, str]) -> list[str]:
     """Connections of this type that environment variables define, by the ids that Airflow gives them."""
-    found = []
+    conn_ids = []
     for variable, value in sorted(environment.items()):
         conn_id = variable.removeprefix(_VARIABLE).lower()
         # Two underscores begin a team's own connections.
@@ -57,35 +57,39 @@ def in_environment(environment: Mapping[str, str]) -> list[str]:
         except Exception:  # whatever is wrong with it, its value must not be repeated
             continue
         if connection.conn_type == CONN_TYPE:
-            found.append(conn_id)
-    return found
+            conn_ids.append(conn_id)
+    return conn_ids
 
 
-def place_of(conn_id: str) -> Place:
+def root_of(conn_id: str) -> Root:
     """The root of a connection, or why it has none."""
     from stateflow.airflow.connections.stateflow import StateflowHook
 
     hook = StateflowHook(conn_id)
-    root = ""
+    address = ""
     try:
-        root = shown(hook.root)
-        place = Place(
-            conn_id, root, hook.root, hook.storage_options, hook.options().heartbeat_timeout.total_seconds()
+        address = shown(hook.root)
+        source = Root(
+            conn_id,
+            address,
+            hook.root,
+            hook.storage_options,
+            hook.options().heartbeat_timeout.total_seconds(),
         )
-        return Place(conn_id, place.store().url, place.url, place.storage_options, place.heartbeat_timeout)
+        return Root(conn_id, source.store().url, source.url, source.storage_options, source.heartbeat_timeout)
     except StateflowError as error:
-        return Place(conn_id, root, problem=str(error))
+        return Root(conn_id, address, problem=str(error))
     except Exception as error:
         # What the secrets backend says may hold more than its kind should tell.
-        return Place(
+        return Root(
             conn_id,
-            root,
+            address,
             problem=f"connection {conn_id!r} could not be read ({type(error).__name__}): check it in Airflow's connections",
         )
 
 
 def shown(root: str) -> str:
-    """A root as it may be seen: whatever looks like a user, a password or a query is left out."""
+    """A root as a page may show it: whatever looks like a user, a password or a query is missing."""
     if "://" not in root:
         return root
     parts = urlsplit(root)

@@ -1,4 +1,4 @@
-"""Drivers in the keeping of a warden, with real processes."""
+"""Drivers with a supervisor, with real processes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.driver import warden
-from stateflow.driver.keeping import KEPT_DAYS, STARTING, DriverFolder, KeptDriver
+from stateflow.driver import supervisor
+from stateflow.driver.processes import LOG_DAYS, STARTING, DriverFolder, DriverProcess
 from stateflow.errors import UsageError
 
 
@@ -36,7 +36,7 @@ def until(happened: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def pid_of(driver: KeptDriver, who: str) -> int:
+def pid_of(driver: DriverProcess, who: str) -> int:
     until((driver.folder / who).exists)
     return int(json.loads((driver.folder / who).read_text())["pid"])
 
@@ -55,7 +55,7 @@ def test_a_driver_outlives_whoever_started_it_and_is_found_again(
     drivers: DriverFolder, tmp_path: Path
 ) -> None:
     starter = (
-        "from pathlib import Path; from stateflow.driver.keeping import DriverFolder; import sys, time\n"
+        "from pathlib import Path; from stateflow.driver.processes import DriverFolder; import sys, time\n"
         f"DriverFolder('orders', 'dag/run', 'task', Path({str(tmp_path / 'cache')!r}))"
         f".start([sys.executable, '-c', 'import time; print(1, flush=True); time.sleep(60)'], {{}}, Path({str(tmp_path)!r}))\n"
         "print('started', flush=True); time.sleep(60)"
@@ -79,7 +79,7 @@ def test_nothing_of_a_driver_is_left_running_when_it_has_ended(drivers: DriverFo
     driver = drivers.start(python(script), {}, tmp_path)
     until(lambda: driver.look().exit_code is not None)
     child = int(driver.output()[0])
-    until(lambda: warden.started(child) == "")
+    until(lambda: supervisor.started(child) == "")
 
 
 def test_grace_is_given_before_a_driver_is_killed(drivers: DriverFolder, tmp_path: Path) -> None:
@@ -89,25 +89,25 @@ def test_grace_is_given_before_a_driver_is_killed(drivers: DriverFolder, tmp_pat
     assert driver.look().exit_code == 0
 
 
-def test_signals_of_a_terminal_or_a_scheduler_do_not_end_the_warden(
+def test_signals_of_a_terminal_or_a_scheduler_do_not_end_the_supervisor(
     drivers: DriverFolder, tmp_path: Path
 ) -> None:
     driver = drivers.start(python("import time; time.sleep(1); print('through')"), {}, tmp_path)
-    keeper = pid_of(driver, "warden")
+    process = pid_of(driver, supervisor.ITSELF)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        os.kill(keeper, number)
+        os.kill(process, number)
     until(lambda: not driver.look().running)
     assert driver.look().exit_code == 0
     assert driver.last_words() == ["through"]
 
 
-def test_a_driver_whose_warden_was_killed_is_still_seen(drivers: DriverFolder, tmp_path: Path) -> None:
+def test_a_driver_whose_supervisor_was_killed_is_still_seen(drivers: DriverFolder, tmp_path: Path) -> None:
     driver = drivers.start(python("import time; time.sleep(60)"), {}, tmp_path)
     own = pid_of(driver, "driver")
-    keeper = pid_of(driver, "warden")
-    os.kill(keeper, signal.SIGKILL)
+    process = pid_of(driver, supervisor.ITSELF)
+    os.kill(process, signal.SIGKILL)
     try:
-        until(lambda: warden.started(keeper) == "")
+        until(lambda: supervisor.started(process) == "")
         assert driver.look().running
     finally:
         with suppress(ProcessLookupError):
@@ -121,10 +121,19 @@ def test_a_process_that_was_given_the_number_of_a_dead_one_is_not_taken_for_it(
 ) -> None:
     folder = tmp_path / "d"
     folder.mkdir()
-    warden.write(folder / "warden", {"pid": os.getpid(), "started": "1"})
-    assert not KeptDriver(folder).look().running
-    warden.write(folder / "warden", {"pid": os.getpid(), "started": warden.started(os.getpid())})
-    assert KeptDriver(folder).look().running
+    supervisor.write(folder / supervisor.ITSELF, {"pid": os.getpid(), "started": "1"})
+    assert not DriverProcess(folder).look().running
+    supervisor.write(
+        folder / supervisor.ITSELF, {"pid": os.getpid(), "started": supervisor.started(os.getpid())}
+    )
+    assert DriverProcess(folder).look().running
+
+
+def test_a_driver_of_an_earlier_version_of_the_package_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "d"
+    folder.mkdir()
+    supervisor.write(folder / "warden", {"pid": os.getpid(), "started": supervisor.started(os.getpid())})
+    assert DriverProcess(folder).look().running
 
 
 def test_a_command_that_does_not_exist_says_so(drivers: DriverFolder, tmp_path: Path) -> None:
@@ -150,7 +159,7 @@ def test_each_start_has_a_folder_of_its_own_and_only_its_owner_reads_it(
 def test_logs_of_drivers_that_ended_long_ago_go(drivers: DriverFolder, tmp_path: Path) -> None:
     old = drivers.start(python("pass"), {}, tmp_path)
     until(lambda: old.look().exit_code is not None)
-    warden.write(old.folder / "exit", {"code": 0, "at": time.time() - (KEPT_DAYS + 1) * 86_400})
+    supervisor.write(old.folder / "exit", {"code": 0, "at": time.time() - (LOG_DAYS + 1) * 86_400})
     new = drivers.start(python("pass"), {}, tmp_path)
     assert not old.folder.exists()
     until(lambda: new.look().exit_code is not None)
@@ -169,11 +178,13 @@ def test_two_tasks_do_not_see_each_others_drivers(drivers: DriverFolder, tmp_pat
     until(lambda: driver.look().exit_code is not None)
 
 
-def test_a_driver_whose_warden_was_killed_can_still_be_ended(drivers: DriverFolder, tmp_path: Path) -> None:
+def test_a_driver_whose_supervisor_was_killed_can_still_be_ended(
+    drivers: DriverFolder, tmp_path: Path
+) -> None:
     driver = drivers.start(python("import time; time.sleep(600)"), {}, tmp_path)
     until(lambda: (driver.folder / "driver").exists())
-    os.kill(pid_of(driver, "warden"), signal.SIGKILL)
-    until(lambda: warden.started(pid_of(driver, "warden")) == "")
+    os.kill(pid_of(driver, supervisor.ITSELF), signal.SIGKILL)
+    until(lambda: supervisor.started(pid_of(driver, supervisor.ITSELF)) == "")
     assert driver.look().running
     driver.stop(0)
     until(lambda: not driver.look().running)
@@ -207,7 +218,7 @@ def test_what_a_driver_left_whose_host_was_switched_off_goes_with_the_next_start
 ) -> None:
     old = drivers.start(python("import time; time.sleep(600)"), {}, tmp_path, temporary="ROOM")
     until(lambda: (old.folder / "driver").exists())
-    for who in ("warden", "driver"):
+    for who in (supervisor.ITSELF, "driver"):
         os.kill(pid_of(old, who), signal.SIGKILL)
     until(lambda: not old.look().running)
     assert (old.folder / "temporary").exists()

@@ -1,7 +1,8 @@
-"""Keeps one driver: `python warden.py FOLDER`. A process of its own session, so that it outlives its starter.
+"""Supervises one driver: `python supervisor.py FOLDER`. It has a session of its own, so that it outlives its starter.
 
-It starts the command of FOLDER/command.json with its output in FOLDER/output.log, obeys FOLDER/stop, and when nothing of
-the driver runs any more it removes FOLDER/temporary and writes FOLDER/exit. Only the standard library: it has to be up in milliseconds.
+It starts the command of FOLDER/command.json and sends its output to FOLDER/output.log. It obeys FOLDER/stop. When no process
+of the driver is left, it removes FOLDER/temporary and writes FOLDER/exit. It imports only the standard library: it has to be
+up in milliseconds.
 """
 
 from __future__ import annotations
@@ -19,27 +20,30 @@ from typing import Any
 
 PAUSE = 0.1
 TEMPORARY = "temporary"
-"""The folder in FOLDER that goes with the driver."""
+"""The folder in FOLDER for files that go with the driver."""
+ITSELF = "warden"
+"""The file in FOLDER with the supervisor's own process. Its name is frozen: a driver may be older than the package that looks
+for it."""
 
 
 def write(path: Path, body: dict[str, Any]) -> None:
-    """Whole or not at all."""
+    """Writes the whole file or none of it."""
     part = path.with_suffix(".part")
     part.write_text(json.dumps(body), encoding="utf-8")
     part.rename(path)
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """None while it is not there."""
+    """None while the file does not exist."""
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError):
         return None
-    return found
+    return body
 
 
 def started(pid: int) -> str:
-    """Tells a process from a later one that was given its number; empty when there is none."""
+    """When a process started: tells it from a later process with the same number. Empty when there is no process."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -51,19 +55,19 @@ def started(pid: int) -> str:
 def _started_without_proc(pid: int) -> str:
     if Path("/proc/self/stat").exists():
         return ""
-    told = subprocess.run(
+    listing = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
-    state, _, since = told.stdout.strip().partition(" ")
+    state, _, since = listing.stdout.strip().partition(" ")
     return "" if state.startswith("Z") else since.strip()
 
 
-def keep(folder: Path) -> int:
-    """From the start of the driver to its end."""
+def supervise(folder: Path) -> int:
+    """Starts the driver and waits for its end."""
     command = read(folder / "command.json")
     if command is None:
         return 2
-    write(folder / "warden", {"pid": os.getpid(), "started": started(os.getpid())})
+    write(folder / ITSELF, {"pid": os.getpid(), "started": started(os.getpid())})
     with (folder / "output.log").open("ab") as output:
         try:
             driver = subprocess.Popen(
@@ -76,7 +80,7 @@ def keep(folder: Path) -> int:
             return 0
     write(folder / "driver", {"pid": driver.pid, "started": started(driver.pid)})
     code = _watch(driver, folder)
-    _kill(driver.pid)  # whatever of its group is left
+    _kill(driver.pid)  # what is left of its process group
     shutil.rmtree(folder / TEMPORARY, ignore_errors=True)
     write(folder / "exit", {"code": code, "at": time.time()})
     return 0
@@ -103,4 +107,4 @@ def _kill(group: int) -> None:
 if __name__ == "__main__":
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    sys.exit(keep(Path(sys.argv[1])))
+    sys.exit(supervise(Path(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""Answers as JSON with a tag of their content, so that a page which asks again hears nothing when nothing has changed."""
+"""Answers as JSON with a tag of their content, so that a page which asks again gets no body when nothing has changed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STATUS: dict[type[StateflowError], int] = {
 }
 
 
-def answer(request: Request, document: Any) -> Response:
+def json_response(request: Request, document: Any) -> Response:
     body = msgspec.json.encode(document)
     tag = f'W/"{xxhash.xxh3_64_hexdigest(body)}"'
     headers = {**HEADERS, "ETag": tag}
@@ -31,12 +31,12 @@ def answer(request: Request, document: Any) -> Response:
     return Response(body, media_type="application/json", headers=headers)
 
 
-def sentence(status: int, text: str) -> JSONResponse:
+def error_response(status: int, text: str) -> JSONResponse:
     """An error: one sentence, where FastAPI has it too."""
     headers = {**HEADERS, "Retry-After": RETRY_AFTER} if status == 503 else HEADERS
     return JSONResponse({"detail": text}, status, headers)
 
 
-def refused(error: StateflowError) -> JSONResponse:
+def response_to(error: StateflowError) -> JSONResponse:
     status = next((_STATUS[cls] for cls in type(error).__mro__ if cls in _STATUS), 500)
-    return sentence(status, str(error))
+    return error_response(status, str(error))

@@ -10,23 +10,30 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from stateflow.errors import BusyError
+
 _log = logging.getLogger(__name__)
 
 IDLE = 30.0
 """Seconds after which a thread without work ends."""
 
 
-class Readers:
-    """At most `most` pieces of work at a time, in the order in which they came; what a page waits for comes first."""
+class ReaderThreads:
+    """At most `most` pieces of work at a time, in the order in which they came; what a page waits for comes first.
 
-    def __init__(self, most: int, name: str) -> None:
-        self._most, self._name = most, name
+    BusyError when `waiting` pieces of work wait already: whoever asks for more than the threads can do is told at once.
+    """
+
+    def __init__(self, most: int, name: str, waiting: int | None = None) -> None:
+        self._most, self._name, self._waiting = most, name, waiting
         self._work: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._threads = self._free = 0
 
     def submit(self, work: Callable[[], None], *, urgent: bool = False) -> None:
         with self._changed:
+            if self._waiting is not None and len(self._work) >= self._waiting:
+                raise BusyError("the pages have more to read than they can read now: ask again in a moment")
             if urgent:
                 self._work.appendleft(work)
             else:

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stateflow.storage.roots import open_store
-from stateflow.storage.store import Store
+from stateflow_ui.reading_store import ReadingStore
 
 _PATIENCE = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """One connection, and the root that it names."""
+class Root:
+    """A connection, and the root that it names."""
 
     conn_id: str
-    root: str
-    """As it may be shown."""
+    shown: str
+    """The root as a page may show it."""
     url: str = field(default="", repr=False)
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     """For the store's client and nothing else: never in an answer."""
@@ -25,7 +25,7 @@ class Place:
     problem: str = ""
     """Why there is no root, in one sentence."""
 
-    def store(self) -> Store:
-        # Nothing is decided by what is read here, so it need not be on disk: a reader of many records would wait for
-        # the disk at each.
-        return open_store(self.url, self.storage_options, fsync=False)
+    def store(self) -> ReadingStore:
+        # The pages decide nothing by what they read, so it need not be on disk yet: with `fsync` a reader of many records
+        # would wait for the disk at each of them.
+        return ReadingStore(open_store(self.url, self.storage_options, fsync=False))

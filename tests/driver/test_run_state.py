@@ -1,16 +1,25 @@
-"""Where a followed run stands, from every combination of signs."""
+"""The state of a run, from every combination of signs."""
 
 from __future__ import annotations
 
 import pytest
 
 from stateflow.checkpoint.control import Heartbeat, RunOutcome
-from stateflow.driver.keeping import Sight
-from stateflow.driver.standing import HUNG, START_PATIENCE, Ended, Lost, Running, Seen, Standing, standing
+from stateflow.driver.processes import ProcessStatus
+from stateflow.driver.run_state import (
+    HUNG,
+    START_PATIENCE,
+    Ended,
+    Lost,
+    Observation,
+    Running,
+    RunState,
+    run_state,
+)
 from stateflow.format.records import Owner
 
 ME = Owner("r", dag_run="d/1", task="t")
-GONE, VANISHED, ALIVE = Sight(False, 0), Sight(False), Sight(True)
+GONE, VANISHED, ALIVE = ProcessStatus(False, 0), ProcessStatus(False), ProcessStatus(True)
 WELL = RunOutcome(batches=2, rows=9, checkpoint=7, stopped="the input was drained")
 ILL = RunOutcome(exit_code=7, error="the table disagrees")
 
@@ -20,9 +29,9 @@ def beat(*, ended: bool = False, outcome: RunOutcome | None = None) -> Heartbeat
 
 
 def judged(
-    process: Sight | None, heartbeat: Heartbeat | None, silent: float = 0, words: tuple[str, ...] = ()
-) -> Standing:
-    return standing(Seen(process, heartbeat, silent), patience=10, last_words=words)
+    process: ProcessStatus | None, heartbeat: Heartbeat | None, silent: float = 0, words: tuple[str, ...] = ()
+) -> RunState:
+    return run_state(Observation(process, heartbeat, silent), patience=10, last_words=words)
 
 
 @pytest.mark.parametrize("silent", [0.0, 11.0, 5000.0])
@@ -49,32 +58,32 @@ def test_a_process_that_ends_well_without_its_runs_last_word_has_not_ended_well(
 
 def test_the_runs_own_words_are_taken_when_the_process_agrees() -> None:
     assert judged(GONE, beat(ended=True, outcome=WELL)) == Ended(WELL, 3)
-    assert judged(Sight(False, 7), beat(ended=True, outcome=ILL)) == Ended(ILL, 3)
+    assert judged(ProcessStatus(False, 7), beat(ended=True, outcome=ILL)) == Ended(ILL, 3)
 
 
 def test_a_process_that_failed_after_its_run_had_ended_well_has_failed() -> None:
-    found = judged(
-        Sight(False, 1), beat(ended=True, outcome=WELL), words=("Traceback", "stateflow: no table")
+    state = judged(
+        ProcessStatus(False, 1), beat(ended=True, outcome=WELL), words=("Traceback", "stateflow: no table")
     )
-    assert isinstance(found, Ended)
-    assert (found.outcome.exit_code, found.outcome.error) == (1, "no table")
+    assert isinstance(state, Ended)
+    assert (state.outcome.exit_code, state.outcome.error) == (1, "no table")
 
 
 @pytest.mark.parametrize("code", [-9, 137])
 def test_a_killed_process_may_be_tried_again(code: int) -> None:
-    found = judged(Sight(False, code), beat())
-    assert isinstance(found, Ended)
-    assert found.outcome.exit_code == 1
-    assert "signal 9" in found.outcome.error
+    state = judged(ProcessStatus(False, code), beat())
+    assert isinstance(state, Ended)
+    assert state.outcome.exit_code == 1
+    assert "signal 9" in state.outcome.error
 
 
 def test_what_was_refused_before_anything_was_claimed_is_told_by_the_commands_last_words() -> None:
     words = ("orders: starting Spark", "stateflow: job 'orders' has another key", "log4j: bye")
-    found = judged(Sight(False, 4), None, words=words)
-    assert found == Ended(RunOutcome(exit_code=4, error="job 'orders' has another key"))
+    state = judged(ProcessStatus(False, 4), None, words=words)
+    assert state == Ended(RunOutcome(exit_code=4, error="job 'orders' has another key"))
 
 
-def test_a_driver_that_vanished_with_its_keeper_is_lost_unless_its_heart_says_more() -> None:
+def test_a_driver_that_vanished_with_its_supervisor_is_lost_unless_its_heartbeat_says_more() -> None:
     assert isinstance(judged(VANISHED, None), Lost)
     assert judged(VANISHED, beat(ended=True, outcome=WELL)) == Ended(WELL, 3)
     assert judged(VANISHED, beat(), 3) == Running(3)
@@ -89,6 +98,6 @@ def test_a_run_elsewhere_is_followed_by_its_heart() -> None:
 
 
 def test_an_end_without_a_word_is_no_success() -> None:
-    found = judged(None, beat(ended=True))
-    assert isinstance(found, Ended)
-    assert found.outcome.exit_code == 1
+    state = judged(None, beat(ended=True))
+    assert isinstance(state, Ended)
+    assert state.outcome.exit_code == 1

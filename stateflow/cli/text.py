@@ -1,0 +1,29 @@
+"""Values as people read them."""
+
+from __future__ import annotations
+
+import re
+
+from stateflow.quantities import size_text as size
+from stateflow.quantities import time_text as moment
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+__all__ = ["harmless", "moment", "number", "seconds", "size"]
+
+
+def harmless(value: object) -> str:
+    """Without what a terminal obeys: notes and names may be somebody else's."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", str(value))
+
+
+def seconds(length: float) -> str:
+    if length < 0.0995:
+        return f"{length * 1000:.0f} ms"
+    if length < 120:
+        return f"{length:.1f} s"
+    return f"{length / 60:.0f} min" if length < 7200 else f"{length / 3600:.1f} h"
+
+
+def number(count: float) -> str:
+    return f"{count:,.0f}"

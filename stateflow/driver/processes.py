@@ -1,0 +1,164 @@
+"""Drivers as processes of this host: one is started, looked at and ended through its folder, by any process."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from stateflow.config.options import cache_folder
+from stateflow.driver import supervisor
+from stateflow.errors import UnavailableError
+from stateflow.format.layout import checked_name
+
+LOG_DAYS = 7
+"""Days for which the log of a driver that has ended stays."""
+STARTING = 60.0
+"""Seconds within which a supervisor writes its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """Whether a driver's process runs, and how it ended."""
+
+    running: bool
+    exit_code: int | None = None
+    """None while it runs, and when its supervisor died before it: then nobody saw its end."""
+
+
+class DriverProcess:
+    """A driver with a supervisor. Everything that later processes need to know lies in its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read = 0
+
+    @property
+    def name(self) -> str:
+        """Its folder, for people who look for it."""
+        return str(self.folder)
+
+    @property
+    def above(self) -> int:
+        """The newest epoch of its job when it was started."""
+        return int((supervisor.read(self.folder / "command.json") or {}).get("above", 0))
+
+    def look(self) -> ProcessStatus:
+        """The process as it is now."""
+        for last in (False, True):
+            ended = supervisor.read(self.folder / "exit")
+            if ended is not None:
+                return ProcessStatus(False, int(ended["code"]))
+            if not last and _alive(supervisor.read(self.folder / supervisor.ITSELF)):
+                return ProcessStatus(True)
+        # The supervisor was killed. The driver itself may live on.
+        return ProcessStatus(_alive(supervisor.read(self.folder / "driver")))
+
+    def stop(self, grace: float) -> None:
+        """Kills it with SIGKILL unless it ends by itself within `grace` seconds: a kill loses nothing."""
+        supervisor.write(self.folder / "stop", {"grace": grace})
+        if not grace and not _alive(supervisor.read(self.folder / supervisor.ITSELF)):
+            # Nobody reads that file any more. The driver leads a process group of its own.
+            driver = supervisor.read(self.folder / "driver")
+            if driver is not None and _alive(driver):
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(int(driver["pid"]), signal.SIGKILL)
+
+    def output(self) -> list[str]:
+        """Whole lines that the driver has written since the last call."""
+        try:
+            with (self.folder / "output.log").open("rb") as log:
+                log.seek(self._read)
+                tail = log.read()
+        except FileNotFoundError:
+            return []
+        whole = tail[: tail.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.decode(errors="replace").splitlines()
+
+    def last_words(self, lines: int = 20) -> list[str]:
+        """The end of its output."""
+        with suppress(FileNotFoundError):
+            text = (self.folder / "output.log").read_text(encoding="utf-8", errors="replace")
+            return [line for line in text.splitlines() if line.strip()][-lines:]
+        return []
+
+
+class DriverFolder:
+    """The drivers that one task of a scheduler has started on this host, one after the other."""
+
+    def __init__(self, job: str, dag_run: str, task: str, cache: Path | None = None) -> None:
+        unique = hashlib.sha256(f"{dag_run}\n{task}".encode()).hexdigest()[:24]
+        # Folders in there are deleted, and the job's name may come from a DAG run's parameters.
+        self._of_job = (cache or cache_folder()) / "drivers" / checked_name("job", job)
+        self._folder = self._of_job / unique
+
+    def newest(self) -> DriverProcess | None:
+        """The driver that was started last."""
+        commands = sorted(self._folder.glob("*/command.json"))
+        return DriverProcess(commands[-1].parent) if commands else None
+
+    def start(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        cwd: Path,
+        *,
+        above: int = 0,
+        temporary: str = "",
+    ) -> DriverProcess:
+        """Starts a command in a new folder: the supervisor of an earlier driver may still write to the earlier one.
+
+        `temporary`: the environment variable that names the folder for temporary files. The supervisor deletes that folder
+        however the command ends.
+        """
+        self._sweep(time.time())
+        folder = self._folder / f"{time.time_ns():020d}"
+        folder.mkdir(parents=True, mode=0o700)
+        supervisor.write(folder / "command.json", {"argv": list(argv), "cwd": str(cwd), "above": above})
+        variables = {}
+        if temporary:
+            (folder / supervisor.TEMPORARY).mkdir()
+            variables[temporary] = str(folder / supervisor.TEMPORARY)
+        # By path, because importing the package takes a part of a second; isolated, because PYTHONPATH is the driver's.
+        command = [sys.executable, "-I", supervisor.__file__, str(folder)]
+        process = subprocess.Popen(
+            command, env={**os.environ, **environment, **variables}, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, start_new_session=True, cwd=folder,
+        )  # fmt: skip
+        end = time.monotonic() + 30
+        while not (folder / supervisor.ITSELF).exists():
+            if process.poll() is not None or time.monotonic() > end:
+                raise UnavailableError(
+                    f"the supervisor of a driver did not start on {socket.gethostname()}: check that {folder} is writable and that "
+                    f"{sys.executable} runs there"
+                )
+            time.sleep(0.01)
+        return DriverProcess(folder)
+
+    def _sweep(self, now: float) -> None:
+        for command in self._of_job.glob("*/*/command.json"):
+            folder = command.parent
+            ended = supervisor.read(folder / "exit")
+            at = float(ended["at"]) if ended else command.stat().st_mtime
+            if ended is None:
+                lives = any(_alive(supervisor.read(folder / who)) for who in (supervisor.ITSELF, "driver"))
+                if lives or now - at < STARTING:  # its supervisor may be about to begin
+                    continue
+                # The host was switched off or the supervisor killed, so nobody saw the driver end.
+                shutil.rmtree(folder / supervisor.TEMPORARY, ignore_errors=True)
+            if now - at > LOG_DAYS * 86_400:
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(process: dict[str, object] | None) -> bool:
+    return process is not None and supervisor.started(int(str(process["pid"]))) == process["started"] != ""

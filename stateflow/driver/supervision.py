@@ -1,0 +1,353 @@
+"""Supervision of a scheduler's run: it reattaches to a driver that outlived its task, or starts one, and follows it."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from stateflow.checkpoint import scheduled
+from stateflow.checkpoint.control import (
+    INTERRUPTED,
+    KILLED,
+    Heartbeat,
+    RunOutcome,
+    StopRequest,
+    read_heartbeat,
+    read_progress,
+    request_stop,
+    same_owner,
+    stop_requested,
+    watch,
+)
+from stateflow.checkpoint.log import read_epochs
+from stateflow.driver.handover import Handover
+from stateflow.driver.processes import ProcessStatus
+from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.run_state import Ended, Lost, Observation, Running, RunState, run_state
+from stateflow.errors import BusyError, FencedError, StateflowError, UnavailableError, error_of
+from stateflow.format.records import Owner
+
+if TYPE_CHECKING:
+    from stateflow.jobs.job import Job
+
+OnLive = Literal["refuse", "wait", "takeover"]
+GRACE = 120.0
+"""Seconds that a driver gets to end its batch after its task was killed."""
+STORE_PATIENCE = 300.0
+"""Seconds for which the store may be out of reach before supervision fails."""
+LOOK_AGAIN = 5.0
+"""Seconds between searches for a newer run of the same task, which may have taken over."""
+
+
+class Driver(Protocol):
+    """A driver that this process started or found."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def above(self) -> int:
+        """The job's newest epoch when the driver was started: its run's epoch is higher."""
+        ...
+
+    def look(self) -> ProcessStatus: ...
+    def output(self) -> list[str]: ...
+    def last_words(self) -> list[str]: ...
+    def stop(self, grace: float) -> None: ...
+
+
+class Launcher(Protocol):
+    """How drivers are started; another kind of cluster needs another launcher and no other operator."""
+
+    def find(self, spec: RunSpec) -> Driver | None:
+        """The driver that was last started for this very task, if it is a process of this host."""
+        ...
+
+    def launch(self, spec: RunSpec) -> Driver | None:
+        """Starts a driver, which remembers `spec.above`. None: only its heartbeat can be followed."""
+        ...
+
+
+class Supervision:
+    """One try of a scheduler's task."""
+
+    def __init__(
+        self,
+        job: Job,
+        spec: RunSpec,
+        launcher: Launcher,
+        owner: Owner,
+        *,
+        on_live: OnLive = "refuse",
+        say: Callable[[str], object] = lambda line: None,
+        patience: float = 10.0,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self.job, self.spec, self.launcher, self.owner = job, spec, launcher, owner
+        self.on_live, self.say, self.patience = on_live, say, patience
+        self._monotonic, self._sleep, self._clock = monotonic, sleep, clock
+        self.driver: Driver | None = None
+        self.reattached = False
+        self.epoch: int | None = None
+        """The run's epoch, once it has claimed the job."""
+        self.above = 0
+        """Our run has a higher epoch than this."""
+        self._counter: tuple[int, int] | None = None
+        self._changed = 0.0
+        self._reported = 0
+        self._beat: Heartbeat | None = None
+        self._unreachable_since: float | None = None
+        self._searched_at = -LOOK_AGAIN
+        self._given_up = ""
+        self._outcome: RunOutcome | None = None
+        self._folder = ""
+        """The driver's folder; the driver is on another host if no process is found for it."""
+
+    def begin(self) -> None:
+        """Finds this task's own driver, or starts one."""
+        store, layout = self.job.store, self.job.layout
+        self.driver = self.epoch = self._beat = self._counter = None
+        self._given_up, self._outcome, self._folder = "", None, ""
+        previous = self.launcher.find(self.spec)
+        newest, beat = self._newest()
+        mine = beat is not None and not beat.ended and same_owner(beat.owner, self.owner)
+        self._changed = self._monotonic()
+        if previous is not None and previous.look().running:
+            self.driver, self.reattached = previous, True
+            self.above = previous.above
+            self.say(
+                f"{self.job.name}: the driver of an earlier try still runs ({previous.name}): going on with it"
+            )
+            return
+        # A process of this host that has ended cannot beat again: no need to wait for its heartbeat.
+        gone = previous is not None and beat is not None and beat.owner.host == socket.gethostname()
+        if mine and not gone:
+            live = watch(
+                store,
+                layout,
+                patience=self.patience,
+                monotonic=self._monotonic,
+                sleep=self._sleep,
+                interval=0.5,
+            )
+            if live.alive and live.owner is not None and same_owner(live.owner, self.owner):
+                self.reattached, self.above = True, live.epoch - 1
+                host = live.owner.host or "another host"
+                self.say(
+                    f"{self.job.name}: the driver of an earlier try still runs on {host}: following its heartbeat"
+                )
+                return
+        self.above = newest
+        self.reattached = False
+        self._launch()
+
+    def handover(self, state: RunState | None = None) -> Handover:
+        """For the next process, which passes it to `rejoin`. `state`: what this process saw last."""
+        return Handover(
+            above=self.above,
+            reattached=self.reattached,
+            folder=self.driver.name if self.driver is not None else self._folder,
+            given_up=state.reason if isinstance(state, Lost) else "",
+            outcome=state.outcome if isinstance(state, Ended) else None,
+            counter=self._counter,
+        )
+
+    def rejoin(self, handover: Handover) -> None:
+        """Follows what another process began: the driver, or only the driver's heartbeat."""
+        driver = self.launcher.find(self.spec)
+        # Any other driver of this task on this host belongs to another try.
+        self.driver = driver if driver is not None and driver.name == handover.folder else None
+        self.above, self.reattached, self._folder = handover.above, handover.reattached, handover.folder
+        self._given_up, self._outcome, self._counter = handover.given_up, handover.outcome, handover.counter
+        self._changed = self._monotonic()
+
+    def settled(self, interval: float = 0.5) -> RunState:
+        """The state of a run after `rejoin`. A run that the other process gave up is lost here too, unless it beats again."""
+        last = self._counter
+        if self._outcome is not None:
+            return Ended(self._outcome, last[0] if last else None)
+        state = self.look()
+        while self._given_up and isinstance(state, Running) and self._counter == last:
+            if self.driver is None or not self.driver.look().running:
+                return Lost(self._given_up, state.epoch)
+            if last is None:
+                return state  # its process runs on this host, and is still starting
+            self._sleep(interval)
+            state = self.look()
+        return state
+
+    def look(self) -> RunState:
+        """The state of the run. New lines of the driver's output go to `say`."""
+        driver = self.driver
+        process = driver.look() if driver else None
+        if driver is not None:
+            for line in driver.output():
+                self.say(line)
+        beat = self._newest_beat()
+        if beat is not None:
+            self.epoch = beat.epoch
+            if self._counter != (beat.epoch, beat.counter):
+                self._counter, self._changed = (beat.epoch, beat.counter), self._monotonic()
+        observation = Observation(process, beat, self._monotonic() - self._changed)
+        return run_state(observation, self.patience, driver.last_words() if driver else ())
+
+    def run(self, interval: float = 0.5) -> RunOutcome:
+        """Follows the run to its end. Raises the error that the run itself would have raised."""
+        self.begin()
+        while True:
+            state = self.look()
+            if isinstance(state, Running):
+                self._sleep(interval)
+                continue
+            if not self.again(state):
+                return self.result(state)
+
+    def again(self, state: Ended | Lost) -> bool:
+        """Whether this try goes on with another run, which is begun here."""
+        if isinstance(state, Ended):
+            code = state.outcome.exit_code
+            if (not code and KILLED in state.outcome.stopped) or (code == 1 and self._recalled(state)):
+                self.say(
+                    f"{self.job.name}: the earlier driver was stopped because its task was killed; starting a new one"
+                )
+                self.begin()
+                return True
+            if code == FencedError.exit_code and self._has_sibling():
+                self.say(
+                    f"{self.job.name}: another driver of this very task has taken over; going on with that one"
+                )
+                self.begin()
+                return True
+            if code == BusyError.exit_code and self.on_live == "wait":
+                self.say(f"{state.outcome.error}; waiting for its end")
+                self._wait_for_other()
+                self.begin()
+                return True
+        return False
+
+    def result(self, state: Ended | Lost) -> RunOutcome:
+        """The outcome of a run that is over."""
+        if isinstance(state, Lost):
+            if self.driver is not None:
+                self.driver.stop(0)
+            raise StateflowError(
+                f"the driver of job {self.job.name!r} is lost ({state.reason}): its checkpoints stay, and the next try "
+                "goes on from there"
+            )
+        if self.driver is not None and self.driver.look().running:
+            self.driver.stop(0)  # its run is over, but something keeps its process alive
+        outcome = state.outcome
+        if outcome.exit_code:
+            raise error_of(outcome.exit_code, outcome.error)
+        if outcome.stopped == INTERRUPTED:
+            raise StateflowError(
+                f"the driver of job {self.job.name!r} was ended by its host before its input was used up: the next try "
+                "goes on from there"
+            )
+        return outcome
+
+    def stop(self, reason: str = KILLED, grace: float = GRACE) -> None:
+        """Asks the run to end after its batch. A driver of this host that does not is killed after `grace` seconds.
+
+        Returns at once: a scheduler gives its tasks seconds.
+        """
+        beat = self._beat
+        try:
+            beat = self._heartbeat()
+            if beat is None:
+                # The driver reads this when it claims the job. It may have claimed it just now.
+                scheduled.recall(self.job.store, self.job.layout, self.spec.dag_run, self.spec.task)
+                beat = self._heartbeat()
+            if beat is not None and not beat.ended:
+                request = StopRequest(epoch=beat.epoch, by=self.owner, reason=reason, at=self._clock())
+                request_stop(self.job.store, self.job.layout, request)
+        finally:
+            # The signal may arrive while a driver is being launched.
+            driver = self.driver or self.launcher.find(self.spec)
+            if driver is not None:
+                # Before the driver claims the job there is no batch to wait for.
+                driver.stop(grace if beat is not None else 0.0)
+
+    def _recalled(self, state: Ended) -> bool:
+        """Whether an earlier try asked for this end: the driver took longer than its grace, and was killed."""
+        if not self.reattached or state.epoch is None:
+            return False
+        request = stop_requested(self.job.store, self.job.layout, state.epoch)
+        return request is not None and request.reason == KILLED
+
+    def _has_sibling(self) -> bool:
+        """Whether the run that fenced this one belongs to the same task: an earlier try started its driver."""
+        newest, beat = self._newest()
+        return (
+            beat is not None and not beat.ended and same_owner(beat.owner, self.owner) and newest > self.above
+        )
+
+    def _launch(self) -> None:
+        scheduled.recall(self.job.store, self.job.layout, self.spec.dag_run, self.spec.task, recalled=False)
+        previous = self.launcher.find(self.spec)
+        if previous is not None and previous.look().running:
+            previous.stop(0)
+        spec = replace(self.spec, takeover=self.spec.takeover or self.on_live == "takeover", above=self.above)
+        self.driver = self.launcher.launch(spec)
+        self._changed = self._monotonic()
+
+    def _wait_for_other(self) -> None:
+        while True:
+            live = watch(
+                self.job.store, self.job.layout, patience=self.patience, monotonic=self._monotonic,
+                sleep=self._sleep, interval=0.5,
+            )  # fmt: skip
+            if not live.alive:
+                return
+            self._sleep(1.0)
+
+    def _newest(self) -> tuple[int, Heartbeat | None]:
+        epoch = max(read_epochs(self.job.store, self.job.layout), default=0)
+        return epoch, read_heartbeat(self.job.store, self.job.layout, epoch) if epoch else None
+
+    def _newest_beat(self) -> Heartbeat | None:
+        """The heartbeat. While the store is out of reach, the last one that was read: that is no sign of death."""
+        now = self._monotonic()
+        try:
+            # The job's next run deletes the heartbeat of the last one; what was read stays valid.
+            self._beat = self._heartbeat() or self._beat
+            if self.driver is None and self._beat is not None:
+                self._progress(self._beat.epoch)
+        except UnavailableError as error:
+            if self._unreachable_since is None:
+                self._unreachable_since = now
+                self.say(f"{self.job.name}: {error}; looking again")
+            if now - self._unreachable_since > STORE_PATIENCE:
+                raise
+            self._changed = now
+            return self._beat
+        self._unreachable_since = None
+        return self._beat
+
+    def _heartbeat(self) -> Heartbeat | None:
+        """The newest heartbeat of this owner with an epoch above `above`."""
+        now = self._monotonic()
+        if self.epoch is not None and self.epoch > self.above and now - self._searched_at < LOOK_AGAIN:
+            beat = read_heartbeat(self.job.store, self.job.layout, self.epoch)
+            if beat is not None and not beat.ended:
+                return beat
+        self._searched_at = now
+        epochs = sorted(read_epochs(self.job.store, self.job.layout), reverse=True)
+        for epoch in epochs:
+            if epoch <= self.above:
+                break
+            beat = read_heartbeat(self.job.store, self.job.layout, epoch)
+            if beat is not None and same_owner(beat.owner, self.owner):
+                return beat
+        return None
+
+    def _progress(self, epoch: int) -> None:
+        progress = read_progress(self.job.store, self.job.layout, epoch)
+        if progress is not None and progress.slot > self._reported:
+            self._reported = progress.slot
+            rows = int(progress.statistics.get("processed_rows", 0))
+            self.say(f"{self.job.name}: checkpoint {progress.slot}, {rows:,} rows")

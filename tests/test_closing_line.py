@@ -1,0 +1,110 @@
+"""CI's last line sums what pytest's runs ended with."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts.closing_line import main, summed
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+QUIET = """
+....................................................... [100%]
+SKIPPED [1] tests/ui/test_screenshots.py:30: STATEFLOW_SCREENSHOTS=1 takes them
+4100 passed, 3 skipped, 200 deselected, 2 warnings in 501.20s (0:08:21)
+"""
+BARS = (
+    "=========== \x1b[31m1 failed\x1b[0m, 150 passed, 1 skipped, 2 errors in 61.02s (0:01:01) ===========\n"
+)
+
+
+def counts(*runs: str) -> tuple[int, int, int]:
+    found = summed(runs)
+    return found["passed"], found["failed"], found["skipped"]
+
+
+def test_runs_are_summed_and_errors_count_as_failed() -> None:
+    assert counts(QUIET) == (4100, 0, 3)
+    assert counts(QUIET, BARS) == (4250, 3, 4)
+
+
+def test_a_test_that_ought_to_fail_and_does_not_has_failed_and_one_that_fails_so_is_skipped() -> None:
+    assert counts("5 passed, 2 xfailed, 1 xpassed in 3.1s\n") == (5, 1, 2)
+
+
+def test_a_run_that_broke_off_counts_as_one_that_failed() -> None:
+    assert counts(QUIET, "make: Python 3.11 was not found\n") == (4100, 1, 3)
+    assert counts("") == (0, 1, 0)
+
+
+def test_numbers_that_a_test_printed_are_no_closing_line() -> None:
+    assert counts("the story: 3 passed in 2 rounds\n 7 failed in 1.0s of them\n" + QUIET) == (4100, 0, 3)
+
+
+def test_the_line_and_the_exit_code_say_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in (("quick", QUIET), ("system", BARS), ("none", "no tests ran in 0.01s\n")):
+        (tmp_path / name).write_text(text)
+    assert main([str(tmp_path / "quick")]) == 0
+    assert main([str(tmp_path / "quick"), str(tmp_path / "system")]) == 1
+    assert main([str(tmp_path / "none")]) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "4100 passed, 0 failed, 3 skipped",
+        "4250 passed, 3 failed, 4 skipped",
+        "0 passed, 1 failed, 0 skipped",
+    ]
+
+
+MAKE = """#!/bin/sh
+echo "$@" >> "$TOLD"
+case "$1" in
+    test) echo "12 passed, 1 skipped, 3 deselected in 1.00s" ;;
+    test-system) echo "$SYSTEM"; echo "make: that was it"; exit "$CODE" ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("system", "code", "last"),
+    [
+        ("5 passed in 9.00s", 0, "17 passed, 0 failed, 1 skipped"),
+        ("1 failed, 5 passed in 9.00s", 2, "17 passed, 1 failed, 1 skipped"),
+        ("5 passed in 9.00s", 3, "17 passed, 0 failed, 1 skipped"),
+        ("azurite: npm could not install it", 2, "12 passed, 1 failed, 1 skipped"),
+    ],
+)
+def test_ci_runs_both_in_one_random_order_and_its_last_line_sums_them(
+    system: str, code: int, last: str, tmp_path: Path
+) -> None:
+    checkout, told = tmp_path / "checkout", tmp_path / "told"
+    for name in (".ci/run", "scripts/closing_line.py"):
+        copy = checkout / name
+        copy.parent.mkdir(parents=True)
+        copy.write_bytes((REPOSITORY / name).read_bytes())
+    (checkout / ".venv/bin").mkdir(parents=True)
+    (checkout / ".venv/bin/python").symlink_to(sys.executable)
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "make").write_text(MAKE)
+    (tools / "make").chmod(0o755)
+    environment = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "TOLD": str(told),
+        "SYSTEM": system,
+        "CODE": str(code),
+    }
+    done = subprocess.run(
+        ["bash", checkout / ".ci/run"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert bool(done.returncode) == bool(code), done.stderr
+    assert done.stdout.splitlines()[-1] == last
+    *checks, quick, long = told.read_text().splitlines()
+    assert checks == ["lint", "types"]
+    seed = re.fullmatch(r"test SEED=(\d+)", quick)
+    assert seed
+    assert long == f"test-system SEED={seed[1]}"
+    assert f"SEED={seed[1]}" in done.stdout
