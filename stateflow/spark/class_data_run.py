@@ -1,4 +1,4 @@
-"""A small run of what a pipeline uses, in a JVM that keeps the classes it has loaded when it ends.
+"""A small run of everything that a pipeline uses. Its JVM writes the classes that it has loaded to an archive.
 
 `python -m stateflow.spark.class_data_run FOLDER ARCHIVE`; `class_data` calls it.
 """
@@ -27,7 +27,7 @@ class Count(sf.KeyedProcess[int, Any, Any]):
 
 
 def exercise(folder: Path, archive: Path) -> None:
-    # The classes are what matters, not how fast this one run is.
+    # Only the classes matter here: the simplest compiler makes this run start sooner.
     java_options = (
         f'"-XX:ArchiveClassesAtExit={archive}" -XX:TieredStopAtLevel=1 -Xlog:disable -Xlog:all=error:stderr'
     )
@@ -54,7 +54,7 @@ def exercise(folder: Path, archive: Path) -> None:
     spark.read.format("delta").load(str(folder / "newest")).collect()
     gateway: Any = SparkContext._gateway
     spark.stop()
-    # Java writes the archive when it ends, and it ends with its standard input.
+    # Java writes the archive when it ends, and it ends when its standard input closes.
     gateway.proc.stdin.close()
     gateway.proc.wait(120)
 

@@ -1,4 +1,4 @@
-"""What only a Spark session can tell: does it start, and do its executors have what tasks need?"""
+"""The checks that need a Spark session: does it start, and do its executors have what tasks need?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stateflow.spark.session.doctor import Finding
 from stateflow.spark.task.failures import translated
 
 MOST_SKEW = 1.0
-"""Seconds. Clocks decide nothing; one that is off makes what people read misleading."""
+"""Seconds. The protocol does not depend on clocks, but a wrong clock makes the times that people read misleading."""
 
 
 def examine_spark(
@@ -40,7 +40,7 @@ def examine_spark(
     yield Finding(
         "spark session", "ok", f"{spark.version} on {context.master}, up in {clock() - began:.1f} s"
     )
-    # A name that is no class is taken for a package.
+    # py4j takes a name that is no class for a package.
     if isinstance(spark._jvm.org.apache.spark.sql.delta.DeltaLog, JavaPackage):  # type: ignore[union-attr]
         yield Finding(
             "delta on the driver",
@@ -61,7 +61,7 @@ def examine_spark(
 
 
 def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
-    # Nested, so that it travels whole: a worker without the library must be able to say so.
+    # Nested, so that it travels by value: a worker without the library must be able to say so.
     def look(_: Any) -> Any:
         import importlib
         import os
@@ -96,7 +96,7 @@ def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
     answers: list[dict[str, Any]] = context.parallelize(range(slots), slots).mapPartitions(look).collect()
     after = time.time()
     for answer in answers:
-        # Between the two is right; beyond them is the clock's own error.
+        # A sound clock shows a time between the two. What lies beyond them is the clock's error.
         answer["skew"] = max(before - answer["at"], answer["at"] - after, 0.0)
     one_each: dict[tuple[str, str], dict[str, Any]] = {}
     for answer in answers:

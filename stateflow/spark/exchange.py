@@ -1,9 +1,9 @@
 """Brings the rows of a key together: key group, subtask, one shuffle, one sort.
 
-    _group    pmod(xxhash64(key), max parallelism)
-    _order    one long that decides nearly all comparisons of the sort: key group, then the key's low bits or a hash
+    _sf_group     pmod(xxhash64(key), max parallelism)
+    sort prefix   one long that decides nearly all comparisons: the key group, then the key's low bits or a hash of it
 
-Sorting by the key group first would leave the sort comparing whole rows for all but the first key of a group.
+If the sort began with the key group alone, it would compare whole rows for all but the first key of a group.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class KeyedInput:
 
 
 def key_types_of(uid: str, keyed: KeyedInput) -> tuple[str, ...]:
-    """The key's types, by the row type where it says, else by the frame."""
+    """The key's types: the row type declares them, or else the frame has them."""
     out = []
     for name in keyed.columns:
         field = keyed.rows.field(name)
@@ -82,8 +82,8 @@ def exchanged(
 ) -> DataFrame:
     """The operator's rows, partition by subtask, sorted by key group, key, side and order.
 
-    Columns: group, keys, late, then the fields of the one input, or the side and a struct per input. Written as SQL
-    text: every Column built in Python is a dozen calls into the JVM, which small batches notice.
+    Columns: group, keys, late, then the fields of the one input, or the side and a struct per input. Built as SQL
+    text: every Column built in Python costs a dozen calls into the JVM, which slows small batches down.
     """
     names = key_names(len(key_types))
     connected = len(inputs) > 1
@@ -118,7 +118,7 @@ def exchanged(
         frames.append(keyed.frame.selectExpr(*columns))
     frame = frames[0]
     for further in frames[1:]:
-        # Each input is ordered by columns of its own: they may differ in number, type and direction.
+        # Each input has its own order columns: they may differ in number, type and direction.
         frame = frame.unionByName(further, allowMissingColumns=True)
     names_kept = [name for name in frame.columns if not name.startswith("_sf_by")]
     frame = frame.repartitionById(len(assignment), F.expr(subtask_of(assignment, max_parallelism)))
@@ -129,8 +129,10 @@ def exchanged(
 
 
 def _keep_empty_tasks(spark: SparkSession) -> None:
-    """Spark cuts off whatever reads an empty input, and the operator's tasks with it: then no timer fires, and the
-    batch fails for want of acknowledgements."""
+    """Keeps Spark's optimiser from cutting the operator's tasks off when their input is empty.
+
+    Without the tasks no timer fires, and the batch fails because the acknowledgements are missing.
+    """
     for name, rule in _CUTS_OFF.items():
         excluded = [r for r in (spark.conf.get(name, "") or "").split(",") if r]
         if rule not in excluded:

@@ -1,8 +1,9 @@
-"""The batches of a run: each evaluated, decided, carried out, completed, and the log tidied behind it."""
+"""The batches of a run. The loop evaluates, decides, carries out and completes each, then tidies the log behind it."""
 
 from __future__ import annotations
 
 import logging
+import platform
 import random
 import threading
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from stateflow.checkpoint.control import Progress, report_progress
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
+from stateflow.distribution import installed_version
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
 from stateflow.format.records import END_OF_TIME, FileRef, Record, SourceState
 from stateflow.operators.context import Moment
@@ -47,7 +50,7 @@ class BatchDeadlineError(StateflowError):
 
 @dataclass
 class BatchReport:
-    """What a finished batch tells people."""
+    """The figures of a finished batch."""
 
     slot: int
     input_free: bool
@@ -83,7 +86,7 @@ class BatchLoop:
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "stateflow-tidy"))
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
-        """For foreachBatch. Whatever fails is kept in `failure`, since Spark passes on only its text."""
+        """For foreachBatch. It keeps an error in `failure`, because Spark passes on only the error's text."""
         with self.lock:
             try:
                 if self.ended or self.stop.is_set():
@@ -96,7 +99,7 @@ class BatchLoop:
                 raise
 
     def input_free(self) -> None:
-        """A checkpoint without new input, for timers that are due."""
+        """Makes a checkpoint without new input, for timers that are due."""
         with self.lock:
             self._run_with_retries(
                 lambda: self.inputs.empty(self.spark),
@@ -105,7 +108,7 @@ class BatchLoop:
             )
 
     def record_positions(self, sources: Mapping[str, SourceState]) -> None:
-        """A record before the first batch of a source: where it begins is resolved once."""
+        """Writes a record before the first batch of a source, so that its beginning is resolved only once."""
         parent = self.writer.parent
         now = self._now()
         beginnings = {
@@ -176,12 +179,12 @@ class BatchLoop:
                 problem = cause(self.writer, translated(error))
                 undecided = self.writer.running and self.writer.next_slot == slot
                 if isinstance(problem, CorruptError) and not refetched and undecided:
-                    # Its tasks have thrown this host's copies away. If the store is sound, so is what they fetch now.
+                    # The tasks have deleted this host's copies. If the store is sound, they fetch sound files now.
                     refetched = True
-                    _log.warning("state was damaged on a host and is fetched anew: %s", problem)
+                    _log.warning("state was damaged on a host and is fetched again: %s", problem)
                     continue
                 failures += 1
-                # Also a record that is complete by now, when a listener failed after it: its rows are in the state.
+                # Also when a listener failed after the record was complete: the rows are in the state then.
                 decided = self.writer.running is not True or self.writer.next_slot != slot
                 if (
                     decided
@@ -212,14 +215,14 @@ class BatchLoop:
             shift=parent.shift if parent else 0,
         )
         batch = Batch(
-            self.spark,
-            self.settings,
-            frames,
-            moment,
-            parent,
-            writer.last_commits,
-            self.storage_of(slot),
-            writer.late,
+            spark=self.spark,
+            settings=self.settings,
+            frames=frames,
+            moment=moment,
+            parent=parent,
+            last_commits=writer.last_commits,
+            storage=self.storage_of(slot),
+            late=writer.late,
         )
         with self._deadline():
             prepared = batch.run()
@@ -265,7 +268,17 @@ class BatchLoop:
         self.rows += rows
         statistics = {**statistics, **phases, "duration_ms": round(duration * 1000)}
         self._tidy(statistics, slot)
-        self.listener(BatchReport(slot, input_free, rows, duration, permit.record, statistics, observed))
+        self.listener(
+            BatchReport(
+                slot=slot,
+                input_free=input_free,
+                rows=rows,
+                duration=duration,
+                record=permit.record,
+                statistics=statistics,
+                observed=observed,
+            )
+        )
 
     def _positions(self, batch_id: int) -> dict[str, SourceState]:
         parent = self.writer.parent
@@ -299,7 +312,7 @@ class BatchLoop:
         return _Deadline(self.spark, self.options.batch_deadline.total_seconds())
 
     def _tidy(self, statistics: dict[str, Any], slot: int) -> None:
-        """Progress for other programs and subsumption, behind the next batch."""
+        """Reports progress to other programs and deletes subsumed checkpoints, while the next batch runs."""
         if self._tidying is not None:
             self._tidying.result()
         orphans = self.batches % ORPHANS_EVERY == 1
@@ -326,7 +339,7 @@ class BatchLoop:
                 for url, why in report.undisposed.items():
                     _log.warning("%s stays, and so do the records that name it: %s", url, why)
             except Exception as error:
-                # Old checkpoints that stay do no harm; the next collection tries again.
+                # Old checkpoints do no harm; the next collection tries again.
                 _log.warning("checkpoints were not tidied up: %s", error)
 
         self._tidying = self._pool.submit(work)
@@ -366,9 +379,9 @@ class _Deadline:
 
 
 def cause(writer: Writer, problem: Exception) -> Exception:
-    """Why a batch failed in truth: a run that was taken over meanwhile loses its files to the newer run's collector.
+    """The real reason why a batch failed: when a newer run has taken the job over, its collector deletes this run's files.
 
-    Told as what it looks like, the failure would invite a retry beside the run that carries on.
+    The missing file would invite a retry beside the newer run, so the error says who owns the job.
     """
     if isinstance(problem, FencedError):
         return problem
@@ -382,12 +395,7 @@ def cause(writer: Writer, problem: Exception) -> Exception:
 
 
 def versions() -> dict[str, str]:
-    """What code made a record."""
-    import platform
-    from importlib.metadata import version
-
-    from stateflow.distribution import installed_version
-
+    """The versions of the code that made a record."""
     return {
         "python": platform.python_version(),
         "stateflow": installed_version(),

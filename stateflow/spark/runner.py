@@ -1,4 +1,4 @@
-"""A run: claim the job, carry on from its newest record, take batch after batch, and end."""
+"""A run: it claims the job, goes on from the newest record, runs batch after batch, and ends."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from stateflow.storage.store import Store
 _log = logging.getLogger(__name__)
 
 _IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
-"""What Spark says of a query that looked for input and is in no batch."""
+"""Spark's status messages of a query that is between batches and has found no input."""
 
 
 @dataclass
@@ -85,9 +85,9 @@ class RunRequest:
     allow_non_restored_state: bool = False
     owner: Owner | None = None
     takeover: bool = False
-    """Fence a live run instead of refusing to start."""
+    """Fences a live run instead of refusing to start."""
     drain: bool = False
-    """Raise the watermark to its end when the input is drained: the job is over then."""
+    """Raises the watermark to its end when the input is drained. The job is over then."""
     user_paths: Sequence[str] = ()
     listener: Callable[[BatchReport], None] = lambda report: None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -140,7 +140,7 @@ class _Run:
                 f"stateflow {self.job}",
                 master=self.request.master,
                 conf=self._conf(),
-                # Named so that the next run sweeps it away, should this one be killed.
+                # If this run is killed, the next run sweeps folders of this name away.
                 temporary=Path(self.scratch) / f"run-{os.getpid()}-spark",
             )
         except Exception as error:
@@ -182,7 +182,7 @@ class _Run:
             )
 
     def _finishes(self, record: Record, *, pending: bool) -> bool:
-        """Whether this run is to do what is left of a drain that was cut off, or what its own earlier try has done."""
+        """Whether this run finishes a drain that was cut off, or repeats what its own earlier try has done."""
         if not self.request.drain:
             return False
         shards = (s for o in record.operators.values() for subtask in o.shards for s in subtask)
@@ -240,8 +240,8 @@ class _Run:
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
         sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
         if not self.request.takeover and self._newest_epoch() != self._known_epoch:
-            # Spark took seconds to start. A run that has begun meanwhile must not be fenced by one that would have
-            # waited for it.
+            # Spark took seconds to start. Another run may have begun meanwhile: this one refuses, as it would have at
+            # first, rather than fence it.
             self._refuse_while_live()
         with Heart(
             self.store, self.layout, self.owner, self.options.heartbeat_interval.total_seconds(), self.stop,
@@ -254,14 +254,14 @@ class _Run:
                 ids=lambda: uuid.uuid4().hex,
                 clock=_micros,
                 carry_out=sinks.carry_out_pending,
-                # By age: how many that are is known once the log is read.
+                # Retention by age needs the log, which is not read yet.
                 retained=None if self.options.retained_age else self.options.retained_checkpoints,
                 claimed_epoch=heart.begin,
             )
             check_flow(
                 self.flow, writer.parent, allow_non_restored_state=self.request.allow_non_restored_state
             )
-            # What was pending is carried out by now, so that this can be all there was to do.
+            # `claim` has carried out what was pending. That may have been the end of the drain.
             drained = writer.parent is not None and writer.parent.final and self.request.drain
             if not drained:
                 self._refuse_drained(writer.parent)
@@ -283,16 +283,20 @@ class _Run:
                 stopped = INTERRUPTED  # its timers have not fired, so the next try does that
             loop.finish()
             report = RunReport(
-                self.job, writer.epoch, loop.batches, loop.rows, writer.parent.slot if writer.parent else None,
-                heart.reason or stopped,
-            )  # fmt: skip
+                job=self.job,
+                epoch=writer.epoch,
+                batches=loop.batches,
+                rows=loop.rows,
+                checkpoint=writer.parent.slot if writer.parent else None,
+                stopped=heart.reason or stopped,
+            )
             heart.outcome = RunOutcome(
                 batches=report.batches, rows=report.rows, checkpoint=report.checkpoint, stopped=report.stopped
             )
             return report
 
     def _rescale(self, writer: Writer) -> None:
-        """A record that hands the state to another number of subtasks, when the run was asked for one."""
+        """Hands the state to another number of subtasks, in a record of its own, if the options ask for it."""
         parent, parallelism = writer.parent, self.options.parallelism
         if parent is None or not needs_rescale(parent, parallelism):
             return
@@ -348,12 +352,21 @@ class _Run:
             return task_storage(options, options.checkpoint_dir, self.job, writer.epoch, slot)
 
         return BatchLoop(
-            spark, settings, inputs, writer, options, storage_of, sinks, self._reporting(), _micros,
-            self.parameters, stop=self.stop,
-        )  # fmt: skip
+            spark=spark,
+            settings=settings,
+            inputs=inputs,
+            writer=writer,
+            options=options,
+            storage_of=storage_of,
+            sinks=sinks,
+            listener=self._reporting(),
+            clock=_micros,
+            parameters=self.parameters,
+            stop=self.stop,
+        )
 
     def _reporting(self) -> Callable[[BatchReport], None]:
-        """Tells the caller and the metrics of each batch."""
+        """A listener that reports each batch to the metrics and to the caller."""
         report = reporter(self.options.metrics, self.job, self.options.metrics_port)
 
         def both(batch: BatchReport) -> None:
@@ -433,8 +446,10 @@ class _Run:
         )
 
     def _await(self, loop: BatchLoop, query: StreamingQuery, idle: Callable[[], object]) -> None:
-        """Until the query ends by itself or the run is told to stop, at the next batch boundary; `idle` is called while an
-        endless one waits for input."""
+        """Waits until the query ends by itself, or ends it after its batch when the run has to stop.
+
+        Calls `idle` while an endless query waits for input.
+        """
         endless = self.options.trigger != "drain" and self.request.until is None
         try:
             while not query.awaitTermination(0.2):  # type: ignore[arg-type]
@@ -463,7 +478,7 @@ class _Run:
 
 @contextmanager
 def _set_by(stop: threading.Event, *numbers: signal.Signals) -> Any:
-    """These signals end the run at the next batch boundary; a second Ctrl-C ends it at once."""
+    """Lets these signals end the run after its batch. A second Ctrl-C ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What every stream of a flow looks like, without running anything: finds what does not fit before a run begins."""
+"""The schema of every stream of a flow, planned without running it, so that a misfit shows before a run begins."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Outline:
         self._frames: dict[tuple[int, str], DataFrame] = {}
 
     def check(self, record: Record | None) -> None:
-        """Plans every operator's exchange; raises the first misfit."""
+        """Plans every operator's exchange, and raises the first misfit."""
         for node in self._flow.operators:
             inputs = []
             for keyed, rows in zip(node.keyed, node.rows, strict=True):
@@ -49,7 +49,7 @@ class Outline:
                 ) from error
 
     def schema(self, stream: Stream) -> Any:
-        """The schema of what a sink is given."""
+        """The schema of the rows that a sink on this stream gets."""
         frame = self.frame(stream)
         return (frame.drop(LATE) if LATE in frame.columns else frame).schema
 

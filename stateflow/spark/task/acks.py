@@ -6,6 +6,7 @@ handles here and the rows that were written come from one attempt.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -72,16 +73,21 @@ def collected(operator: str, parallelism: int, acks: list[Ack]) -> list[Ack]:
     return [by_subtask[n] for n in range(parallelism)]
 
 
+def summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The sum of each metric; of one called `max_...` the highest value."""
+    metrics: dict[str, float] = {}
+    for name, value in (item for part in parts for item in part.items()):
+        if name.startswith("max_"):
+            metrics[name] = max(metrics.get(name, 0), value)
+        else:
+            metrics[name] = metrics.get(name, 0) + value
+    return metrics
+
+
 def total(acks: list[Ack]) -> dict[str, Any]:
     """Sums over subtasks."""
-    metrics: dict[str, float] = {}
     counters: dict[str, int] = {}
     for ack in acks:
-        for name, value in ack.metrics.items():
-            if name.startswith("max_"):
-                metrics[name] = max(metrics.get(name, 0), value)
-            else:
-                metrics[name] = metrics.get(name, 0) + value
         for name, count in ack.counters.items():
             counters[name] = counters.get(name, 0) + count
     return {
@@ -90,6 +96,6 @@ def total(acks: list[Ack]) -> dict[str, Any]:
         "keys": sum(a.keys for a in acks),
         "dead_letters": sum(a.dead_letters for a in acks),
         "timers": sum(a.timers for a in acks),
-        "metrics": metrics,
+        "metrics": summed(ack.metrics for ack in acks),
         "counters": counters,
     }
