@@ -260,7 +260,7 @@ class TestTheDigest:
     def test_it_is_another_one_for_whatever_does_something_else(
         self, scene: Scene, request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("stateflow.restore.planning._can_go_back", lambda prepared: True)
+        monkeypatch.setattr("stateflow.restore.planning.rewindable", lambda prepared: True)
         plan = planned(scene, "checkpoint:2")
         other = planned(scene, **{"origin": "checkpoint:2", **request_})
         assert other.digest != plan.digest

@@ -1,10 +1,10 @@
-"""A person's right to be forgotten: one key leaves the job's state for good.
+"""A person's right to be forgotten: erases one key from the job's state for good.
 
-The shard that holds the key is written anew without it, since a deletion inside a database leaves the old bytes in its
-files, and so are others that still have such bytes (`traces`). What the job has in claimed savepoints moves to its own
-folder, so that they go. The record that names the new files lets nothing older be kept: retention starts again from it,
-and tags below it are let go. Whoever reads an older checkpoint at that time is waited for: a savepoint or a fork that is
-being made of it would have the key again. Savepoints are their owners' own, so they are named and left alone.
+Deleting a key inside a database leaves the old bytes in its files. So the erasure rewrites the shard of the key, and
+every other shard whose files may still hold such bytes. It copies the files of claimed savepoints into the job's own
+folder, so that these savepoints can be deleted. Then it decides a record that names the new files, deletes everything
+older, and releases the tags and other pins on it. It waits for readers of older checkpoints: a savepoint or fork in the
+making would hold the key again. Finished savepoints belong to their owners: the report names them, and they stay.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.writer import Writer
-from stateflow.config.options import cache_folder
+from stateflow.config.options import Options, cache_folder
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
 from stateflow.format.encoding import group_range, split, split_timer
 from stateflow.format.keygroups import key_groups
-from stateflow.format.records import OperatorState, Pin, Record, Shard
+from stateflow.format.records import OperatorState, Owner, Pin, Record, Shard
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.query import key_from_text
 from stateflow.restore.copying import copy_files
 from stateflow.savepoints.format import list_savepoints, unfinished
+from stateflow.spark.carry_out import Sinks
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage, sweep, task_storage
 from stateflow.state.backends.base import Backend, OpenShard
@@ -45,14 +46,12 @@ from stateflow.state.keys.codec import KeyCodec
 from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
-    from stateflow.config.options import Options
-    from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
     from stateflow.state.backends.rocksdb import RocksReader
 
 CHUNK = 50_000
 LOOK_AGAIN = 0.5
-"""Seconds between two looks at who still reads an older checkpoint."""
+"""Seconds between two looks for readers of older checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +64,13 @@ class ErasePlan:
     """The key per operator uid, as that operator has it."""
     checkpoint: int
     dropped: tuple[int, ...]
-    """Checkpoints that hold older state, and go."""
+    """Checkpoints with older state: the erasure deletes them."""
     pins: tuple[Pin, ...]
-    """Tags and other pins that are let go."""
+    """Tags and other pins that the erasure releases."""
     savepoints: tuple[str, ...]
-    """Savepoints of the job in its root, unfinished ones, too: they may hold the key and stay."""
+    """Savepoints of the job in its root, also unfinished ones. They may hold the key, and stay."""
     rewritten_bytes: int
-    """At most: some shards are only looked at."""
+    """An upper bound: the erasure only reads some of these shards."""
 
     def apply(self, owner: Owner, *, takeover: bool = False) -> Erased:
         return _Erasure(self, owner, takeover).run()
@@ -83,13 +82,13 @@ class Erased:
     entries: int
     """How many entries of the key there were."""
     report: CollectionReport
-    """Of the collection after which nothing older was left."""
+    """The report of the collection that deleted the last older checkpoint."""
     savepoints: tuple[str, ...]
-    """Those of the plan that are still there, and those that were made meanwhile."""
+    """The plan's savepoints that are still there, and new ones."""
 
 
 def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> ErasePlan:
-    """`key` as text; without `operator` it is erased from every operator whose key it can be."""
+    """Plans to erase `key`, given as text. Without `operator`: from every operator whose key it can be."""
     log = job.log()
     head = log.head
     if head is None:
@@ -131,7 +130,7 @@ def _pins_to_release(log: Log, pins: list[Pin]) -> Iterator[Pin]:
 
 
 def _pins_in_use(pins: Iterable[Pin], run: str = "") -> list[Pin]:
-    """Pins of others who read at this moment, as far as that can be known; `run` is the deed that asks."""
+    """Pins of other processes that may still be reading. `run` is the idempotency key of this erasure."""
     others = [pin for pin in pins if pin.kind not in ("tag", "abandoned") and pin.owner.run != run]
     dead = stale(others, this_process())
     return [pin for pin in others if pin not in dead]
@@ -180,13 +179,13 @@ class _Erasure:
         return Erased(edited.slot, self.entries, report, _savepoints(job))
 
     def _refuse_while_copied(self) -> None:
-        """Before anything is claimed. Who begins later is found by `_collected`."""
+        """Runs before the claim. `_collect` finds readers that begin later."""
         for pin in _pins_in_use(list_pins(self.job.store, self.job.layout), self.owner.run):
             if pin.kind != "reader":
                 raise BusyError(f"nothing of job {self.job.name!r} is erased now: {self._reads(pin)}")
 
     def _collect(self, slot: int, looks: int) -> CollectionReport:
-        """Nothing older than the record in `slot` is left after this. Tags are made at any time, so it looks again."""
+        """Deletes everything older than the record in `slot`. It looks again and again: tags may appear at any time."""
         job = self.job
         for look in range(looks):
             if look:
@@ -219,14 +218,13 @@ class _Erasure:
         )
 
     def _forget(self) -> None:
-        """Out of this host's cache, too: all of it, for nobody knows which entries came from files that are gone."""
+        """Empties this host's cache: nobody knows which of its entries came from deleted files."""
         storage = task_storage(self.options, self.job.root, self.job.name, 0, 0)
         storage.cache().clear()
         sweep(Path(storage.scratch_dir))
 
     def _edit(self, begin: Callable[[int], object]) -> Edited:
-        from stateflow.spark.carry_out import Sinks
-        from stateflow.spark.session.build import build_session
+        from stateflow.spark.session.build import build_session  # loads Spark
 
         job = self.job
         sinks = Sinks.of(job, lambda: build_session(f"stateflow erase {job.name}"))
@@ -249,7 +247,7 @@ class _Erasure:
         for uid, key in self.plan.keys.items():
             if uid in operators:
                 operators[uid] = self._without(operators[uid], key, writer, cut)
-        # A claimed savepoint goes as a whole, when no record names a file of it any more.
+        # A claimed savepoint is deleted as a whole, once no record names any of its files.
         own, _ = copy_files(
             msgspec.structs.replace(parent, operators=operators),
             writer,
@@ -275,7 +273,7 @@ class _Erasure:
         return msgspec.structs.replace(operator, shards=shards)
 
     def _holds(self, shard: Shard, storage: TaskStorage, group: int, cut: int) -> bool:
-        """Whether files of the shard may have bytes of the key group; looks into them when names do not tell."""
+        """Whether files of the shard may have bytes of the key group. It opens them when the record does not tell."""
         if not may_hold(shard, group, cut):
             return False
         if spans(shard, group) or shard.backend != "rocksdb":
@@ -315,7 +313,7 @@ class _Erasure:
 
 
 class _Keep:
-    """Whether an entry is of another key; counts those that are not."""
+    """Whether an entry belongs to another key. Counts the entries that do not."""
 
     def __init__(self, operator: OperatorState, key: object) -> None:
         self._key = KeyCodec([kind for _, kind in operator.key]).encode(key)
@@ -350,5 +348,5 @@ def _chunks(
 
 
 def empty_shard(shard: Shard) -> Shard:
-    """The same range, empty."""
+    """An empty shard over the same range."""
     return Shard(first=shard.first, last=shard.last, backend=shard.backend)

@@ -1,4 +1,4 @@
-"""Files that a record names, copied to where the job keeps its own, under the claimed epoch and slot."""
+"""Copies files that a record names into the job's own folder, under the claimed epoch and slot."""
 
 from __future__ import annotations
 

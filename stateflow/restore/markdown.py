@@ -1,4 +1,4 @@
-"""A restore plan as Markdown, for whoever has to approve it."""
+"""A restore plan as Markdown, for the person who approves it."""
 
 from __future__ import annotations
 
@@ -114,5 +114,5 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
 
 
 def _row(cells: Iterable[str]) -> str:
-    # A bar inside of a cell would end it, even in code.
+    # A bar inside a cell would end the cell, even in code.
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

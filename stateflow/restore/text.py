@@ -1,4 +1,4 @@
-"""A restore plan as people read it."""
+"""A restore plan as text for people."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stateflow.checkpoint.claim import StillOwner
+from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.format.records import Record
 from stateflow.pipelines.flow import Flow
@@ -20,8 +21,6 @@ from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from stateflow.checkpoint.handle import JobHandle
 
 _log = logging.getLogger(__name__)
 

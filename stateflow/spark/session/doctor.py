@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 from stateflow.config.options import Options, cache_folder
 from stateflow.distribution import DISTRIBUTION
 from stateflow.errors import StateflowError
+from stateflow.spark.session.jars import packages, recorded_jars
+from stateflow.spark.session.java import SUPPORTED, find_java
 from stateflow.storage.probe import probe
 from stateflow.storage.roots import open_store
 
@@ -78,8 +80,6 @@ def _package(name: str) -> Finding:
 
 
 def _java(cache: Path, env: Mapping[str, str]) -> Finding:
-    from stateflow.spark.session.java import SUPPORTED, find_java
-
     home = find_java(cache, env)
     if home is None:
         wanted = " or ".join(map(str, SUPPORTED))
@@ -102,8 +102,6 @@ def _java_version(home: Path) -> str:
 
 
 def _jars(cache: Path) -> Finding:
-    from stateflow.spark.session.jars import packages, recorded_jars
-
     jars = recorded_jars(cache)
     wanted = ", ".join(packages())
     if not jars:

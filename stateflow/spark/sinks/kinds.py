@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from stateflow.checkpoint.writer import CommitPermit
 from stateflow.errors import CorruptError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.tables import DeltaTable
@@ -19,7 +20,6 @@ from stateflow.spark.sinks.slot import SinkSlot
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stateflow.checkpoint.writer import CommitPermit
     from stateflow.spark.sinks.staging import Stager
 
 COMMITS: dict[str, Commit] = {

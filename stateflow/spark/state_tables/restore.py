@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
+
+from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
 from stateflow.format.records import OperatorState, Savepoint
 from stateflow.spark.state_tables.load import canonical_frames, load_state
 from stateflow.spark.task.storage import task_storage
 from stateflow.state.backends.choice import open_backend
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from stateflow.checkpoint.handle import JobHandle
 
 
 def load_canonical(

@@ -25,9 +25,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -57,9 +58,6 @@ from stateflow.spark.state_tables.selection import (
 from stateflow.spark.state_tables.snapshots import SnapshotOrigin, snapshot_of
 from stateflow.spark.state_tables.tables import Part, Table, cast, narrowed
 from stateflow.state.keys.text import key_of_plain, key_of_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FORMAT = "stateflow"
 

@@ -1,7 +1,7 @@
-"""What a task reports of itself: one ack per operator and subtask, through a Spark accumulator.
+"""Acknowledgements: one ack per operator and subtask, which the task reports through a Spark accumulator.
 
-Spark applies an accumulator exactly once per task of a result stage, together with that attempt's result; so the
-handles here and the rows that were written come from one attempt.
+Spark applies an accumulator exactly once per task of a result stage, together with that attempt's result. So the
+shards in an ack and the written rows come from the same attempt.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     """Spark's task attempt id, unique in the application."""
     shards: tuple[Shard, ...]
     staged: dict[str, FileRef | None] = {}
-    """Per output the file that holds this subtask's rows; None when it has none."""
+    """Per output the file that holds this subtask's rows; None when it has no rows."""
     elements: dict[str, tuple[bytes, ...]] = {}
     """Operator state."""
     rows_in: int = 0

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 
 from stateflow.errors import CorruptError, StateflowError, UsageError
 from stateflow.format.records import FileRef, Shard
@@ -66,8 +67,6 @@ def arrow_worker(task: ArrowTask, acks: Any) -> Callable[[Iterator[Any]], Iterat
 
 
 def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
-    from pyspark import TaskContext
-
     spare_the_collector()
     spark_task = TaskContext.get()
     assert spark_task is not None
@@ -142,7 +141,7 @@ def _fitting_batches(
 
 
 def _pieces(task: ArrowTask, table: pa.Table, state: ColumnState, context: OperatorContext) -> Iterator[Any]:
-    """What user code puts out: a table, or several as it goes on."""
+    """The output of user code: one table, or several, as it yields them."""
     try:
         out = task.function(table, state, context)
         if isinstance(out, (pa.Table, pa.RecordBatch)):
@@ -158,8 +157,11 @@ def _pieces(task: ArrowTask, table: pa.Table, state: ColumnState, context: Opera
 
 
 class _TableFeed:
-    """A task's rows as tables that hold whole keys: one per shard while they fit, else by ranges of key groups,
-    which wait on scratch disk; a range that still does not fit is cut between keys."""
+    """A task's rows as tables that hold whole keys: one table per shard, if the rows fit into memory.
+
+    Otherwise they go to files on scratch disk, one per range of key groups. A range that still does not fit is cut
+    between keys.
+    """
 
     def __init__(self, batches: Iterator[Any], task: ArrowTask) -> None:
         limit, storage = task.chunk_rows, task.storage
@@ -215,7 +217,7 @@ class _TableFeed:
             begin = end
 
     def _boundary(self, table: pa.Table, names: list[str], begin: int, end: int) -> int:
-        """The last place at or before `end` where a key begins; `end` itself inside a key larger than the limit."""
+        """The last row at or before `end` at which a key begins; `end` itself inside a key larger than the limit."""
         edge = [table[name][end] for name in names]
         low, high = begin, end
         while low < high:
@@ -254,5 +256,5 @@ def _by_shard(table: pa.Table, shards: Sequence[Shard]) -> Iterator[tuple[int, p
 
 
 def _fields(table: pa.Table, keys: int) -> pa.Table:
-    """Without the columns of the exchange: group, keys, late."""
+    """The table without the columns of the exchange: group, keys, late."""
     return table.select(table.column_names[2 + keys :])

@@ -1,4 +1,4 @@
-"""From what Spark throws to an error that a user can act on."""
+"""Turns Spark's exceptions into errors that a user can act on."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from stateflow.spark.task.worker import ERROR_MARK
 _MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
 _LIMIT, _SHORT = 2_000, 200
 _DYING = 2.0
-"""Seconds between a connection that breaks and the end of the process at its other end."""
+"""Seconds to wait, after a connection broke, for the process at its other end to end."""
 _FULL = "No space left on device"
 DISK_FULL = "a disk is full"
 
 
 def translated(error: BaseException) -> StateflowError:
-    """The error that a worker or the library raised, if there is one in it; else one with Spark's first words."""
+    """The error that a worker or the library raised, if `error` contains one; else an error with Spark's first words."""
     for cause in _chain(error):
         if isinstance(cause, StateflowError):
             return cause
@@ -49,7 +49,7 @@ def translated(error: BaseException) -> StateflowError:
 
 
 def _ended_jvm(error: BaseException) -> str:
-    """What has become of the JVM, when that is why nothing can be asked of it any more."""
+    """How the JVM ended, if the driver has lost its connection to it; else empty."""
     unanswered = [
         cause
         for cause in _chain(error)

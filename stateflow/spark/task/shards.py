@@ -1,4 +1,4 @@
-"""The shards of one task: opened from handles one after another, snapshotted, uploaded while the task goes on."""
+"""The shards of one task: it opens them one after another, takes snapshots, and uploads files as it goes on."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Timers = tuple[int | None, int | None]
 
 
 class TaskShards:
-    """Hands out backends in order; `handles` waits for uploads and gives the new handles.
+    """Opens the shards in order. `handles` waits for the uploads and returns the new shards.
 
-    Neighbours that are to become one shard are handed out as one, read together when they are opened.
+    Neighbours that are to be joined count as one shard: opening it reads all of them into a new one.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class TaskShards:
         self._cache_before = (cache.hits, cache.misses, cache.bytes_fetched)
 
     def open(self, index: int) -> Backend:
-        """The state of one shard, materialised into a private folder."""
+        """Opens the state of one shard in a private folder."""
         began = time.perf_counter()
         shard = self.inputs[index]
         if self._folder is None:
@@ -70,7 +70,7 @@ class TaskShards:
         return backend
 
     def _fill(self, backend: Backend, index: int, fetch: Fetch) -> None:
-        """Reads the parts into the new shard. Their files are never mixed: numbers and sequence numbers would clash."""
+        """Copies the parts' entries into the new shard. Their files cannot be mixed: their numbers would clash."""
         assert self._folder is not None
         for number, part in enumerate(self._parts[index]):
             source = self._open_shard(part.backend)(part, self._folder / f"{index}-part-{number}", fetch)
@@ -81,18 +81,18 @@ class TaskShards:
         self.metrics["joined_shards"] += len(self._parts[index])
 
     def changes(self, index: int) -> bool:
-        """Whether the shard is written anew once it was opened, even if no entry changes."""
+        """Whether opening the shard writes it again, even if no entry changes."""
         shard = self.inputs[index]
         clipped = (shard.physical_first, shard.physical_last) != (None, None)
         return clipped or len(self._parts[index]) > 1
 
     def keep(self, index: int, backend: Backend) -> None:
-        """The shard was read only: its handle stands."""
+        """The task has only read the shard: its handle stays as it is."""
         backend.close()
         self._open.remove(backend)
 
     def finish(self, index: int, backend: Backend, timers: Timers) -> None:
-        """Makes the shard's new handle; files go up in the background."""
+        """Takes the shard's snapshot and uploads its files in the background."""
         began = time.perf_counter()
         snapshot = backend.snapshot()
         self.metrics["snapshot_s"] += time.perf_counter() - began
@@ -134,7 +134,7 @@ class TaskShards:
         return ref
 
     def handles(self) -> tuple[Shard, ...]:
-        """Waits until everything is stored; the first failed upload raises."""
+        """Waits until every file is stored. The first failed upload raises its error."""
         return tuple(
             shard for h in self._handles for shard in ((h.result(),) if isinstance(h, Future) else h)
         )
@@ -153,14 +153,14 @@ class TaskShards:
         }
 
     def distrust(self) -> None:
-        """After a CorruptError: this host's copies may be what is damaged, so they are fetched and checked anew."""
+        """After a CorruptError: this host's copies may be damaged, so the next attempt fetches and checks them again."""
         cache = self._storage.cache()
         for part in (shard for parts in self._parts for shard in parts):
             for ref in part.files:
                 cache.distrust(self._storage.store(ref.base), ref)
 
     def close(self) -> None:
-        """Frees what is still open; safe after a failure in the middle."""
+        """Frees what is still open. Safe at any point, also after a failure."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
         for backend in list(self._open):
@@ -170,7 +170,7 @@ class TaskShards:
 
 
 def _joined_shard(parts: tuple[Shard, ...]) -> Shard:
-    """The shard that the parts become: empty as yet, and due when the first of them is."""
+    """The shard that the parts become. It is empty as yet; its timers are due when the first of theirs is."""
     if len(parts) == 1:
         return parts[0]
 

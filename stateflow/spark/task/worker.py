@@ -1,4 +1,4 @@
-"""The task of a keyed operator: what runs in a Python worker between Spark's shuffle and the sink's writer."""
+"""The task of a keyed operator. It runs in a Python worker, between Spark's shuffle and the sink's writer."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from pyspark import TaskContext
 
 from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.records import FileRef, Shard
@@ -30,12 +31,12 @@ from stateflow.state.values.serializers import Serializer, serializer_for
 OUTPUT_ROWS = 20_000
 _GC_THRESHOLD = (200_000, 20, 100)
 ERROR_MARK = "STATEFLOW-ERROR "
-"""Begins the line by which the driver knows a user-facing error inside a worker's stack trace."""
+"""Begins the line that carries a user-facing error. The driver finds it inside a worker's stack trace."""
 
 
 @dataclass(frozen=True)
 class KeyedTask:
-    """All that a subtask needs; one value for all subtasks of an operator."""
+    """What the subtasks of an operator need. One value serves all of them."""
 
     spec: OperatorSpec
     moment: Moment
@@ -47,7 +48,7 @@ class KeyedTask:
     stage: Callable[[str, pa.Schema], Any] | None = None
     """Makes the writer of one output's staged file; None when the main output goes straight to its sink."""
     read_outputs: frozenset[str] = frozenset()
-    """Outputs that somebody reads, when staging; the main one is `MAIN`."""
+    """The outputs that have a reader. Only these are staged."""
     elements: Mapping[str, tuple[tuple[bytes, ...], ...]] = field(default_factory=dict)
     """Operator state of every subtask."""
     broadcast: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -79,15 +80,18 @@ def marked(error: StateflowError) -> RuntimeError:
 
 
 def spare_the_collector() -> None:
-    """Python's default looks for cycles after every 700 new objects; with a million rows alive for a moment that takes
-    as long as all the rest of the task."""
+    """Makes Python's garbage collector run less often.
+
+    By default it looks for cycles after every 700 new objects. With a million rows alive, that takes as long as the
+    rest of the task.
+    """
     if gc.get_threshold() != _GC_THRESHOLD:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLD)
 
 
 class Outputs:
-    """Takes rows from the engine as Arrow batches, to the sink or to staged files."""
+    """Turns the engine's rows into Arrow batches, for the sink or for staged files."""
 
     def __init__(self, task: KeyedTask) -> None:
         uid = task.spec.uid
@@ -104,7 +108,7 @@ class Outputs:
         self.rows = 0
 
     def take(self, engine: KeyedEngine, *, all_of_it: bool = False) -> Iterator[Any]:
-        """Empties what the engine has gathered, once it is enough for a batch."""
+        """Takes the rows that the engine has gathered, once they are enough for a batch."""
         out = engine.out
         if len(out) >= OUTPUT_ROWS or (all_of_it and out):
             self.rows += len(out)
@@ -126,8 +130,6 @@ class Outputs:
 
 class _Subtask:
     def __init__(self, task: KeyedTask) -> None:
-        from pyspark import TaskContext
-
         spare_the_collector()
         context = TaskContext.get()
         self.task = task
@@ -161,7 +163,7 @@ class _Subtask:
         except BaseException as error:
             if isinstance(error, CorruptError):
                 self.shards.distrust()
-            # What failed first is what the user must hear of, not what `close` says of it afterwards.
+            # The user must see the first failure, not a later one from `close`.
             with suppress(Exception):
                 engine.close()
             raise
@@ -188,7 +190,7 @@ class _Subtask:
         acks.add([msgspec.msgpack.encode(ack)])
 
     def _shards(self, engine: KeyedEngine, blocks: Blocks, outputs: Outputs) -> Iterator[Any]:
-        """Rows shard by shard; then the shards without rows whose timers are due."""
+        """Runs the rows shard by shard, then the shards without rows whose timers are due."""
         cuts = [shard.first for shard in self.inputs] or [0]
         current: tuple[int, Backend] | None = None
         with_rows: set[int] = set()
@@ -230,7 +232,7 @@ class _Subtask:
 
 
 def _restore(engine: KeyedEngine, task: KeyedTask, subtask: int) -> None:
-    """Gives operator state its elements: one's own part, everybody's (union) or the one copy (broadcast)."""
+    """Gives operator state its elements: the subtask's part, all parts (union) or the one copy (broadcast)."""
     declared = type(engine.process).declarations().operator
     for name, declaration in declared.items():
         parts = task.elements.get(name, ())
