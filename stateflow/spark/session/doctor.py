@@ -1,4 +1,4 @@
-"""Is everything there that a run needs? Each finding says what was looked at, what is there, and what to do."""
+"""Checks what a run needs. Each finding names the check, what it found, and what to do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 PACKAGES = (DISTRIBUTION, "pyspark", "delta-spark", "pyarrow", "rocksdict", "obstore", "msgspec")
 PINNED = {"pyspark": "4.2.", "delta-spark": "4.4."}
-"""Versions that the offset log's format and Delta's transactions are relied on in."""
+"""Versions whose offset log and Delta transactions the library has been tested with."""
 TIGHT, LITTLE = 1 << 30, 5 << 30
 CREDENTIALS: Mapping[str, tuple[str, ...]] = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -48,7 +48,7 @@ class Finding:
 def examine(
     options: Options, *, ids: Callable[[], str], env: Mapping[str, str] = os.environ
 ) -> Iterator[Finding]:
-    """Everything that can be told without starting Spark."""
+    """All checks that need no Spark."""
     cache = Path(options.cache_dir) if options.cache_dir else cache_folder(env)
     scratch = Path(options.scratch_dir) if options.scratch_dir else cache / "scratch"
     yield _python()
@@ -62,32 +62,32 @@ def examine(
 
 
 def _python() -> Finding:
-    found = f"{platform.python_version()} ({sys.executable})"
-    return Finding("python", "ok", found)
+    summary = f"{platform.python_version()} ({sys.executable})"
+    return Finding("python", "ok", summary)
 
 
 def _package(name: str) -> Finding:
     try:
-        found = version(name)
+        installed = version(name)
     except PackageNotFoundError:
         return Finding(name, "fail", "not installed", f"pip install {name}")
-    wanted = PINNED.get(name)
-    if wanted and not found.startswith(wanted):
+    pinned = PINNED.get(name)
+    if pinned and not installed.startswith(pinned):
         return Finding(
-            name, "warn", found, f"tested with {wanted}x: install that, or test before you rely on it"
+            name, "warn", installed, f"tested with {pinned}x: install that, or test before you rely on it"
         )
-    return Finding(name, "ok", found)
+    return Finding(name, "ok", installed)
 
 
 def _java(cache: Path, env: Mapping[str, str]) -> Finding:
     home = find_java(cache, env)
     if home is None:
-        wanted = " or ".join(map(str, SUPPORTED))
+        versions = " or ".join(map(str, SUPPORTED))
         return Finding(
             "java",
             "fail",
             "none that Spark runs on",
-            f"install Java {wanted}, or run `python -m stateflow.spark.session.java`",
+            f"install Java {versions}, or run `python -m stateflow.spark.session.java`",
         )
     return Finding("java", "ok", f"{_java_version(home)} ({home})")
 
@@ -103,15 +103,15 @@ def _java_version(home: Path) -> str:
 
 def _jars(cache: Path) -> Finding:
     jars = recorded_jars(cache)
-    wanted = ", ".join(packages())
+    names = ", ".join(packages())
     if not jars:
         return Finding(
             "jars",
             "warn",
-            f"{wanted} not resolved yet",
+            f"{names} not resolved yet",
             "the first run does it; `python -m stateflow.spark.session.jars` at once",
         )
-    return Finding("jars", "ok", f"{wanted}: {len(jars)} files in {jars[0].parent}")
+    return Finding("jars", "ok", f"{names}: {len(jars)} files in {jars[0].parent}")
 
 
 def _space(check: str, folder: Path) -> Finding:
@@ -119,7 +119,7 @@ def _space(check: str, folder: Path) -> Finding:
     while not there.exists():
         there = there.parent
     free = shutil.disk_usage(there).free
-    found = f"{folder}, {free / (1 << 30):.1f} GB free"
+    summary = f"{folder}, {free / (1 << 30):.1f} GB free"
     try:
         with tempfile.TemporaryFile(dir=there):
             pass
@@ -129,11 +129,11 @@ def _space(check: str, folder: Path) -> Finding:
         )
     if free < TIGHT:
         return Finding(
-            check, "fail", found, f"free space there, or set {check.split()[0]}_dir to another disk"
+            check, "fail", summary, f"free space there, or set {check.split()[0]}_dir to another disk"
         )
     if free < LITTLE:
-        return Finding(check, "warn", found, "state that a task has open, and what is cached, has to fit")
-    return Finding(check, "ok", found)
+        return Finding(check, "warn", summary, "state that a task has open, and what is cached, has to fit")
+    return Finding(check, "ok", summary)
 
 
 def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> Iterator[Finding]:
@@ -171,10 +171,10 @@ def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> I
 
 
 def _credentials(family: str, options: Options, env: Mapping[str, str]) -> Finding:
-    """Names only: a value never leaves the configuration."""
-    given = sorted(options.storage_options)
+    """Shows names only: values never leave the configuration."""
+    names = sorted(options.storage_options)
     variables = [name for name in CREDENTIALS[family] if env.get(name)]
-    parts = [f"storage_options: {', '.join(given)}"] if given else []
+    parts = [f"storage_options: {', '.join(names)}"] if names else []
     parts += [f"environment: {', '.join(variables)}"] if variables else []
     if parts:
         return Finding("credentials", "ok", "; ".join(parts) + " (values not shown)")

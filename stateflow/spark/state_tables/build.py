@@ -1,6 +1,6 @@
-"""Savepoints of one's own making: state from any tables (bootstrap), or from those of a snapshot with some replaced (edit).
+"""Builds savepoints from tables: from any tables (bootstrap), or from those of a snapshot with some replaced (edit).
 
-Nothing of a job is touched: what comes out is a savepoint, which `stateflow restore` takes like any other.
+It touches no job. The result is a savepoint, which `stateflow restore` takes like any other.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Tables = Mapping[str, Mapping[str, DataFrame]]
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What the savepoint is to hold, and where it goes."""
+    """What the savepoint contains, and where it goes."""
 
     pipeline: Pipeline
     tables: Tables
@@ -58,13 +58,13 @@ class BuildRequest:
     owner: Owner
     parameters: Mapping[str, Any] = field(default_factory=dict)
     like: Snapshot | None = None
-    """Everything that `tables` does not give is taken from it: other states, sources' offsets, watermark."""
+    """The snapshot that supplies what `tables` leaves out: other states, sources' offsets, the watermark."""
     offsets: Mapping[str, str] = field(default_factory=dict)
-    """Per source uid the offset as Spark writes it (JSON); sources that have none begin at their beginning."""
+    """Per source uid the offset as Spark writes it (JSON). Other sources start at their beginning."""
     kind: Literal["native", "canonical"] = "canonical"
     note: str = ""
     job: str = ""
-    """Defaults to that of `like`, else the pipeline's name."""
+    """Defaults to the job of `like`, else to the pipeline's name."""
 
 
 def build_savepoint(
@@ -74,7 +74,7 @@ def build_savepoint(
     ids: Callable[[], str] = lambda: uuid.uuid4().hex,
     clock: Callable[[], int] = lambda: time.time_ns() // 1000,
 ) -> Savepoint:
-    """Encodes the tables, brings them together by key, and leaves them as a savepoint in the folder `to`."""
+    """Encodes the tables, brings their rows together by key, and writes a savepoint into the folder `to`."""
     flow, options, like = request.pipeline.build(request.parameters), request.options, request.like
     nodes = {node.uid: node for node in flow.operators}
     if unknown := sorted(set(request.tables) - set(nodes)):
@@ -91,7 +91,7 @@ def build_savepoint(
         require_fit(store.url, root.url, job, lambda folder: is_job(root, folder))
     require_vacant(store)
     probe_elsewhere(store, root.url if root is not None else "", ids)
-    # In the savepoint's own folder, where a disposal finds it when this process is killed.
+    # In the savepoint's own folder: if this process is killed, a disposal finds the files there.
     building = f"{SAVEPOINT_BUILT}{ids()}"
     storage = task_storage(options, request.to, building, 1, slot)
     with ExitStack() as stack:
@@ -126,7 +126,7 @@ def build_savepoint(
 
 
 def _check_offsets(spark: SparkSession, request: BuildRequest, flow: Flow) -> None:
-    """The run that is to begin with them would only say that the checkpoint does not fit."""
+    """Refuses offsets that fit no source. The first run would only say that the checkpoint does not fit."""
     sources = {node.uid: node for node in flow.sources}
     for uid, line in request.offsets.items():
         if uid not in sources:
@@ -138,7 +138,7 @@ def _check_offsets(spark: SparkSession, request: BuildRequest, flow: Flow) -> No
 
 
 def _remove_build(store: Store, building: str) -> None:
-    with suppress(StateflowError):  # what stays is named by nothing; an error that led here says more
+    with suppress(StateflowError):  # nothing names these files, and the error that led here says more
         store.delete([entry.path for entry in store.list(f"{building}/")])
     remove_empty(store)
 
@@ -186,7 +186,7 @@ def _operator(
 
 
 def _key(node: KeyedNode, tables: Mapping[str, DataFrame]) -> tuple[tuple[str, str], ...]:
-    """The key's columns with their types: by the rows' declaration, else by the columns of the first table."""
+    """The key's columns with their types: the rows declare them, or else the first table has them."""
     rows = node.rows[0]
     columns = dict(next(iter(tables.values())).dtypes) if tables else {}
     key = []

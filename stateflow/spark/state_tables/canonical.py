@@ -1,8 +1,8 @@
-"""Making a canonical savepoint: a record's state as typed Parquet, written in parallel by a Spark job.
+"""Makes a canonical savepoint: a Spark job writes a record's state in parallel, as typed Parquet.
 
-Each task has a contiguous range of an operator's key groups and writes one file per table, straight to the savepoint's
-store and under a name of its own attempt. Only what the successful tasks hand back is listed in `_metadata`, which is
-created last: before it there is no savepoint.
+Each task gets a contiguous range of an operator's key groups. It writes one file per table, straight to the savepoint's
+store, under a name of its own attempt. `_metadata` lists only the files that successful tasks hand back. It is created
+last: before it there is no savepoint.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from stateflow.storage.transfer import Transfer, transfer
 SPLIT_BYTES = 512 << 20
 MOST_TASKS = 1024
 GROUPS, BYTES = "key groups", "bytes"
-"""What `progress` is told of."""
+"""What `progress` counts."""
 
 Progress = Callable[[str, int, int], object]
 """progress(what, done, total); called from a thread of Spark's."""
@@ -86,8 +86,8 @@ def create_canonical(
 ) -> Savepoint:
     """Makes the savepoint `name` of a record that the caller has pinned.
 
-    `options` says where tasks keep their caches and scratch files. UsageError, and nothing written, when the folder is
-    taken. After a failure no savepoint stands, and what was written is deleted again as far as that is possible.
+    `options` says where tasks keep their caches and scratch files. If the folder is taken, it raises UsageError and
+    writes nothing. After a failure there is no savepoint, and it deletes what it wrote, as far as possible.
     """
     task_options = replace(options or Options(), storage_options=dict(storage_options))
     target = open_store(target_url, storage_options, fsync=task_options.local_fsync)
@@ -141,7 +141,7 @@ class _Part:
 
 
 def _parts(record: Record, split_bytes: int, most: int) -> Iterator[_Part]:
-    """Per operator `clamp(ceil(size / split), 1, most)` ranges of key groups, of nearly the same number each."""
+    """Per operator `clamp(ceil(size / split), 1, most)` ranges of key groups, of nearly the same length."""
     for uid, operator in sorted(record.operators.items()):
         shards = sorted((s for subtask in operator.shards for s in subtask), key=lambda shard: shard.first)
         size = sum(map(_weight, shards))
@@ -152,7 +152,7 @@ def _parts(record: Record, split_bytes: int, most: int) -> Iterator[_Part]:
 
 
 def _weight(shard: Shard) -> int:
-    """Bytes that a shard's logical range takes of its files, going by the number of key groups."""
+    """An estimate of the bytes in a shard's logical range: its share of the files' key groups."""
     first = shard.first if shard.physical_first is None else shard.physical_first
     last = shard.last if shard.physical_last is None else shard.physical_last
     return shard.bytes * (shard.last - shard.first + 1) // (last - first + 1)
@@ -163,7 +163,7 @@ def _bare(record: Record) -> dict[str, OperatorState]:
 
 
 class _WrittenFile(msgspec.Struct, frozen=True):
-    """What a task hands back of one file."""
+    """What a task hands back for one file."""
 
     operator: str
     state: str
@@ -172,7 +172,7 @@ class _WrittenFile(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class _WriteTask:
-    """The task, and what it needs. A part per partition."""
+    """The task that writes one part per partition."""
 
     storage: TaskStorage
     target_url: str
@@ -229,7 +229,7 @@ class _WriteTask:
         return found
 
     def described(self, operator: str, state: str) -> dict[str, str]:
-        """What a file says of itself to whoever finds it alone."""
+        """Metadata for a file, so that it explains itself when somebody finds it alone."""
         schema = self.operators[operator].states.get(state)
         own = {"kind": schema.kind, "type": schema.value} if schema is not None else {"kind": "timers"}
         return {
@@ -242,7 +242,7 @@ class _WriteTask:
 
 
 class _Tally(AccumulatorParam[list[int]]):
-    """Adds up key groups and bytes as tasks end, and tells of it on the driver."""
+    """Adds up key groups and bytes as tasks end, and reports them on the driver."""
 
     def __init__(self, tell: Callable[[list[int]], object] | None = None) -> None:
         self._tell = tell
@@ -256,13 +256,13 @@ class _Tally(AccumulatorParam[list[int]]):
     def addInPlace(self, value1: list[int], value2: list[int]) -> list[int]:
         total = [a + b for a, b in zip(value1, value2, strict=True)]
         if self._tell is not None:
-            with suppress(Exception):  # whatever shows the progress must not stop Spark's accumulators
+            with suppress(Exception):  # a broken progress bar must not stop Spark's accumulators
                 self._tell(total)
         return total
 
 
 def _write_tables(spark: SparkSession, writing: _WriteTask, progress: Progress) -> Tables:
-    """Runs the job; the files that its successful tasks have written."""
+    """Runs the job; returns the files that its successful tasks have written."""
     parts = writing.parts
     tables: Tables = {
         uid: dict.fromkeys(tables_of(operator), ()) for uid, operator in writing.operators.items()
@@ -293,7 +293,7 @@ def _write_tables(spark: SparkSession, writing: _WriteTask, progress: Progress) 
 
 
 def _fill_empty(tables: Tables, writing: _WriteTask, target: Store) -> None:
-    """A table without rows still has a file, so that other programs find its columns."""
+    """Writes a file for each table without rows, so that other programs find its columns."""
     folder = writing.storage.folder()
     try:
         for uid, operator in writing.operators.items():
@@ -313,7 +313,7 @@ def _fill_empty(tables: Tables, writing: _WriteTask, target: Store) -> None:
 def _with_own_sources(
     record: Record, operators: dict[str, OperatorState], target: Store, storage: TaskStorage, attempt: str
 ) -> Record:
-    """The record without shards and sinks; the logs of its sources are copied into the savepoint."""
+    """The record without shards and sinks. Copies the logs of its sources into the savepoint."""
     bare = msgspec.structs.replace(record, operators=operators, sinks={})
     sources = dict.fromkeys((ref.base, ref.path, ref.offset) for ref in references(bare) if ref.path)
     paths = {
@@ -343,8 +343,10 @@ def _with_own_sources(
 
 
 def _discard(target: Store, attempt: str, but: Container[str] = ()) -> None:
-    """Deletes what tasks of this attempt have written, also those whose success nobody heard of. It may fail: what stays
-    is not visible, and goes with a disposal."""
+    """Deletes the files that tasks of this attempt wrote, except `but`, also files that no task reported.
+
+    If deleting fails, the files stay invisible, and a disposal deletes them.
+    """
     with suppress(StateflowError):
         entries = [*target.list(SAVEPOINT_TABLES), *target.list(SAVEPOINT_STATE)]
         own = [e.path for e in entries if attempt in e.path.rpartition("/")[2]]

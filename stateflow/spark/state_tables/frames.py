@@ -1,4 +1,4 @@
-"""Tables of state as DataFrames of this process's own making: for exports, restores, and `where` on keys."""
+"""Tables of state as DataFrames that this process plans itself: for exports, restores, and `where` on keys."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ public class StateflowTable implements Table, SupportsRead {
 
 
 def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
-    """A table of somebody's own; `what` is how it was asked for."""
+    """A user's Parquet table. `what` names it in errors."""
     try:
         return spark.read.parquet(path)
     except PySparkException as error:
@@ -64,14 +64,14 @@ def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
 
 
 def read_state(spark: SparkSession, **options: Any) -> DataFrame:
-    """`spark.read.format("stateflow")` with these options, where `where` on key columns opens only the shards of its keys.
+    """`spark.read.format("stateflow")` with these options. Here `where` on key columns opens only the shards of its keys.
 
-    Options with a dot in their name are given as a mapping: `read_state(spark, job="orders", ..., storage={...})`.
+    Pass options with a dot in their name as a mapping: `read_state(spark, job="orders", ..., storage={...})`.
     """
     texts = {name: str(value) for name, value in options.items() if name != "storage"}
     texts |= {f"storage.{name}": str(value) for name, value in dict(options.get("storage") or {}).items()}
     spark.dataSource.register(StateDataSource)
-    # Without it Spark refuses any Python source that takes filters.
+    # Without this setting Spark refuses any Python source that takes filters.
     spark.conf.set(_PUSHDOWN, "true")
     jvm: Any = spark._jvm
     settings = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap({**texts, "pushdown": "true"})
@@ -89,11 +89,11 @@ def read_state(spark: SparkSession, **options: Any) -> DataFrame:
 
 
 def table_frame(spark: SparkSession, snapshot: Snapshot, operator: str, state: str) -> DataFrame:
-    """All rows of one table, a task for every part of it. No process but the tasks' own is started for it."""
+    """All rows of one table, with a task for each part. Unlike the data source it starts no planning process."""
     table, parts = snapshot.table(operator, state)
     schema = spark_schema(table.schema)
     task = _ReadTask(table, tuple(parts), arrow_of(schema), snapshot.origin)
-    # Never without a task: Spark cuts off what follows an empty input, and an observation of it would never end.
+    # At least one task: Spark cuts off what follows an empty input, and an observation of it would never end.
     count = max(1, len(parts))
     return spark.range(0, count, 1, count).mapInArrow(task, schema)
 
@@ -118,7 +118,7 @@ class _ReadTask:
 
 
 def _table(spark: SparkSession, source_result: Any) -> Any:
-    """Spark's table of a Python source, with a source of its own for every scan."""
+    """Spark's table for a Python source. Every scan of it gets a source of its own."""
     jvm: Any = spark._jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())

@@ -1,7 +1,7 @@
-"""Tables back into state: rows are encoded, brought together by key group, sorted, and written as fresh shards.
+"""Loads tables back into state: tasks encode the rows, bring them together by key group, and write fresh shards.
 
-Used to restore canonical savepoints (also with another backend, parallelism or max parallelism), and to make state of
-any DataFrame. Nothing here decides anything: shards that no record comes to name are collected as any other.
+It restores canonical savepoints, also with another backend, parallelism or max parallelism, and makes state from any
+DataFrame. It decides no record: if no record names the shards later, the collector deletes them.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def load_state(
 ) -> OperatorState:
     """The operator with the state of `frames`, by state name (timers: `_timers`); states without a frame are empty.
 
-    A frame has the columns of the state's table. `key_group` is worked out anew, and may be missing as `stored`,
-    `expires_at` (then nothing expires) and a list's `slot` may. A list keeps its order, and its positions are numbered
-    anew: what the job appends comes after them, whatever slots its records have. Files are stored under the epoch and slot
-    of `place`, whose claimer has to name them.
+    A frame has the columns of the state's table. It may lack `stored`, `expires_at` (then nothing expires), a list's
+    `slot`, and `key_group`, which is computed again in any case. A list keeps its order. Its positions are renumbered, so
+    that what the job appends later comes after them, whatever slot it has. Files go under the epoch and slot of
+    `storage`: the process that claimed that epoch must name them in a record.
     """
     checked_max_parallelism(max_parallelism)
     target = msgspec.structs.replace(
@@ -85,7 +85,7 @@ def load_state(
     by_subtask = dict(shards)
     return msgspec.structs.replace(
         target,
-        # No rows at all: Spark may then leave out the tasks altogether.
+        # Without rows Spark may skip the tasks.
         shards=tuple(
             by_subtask.get(subtask) or (Shard(first=first, last=last, backend=backend),)
             for subtask, (first, last) in enumerate(target.assignment)
@@ -99,7 +99,7 @@ def load_state(
 def canonical_frames(
     spark: SparkSession, savepoint: Savepoint, url: str, options: Options
 ) -> dict[str, dict[str, DataFrame]]:
-    """By operator uid and state name, the tables of a canonical savepoint; operator state stays in its record."""
+    """The tables of a canonical savepoint, by operator uid and state name. Operator state stays in its record."""
     snapshot = savepoint_snapshot(savepoint, url, options)
     return {
         uid: {state: table_frame(spark, snapshot, uid, state) for state in states}
@@ -108,7 +108,7 @@ def canonical_frames(
 
 
 def fitting(frame: DataFrame, table: StateTable | TimerTable, uid: str) -> DataFrame:
-    """`frame`, if its columns are those of the table. A list without slots is numbered by position alone."""
+    """`frame`, if its columns fit the table. A list without slots is ordered by position alone."""
     slot = table.names.get("slot")
     if slot is not None and slot not in frame.columns:
         frame = frame.withColumn(slot, F.lit(0).cast("long"))
@@ -179,7 +179,7 @@ class _LoadedShards(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class _LoadTask:
-    """The task that writes a subtask's shard of entries in order."""
+    """The task that writes a subtask's shard. The entries come in order."""
 
     uid: str
     operator: OperatorState
@@ -213,7 +213,7 @@ class _LoadTask:
 
 
 class SortedEntries:
-    """Full keys of one shard as they come by in order: each must be there once. Notes the earliest timers."""
+    """Checks the full keys of one shard, which come in order: none may come twice. Notes the earliest timers."""
 
     def __init__(self, uid: str, operator: OperatorState) -> None:
         self._uid = uid
@@ -251,7 +251,7 @@ class SortedEntries:
                 self._earliest[timer.value] = min(due, self._earliest.get(timer.value, due))
 
     def _renumbered(self, keys: list[bytes]) -> list[bytes]:
-        """Elements of lists get slot 0 and their place in the list."""
+        """Gives elements of lists slot 0 and their index in the list."""
         lists, keys_out = self._lists, []
         for key in keys:
             if key[2:4] in lists:

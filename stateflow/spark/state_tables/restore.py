@@ -1,4 +1,4 @@
-"""Shards from a canonical savepoint, for the backend, parallelism and max parallelism that are wanted now."""
+"""Loads a canonical savepoint into shards of the backend, parallelism and max parallelism of this restore."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def load_canonical(
     parallelism: int = 0,
     max_parallelism: int = 0,
 ) -> dict[str, OperatorState]:
-    """The operators with shards of their own; 0 leaves parallelism or max parallelism as it was."""
+    """The operators with fresh shards. 0 leaves parallelism or max parallelism as it was."""
     frames = canonical_frames(spark, savepoint, url, options)
     storage = task_storage(options, job.root, job.name, writer.epoch, writer.next_slot)
     return {

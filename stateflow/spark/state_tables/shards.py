@@ -1,4 +1,4 @@
-"""Opening a shard to read all of it in a task: in a private folder, through the host's cache, never to be written."""
+"""Opens a shard for reading in a task: in a private folder, through the host's cache."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Range = tuple[bytes, bytes]
 
 
 class OpenedShard:
-    """What the shard owns by its logical range; what its files hold beyond that is another shard's, or long gone."""
+    """The entries in the shard's logical range. Other entries in its files belong to other shards, or are obsolete."""
 
     def __init__(self, storage: TaskStorage, shard: Shard, open_shard: Callable[[str], OpenShard]) -> None:
         self._low, self._high = group_range(shard.first, shard.last)
@@ -33,7 +33,7 @@ class OpenedShard:
             fetched = self._folder / "fetched"
             fetched.mkdir()
             fetch = storage.cache().fetcher(storage.store, fetched)
-            # Opened as wide as its files are: clipping it would write, and nothing outside of the range is read.
+            # Opened with the full range of its files, because clipping would write. `scan` reads only the logical range.
             wide = msgspec.structs.replace(shard, physical_first=None, physical_last=None)
             self._backend = open_shard(shard.backend)(wide, self._folder / "shard", fetch)
         except BaseException:

@@ -1,4 +1,4 @@
-"""Which snapshot a table is read from: a job's complete checkpoint, or a savepoint of either kind."""
+"""The snapshots that tables are read from: a job's complete checkpoint, or a savepoint of either kind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LATEST = "latest"
 
 @dataclass(frozen=True)
 class SnapshotOrigin:
-    """Where a snapshot stands; tells a file that was collected from one that is damaged. Travels to tasks."""
+    """Where a snapshot lies. Tasks get it, to tell a collected file from a damaged one."""
 
     label: str
     """The snapshot in words."""
@@ -41,7 +41,7 @@ class SnapshotOrigin:
     """The record's writer, or the savepoint's id."""
 
     def explained(self, error: CorruptError, options: Mapping[str, str]) -> StateflowError:
-        """What a missing file means: files are only ever deleted with the snapshot that names them."""
+        """What a missing file means. Files are only deleted together with the snapshots that name them."""
         if not self._exists(options):
             how = "collected" if self.job else "disposed of"
             keep = (
@@ -70,7 +70,7 @@ class SnapshotOrigin:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot whose record's references can be fetched."""
+    """A snapshot with a record whose files can be fetched."""
 
     origin: SnapshotOrigin
     record: Record
@@ -84,7 +84,7 @@ class Snapshot:
         return task_storage(self.options, self.origin.url, self.origin.job, 0, self.record.slot)
 
     def table(self, operator: str, state: str) -> tuple[Table, list[Part]]:
-        """The table of one state and all its parts. NotFoundError names what there is."""
+        """The table of one state and all its parts. NotFoundError lists the operators or states that exist."""
         return table_of(
             self.record,
             operator,
@@ -99,7 +99,7 @@ class Snapshot:
     def pinned(
         self, owner: Owner, ids: Callable[[], str], clock: Callable[[], int], reason: str
     ) -> Iterator[None]:
-        """Pins a checkpoint for the length of a block. A savepoint needs none: it goes only when somebody says so."""
+        """Pins a checkpoint for the length of a block. A savepoint needs no pin: it stays until somebody disposes of it."""
         if self.owner is None:
             yield
             return
@@ -153,7 +153,7 @@ _NAMES = ("job", "checkpoint", "path", "operator", "state", "key", "keys", "push
 
 
 def snapshot_of(settings: Mapping[str, str]) -> Snapshot:
-    """From the options of a data source. What is not given comes from environment and file, as for a run."""
+    """The snapshot that a data source's options name. Missing options come from environment and file, as for a run."""
     unknown = sorted(name for name in settings if name not in _NAMES and not name.startswith(STORAGE))
     if unknown:
         raise UsageError(

@@ -2,22 +2,22 @@
 
     job, checkpoint_dir   a job's checkpoint; checkpoint_dir falls back to the configuration
     checkpoint            latest (the default), 42, checkpoint:42 or tag:NAME
-    path                  or else a savepoint, of either kind
+    path                  a savepoint of either kind, instead of a job
     operator, state       which table; `_timers` has the timers, operator state has its own columns
     key, keys             one key as text, or a JSON array of keys: only their shards are opened
     storage.<name>        settings of the object store's client, on top of the configuration's
     pushdown              true: `where` narrows what is read; for a DataFrame of one query alone, see below
 
-The snapshot is chosen by `load()`: a DataFrame shows the same rows however often it is used.
+`load()` chooses the snapshot: a DataFrame shows the same rows however often it is used.
 
-**Nothing is pinned here.** The process that plans a read ends before it begins, and the tasks may die, so nobody could be
-relied on to let go of a pin, and one that is never let go of keeps its checkpoint for ever. Nor could a read go wrong
-without one: files are immutable and checked, so it is right, or it fails with 'was collected while it was read'. A tag keeps
-a checkpoint for as long as it is wanted; `export_state`, which ends in this process, pins.
+**The data source pins nothing.** The process that plans a read ends before the read begins, and the tasks may die. So
+nobody could be relied on to release a pin, and a forgotten pin keeps its checkpoint for ever. A read without a pin is
+safe: files are immutable and checked, so the read is right or fails with 'was collected while it was read'. To keep a
+checkpoint longer, tag it. `export_state` does pin, because it begins and ends in this process.
 
-**`where` is not pushed down by a plain `load()`.** Spark 4.2 keeps the partitions of the last pushed-down filter in the
-relation, so that `df.where(...)` followed by `df.count()` would count what the filter left: `read_state` gives every scan a
-relation of its own, where that cannot happen, and `where` on the key opens only the shards of its keys.
+**A plain `load()` does not push `where` down.** Spark 4.2 keeps the partitions of the last pushed-down filter in the
+relation. So `df.where(...)` followed by `df.count()` would count only the filtered rows. `read_state` gives every scan a
+relation of its own, so that `where` on the key safely opens only the shards of its keys.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ FORMAT = "stateflow"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format known to a session."""
+    """Registers the format with a session."""
     spark.dataSource.register(StateDataSource)
 
 
 class StateDataSource(DataSource):
-    """Made, planned and read in processes of Spark's own: what is chosen travels with it."""
+    """Spark creates, plans and reads it in processes of its own, so it takes the chosen table along."""
 
     _table: tuple[Table, list[Part], SnapshotOrigin] | None = None
 
@@ -120,20 +120,20 @@ class StateReader(DataSourceReader):
         return [InputPartition(part) for part in self.parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # what Spark makes of no partitions
+        if partition.value is None:  # Spark passes None when there are no partitions
             return
         yield from rows_of(self.table, partition.value, self.schema, self.origin)
 
 
 class PushingReader(StateReader):
-    """Narrows itself to the filters of one query. Only for a relation that no other query shares: see above."""
+    """Narrows itself to the filters of one query. Only for a relation that no other query shares: see the module."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         if not self.table.elements:
             selection = both(self.table.selection, selected(filters, self.table))
             self.table = replace(self.table, selection=selection)
             self.parts = narrowed(self.parts, selection)
-        # Spark looks at every row again, so that a filter need not be understood in full.
+        # All filters go back to Spark, which checks every row again. So a filter need not be understood in full.
         return filters
 
 
@@ -150,7 +150,7 @@ def rows_of(table: Table, part: Part, schema: pa.Schema, origin: SnapshotOrigin)
 
 
 def selected(filters: Iterable[Filter], table: Table) -> Selection:
-    """What is left of a table under filters that all hold."""
+    """The part of a table that can satisfy all the filters."""
     key, most = table.operator.key, table.operator.max_parallelism
     columns = {name for name, _ in key}
     equal: dict[str, list[Any]] = {}
@@ -172,7 +172,7 @@ def selected(filters: Iterable[Filter], table: Table) -> Selection:
 
 
 def _values(condition: Filter) -> list[Any] | None:
-    """The values of which a column has one; a null never equals anything."""
+    """The values that the condition allows; None when it does not list values. A null equals nothing."""
     match condition:
         case EqualTo() | EqualNullSafe():
             return [condition.value]
@@ -225,12 +225,12 @@ def _named_keys(settings: Mapping[str, str], table: Table) -> Selection:
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The table's columns as Spark has them."""
+    """The table's columns as Spark's types."""
     return from_arrow_schema(schema)
 
 
 def arrow_of(schema: StructType) -> pa.Schema:
-    """What Spark expects of the batches it is given for these columns."""
+    """The Arrow schema that Spark expects of batches with these columns."""
     return to_arrow_schema(schema, timezone="UTC")
 
 

@@ -1,8 +1,8 @@
 """One state of one operator in a snapshot as a table: its columns, its parts, and the rows of a part.
 
-Shards, Parquet files and operator state all give the same columns, whoever asks: the data source, an export, a
-restore. Rows whose time to live is over are there, with `expires_at`: a table shows what is stored, and what is
-expired depends on when one looks.
+Shards, Parquet files and operator state have the same columns for every reader: the data source, an export, a restore.
+Expired rows are in the table, with `expires_at`: a table shows what is stored, and whether a row has expired depends
+on the time of the query.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 BATCH_ROWS, BATCH_BYTES = 20_000, 4 << 20
 _FIRST_ROWS = 64
 _ROW_GROUPS = 4
-"""Row groups of one file that are read as one part."""
+"""How many row groups of one file form a part."""
 _ELEMENT_KEY = (("subtask", "int"), ("position", "int"))
 _ELEMENT_COLUMNS = ("subtask", "position", "value")
 
@@ -50,7 +50,7 @@ Entries = Iterator[tuple[bytes, bytes]]
 
 @dataclass(frozen=True)
 class ShardPart:
-    """A shard, or the key groups and keys of it that are wanted."""
+    """A shard. `Table.selection` says which of its keys to read."""
 
     shard: Shard
 
@@ -65,7 +65,7 @@ class FilePart:
 
 @dataclass(frozen=True)
 class ElementsPart:
-    """The elements of operator state, which is in the record itself."""
+    """The elements of operator state, which lie in the record itself."""
 
     state: OperatorListState
 
@@ -75,7 +75,7 @@ Part = ShardPart | FilePart | ElementsPart
 
 @dataclass(frozen=True)
 class Table:
-    """Travels to the tasks; `operator` has neither shards nor operator state."""
+    """Spark sends it to the tasks, so `operator` has neither shards nor operator state."""
 
     uid: str
     state: str
@@ -83,7 +83,7 @@ class Table:
     storage: TaskStorage
     open_shard: Callable[[str], OpenShard]
     base: str = ""
-    """The savepoint that a Parquet file is relative to."""
+    """The savepoint that the paths of Parquet files are relative to."""
     elements: str = ""
     """The schema of an element, when this is operator state."""
     selection: Selection = field(default=EVERYTHING)
@@ -91,14 +91,14 @@ class Table:
     @cached_property
     def codec(self) -> StateTable | TimerTable:
         if self.elements:
-            # As if it were a value per subtask and position: the same types, and no second way to read values.
+            # Read as a value state keyed by subtask and position: one way to read values serves both.
             return StateTable(
                 _ELEMENT_KEY, 1, self.state, StateSchema(id=1, kind="value", value=self.elements)
             )
         return tables_of(self.operator)[self.state]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Made anew where it is needed: what it has compiled need not travel.
+        # Each task makes its own codec: a compiled one need not travel.
         return {name: value for name, value in self.__dict__.items() if name != "codec"}
 
     @property
@@ -107,7 +107,7 @@ class Table:
         return pa.schema([schema.field(name) for name in _ELEMENT_COLUMNS]) if self.elements else schema
 
     def rows(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """The rows of a part in batches of a bounded size, with the columns of `schema`."""
+        """The rows of a part with the columns of `schema`, in batches of bounded size."""
         match part:
             case ShardPart():
                 yield from self._shard_rows(part.shard)
@@ -156,7 +156,7 @@ class Table:
             yield batch.select(list(_ELEMENT_COLUMNS))
 
     def _filter(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows of a batch that are wanted."""
+        """The selected rows of a batch."""
         selection, key = self.selection, self.operator.key
         if selection.groups is not None and batch.num_rows:
             batch = batch.filter(_is_in(batch.column(self.codec.names["key_group"]), selection.groups))
@@ -175,7 +175,7 @@ def _is_in(column: pa.Array, values: Iterable[Any]) -> pa.Array:
 
 
 def decoded(entries: Entries, codec: StateTable | TimerTable) -> Iterator[pa.RecordBatch]:
-    """Stored entries as rows: few at first, then as many as make a batch of a bounded size."""
+    """Stored entries as rows: a small batch first, then batches of bounded size."""
     count = _FIRST_ROWS
     while chunk := list(islice(entries, count)):
         keys, values = zip(*chunk, strict=True)
@@ -194,7 +194,7 @@ def table_of(
     label: str,
     savepoint: Savepoint | None = None,
 ) -> tuple[Table, list[Part]]:
-    """The table and all its parts. `of` is the snapshot in words; `record` has references that can be fetched."""
+    """The table and all its parts. `label` names the snapshot in errors. The files of `record` can be fetched."""
     operator = record.operators.get(uid)
     if operator is None:
         raise NotFoundError(f"{label} has no operator {uid!r}: its operators are {_names(record.operators)}")
@@ -223,7 +223,7 @@ def table_of(
 
 
 def narrowed(parts: Sequence[Part], selection: Selection) -> list[Part]:
-    """The parts that hold something of what is wanted."""
+    """The parts that hold something of the selection."""
     if selection.everything:
         return list(parts)
     selected: list[Part] = []
@@ -241,7 +241,7 @@ def narrowed(parts: Sequence[Part], selection: Selection) -> list[Part]:
 
 
 def reference(file: TableFile, base: str) -> FileRef:
-    """A table's file as what is fetched and checked."""
+    """The reference by which a table's file is fetched and checked."""
     return FileRef(
         name=file.path.rpartition("/")[2],
         size=file.size,
@@ -253,7 +253,7 @@ def reference(file: TableFile, base: str) -> FileRef:
 
 
 def cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with the types and order of `schema`: names inside lists and maps differ between writers."""
+    """`batch` with the types and order of `schema`. Writers name the fields inside lists and maps differently."""
     if batch.schema.equals(schema):
         return batch
     columns = [batch.column(f.name) for f in schema]
