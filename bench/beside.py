@@ -43,7 +43,7 @@ def plan(size: Size) -> list[str]:
     return [APART] * (1 + size.warm_up) + [kind for block in blocks for kind in block]
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise RuntimeError("the pipeline and who makes savepoints need a core each: run this on two cores")
@@ -58,18 +58,18 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
     ]
     data = dataset(batches)
     spark = sides.session("local[1]")
-    place.say(f"{len(kinds)} batches")
-    with Savepointer(place.folder, side, cores[1]) as savepointer:
+    workplace.say(f"{len(kinds)} batches")
+    with Savepointer(workplace.folder, side, cores[1]) as savepointer:
 
         def each(report: object) -> None:
             savepointer.after(kinds, size.warm_up)
 
-        given = {"input": str(data.path)}
-        found = sides.stateflow_run(spark, operators.per_key, given, place.folder, each=each)
-    if len(found.timed.seconds) != len(kinds):
-        raise AssertionError(f"{len(found.timed.seconds)} batches instead of {len(kinds)}")
+        parameters = {"input": str(data.path)}
+        outcome = sides.stateflow_run(spark, operators.per_key, parameters, workplace.folder, each=each)
+    if len(outcome.timed.seconds) != len(kinds):
+        raise AssertionError(f"{len(outcome.timed.seconds)} batches instead of {len(kinds)}")
     spent: dict[str, list[float]] = {ALONE: [], BESIDE: [], APART: []}
-    for kind, second in zip(kinds, found.timed.seconds, strict=True):
+    for kind, second in zip(kinds, outcome.timed.seconds, strict=True):
         spent[kind].append(second)
     return {ALONE: spent[ALONE], BESIDE: spent[BESIDE], "savepoints": savepointer.seconds}
 
@@ -128,8 +128,8 @@ class Savepointer:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("who makes savepoints has ended: its error is in this trial's output")
-        found: list[float] = json.loads(line)
-        return found
+        outcome: list[float] = json.loads(line)
+        return outcome
 
 
 def main(folder: str, kind: str, core: str) -> None:
@@ -144,15 +144,15 @@ def main(folder: str, kind: str, core: str) -> None:
         sides.session("local[1]")
     make_one = _maker(Path(folder), kind)
     make_one()
-    found: list[float] = []
+    outcome: list[float] = []
     while True:
-        print(json.dumps(found), file=answers, flush=True)
-        found = []
+        print(json.dumps(outcome), file=answers, flush=True)
+        outcome = []
         if os.read(0, 1) != b"w":
             return
         print("[]", file=answers, flush=True)
         while not select.select([0], [], [], 0)[0]:
-            found.append(make_one())
+            outcome.append(make_one())
         if os.read(0, 1) != b"r":
             return
 
@@ -161,7 +161,7 @@ def _maker(folder: Path, kind: str) -> Callable[[], float]:
     from stateflow.config.options import load
     from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
-    from stateflow.savepoints.format import dispose_savepoint
+    from stateflow.savepoints.dispose import dispose_savepoint
     from stateflow.storage.roots import open_store
 
     job = Job(str(folder / "root"), PIPELINE)
@@ -189,14 +189,14 @@ def section(results: Results, size: Size) -> Section:
     rows, targets = [], []
     for side in SIDES:
         more = middle(side, BESIDE) / middle(side, ALONE) - 1
-        made = results.first(side)["savepoints"]
+        durations = results.first(side)["savepoints"]
         rows.append(
             [
                 side,
                 seconds(middle(side, ALONE)),
                 seconds(middle(side, BESIDE)),
                 longer(more),
-                f"{len(made)} of {seconds(median(made))}" if made else "none",
+                f"{len(durations)} of {seconds(median(durations))}" if durations else "none",
             ]
         )
         targets.append(

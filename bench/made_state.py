@@ -54,7 +54,7 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
         clock=now,
         carry_out=lambda *_: {},
     )
-    stored, codec = serializer_for(serializer), KeyCodec(("int",))
+    entries_out, codec = serializer_for(serializer), KeyCodec(("int",))
     every = np.arange(keys, dtype=np.int64)
     groups = hash_longs(every) % GROUPS
     order = np.argsort(groups, kind="stable")
@@ -69,7 +69,7 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
         for at in range(begin, end, _CHUNK):
             own = slice(at, min(at + _CHUNK, end))
             full = codec.encode_many([every[own]], groups[own], 1)
-            backend.write(zip(full, map(stored.dumps, values(every[own].tolist())), strict=True))
+            backend.write(zip(full, map(entries_out.dumps, values(every[own].tolist())), strict=True))
         files = tuple(
             inline(new.name, new.data)
             if new.data is not None
@@ -89,7 +89,7 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
         max_parallelism=GROUPS,
         assignment=assignment,
         shards=tuple(handles),
-        states={STATE: StateSchema(id=1, kind="value", value=stored.schema, queryable=True)},
+        states={STATE: StateSchema(id=1, kind="value", value=entries_out.schema, queryable=True)},
         next_state_id=2,
     )
     writer.complete(writer.decide(Draft("checkpoint", now=now(), operators={OPERATOR: operator})), {})

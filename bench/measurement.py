@@ -133,5 +133,5 @@ def at_least(text: str, value: float, bound: float, unit: str = "x") -> Target:
     return Target(text, f"{value:.2f}{unit}", value >= bound)
 
 
-def at_most(text: str, value: float, bound: float, shown: Callable[[float], str] | None = None) -> Target:
-    return Target(text, shown(value) if shown else f"{value:.2f}x", value <= bound)
+def at_most(text: str, value: float, bound: float, text_of: Callable[[float], str] | None = None) -> Target:
+    return Target(text, text_of(value) if text_of else f"{value:.2f}x", value <= bound)

@@ -60,9 +60,9 @@ class ResultStore:
     def write(self, trial: Trial, version: str, load: float, result: Mapping[str, Any]) -> None:
         path = self._path(trial, version)
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = path.with_suffix(".making")
-        made.write_text(json.dumps({"trial": asdict(trial), "load": load, "result": result}, indent=1))
-        made.rename(path)
+        part = path.with_suffix(".making")
+        part.write_text(json.dumps({"trial": asdict(trial), "load": load, "result": result}, indent=1))
+        part.rename(path)
 
     def forget(self, form: Form, measurement: str) -> None:
         shutil.rmtree(self.folder / form / measurement, ignore_errors=True)
@@ -72,7 +72,7 @@ class ResultStore:
         folder = self.folder / form / measurement.name
         versions = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime) if folder.exists() else []
         ordered = [folder / version, *(p for p in reversed(versions) if p.name != version)]
-        return next((found for path in ordered if (found := _complete(path, measurement))), None)
+        return next((results for path in ordered if (results := _complete(path, measurement))), None)
 
     def _path(self, trial: Trial, version: str) -> Path:
         return self.folder / trial.form / trial.measurement / version / f"{trial.side}-{trial.repeat}.json"

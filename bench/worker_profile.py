@@ -85,21 +85,21 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--functions", action="store_true", help="cProfile of the last batch")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     spent: dict[str, float] = {}
-    _watch(given.side, spent)
+    _watch(options.side, spent)
     # Outside of Spark this is subtask 0 of attempt 0.
     context = TaskContext._getOrCreate()
     context._partitionId, context._taskAttemptId = 0, 0
     work = Path(tempfile.mkdtemp(prefix="worker-profile-"))
     try:
         shards: tuple[tuple[Shard, ...], ...] = ((Shard(first=0, last=GROUPS // 2 - 1, backend="rocksdb"),),)
-        for number in range(given.batches):
-            data = list(_arrow_batches(given.rows, given.keys, number))
+        for number in range(options.batches):
+            data = list(_arrow_batches(options.rows, options.keys, number))
             acks = _Acks()
-            worker = _worker(given.side, number + 1, shards, work, acks)
+            worker = _worker(options.side, number + 1, shards, work, acks)
             spent.clear()
-            profile = cProfile.Profile() if given.functions and number == given.batches - 1 else None
+            profile = cProfile.Profile() if options.functions and number == options.batches - 1 else None
             wall, cpu, thread = time.perf_counter(), time.process_time(), time.thread_time()
             if profile:
                 profile.enable()
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> None:
             thread = time.thread_time() - thread
             rows = sum(batch.num_rows for batch in data)
             shards = (acks.ack.shards,)
-            _print(given.side, number, rows, out, wall, cpu, thread, spent, acks.ack)
+            _print(options.side, number, rows, out, wall, cpu, thread, spent, acks.ack)
             if profile:
                 pstats.Stats(profile).sort_stats("tottime").print_stats(30)
     finally:

@@ -77,8 +77,8 @@ class AirflowClient:
                     "POST", "/auth/token", {"username": self.user, "password": self.password}, {}, {}
                 ).json()["access_token"]
             )
-        given = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        return self._send(method, path, body, {**given, **(headers or {})}, query)
+        authorization = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        return self._send(method, path, body, {**authorization, **(headers or {})}, query)
 
     def _send(
         self, method: str, path: str, body: Any, headers: Mapping[str, str], query: Mapping[str, Any]
@@ -100,9 +100,9 @@ class AirflowClient:
         """When each healthy component last gave a sign of life."""
         health = self.call("GET", "/api/v2/monitor/health")
         return {
-            name: _seconds(told.get(f"latest_{name}_heartbeat"))
-            for name, told in health.items()
-            if told.get("status") == "healthy"
+            name: _seconds(component.get(f"latest_{name}_heartbeat"))
+            for name, component in health.items()
+            if component.get("status") == "healthy"
         }
 
     # DAGs
@@ -111,23 +111,23 @@ class AirflowClient:
         return sorted(each["dag_id"] for each in self.call("GET", "/api/v2/dags", limit=100)["dags"])
 
     def import_errors(self) -> list[str]:
-        found = self.call("GET", "/api/v2/importErrors")["import_errors"]
-        return [f"{each['filename']}: {each['stack_trace']}" for each in found]
+        errors = self.call("GET", "/api/v2/importErrors")["import_errors"]
+        return [f"{each['filename']}: {each['stack_trace']}" for each in errors]
 
-    def await_dags(self, *wanted: str, patience: float | None = None) -> None:
+    def await_dags(self, *dag_ids: str, patience: float | None = None) -> None:
         """Until the DAG processor has found them."""
 
         def missing() -> bool:
             if errors := self.import_errors():
                 raise StateflowError(f"a DAG cannot be imported: {errors[0]}")
-            return not set(wanted) <= set(self.dags())
+            return not set(dag_ids) <= set(self.dags())
 
-        self._until(lambda: not missing(), f"DAGs {', '.join(wanted)} to be found", patience)
+        self._until(lambda: not missing(), f"DAGs {', '.join(dag_ids)} to be found", patience)
 
     def unscheduled(self) -> list[str]:
         """DAGs that run only when they are triggered."""
-        found = self.call("GET", "/api/v2/dags", limit=100)["dags"]
-        return sorted(each["dag_id"] for each in found if each["timetable_summary"] in (None, "None"))
+        dags = self.call("GET", "/api/v2/dags", limit=100)["dags"]
+        return sorted(each["dag_id"] for each in dags if each["timetable_summary"] in (None, "None"))
 
     def unpause(self, dag_id: str) -> None:
         self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False}, update_mask="is_paused")
@@ -146,10 +146,10 @@ class AirflowClient:
 
     def newest_run(self, dag_id: str) -> RunOf:
         """However it came about."""
-        found = self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
-        if not found:
+        runs = self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
+        if not runs:
             raise StateflowError(f"DAG {dag_id} has not run yet")
-        return RunOf(dag_id, str(found[0]["dag_run_id"]))
+        return RunOf(dag_id, str(runs[0]["dag_run_id"]))
 
     def state(self, run: RunOf) -> str:
         return str(self.call("GET", run.path)["state"])
@@ -171,10 +171,10 @@ class AirflowClient:
             state = self.state(run)
             return state in states
 
-        self._until(there, f"run {run.run_id} of {run.dag_id}", patience, lambda: self.told(run))
+        self._until(there, f"run {run.run_id} of {run.dag_id}", patience, lambda: self.described(run))
         return state
 
-    def told(self, run: RunOf) -> str:
+    def described(self, run: RunOf) -> str:
         """The run in a line per task, with the last lines of those that failed."""
         lines = []
         for task in self.tasks(run):
@@ -210,7 +210,7 @@ class AirflowClient:
             return state in states and int(task["try_number"]) >= attempt
 
         what = f"task {task_id} of {run.dag_id} to be {' or '.join(sorted(states))}"
-        self._until(there, what, patience, lambda: self.told(run))
+        self._until(there, what, patience, lambda: self.described(run))
         return state
 
     def log(self, run: RunOf, task_id: str, attempt: int = 0) -> str:
@@ -228,8 +228,8 @@ class AirflowClient:
 
     def tries(self, run: RunOf, task_id: str) -> list[str]:
         """How each try of a task ended, the first one first."""
-        found = self.call("GET", f"{run.task(task_id)}/tries")["task_instances"]
-        return [str(each["state"]) for each in sorted(found, key=lambda each: int(each["try_number"]))]
+        instances = self.call("GET", f"{run.task(task_id)}/tries")["task_instances"]
+        return [str(each["state"]) for each in sorted(instances, key=lambda each: int(each["try_number"]))]
 
     def xcom(self, run: RunOf, task_id: str, key: str = "return_value") -> Any:
         answer = self.ask("GET", f"{run.task(task_id)}/xcomEntries/{key}", deserialize="true")
@@ -261,21 +261,23 @@ class AirflowClient:
         return dict(answer.json()) if answer.status_code == 200 else None
 
     def await_question(self, run: RunOf, task_id: str, patience: float | None = None) -> dict[str, Any]:
-        found: dict[str, Any] | None = None
+        question: dict[str, Any] | None = None
 
-        def asked() -> bool:
-            nonlocal found
-            found = self.question(run, task_id)
-            if found is None and self.state(run) in RUN_OVER:
+        def is_asking() -> bool:
+            nonlocal question
+            question = self.question(run, task_id)
+            if question is None and self.state(run) in RUN_OVER:
                 raise StateflowError(
-                    f"run {run.run_id} of {run.dag_id} ended before it asked:\n{self.told(run)}"
+                    f"run {run.run_id} of {run.dag_id} ended before it asked:\n{self.described(run)}"
                 )
-            return found is not None and self.task(run, task_id)["state"] == "awaiting_input"
+            return question is not None and self.task(run, task_id)["state"] == "awaiting_input"
 
-        self._until(asked, f"task {task_id} of {run.dag_id} to ask", patience, lambda: self.told(run))
+        self._until(
+            is_asking, f"task {task_id} of {run.dag_id} to ask", patience, lambda: self.described(run)
+        )
         self._let_the_scheduler_notice(int(self.task(run, task_id)["pid"] or 0))
-        assert found is not None
-        return found
+        assert question is not None
+        return question
 
     def answer(self, run: RunOf, task_id: str, *options: str, **values: Any) -> None:
         """Chooses options of the question ("Approve"), with the form's values."""
@@ -301,7 +303,7 @@ class AirflowClient:
         there: Callable[[], bool],
         what: str,
         patience: float | None,
-        told: Callable[[], str] = lambda: "",
+        described: Callable[[], str] = lambda: "",
     ) -> None:
         limit = self.patience if patience is None else patience
         deadline = time.monotonic() + limit
@@ -311,12 +313,12 @@ class AirflowClient:
                 if there():
                     return
             if time.monotonic() > deadline:
-                raise StateflowError(f"waited {limit:g} s for {what}\n{told()}".rstrip())
+                raise StateflowError(f"waited {limit:g} s for {what}\n{described()}".rstrip())
             time.sleep(0.3)
 
 
-def _seconds(told: str | None) -> float:
-    return datetime.fromisoformat(told).timestamp() if told else -1.0
+def _seconds(timestamp: str | None) -> float:
+    return datetime.fromisoformat(timestamp).timestamp() if timestamp else -1.0
 
 
 def _log_line(line: Any) -> str:

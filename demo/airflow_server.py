@@ -112,11 +112,11 @@ class AirflowServer:
 
     def stop(self) -> None:
         """Ends the processes, and then everything that still carries this server's name in its environment."""
-        asked = [p for p in self._processes.values() if p.poll() is None]
-        for process in asked:
+        running = [p for p in self._processes.values() if p.poll() is None]
+        for process in running:
             process.terminate()
         deadline = time.monotonic() + 8
-        for process in asked:
+        for process in running:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
         # Twice: what is being started while the first list is made is in the second.
@@ -144,14 +144,14 @@ class AirflowServer:
 
     def belongings(self) -> list[psutil.Process]:
         """Every process that was started from here, however far down and whether or not its parent still lives."""
-        found = []
+        processes = []
         for process in psutil.process_iter():
             if process.pid == os.getpid():
                 continue
             with suppress(psutil.Error, OSError):
                 if self._is_ours(process):
-                    found.append(process)
-        return found
+                    processes.append(process)
+        return processes
 
     def log_tail(self, component: str, lines: int = 25) -> str:
         try:
@@ -191,7 +191,7 @@ class AirflowServer:
             }
             for number, folder in enumerate(self.dags)
         ]
-        given = {
+        sections = {
             "core": {
                 "load_examples": "False",
                 "dags_folder": str(self.dags[0]),
@@ -245,7 +245,7 @@ class AirflowServer:
             "NO_COLOR": "1",
             **{
                 f"AIRFLOW__{section.upper()}__{name.upper()}": value
-                for section, values in given.items()
+                for section, values in sections.items()
                 for name, value in values.items()
             },
             **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in connections.items()},
@@ -298,16 +298,14 @@ class AirflowServer:
             time.sleep(0.5)
 
 
-def free_port(wanted: int = 0) -> int:
+def free_port(port: int = 0) -> int:
     """The wanted port of loopback if nobody listens there, or any free one."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", wanted))
+            probe.bind(("127.0.0.1", port))
         except OSError:
-            raise UsageError(
-                f"port {wanted} is in use: end what listens there or choose another one"
-            ) from None
+            raise UsageError(f"port {port} is in use: end what listens there or choose another one") from None
         return int(probe.getsockname()[1])
 
 

@@ -18,7 +18,8 @@ from stateflow.format.records import FileRef, Shard
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import keyed_worker
-from stateflow.state.backends.choice import open_backend, rocksdb
+from stateflow.state.backends import rocksdb
+from stateflow.state.backends.choice import open_backend
 from tests.spark.test_worker import Acks, Event, Sum, Total, batch, task
 
 

@@ -26,7 +26,7 @@ from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import OperatorListState, Record, Shard
 from stateflow.savepoints.native import create_native
 from stateflow.spark.state_tables.export import export_state
-from stateflow.spark.state_tables.failures import failed, told
+from stateflow.spark.state_tables.failures import failed, library_error
 from stateflow.spark.state_tables.frames import read_state, table_frame
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at, snapshot_of
@@ -82,7 +82,7 @@ def failure(function: Any) -> Exception:
     """What a read has failed with, without Spark's words around it."""
     with pytest.raises(Exception) as caught:  # noqa: PT011
         function()
-    return told(caught.value)
+    return library_error(caught.value)
 
 
 @pytest.fixture
@@ -430,7 +430,7 @@ def test_a_failure_says_what_could_not_be_done() -> None:
     told_by = RuntimeError('STATEFLOW-ERROR {"type": "UsageError", "message": "a key has two rows"}')
     error = failed("the export failed", told_by)
     assert (type(error), str(error)) == (UsageError, "a key has two rows")
-    assert told(ValueError("of no concern")).args == ("of no concern",)
+    assert library_error(ValueError("of no concern")).args == ("of no concern",)
 
 
 def test_damage_inside_of_a_driver_made_frame_is_a_stateflow_error(
