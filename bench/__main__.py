@@ -34,12 +34,12 @@ from bench.report import Page, gathered, write_page
 from bench.store import ROOT, ResultStore, fingerprint
 
 BUDGET_MINUTES = 80
-"""No second or third repeat begins after this; the next run adds those that are missing."""
+"""After so many minutes no second or third repeat begins; the next run adds the missing ones."""
 console = Console(stderr=True)
 
 
 class TrialFailed(Exception):
-    """Says which, and where its output is."""
+    """The message names the trial and the log with its output."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -125,7 +125,7 @@ def _measure(
 
 
 def run_trial(measurement: Measurement, trial: Trial, say: Callable[[str], None]) -> dict[str, object]:
-    """Runs it in a process group of its own, and clears away what it leaves."""
+    """Runs a trial in a process group of its own, and removes what it leaves behind."""
     logs = CACHE / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     log = logs / f"{trial.form}-{trial.measurement}-{trial.side}-{trial.repeat}.log"
@@ -177,7 +177,7 @@ def run_trial(measurement: Measurement, trial: Trial, say: Callable[[str], None]
 
 
 class _Alarm:
-    """Ends a trial's processes when it takes too long, and in any case when it is over."""
+    """Kills a trial's processes when it takes too long, and in any case when it has ended."""
 
     def __init__(self, process: subprocess.Popen[str], seconds: float) -> None:
         self._process = process

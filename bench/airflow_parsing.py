@@ -27,7 +27,7 @@ VARIABLE = '{"conn_id": "stateflow_default"}'
 @dataclass(frozen=True, slots=True)
 class Size:
     parses: int
-    """Of each file, after one that is not counted."""
+    """How often to parse each file, after one time that does not count."""
 
 
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What savepoints cost the run beside which they are made: the pipeline on one core, who makes them on another."""
+"""What savepoints cost a run beside them: the pipeline runs on one core, and a process makes savepoints on another."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from bench.measurement import Measurement, Plot, Results, Section, Workplace, at
 SIDES = ("native", "canonical")
 PIPELINE = "process"
 ALONE, BESIDE, APART = "alone", "beside", "apart"
-"""Of a batch: measured without savepoints, with them, or not at all, for it waits for whoever makes them."""
+"""Kinds of batches: measured without savepoints, measured beside them, or not measured, because it waits for their maker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     keys: int
     rows: int
-    """Of each batch."""
+    """Rows of each batch."""
     warm_up: int
     block: int
-    """Batches that are measured in a row with savepoints, and as many without."""
+    """How many batches in a row are measured beside savepoints, and how many without."""
     blocks: int
-    """Of each kind."""
+    """Measured batches of each kind."""
 
 
 def plan(size: Size) -> list[str]:
-    """Of every batch. Blocks take turns, as in ABBA, so that what changes in the course of a run falls on both kinds."""
+    """The kind of every batch. Blocks take turns as in ABBA, so that changes in the course of a run fall on both kinds."""
     pairs = [(ALONE, BESIDE), (BESIDE, ALONE)] * size.blocks
     blocks = [[kind] * size.block + [APART] for pair in pairs[: size.blocks] for kind in pair]
     return [APART] * (1 + size.warm_up) + [kind for block in blocks for kind in block]
@@ -75,7 +75,7 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
 
 
 class Savepointer:
-    """The other process: makes one savepoint after the other while it is told to, and disposes of each."""
+    """The other process: on request it makes one savepoint after the other, and disposes of each."""
 
     def __init__(self, folder: Path, kind: str, core: int) -> None:
         self._command = [sys.executable, "-m", "bench.beside", str(folder), kind, str(core)]
@@ -83,7 +83,7 @@ class Savepointer:
         self._working = False
         self._batches = 0
         self.seconds: list[float] = []
-        """Of each savepoint that was made beside measured batches."""
+        """Seconds of each savepoint that was made beside measured batches."""
 
     def __enter__(self) -> Savepointer:
         return self

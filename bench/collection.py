@@ -20,11 +20,11 @@ RETAINED = 3
 @dataclass(frozen=True, slots=True)
 class Size:
     checkpoints: int
-    """That go; those that stay come on top."""
+    """Checkpoints to delete. Those to keep come on top."""
     files: int
-    """Of each checkpoint."""
+    """Files of each checkpoint."""
     bytes: int
-    """Of each file."""
+    """Bytes of each file."""
 
 
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
 
 
 def records(root: Path, size: Size) -> None:
-    """By the protocol, as a run decides and completes them, but without fsync."""
+    """Decides and completes records by the protocol, like a run, but without fsync."""
     from stateflow.checkpoint.claim import claim
     from stateflow.checkpoint.draft import Draft
     from stateflow.format.layout import JobLayout

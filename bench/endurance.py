@@ -14,7 +14,7 @@ from bench.measurement import size as bytes_
 SIDES = ("process",)
 SAMPLED_EVERY = 10
 WARM_UP = 0.15
-"""The share of the checkpoints after which figures count."""
+"""Figures count after this share of the checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)

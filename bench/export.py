@@ -17,13 +17,13 @@ CORES = (1, 2)
 SIDES = tuple(f"{kind}_{cores}" for kind in KINDS for cores in CORES)
 NAMES = {"fixed": "int -> float", "structured": "int -> dataclass of int, str, float, datetime"}
 TASKS = 4
-"""Of every export, whatever the workers: two of each of two."""
+"""Tasks of every export, with one worker or two: two tasks for each of two workers."""
 WANTED = {"fixed": 1_000_000, "structured": 400_000}
 
 
 @dataclass
 class Reading:
-    """A structured value as pipelines keep them."""
+    """A structured value, like those of real pipelines."""
 
     count: int
     name: str
@@ -34,10 +34,10 @@ class Reading:
 @dataclass(frozen=True, slots=True)
 class Size:
     fixed: int
-    """Entries."""
+    """How many entries."""
     structured: int
     measured: int
-    """Exports after the one that warms up."""
+    """Measured exports, after one that warms up."""
 
 
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:

@@ -41,7 +41,7 @@ KINDS = ["driver", "driver", "everything", "worker", "point", "point", "point"]
 
 
 class Feed(threading.Thread):
-    """Commits that arrive while runs go on and while none does."""
+    """Commits input while runs go on, and while none does."""
 
     def __init__(self, inbox: Inbox, every: float) -> None:
         super().__init__(daemon=True)
@@ -59,7 +59,7 @@ class Feed(threading.Thread):
 
 
 def play(number: int, seed: int, kills: int, master: str, folder: Path) -> dict[str, Any]:
-    """One round; the figures of it, with everything that was found wrong."""
+    """Plays one round; returns its figures, with everything that is wrong."""
     chance = random.Random(f"{seed}-{number}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -118,7 +118,7 @@ def play(number: int, seed: int, kills: int, master: str, folder: Path) -> dict[
 
 
 def zombie(errand: Errand, chance: random.Random) -> int:
-    """Freezes a run, lets another take over, wakes the first: it has to end as fenced. 1, if it came so far."""
+    """Freezes a run, lets another take over, and wakes the first, which must end as fenced. Returns 1 if it came so far."""
     first = Run.start(errand)
     second: Run | None = None
     try:

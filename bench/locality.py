@@ -1,4 +1,4 @@
-"""State stays where it is: executors with caches of their own, the root on S3, one of them killed."""
+"""How much state tasks fetch when executors have caches of their own, the root is on S3, and one executor is killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIDES = ("separate", "shared")
 NAMES = {"separate": "a cache per executor", "shared": "one shared cache"}
 EXECUTORS = 4
 SETTLED = 0.01
-"""Share of its state that a batch may fetch."""
+"""The share of the state that a batch may fetch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ def section(results: Results, size: Size) -> Section:
 
 
 def _settled(shares: list[float]) -> int:
-    """From which batch on nothing above the bound is fetched."""
+    """The first batch from which on no batch fetches more than the bound."""
     return next((n for n in range(len(shares) + 1) if all(s <= SETTLED for s in shares[n:])), len(shares))
 
 

@@ -1,4 +1,4 @@
-"""A job with state, without the run that would make it."""
+"""Makes a job with state, without a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 JOB, OPERATOR, STATE = "bench", "totals", "total"
 GROUPS = 128
 _CHUNK = 200_000
-"""Entries whose values are held at once."""
+"""How many values to keep in memory at once."""
 
 Values = Callable[[Sequence[int]], Iterable[Any]]
 """The value of each of these keys."""

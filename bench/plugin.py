@@ -19,7 +19,7 @@ SIDES = ("get",)
 LONG = "orders"
 BOUND = 0.1
 _PAUSE = 0.05
-"""Between two requests, so that readings in the background go on between them as they do in life."""
+"""Seconds between two requests, so that the readings in the background go on between them, as in real use."""
 _USER, _PASSWORD = "viewer", "viewer"
 
 
@@ -27,9 +27,9 @@ _USER, _PASSWORD = "viewer", "viewer"
 class Size:
     jobs: int
     checkpoints: int
-    """Of one of the jobs, every one of them standing."""
+    """Checkpoints of one of the jobs, all of them in the log."""
     requests: int
-    """Times, each address."""
+    """How often to request each address."""
 
 
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
@@ -61,7 +61,7 @@ def addresses(size: Size) -> dict[str, str]:
 
 
 def airflow_app(folder: Path, root: Path) -> Any:
-    """Airflow's own, with its database, its users and all of its middleware."""
+    """Airflow's own app, with its database, its users and all of its middleware."""
     plugins = Path(__file__).resolve().parents[1] / "plugins"
     passwords = folder / "passwords.json"
     passwords.write_text(json.dumps({_USER: _PASSWORD}))
@@ -129,7 +129,7 @@ async def everything_known(app: Any, urls: dict[str, str], headers: dict[str, st
 async def ask(
     app: Any, method: str, address: str, headers: dict[str, str], document: Any = None
 ) -> tuple[int, bytes]:
-    """Through the app itself, without a network: what is measured is the server."""
+    """Calls the app itself, without a network: only the server is measured."""
     path, _, query = address.partition("?")
     body = b"" if document is None else json.dumps(document).encode()
     all_headers = {"Host": "localhost", "Content-Type": "application/json", **headers}
@@ -159,7 +159,7 @@ async def ask(
 
 
 def memory() -> int:
-    """Bytes that this process holds."""
+    """The memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 

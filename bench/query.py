@@ -1,4 +1,4 @@
-"""Point queries: the first one on a host that has nothing, and many clients at a server that has what they ask for."""
+"""Point queries: the first one on a host with an empty cache, and many clients at a server with a warm one."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ SHARDS, CLIENTS = 8, 16
 class Size:
     keys: int
     cold: int
-    """Hosts that have fetched nothing."""
+    """How many hosts with an empty cache."""
     warm_up: int
     requests: int
-    """Of all clients together."""
+    """Requests of all clients together."""
 
 
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
 
 
 def cold(root: Path, size: Size, workplace: Workplace) -> dict[str, Any]:
-    """Each time in a cache of its own, from the log of the job to the value."""
+    """Queries with an empty cache each time, from reading the job's log to the value."""
     from stateflow.format.records import Owner
     from stateflow.reading.snapshots import ReadingPlace, checkpoint_reader
     from stateflow.state.backends.choice import Readers
@@ -71,7 +71,7 @@ def cold(root: Path, size: Size, workplace: Workplace) -> dict[str, Any]:
 
 
 def warm(root: Path, size: Size, workplace: Workplace) -> dict[str, Any]:
-    """Clients that ask again as soon as they are answered, in a process of their own."""
+    """Queries from clients in a process of their own. Each asks again as soon as it has its answer."""
     with serving(root, workplace.folder) as (url, token):
         load = _Load(url, token, size.keys)
         workplace.say("warming up")
@@ -134,7 +134,7 @@ class _Load:
 
 
 class _Client(asyncio.Protocol):
-    """As little of a client as there can be: what is measured is the server."""
+    """A minimal client, so that the server is measured and not the client."""
 
     def __init__(self) -> None:
         self._transport: Any = None

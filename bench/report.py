@@ -1,4 +1,4 @@
-"""The page of figures: every target with what was measured, met or missed, then each measurement in full."""
+"""Writes the page of figures: first every target, met or missed, then each measurement in full."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bench.plots import draw
 from bench.store import ROOT, Found, ResultStore, fingerprint
 
 BUSY = 1.0
-"""A load above this when a trial began: something else was running."""
+"""A higher load when a trial began means that something else was running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What was found so far, ready to be shown."""
+    """The results so far, ready for the page."""
 
     form: Form
     measured: tuple[tuple[Measurement, Found, Section], ...]
@@ -47,7 +47,7 @@ def gathered(store: ResultStore, form: Form, measurements: Sequence[Measurement]
 
 
 def write_page(page: Page, docs: Path = ROOT / "docs") -> Path:
-    """Writes the page and its plots; the quick form has a page of its own, so that it never replaces full figures."""
+    """Writes the page and its plots. The quick form has a page of its own, so that it never replaces full figures."""
     full = page.form == "full"
     path = docs / ("benchmarks.md" if full else "benchmarks-quick.md")
     images = "img" if full else "img/quick"

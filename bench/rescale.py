@@ -1,4 +1,4 @@
-"""Rescaling a job that rests: an edit of its newest record, whatever the size of its state."""
+"""How long rescaling an idle job takes. It edits the newest record, whatever the size of the state."""
 
 from __future__ import annotations
 

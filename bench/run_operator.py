@@ -22,7 +22,7 @@ NAMES = {"command": "`stateflow run`", "operator": "StateflowRunOperator, spark-
 @dataclass(frozen=True, slots=True)
 class Size:
     runs: int
-    """After one that is not counted."""
+    """Repeats, after one that does not count."""
 
 
 def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:

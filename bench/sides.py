@@ -45,11 +45,11 @@ SETTINGS = {
 
 @dataclass
 class Outcome:
-    """What a side did with a table."""
+    """A side's result on a table."""
 
     timed: Timed
     reports: list[BatchReport] = field(default_factory=list)
-    """This library's only."""
+    """Only from this library."""
     run: RunReport | None = None
 
 
@@ -139,7 +139,7 @@ def limit_sorted(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
 
 
 def limit_unsorted(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
-    """The same without the sort; it puts out as many rows as there are keys."""
+    """The same without the sort. It puts out as many rows as there are keys."""
     return _limit(spark, data, work, ordered=False)
 
 
@@ -184,7 +184,7 @@ def _passed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def stateless(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
-    """The least a foreachBatch can do with its rows: compute them and write them nowhere."""
+    """A foreachBatch that only computes its rows, and writes them nowhere."""
 
     def body(frame: DataFrame, batch_id: int) -> None:
         frame.write.format("noop").mode("overwrite").save()
@@ -197,7 +197,7 @@ def source(spark: SparkSession, data: Dataset) -> DataFrame:
 
 
 def appended(work: Path) -> Callable[[DataFrame, int], None]:
-    """Exactly once, as far as Spark can: the table skips a transaction version it has."""
+    """Exactly once, as far as Spark can: the table skips a transaction version that it has already."""
 
     def body(frame: DataFrame, batch_id: int) -> None:
         writer = frame.write.format("delta").mode("append")

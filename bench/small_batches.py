@@ -35,7 +35,7 @@ class Size:
 
 
 def _phases(size: Size) -> list[tuple[str, BatchSpec, int]]:
-    """Name, batch, how many of them are measured."""
+    """Name, batch, and how many batches are measured."""
     return [
         (f"{kind} {name}", BatchSpec(rows, size.keys, kind), count)
         for kind in KINDS

@@ -1,4 +1,4 @@
-"""Native savepoints, made and restored, against `cp` and fsync of the same files."""
+"""Makes and restores native savepoints, against `cp` and fsync of the same files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.measurement import size as bytes_
 
 SIDES = ("native",)
 TURNS = 3
-"""Of ours and cp, within a trial."""
+"""How often this library and cp take turns within a trial."""
 MEMORY = Path("/dev/shm")
 _NOISE = 64 << 20
 _ROOM = 2.5
@@ -28,7 +28,7 @@ _ROOM = 2.5
 @dataclass(frozen=True, slots=True)
 class Size:
     keys: tuple[int, ...]
-    """Of the states, the largest last."""
+    """Keys of each state, the largest last."""
     value: int
     """Bytes of each value."""
 
@@ -43,7 +43,7 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
 
 
 def one_disk(workplace: Workplace, keys: int, value: int) -> dict[str, Any]:
-    """A savepoint where the job is, and a restore from it."""
+    """A savepoint on the job's own disk, and a restore from it."""
     workplace.say(f"making {bytes_(keys * value)}")
     root = workplace.folder / f"state-{keys}" / "root"
     make(root, keys, serializer=bytes, values=incompressible(value))
@@ -68,7 +68,7 @@ def one_disk(workplace: Workplace, keys: int, value: int) -> dict[str, Any]:
 
 
 def two_disks(workplace: Workplace, root: Path, files: Sequence[Path], other: Path) -> dict[str, Any]:
-    """Ours and cp in turn, first the one and then the other, there and back again."""
+    """A savepoint on another disk and a restore from it, in turns with cp."""
     from stateflow.jobs.job import Job
 
     found: dict[str, list[float]] = {name: [] for name in ("made", "copied", "restored", "copied_back")}
@@ -104,7 +104,7 @@ def two_disks(workplace: Workplace, root: Path, files: Sequence[Path], other: Pa
 
 
 def restored(workplace: Workplace, root: Path, origin: str, name: str) -> tuple[float, list[Path]]:
-    """Into a job that does not exist yet, from planning to the record; with the files that it has then."""
+    """Restores into a new job; returns the seconds from planning to the record, and the new job's files."""
     from bench import operators
     from stateflow.jobs.job import Job
 
@@ -119,7 +119,7 @@ def restored(workplace: Workplace, root: Path, origin: str, name: str) -> tuple[
 
 
 def copied(files: Iterable[Path], target: Path) -> float:
-    """Seconds of one cp of all files, and an fsync of each and of their folder."""
+    """Copies all files with cp, then syncs each file and the folder; returns the seconds."""
 
     def work() -> None:
         target.mkdir()
@@ -133,7 +133,7 @@ def copied(files: Iterable[Path], target: Path) -> float:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """With nothing left to write from what came before."""
+    """Times `work`, after everything before it is on disk."""
     os.sync()
     began = time.perf_counter()
     found = work()
@@ -142,7 +142,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 @contextmanager
 def elsewhere(folder: Path, needed: int) -> Iterator[tuple[Path, str]]:
-    """A folder to which no file can be linked, and how that comes."""
+    """A folder on another file system, so that no file can be linked there, and how to call it."""
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > _ROOM * needed and other_device(MEMORY, folder):
         with tempfile.TemporaryDirectory(prefix="stateflow-bench-", dir=MEMORY) as made:
             yield Path(made), f"another file system (in memory, {MEMORY})"
@@ -173,7 +173,7 @@ def options(root: Path, workplace: Workplace) -> Any:
 
 
 def incompressible(length: int) -> Callable[[Sequence[int]], Iterable[bytes]]:
-    """Values cut from a stretch of noise at places that never repeat nearby: no block of a file has the same twice."""
+    """Values cut from random bytes at offsets that do not repeat nearby, so that no block of a file compresses."""
     import numpy as np
 
     noise = np.random.default_rng(1).bytes(_NOISE)

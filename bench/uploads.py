@@ -1,4 +1,4 @@
-"""How much a checkpoint uploads when little has changed. Bytes are the same every time, so this is run once."""
+"""How much a checkpoint uploads when little has changed. Bytes are the same every time, so one repeat is enough."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _watch(side: str, spent: dict[str, float]) -> None:
-    """Times the functions of `PHASES` from now on; one that was renamed is said, not passed over."""
+    """Times the functions of `PHASES` from now on. Prints the name of a function that is missing."""
     for module, path, label in PHASES[side]:
         owner: Any = importlib.import_module(module)
         *outer, name = path.split(".")
@@ -144,7 +144,7 @@ def _timed(function: Callable[..., Any], label: str, spent: dict[str, float]) ->
 
 
 def _arrow_batches(rows: int, keys: int, number: int) -> Iterator[pa.RecordBatch]:
-    """What the exchange would give subtask 0 of two."""
+    """The rows that the exchange would hand to subtask 0 of two."""
     rng = np.random.default_rng([1, number])
     user = users(BatchSpec(rows, keys), rng, 1)
     group = hash_longs(user) % GROUPS

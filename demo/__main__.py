@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def tell(folder: Path, console: Console, options: argparse.Namespace) -> int:
-    """The story in a fresh folder; afterwards Airflow stays until Ctrl-C, unless only a verdict is wanted."""
+    """Tells the story in a fresh folder. Then Airflow stays until Ctrl-C, or with `--check` ends with a verdict."""
     story = Story(folder, console, options.port)
     try:
         right = story.play()
@@ -65,7 +65,7 @@ def tell(folder: Path, console: Console, options: argparse.Namespace) -> int:
 
 
 def leave_running(story: Story, console: Console) -> None:
-    """Until Ctrl-C; new orders arrive meanwhile."""
+    """Waits for Ctrl-C, and adds new orders meanwhile."""
     console.print()
     console.rule("[bold]It is yours", align="left")
     story.sign_in()
@@ -89,7 +89,7 @@ def shell_example(folder: Path) -> str:
 
 @contextmanager
 def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
-    """A signal is answered in another way for a while."""
+    """Handles a signal in another way for the length of a block."""
     before = signal.signal(number, handler)
     try:
         yield
@@ -99,7 +99,7 @@ def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[IO[str]]:
-    """One demo at a time in a checkout: it begins by deleting what the last one has left."""
+    """Lets one demo run at a time in a checkout, and deletes what the last one left."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / "demo.lock").open("w", encoding="utf-8") as lock:
         try:

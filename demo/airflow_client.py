@@ -1,4 +1,4 @@
-"""Airflow's REST API, as far as the demo and the tests need it: what a person does in the UI, as calls."""
+"""A client of Airflow's REST API, for the demo and the tests: it does what a person does in the UI."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class RunOf:
 
 @dataclass
 class AirflowClient:
-    """Calls as one user; the token is fetched with the first of them. Without a user only health can be asked."""
+    """Calls as one user. The first call fetches the token. Without a user, only the health page answers."""
 
     url: str
     user: str = ""
     password: str = field(default="", repr=False)
     patience: float = 180
-    """Seconds that waiting takes at the most, unless told otherwise."""
+    """The most seconds to wait, by default."""
     _token: str = field(init=False, default="", repr=False)
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """The JSON of the answer. RefusedError when it is no success, UnreachableError when there is none."""
+        """The JSON of the answer. RefusedError when Airflow refuses, UnreachableError when it does not answer."""
         answer = self.ask(method, path, body, **query)
         if answer.status_code >= 400:
             raise RefusedError(
@@ -70,7 +70,7 @@ class AirflowClient:
     def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **query: Any
     ) -> httpx.Response:
-        """The answer as it is, for whoever asks about codes and headers."""
+        """The answer as it is, with its code and headers."""
         if self.user and not self._token:
             self._token = str(
                 self._send(
@@ -93,11 +93,11 @@ class AirflowClient:
             ) from None
 
     def alive_since(self, moment: float) -> set[str]:
-        """Components that are healthy and gave a sign of life after `moment` (seconds since 1970)."""
+        """Healthy components with a heartbeat after `moment` (seconds since 1970)."""
         return {name for name, at in self._signs().items() if at > moment}
 
     def _signs(self) -> dict[str, float]:
-        """When each healthy component last gave a sign of life."""
+        """The last heartbeat of each healthy component."""
         health = self.call("GET", "/api/v2/monitor/health")
         return {
             name: _seconds(component.get(f"latest_{name}_heartbeat"))
@@ -115,7 +115,7 @@ class AirflowClient:
         return [f"{each['filename']}: {each['stack_trace']}" for each in errors]
 
     def await_dags(self, *dag_ids: str, patience: float | None = None) -> None:
-        """Until the DAG processor has found them."""
+        """Waits until the DAG processor has found them."""
 
         def missing() -> bool:
             if errors := self.import_errors():
@@ -135,7 +135,7 @@ class AirflowClient:
     # Runs
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, **more: Any) -> RunOf:
-        """A new run of the DAG, which is taken out of its pause."""
+        """Unpauses the DAG and starts a new run."""
         self.unpause(dag_id)
         answer = self.call(
             "POST",
@@ -145,7 +145,7 @@ class AirflowClient:
         return RunOf(dag_id, str(answer["dag_run_id"]))
 
     def newest_run(self, dag_id: str) -> RunOf:
-        """However it came about."""
+        """The DAG's newest run, however it was started."""
         runs = self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
         if not runs:
             raise StateflowError(f"DAG {dag_id} has not run yet")
@@ -175,7 +175,7 @@ class AirflowClient:
         return state
 
     def described(self, run: RunOf) -> str:
-        """The run in a line per task, with the last lines of those that failed."""
+        """The run with a line per task, and the last lines of failed tasks' logs."""
         lines = []
         for task in self.tasks(run):
             lines.append(f"{task['task_id']}: {task['state']} (try {task['try_number']})")
@@ -214,7 +214,7 @@ class AirflowClient:
         return state
 
     def log(self, run: RunOf, task_id: str, attempt: int = 0) -> str:
-        """What a try of a task logged, as text; its newest try if none is named."""
+        """The log of a task's try, as text; by default of its newest try."""
         attempt = attempt or max(1, int(self.task(run, task_id)["try_number"]))
         answer = self.ask(
             "GET",
@@ -243,11 +243,11 @@ class AirflowClient:
         return dict(self.call("GET", f"{run.task(task_id)}/links")["extra_links"])
 
     def mark(self, run: RunOf, task_id: str, state: str) -> None:
-        """What "Mark as failed" and "Mark as success" do."""
+        """Sets a task's state, like "Mark as failed" and "Mark as success"."""
         self.call("PATCH", run.task(task_id), {"new_state": state})
 
     def clear(self, run: RunOf, *task_ids: str) -> None:
-        """Lets tasks of a run begin anew, all of them if none is named."""
+        """Clears tasks of a run, so that they start again; by default all of them."""
         body: dict[str, Any] = {"dry_run": False, "dag_run_id": run.run_id, "only_failed": False}
         if task_ids:
             body["task_ids"] = list(task_ids)

@@ -14,12 +14,12 @@ from stateflow.jobs.job import Job
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """What was alive a moment ago."""
+    """The run that was killed."""
 
     pid: int
     epoch: int
     checkpoint: int
-    """The last one that it had taken."""
+    """The last checkpoint that it had completed."""
 
 
 def kill_in_a_batch(

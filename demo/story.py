@@ -24,7 +24,7 @@ from stateflow.jobs.job import Job
 JOB = "orders"
 PIPELINE = PROJECT / "examples" / "orders.py"
 GOOD, BAD = "self.total.value += row.amount", "self.total.value += row.amount * 2"
-"""A line of the pipeline, and what becomes of it in the faulty version."""
+"""A line of the pipeline, and the same line in the faulty version."""
 FIRST, MORE, LAST = (2, 4_000), (5, 4_000), (1, 4_000)
 """Files of new orders before each run, and orders in a file. A batch takes one file."""
 PIPELINE_DAG, SAVEPOINT_DAG, RECOVERY_DAG = "stateflow_orders", "stateflow_savepoint", "stateflow_recovery"
@@ -33,7 +33,7 @@ OPTIONS = {"heartbeat_interval": "500 ms", "heartbeat_timeout": "5 seconds"}
 
 
 class Story(Narrator):
-    """Run, savepoint, crash, recovery; each by way of Airflow's REST API."""
+    """Run, savepoint, crash and recovery, each through Airflow's REST API."""
 
     def __init__(self, folder: Path, console: Console, port: int = 0) -> None:
         super().__init__(folder, console)
@@ -64,7 +64,7 @@ class Story(Narrator):
         return {"schedule": None, "retry_seconds": 5, "jobs": {JOB: pipeline}}
 
     def play(self) -> bool:
-        """All of it; whether the totals are right in the end. Airflow runs on until `close`."""
+        """Plays the whole story; returns whether the totals are right. Airflow runs on until `close`."""
         began = time.perf_counter()
         shutil.copy(PIPELINE, self.pipeline)
         self._start()
@@ -81,7 +81,7 @@ class Story(Narrator):
         self.server.stop()
 
     def more_orders(self) -> int:
-        """So that whoever tries the DAGs afterwards has something to run."""
+        """Adds orders, so that a DAG that is triggered later has something to do."""
         return self.orders.add(1, 1_000)
 
     def _start(self) -> None:
@@ -100,7 +100,7 @@ class Story(Narrator):
         self.sign_in()
 
     def sign_in(self) -> None:
-        """Where it is, and who may go in."""
+        """Prints Airflow's address, users and passwords."""
         password = self.server.passwords
         self.console.print(f"[bold]{self.server.url}[/]", soft_wrap=True)
         self.console.print(f"user [bold]admin[/], password [bold]{password['admin']}[/]")
@@ -205,7 +205,7 @@ class Story(Narrator):
         return self.client.trigger(dag_id, conf)
 
     def _succeeded(self, run: RunOf, task_id: str) -> None:
-        """Waits for the end of a DAG run, with what one of its tasks logs."""
+        """Waits for the end of a DAG run, and prints what one of its tasks logs."""
         with self._waiting(f"{run.dag_id} is running") as update:
             state = self.client.await_run(
                 run, states=RUN_OVER, patience=600, meanwhile=self._follower(run, task_id, update)
@@ -240,7 +240,7 @@ class Story(Narrator):
 
     @contextmanager
     def _waiting(self, what: str) -> Iterator[Callable[[str], None]]:
-        """A line that says what is being waited for, and how long."""
+        """Shows a line that says what the story waits for, and for how long."""
         began = time.monotonic()
         with self.console.status(what) as status:
 
@@ -251,5 +251,5 @@ class Story(Narrator):
 
 
 def _telling(line: str) -> bool:
-    """Lines of the library, of all that Airflow and Spark log."""
+    """Whether a log line comes from the library, and not from Airflow or Spark."""
     return line.startswith(("chk ", f"{JOB}:", "AirflowException: ", "AirflowFailException: "))
