@@ -70,6 +70,14 @@ def decide(
     return "commit" if version == prev or version in late else "disagree"
 
 
+def is_committed(version: int | None, prepared: Prepared, at: SinkSlot) -> bool:
+    """Whether a Delta table that has `version` has the slot already. DisagreementError when table and log disagree."""
+    verdict = decide(version, prepared.prev, at.slot, at.late)
+    if verdict == "disagree":
+        raise disagreement(at, f"Delta table {prepared.target}", version, prepared.prev)
+    return verdict == "already"
+
+
 def disagreement(at: SinkSlot, target: str, version: int | None, prev: int | None) -> DisagreementError:
     """The error for a sink whose table has another slot than the log says."""
     has = "no slot of this job" if version is None else f"slot {version}"

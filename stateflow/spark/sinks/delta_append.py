@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, decide, disagreement
+from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, decide, disagreement, is_committed
 from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, Transaction, failure_classes
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.slot import SinkSlot
@@ -95,11 +95,8 @@ def commit(
         txn = log.begin()
         # Read before anything else: it makes a racing commit of the same slot fail this transaction.
         version = txn.slot_of(at.app_id) if exactly_once else prepared.prev
-        verdict = decide(version, prepared.prev, at.slot, at.late)
-        if verdict == "already":
+        if is_committed(version, prepared, at):
             return "already"
-        if verdict == "disagree":
-            raise disagreement(at, f"Delta table {prepared.target}", version, prepared.prev)
         actions = current_actions(log, txn, prepared, at, adds, recent)
         if exactly_once:
             actions.append(fence(log, at))

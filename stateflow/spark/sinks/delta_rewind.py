@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stateflow.errors import DisagreementError, NotFoundError
 from stateflow.format.records import Prepared
-from stateflow.spark.sinks.base import BatchFunction, Committed, decide, disagreement
+from stateflow.spark.sinks.base import BatchFunction, Committed, decide, disagreement, is_committed
 from stateflow.spark.sinks.delta_append import ATTEMPTS, conflicted, fence, stuck
 from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.sinks.slot import SinkSlot
@@ -126,11 +126,8 @@ def commit(
     for attempt in range(ATTEMPTS):
         txn = log.begin()
         version = txn.slot_of(at.app_id)
-        verdict = decide(version, prepared.prev, at.slot, at.late)
-        if verdict == "already":
+        if is_committed(version, prepared, at):
             return "already"
-        if verdict == "disagree":
-            raise disagreement(at, f"Delta table {prepared.target}", version, prepared.prev)
         if txn.shape().id != payload["table"]:
             raise stuck(at, f"Delta table {prepared.target} was recreated since its rewind was decided")
         # Asked again: another writer may have committed since, and the rewind would lose it.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, decide, disagreement
+from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, is_committed
 from stateflow.spark.sinks.delta_append import conflicted, open_table, refuse_disagreement, stuck
 from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, failure_classes
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks, quoted
@@ -137,13 +137,8 @@ def commit(
     log = DeltaLog(spark, prepared.target)
     for attempt in range(ATTEMPTS):
         txn = log.begin()
-        if payload["exactly_once"]:
-            version = txn.slot_of(at.app_id)
-            verdict = decide(version, prepared.prev, at.slot, at.late)
-            if verdict == "already":
-                return "already"
-            if verdict == "disagree":
-                raise disagreement(at, target, version, prepared.prev)
+        if payload["exactly_once"] and is_committed(txn.slot_of(at.app_id), prepared, at):
+            return "already"
         shape = txn.shape()
         if shape.id != payload["table"]:
             raise stuck(at, f"{target} was recreated since the rows of record {at.slot} were prepared for it")
