@@ -1,4 +1,4 @@
-"""A job with state, without the run that would make it."""
+"""Makes a job with state, without a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 JOB, OPERATOR, STATE = "bench", "totals", "total"
 GROUPS = 128
 _CHUNK = 200_000
-"""Entries whose values are held at once."""
+"""How many values to keep in memory at once."""
 
 Values = Callable[[Sequence[int]], Iterable[Any]]
 """The value of each of these keys."""
@@ -54,7 +54,7 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
         clock=now,
         carry_out=lambda *_: {},
     )
-    stored, codec = serializer_for(serializer), KeyCodec(("int",))
+    entries_out, codec = serializer_for(serializer), KeyCodec(("int",))
     every = np.arange(keys, dtype=np.int64)
     groups = hash_longs(every) % GROUPS
     order = np.argsort(groups, kind="stable")
@@ -64,7 +64,7 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
         for at in range(begin, end, _CHUNK):
             own = slice(at, min(at + _CHUNK, end))
             full = codec.encode_many([every[own]], groups[own], 1)
-            yield zip(full, map(stored.dumps, values(every[own].tolist())), strict=True)
+            yield zip(full, map(entries_out.dumps, values(every[own].tolist())), strict=True)
 
     made = []
     for first, last in default_assignment(shards, GROUPS):
@@ -76,7 +76,7 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
         made,
         key=(("user", "int"),),
         max_parallelism=GROUPS,
-        states={STATE: StateSchema(id=1, kind="value", value=stored.schema, queryable=True)},
+        states={STATE: StateSchema(id=1, kind="value", value=entries_out.schema, queryable=True)},
         next_state_id=2,
     )
     writer.complete(writer.decide(Draft("checkpoint", now=now(), operators={OPERATOR: operator})), {})

@@ -1,4 +1,4 @@
-"""What only a Spark session can tell: does it start, and do its executors have what tasks need?"""
+"""The checks that need a Spark session: does it start, and do its executors have what tasks need?"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stateflow.spark.session.doctor import DoctorFinding
 from stateflow.spark.task.failures import translated
 
 MOST_SKEW = 1.0
-"""Seconds. Clocks decide nothing; one that is off makes what people read misleading."""
+"""Seconds. The protocol does not depend on clocks, but a wrong clock makes the times that people read misleading."""
 
 
 def examine_spark(
@@ -42,7 +42,7 @@ def examine_spark(
     yield DoctorFinding(
         "spark session", "ok", f"{spark.version} on {context.master}, up in {clock() - began:.1f} s"
     )
-    # A name that is no class is taken for a package.
+    # py4j takes a name that is no class for a package.
     if isinstance(spark._jvm.org.apache.spark.sql.delta.DeltaLog, JavaPackage):  # type: ignore[union-attr]
         yield DoctorFinding(
             "delta on the driver",
@@ -59,11 +59,11 @@ def examine_spark(
             "executors", "fail", str(translated(error)), "check that Python and stateflow are on every host"
         )
         return
-    yield from judged(answers)
+    yield from findings(answers)
 
 
 def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
-    # Nested, so that it travels whole: a worker without the library must be able to say so.
+    # Nested, so that it travels by value: a worker without the library must be able to say so.
     def look(_: Any) -> Any:
         import importlib
         import os
@@ -95,18 +95,18 @@ def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
 
     slots = max(2, 2 * context.defaultParallelism)
     before = time.time()
-    found: list[dict[str, Any]] = context.parallelize(range(slots), slots).mapPartitions(look).collect()
+    answers: list[dict[str, Any]] = context.parallelize(range(slots), slots).mapPartitions(look).collect()
     after = time.time()
-    for answer in found:
-        # Between the two is right; beyond them is the clock's own error.
+    for answer in answers:
+        # A sound clock shows a time between the two. What lies beyond them is the clock's error.
         answer["skew"] = max(before - answer["at"], answer["at"] - after, 0.0)
     one_each: dict[tuple[str, str], dict[str, Any]] = {}
-    for answer in found:
+    for answer in answers:
         one_each.setdefault((answer["host"], answer["executor"]), answer)
     return list(one_each.values())
 
 
-def judged(answers: list[dict[str, Any]]) -> Iterator[DoctorFinding]:
+def findings(answers: list[dict[str, Any]]) -> Iterator[DoctorFinding]:
     """What the executors' answers mean."""
     own = platform.python_version_tuple()[:2]
     for answer in answers:
@@ -120,7 +120,7 @@ def judged(answers: list[dict[str, Any]]) -> Iterator[DoctorFinding]:
             problems.append(f"Python {answer['python']} while the driver has {platform.python_version()}")
         if answer["scratch"]:
             problems.append(f"scratch folder cannot be written to: {answer['scratch']}")
-        found = f"Python {answer['python']}, rocksdict {answer['rocksdict']}, scratch writable"
+        summary = f"Python {answer['python']}, rocksdict {answer['rocksdict']}, scratch writable"
         if problems:
             yield DoctorFinding(
                 where, "fail", "; ".join(problems), "install the same environment there: PYSPARK_PYTHON"
@@ -133,4 +133,4 @@ def judged(answers: list[dict[str, Any]]) -> Iterator[DoctorFinding]:
                 "set the clock: run an NTP service",
             )
         else:
-            yield DoctorFinding(where, "ok", found)
+            yield DoctorFinding(where, "ok", summary)

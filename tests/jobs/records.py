@@ -1,4 +1,4 @@
-"""Jobs as their stores would hold them after months, without the runs that would make them: records, history, no state files."""
+"""Makes the records and the history of months-old jobs, without runs and without state files."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Made:
 
     name: str
     standing: int = 5
-    """Checkpoints whose records stand."""
+    """Checkpoints whose records are in the log."""
     collected: int = 0
-    """Checkpoints before them, of which only a line of the history is left."""
+    """Older checkpoints, of which only a line of the history is left."""
     shards: int = 4
     files: int = 3
-    """Of each shard; every checkpoint has one of its own and shares the others."""
+    """Files of each shard. Every checkpoint has one of its own and shares the others."""
     interval: int = 60
     """Seconds between two checkpoints."""
     dag_run: str = ""
     running: bool = False
-    """Whether a run shows that it lives."""
+    """Whether a run has a fresh heartbeat."""
 
 
 def make_job(root: Path, job: Made, now: int) -> None:
@@ -149,7 +149,7 @@ def contents(job: Made, layout: Any, slot: int) -> dict[str, Any]:
 
 
 def statistics(slot: int) -> dict[str, Any]:
-    """About what a run notes of a batch."""
+    """Statistics like those that a run records of a batch."""
     measured = {
         name: float(slot % 13)
         for name in (
@@ -187,7 +187,7 @@ def statistics(slot: int) -> dict[str, Any]:
 
 
 def keep_lines(root: Path, layout: Any, lines: list[tuple[Any, Any]]) -> None:
-    """As a collection keeps them, in segments."""
+    """The history in segments, as a collection writes it."""
     import msgspec
     import xxhash
 

@@ -19,7 +19,7 @@ from stateflow.jobs import erasure as erasing
 from stateflow.jobs.erasure import Erased, plan_erase
 from stateflow.jobs.job import Job
 from stateflow.savepoints import native
-from stateflow.spark.task.place import place_of
+from stateflow.spark.task.storage import task_storage
 from tests.jobs.queried import QueriedJob
 from tests.jobs.test_erasing import KEY, ME, job, options
 from tests.jobs.test_erasing_traces import MARK, bearers, marked, opened_by_a_batch
@@ -144,10 +144,10 @@ def test_a_savepoint_whose_making_was_cut_off_is_named(
 def test_this_host_keeps_nothing_of_files_that_were_collected_long_ago(
     made: QueriedJob, tmp_path: Path
 ) -> None:
-    place = place_of(options(tmp_path), str(tmp_path / "root"), "orders", 0, 0)
+    storage = task_storage(options(tmp_path), str(tmp_path / "root"), "orders", 0, 0)
     opened_by_a_batch(made, tmp_path)
     (tmp_path / "cache" / "state" / "0123-9").write_text(MARK)
-    left = Path(place.scratch_dir) / "task-999999999-killed"
+    left = Path(storage.scratch_dir) / "task-999999999-killed"
     left.mkdir(parents=True)
     (left / "000001.sst").write_text(MARK)
     erase(tmp_path)

@@ -11,8 +11,8 @@ from stateflow.checkpoint.history_erasure import may_hold
 from stateflow.format.records import FileRef, Record, Shard
 from stateflow.jobs.erasure import plan_erase
 from stateflow.savepoints.format import claim_savepoint, read_savepoint, resolved
-from stateflow.spark.task.place import place_of
 from stateflow.spark.task.shards import TaskShards
+from stateflow.spark.task.storage import task_storage
 from stateflow.state.backends.choice import open_backend
 from stateflow.storage.roots import open_store
 from tests.jobs.queried import Balance, QueriedJob, Row, entries_of
@@ -49,12 +49,12 @@ def opened_by_a_batch(made: QueriedJob, folder: Path, gone: tuple[bytes, ...] = 
     head = job(folder).log().head
     assert head is not None
     again = QueriedJob(folder / "root", backend=made.backend)
-    place = place_of(
+    storage = task_storage(
         options(folder), str(folder / "root"), "orders", again.writer.epoch, again.writer.next_slot
     )
     new: list[Shard] = []
     for shard in flat(head):
-        shards = TaskShards((shard,), place, open_backend(options(folder)))
+        shards = TaskShards((shard,), storage, open_backend(options(folder)))
         backend = shards.open(0)
         backend.write([(key, None) for key in gone if shard.first <= int.from_bytes(key[:2]) <= shard.last])
         shards.finish(0, backend, (None, None))

@@ -24,7 +24,7 @@ from stateflow.storage.memory import named_store
 from stateflow.storage.roots import open_store
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
 
-DEED = Owner(run="nightly savepoint")
+OWNER = Owner(run="nightly savepoint")
 
 
 def made(root: str) -> Job:
@@ -58,26 +58,26 @@ def job(tmp_path: Path) -> Job:
 
 
 class TestTryingAgain:
-    """One request, started again after an earlier try was killed."""
+    """One idempotency key, tried again after an earlier try was killed."""
 
     def test_what_an_earlier_try_has_made_is_not_made_again(self, job: Job, tmp_path: Path) -> None:
-        first = save(job, tmp_path, name="one", owner=DEED)
-        assert save(job, tmp_path, name="one", owner=DEED) == first
+        first = save(job, tmp_path, name="one", owner=OWNER)
+        assert save(job, tmp_path, name="one", owner=OWNER) == first
 
     def test_one_whose_files_were_disposed_of_before_that_try_could_see_it_is_made_anew(
         self, job: Job, tmp_path: Path
     ) -> None:
-        first = save(job, tmp_path, name="one", owner=DEED)
+        first = save(job, tmp_path, name="one", owner=OWNER)
         store = open_store(first.url)
         store.delete([next(e.path for e in store.list("state/"))])
-        again = save(job, tmp_path, name="one", owner=DEED)
+        again = save(job, tmp_path, name="one", owner=OWNER)
         assert again.savepoint.id != first.savepoint.id
         assert verify_savepoint(store, deep=True) == []
 
     def test_one_that_is_being_disposed_of_is_not_told_to_be_made(
         self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        first = save(job, tmp_path, name="one", owner=DEED)
+        first = save(job, tmp_path, name="one", owner=OWNER)
         store = open_store(first.url)
 
         class DiedError(BaseException):
@@ -91,7 +91,7 @@ class TestTryingAgain:
             dispose_savepoint(store, owner=Owner(run="somebody"), clock=job.clock)
         monkeypatch.undo()
         with pytest.raises(UsageError, match="belongs to a job or is being disposed of"):
-            save(job, tmp_path, name="one", owner=DEED)
+            save(job, tmp_path, name="one", owner=OWNER)
 
 
 class TestCleaningUp:
@@ -118,10 +118,10 @@ class TestCleaningUp:
         self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         one, two = self.left(job, "one"), self.left(job, "two")
-        self.meanwhile(monkeypatch, lambda dispose, store: save(job, tmp_path, name="one", owner=DEED))
+        self.meanwhile(monkeypatch, lambda dispose, store: save(job, tmp_path, name="one", owner=OWNER))
         assert list(savepointing.dispose_unfinished(job)) == [two]
         assert f"{one} was passed over: another savepoint was made" in caplog.text
-        assert read_savepoint(open_store(one)).owner == DEED
+        assert read_savepoint(open_store(one)).owner == OWNER
         assert [f for f in verify_savepoint(open_store(one), deep=True) if f.severity == "error"] == []
 
     def test_one_that_never_expires_is_made_where_an_expired_one_was(
@@ -131,7 +131,7 @@ class TestCleaningUp:
         url, other = (save(job, tmp_path, name=name, expires=over).url for name in ("daily", "other"))
 
         def replaced(dispose: Callable[..., int], store: Any) -> None:
-            dispose(store, owner=DEED, clock=job.clock)
+            dispose(store, owner=OWNER, clock=job.clock)
             save(job, tmp_path, name="daily")
 
         self.meanwhile(monkeypatch, replaced)
@@ -260,8 +260,8 @@ def test_what_a_failed_restore_had_claimed_can_be_disposed_of_when_its_job_is_de
         plan.apply()
     store = open_store(url)
     with pytest.raises(UsageError, match="was claimed by job 'trial'"):
-        dispose_savepoint(store, owner=DEED, clock=job.clock)
+        dispose_savepoint(store, owner=OWNER, clock=job.clock)
     new.delete()
-    assert dispose_savepoint(store, owner=DEED, clock=job.clock) > 0
+    assert dispose_savepoint(store, owner=OWNER, clock=job.clock) > 0
     with pytest.raises(NotFoundError):
         read_savepoint(store)

@@ -260,11 +260,11 @@ class TestTheDigest:
     def test_it_is_another_one_for_whatever_does_something_else(
         self, scene: Scene, request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("stateflow.restore.planning._can_go_back", lambda prepared: True)
+        monkeypatch.setattr("stateflow.restore.planning.rewindable", lambda prepared: True)
         plan = planned(scene, "checkpoint:2")
         other = planned(scene, **{"origin": "checkpoint:2", **request_})
         assert other.digest != plan.digest
-        assert differences(bound(plan, shown=True), bound(other, shown=True))
+        assert differences(bound(plan, masked=True), bound(other, masked=True))
 
     def test_it_is_another_one_for_a_savepoint_that_says_it_is_the_same(self, scene: Scene) -> None:
         url, place = scene.savepoint()
@@ -273,7 +273,7 @@ class TestTheDigest:
         operators = dict(savepoint.record.operators)
         operators["balance"] = msgspec.structs.replace(operators["balance"], next_state_id=99)
         place.put("_metadata", encode(with_record(operators=operators)(savepoint)))
-        assert differences(bound(before, shown=True), bound(planned(scene, url), shown=True))[0].startswith(
+        assert differences(bound(before, masked=True), bound(planned(scene, url), masked=True))[0].startswith(
             "the snapshot's content was"
         )
         assert before.digest != planned(scene, url).digest

@@ -148,7 +148,7 @@ def test_what_was_let_go_and_collected_after_the_plan_is_not_restored(scene: Sce
 
 
 def test_a_try_that_another_overtakes_at_any_moment_does_not_restore_a_second_time(tmp_path: Path) -> None:
-    task = Owner(run="the task")
+    owner = Owner(run="the task")
     for moment in itertools.count():
         scene = made_scene(tmp_path / str(moment))
         scene.job().tag("kept", "checkpoint:2")
@@ -159,12 +159,12 @@ def test_a_try_that_another_overtakes_at_any_moment_does_not_restore_a_second_ti
         ) -> None:
             if call.number == at:
                 scene.store.before = None
-                others.append(scene.restore("tag:kept", owner=task).checkpoint)
+                others.append(scene.restore("tag:kept", owner=owner).checkpoint)
                 go_on_and_collect(scene)
 
         scene.store.before = look
         try:
-            assert [scene.restore("tag:kept", owner=task).checkpoint] == (others or [6])
+            assert [scene.restore("tag:kept", owner=owner).checkpoint] == (others or [6])
         except FencedError:
             assert others
         assert [line.kind for line in scene.job().history()].count("restore") == 1
@@ -175,13 +175,13 @@ def test_a_try_that_another_overtakes_at_any_moment_does_not_restore_a_second_ti
 
 
 def test_a_try_that_wakes_up_when_all_is_done_does_not_even_claim(scene: Scene) -> None:
-    task = Owner(run="the task")
+    owner = Owner(run="the task")
     scene.job().tag("kept", "checkpoint:2")
-    scene.restore("tag:kept", owner=task)
+    scene.restore("tag:kept", owner=owner)
     go_on_and_collect(scene)
     epochs = read_epochs(scene.store, scene.job().layout)
     with pytest.raises(FencedError, match="another try of this restore of job 'orders' has made record"):
-        scene.restore("tag:kept", owner=task)
+        scene.restore("tag:kept", owner=owner)
     assert read_epochs(scene.store, scene.job().layout) == epochs
 
 

@@ -62,12 +62,12 @@ def _watch(owner: Any, name: str, before: str = "", after: str = "") -> None:
 def _watch_sinks(carry_out: Any) -> None:
     """Each sink of a record: of an earlier run's between `carrying` and `carried`, of the run's own otherwise."""
     recovering: list[bool] = []
-    recover, commit = carry_out.Sinks.recover, carry_out.commit
+    carry_out_pending, commit = carry_out.Sinks.carry_out_pending, carry_out.commit
 
     def recovered(*args: Any, **kwargs: Any) -> Any:
         recovering.append(True)
         try:
-            return recover(*args, **kwargs)
+            return carry_out_pending(*args, **kwargs)
         finally:
             recovering.pop()
 
@@ -77,7 +77,7 @@ def _watch_sinks(carry_out: Any) -> None:
         passed("carried" if recovering else "committed")
         return result
 
-    carry_out.Sinks.recover, carry_out.commit = recovered, committed
+    carry_out.Sinks.carry_out_pending, carry_out.commit = recovered, committed
 
 
 def _watch_everything() -> None:

@@ -291,10 +291,10 @@ def test_an_older_reader_of_another_kind_is_told_what_is_missing(
     from stateflow.spark.state_tables.source import rows_of
 
     with pytest.raises(CorruptError, match="is missing"):
-        list(rows_of(table, parts[0], table.schema, snapshot.standing))
+        list(rows_of(table, parts[0], table.schema, snapshot.origin))
     open_store(url).delete(["_metadata"])
     with pytest.raises(NotFoundError, match="was disposed of while it was read"):
-        list(rows_of(table, parts[0], table.schema, snapshot.standing))
+        list(rows_of(table, parts[0], table.schema, snapshot.origin))
 
 
 # ---- the files, without Spark ----

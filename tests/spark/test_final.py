@@ -98,15 +98,15 @@ def watching(
 def drain_that_cannot_be_delivered(
     bench: Workbench, pipeline: sf.Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = carry_out.Sinks.commit
+    inner = carry_out.Sinks.carry_out
 
     def away(sinks: carry_out.Sinks, permit: CommitPermit, still_owner: Any) -> dict[str, str]:
         if permit.record.final:
             raise StateflowError("the table is away")
-        return commit(sinks, permit, still_owner)
+        return inner(sinks, permit, still_owner)
 
     with monkeypatch.context() as cut_off:
-        cut_off.setattr(carry_out.Sinks, "commit", away)
+        cut_off.setattr(carry_out.Sinks, "carry_out", away)
         with pytest.raises(StateflowError, match="the table is away"):
             bench.run(pipeline, drain=True)
 

@@ -1,4 +1,4 @@
-"""Is everything there that a run needs? Each finding says what was looked at, what is there, and what to do."""
+"""Checks what a run needs. Each finding names the check, what it found, and what to do."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 from stateflow.config.options import Options, cache_folder
 from stateflow.distribution import DISTRIBUTION
 from stateflow.errors import StateflowError
+from stateflow.spark.session.jars import packages, recorded_jars
+from stateflow.spark.session.java import SUPPORTED, find_java
 from stateflow.storage.probe import probe
 from stateflow.storage.roots import open_store
 
@@ -24,7 +26,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 PACKAGES = (DISTRIBUTION, "pyspark", "delta-spark", "pyarrow", "rocksdict", "obstore", "msgspec")
 PINNED = {"pyspark": "4.2.", "delta-spark": "4.4."}
-"""Versions that the offset log's format and Delta's transactions are relied on in."""
+"""Versions whose offset log and Delta transactions the library has been tested with."""
 TIGHT, LITTLE = 1 << 30, 5 << 30
 CREDENTIALS: Mapping[str, tuple[str, ...]] = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -46,7 +48,7 @@ class DoctorFinding:
 def examine(
     options: Options, *, ids: Callable[[], str], env: Mapping[str, str] = os.environ
 ) -> Iterator[DoctorFinding]:
-    """Everything that can be told without starting Spark."""
+    """All checks that need no Spark."""
     cache = Path(options.cache_dir) if options.cache_dir else cache_folder(env)
     scratch = Path(options.scratch_dir) if options.scratch_dir else cache / "scratch"
     yield _python()
@@ -60,34 +62,32 @@ def examine(
 
 
 def _python() -> DoctorFinding:
-    found = f"{platform.python_version()} ({sys.executable})"
-    return DoctorFinding("python", "ok", found)
+    summary = f"{platform.python_version()} ({sys.executable})"
+    return DoctorFinding("python", "ok", summary)
 
 
 def _package(name: str) -> DoctorFinding:
     try:
-        found = version(name)
+        installed = version(name)
     except PackageNotFoundError:
         return DoctorFinding(name, "fail", "not installed", f"pip install {name}")
-    wanted = PINNED.get(name)
-    if wanted and not found.startswith(wanted):
+    pinned = PINNED.get(name)
+    if pinned and not installed.startswith(pinned):
         return DoctorFinding(
-            name, "warn", found, f"tested with {wanted}x: install that, or test before you rely on it"
+            name, "warn", installed, f"tested with {pinned}x: install that, or test before you rely on it"
         )
-    return DoctorFinding(name, "ok", found)
+    return DoctorFinding(name, "ok", installed)
 
 
 def _java(cache: Path, env: Mapping[str, str]) -> DoctorFinding:
-    from stateflow.spark.session.java import SUPPORTED, find_java
-
     home = find_java(cache, env)
     if home is None:
-        wanted = " or ".join(map(str, SUPPORTED))
+        versions = " or ".join(map(str, SUPPORTED))
         return DoctorFinding(
             "java",
             "fail",
             "none that Spark runs on",
-            f"install Java {wanted}, or run `python -m stateflow.spark.session.java`",
+            f"install Java {versions}, or run `python -m stateflow.spark.session.java`",
         )
     return DoctorFinding("java", "ok", f"{_java_version(home)} ({home})")
 
@@ -102,18 +102,16 @@ def _java_version(home: Path) -> str:
 
 
 def _jars(cache: Path) -> DoctorFinding:
-    from stateflow.spark.session.jars import packages, recorded_jars
-
     jars = recorded_jars(cache)
-    wanted = ", ".join(packages())
+    names = ", ".join(packages())
     if not jars:
         return DoctorFinding(
             "jars",
             "warn",
-            f"{wanted} not resolved yet",
+            f"{names} not resolved yet",
             "the first run does it; `python -m stateflow.spark.session.jars` at once",
         )
-    return DoctorFinding("jars", "ok", f"{wanted}: {len(jars)} files in {jars[0].parent}")
+    return DoctorFinding("jars", "ok", f"{names}: {len(jars)} files in {jars[0].parent}")
 
 
 def _space(check: str, folder: Path) -> DoctorFinding:
@@ -121,7 +119,7 @@ def _space(check: str, folder: Path) -> DoctorFinding:
     while not there.exists():
         there = there.parent
     free = shutil.disk_usage(there).free
-    found = f"{folder}, {free / (1 << 30):.1f} GB free"
+    summary = f"{folder}, {free / (1 << 30):.1f} GB free"
     try:
         with tempfile.TemporaryFile(dir=there):
             pass
@@ -131,13 +129,13 @@ def _space(check: str, folder: Path) -> DoctorFinding:
         )
     if free < TIGHT:
         return DoctorFinding(
-            check, "fail", found, f"free space there, or set {check.split()[0]}_dir to another disk"
+            check, "fail", summary, f"free space there, or set {check.split()[0]}_dir to another disk"
         )
     if free < LITTLE:
         return DoctorFinding(
-            check, "warn", found, "state that a task has open, and what is cached, has to fit"
+            check, "warn", summary, "state that a task has open, and what is cached, has to fit"
         )
-    return DoctorFinding(check, "ok", found)
+    return DoctorFinding(check, "ok", summary)
 
 
 def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> Iterator[DoctorFinding]:
@@ -177,10 +175,10 @@ def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> I
 
 
 def _credentials(family: str, options: Options, env: Mapping[str, str]) -> DoctorFinding:
-    """Names only: a value never leaves the configuration."""
-    given = sorted(options.storage_options)
+    """Shows names only: values never leave the configuration."""
+    names = sorted(options.storage_options)
     variables = [name for name in CREDENTIALS[family] if env.get(name)]
-    parts = [f"storage_options: {', '.join(given)}"] if given else []
+    parts = [f"storage_options: {', '.join(names)}"] if names else []
     parts += [f"environment: {', '.join(variables)}"] if variables else []
     if parts:
         return DoctorFinding("credentials", "ok", "; ".join(parts) + " (values not shown)")

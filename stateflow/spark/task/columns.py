@@ -1,7 +1,7 @@
 """Between Arrow columns and Python rows, a column at a time.
 
-`to_pylist` builds a scalar object per value; going through numpy is many times faster, so it is kept for what
-numpy cannot hold.
+Arrow's `to_pylist` builds a scalar object per value. Going through numpy is many times faster, so `to_pylist` remains
+for values that numpy cannot hold.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class RowWriter:
         self._nested = [pa.types.is_nested(field.type) for field in schema]
 
     def write(self, rows: Values) -> Any:
-        """One batch; an output that does not fit names the column and the value."""
+        """One batch. An error names the column and the value that does not fit."""
         columns = self._by_name(rows) if self._rows.typed else self._by_position(rows)
         arrays = []
         for field, values, nested in zip(self._schema, columns, self._nested, strict=True):
@@ -159,7 +159,7 @@ def _length(row: Any) -> int:
 
 
 def _check_whole(values: Values) -> None:
-    """Arrow would cut the fraction off without a word."""
+    """Arrow would cut the fraction off silently."""
     if float in set(map(type, values)):
         for value in values:
             if isinstance(value, float) and not value.is_integer():
@@ -167,7 +167,7 @@ def _check_whole(values: Values) -> None:
 
 
 def _check_zoned(values: Values) -> None:
-    """Arrow would take a time without a zone for UTC; it may as well be local time."""
+    """Arrow would read a time without a zone as UTC, but it may be local time."""
     for value in values:
         if isinstance(value, datetime) and value.tzinfo is None:
             raise ValueError("it has no time zone; use datetime(..., tzinfo=UTC)")

@@ -1,4 +1,4 @@
-"""Where a task works: the checkpoint root, the host's cache and scratch folders, the slot it works for."""
+"""The storage of a task: the checkpoint root, the host's cache and scratch folders, and the slot that it writes for."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _swept: set[str] = set()
 
 
 @dataclass(frozen=True)
-class TaskPlace:
-    """Travels to the workers; credentials in `storage_options` are never printed."""
+class TaskStorage:
+    """Spark sends it to the workers. Its repr leaves out `storage_options`, which hold credentials."""
 
     root: str
     job: str
@@ -37,7 +37,7 @@ class TaskPlace:
     fsync: bool = True
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     join_limit: int = 0
-    """Neighbouring shards of a subtask become one when they have at most so many bytes together."""
+    """Neighbouring shards of a subtask are joined while they have at most so many bytes together."""
 
     @property
     def layout(self) -> JobLayout:
@@ -48,7 +48,7 @@ class TaskPlace:
         return open_store(base or self.root, self.storage_options, fsync=self.fsync)
 
     def cache(self) -> FileCache:
-        """One per process, so that its counters and what it knows of the folder are shared by tasks."""
+        """One per process: its tasks share the counters and the knowledge of the folder."""
         key = (self.cache_dir, self.cache_bytes)
         if key not in _caches:
             _caches[key] = FileCache(Path(self.cache_dir), self.cache_bytes)
@@ -61,7 +61,7 @@ class TaskPlace:
         self.cache().link(self.store(ref.base), ref, target)
 
     def folder(self) -> Path:
-        """A fresh private folder; those of processes that died are swept away on the way."""
+        """A fresh private folder. The first call also removes the folders of processes that died."""
         parent = Path(self.scratch_dir)
         folder = parent / f"task-{os.getpid()}-{uuid.uuid4().hex}"
         try:
@@ -78,22 +78,22 @@ class TaskPlace:
         return folder
 
 
-def place_of(options: Options, root: str, job: str, epoch: int, slot: int) -> TaskPlace:
-    """Where tasks work for one slot of a job, as the options say."""
+def task_storage(options: Options, root: str, job: str, epoch: int, slot: int) -> TaskStorage:
+    """The storage for the tasks of one slot of a job, from the options."""
     cache = Path(options.cache_dir) if options.cache_dir else cache_folder()
     folder = local_folder(root)
-    return TaskPlace(
-        root if folder is None else str(folder),
-        job,
-        epoch,
-        slot,
-        str(cache / "state"),
-        options.cache_size,
-        str(Path(options.scratch_dir or cache / "scratch").absolute()),
-        options.upload_threads,
-        options.local_fsync,
-        dict(options.storage_options),
-        options.shard_join_limit,
+    return TaskStorage(
+        root=root if folder is None else str(folder),
+        job=job,
+        epoch=epoch,
+        slot=slot,
+        cache_dir=str(cache / "state"),
+        cache_bytes=options.cache_size,
+        scratch_dir=str(Path(options.scratch_dir or cache / "scratch").absolute()),
+        upload_threads=options.upload_threads,
+        fsync=options.local_fsync,
+        storage_options=dict(options.storage_options),
+        join_limit=options.shard_join_limit,
     )
 
 
