@@ -40,7 +40,7 @@ from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.choice import open_backend
-from stateflow.state.columnstate import hash_longs
+from stateflow.state.keys.hashing import key_groups_of
 
 GROUPS = 128
 ARROW_ROWS = 20_000
@@ -147,7 +147,7 @@ def _arrow_batches(rows: int, keys: int, number: int) -> Iterator[pa.RecordBatch
     """The rows that the exchange would hand to subtask 0 of two."""
     rng = np.random.default_rng([1, number])
     user = users(BatchSpec(rows, keys), rng, 1)
-    group = hash_longs(user) % GROUPS
+    group = key_groups_of(("int",), [pa.array(user)], GROUPS)
     mine = group < GROUPS // 2
     user, group = user[mine], group[mine]
     amount = rng.integers(0, 100, len(user)).astype(np.float64)

@@ -19,7 +19,7 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.encoding import prefix
-from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, xxhash64
+from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, key_group
 from stateflow.format.records import Shard
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment, OperatorContext
@@ -272,7 +272,7 @@ def _under(base: bytes, state_id: int) -> list[bytes]:
 
 
 def _full_key(codec: KeyCodec, max_parallelism: int, key: Any) -> bytes:
-    return prefix(xxhash64(key) % max_parallelism, 0) + codec.encode(key) + b"\0"
+    return prefix(key_group(key, max_parallelism), 0) + codec.encode(key) + b"\0"
 
 
 def _stand_on(engine: KeyedEngine, codec: KeyCodec, max_parallelism: int, key: Any) -> None:

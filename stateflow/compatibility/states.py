@@ -31,7 +31,7 @@ def check_flow(flow: Flow, record: Record | None, *, allow_non_restored_state: b
     for uid, node in nodes.items():
         if uid in record.operators:
             resolve_states(node, record.operators[uid])
-            _check_key_names(node, record.operators[uid])
+            check_key_columns(node, record.operators[uid])
             if not allow_non_restored_state:
                 check_renamed(node, record.operators[uid])
 
@@ -108,8 +108,8 @@ def _check_same(uid: str, name: str, old: StateSchema, new: StateSchema) -> None
             )
 
 
-def _check_key_names(node: KeyedNode, before: OperatorState) -> None:
-    """By count here; types are compared when the key's types are known."""
+def check_key_columns(node: KeyedNode, before: OperatorState) -> None:
+    """Compares how many there are; `check_key` compares their types once these are known."""
     if node.keyed and len(node.keyed[0].columns) != len(before.key):
         raise IncompatibleError(
             f"operator {node.uid!r} was keyed by {_key(before.key)} and is keyed by "

@@ -29,7 +29,8 @@ from stateflow.state.declare import (
     ValueState,
 )
 from stateflow.state.keys.codec import KeyCodec
-from stateflow.state.values.serializers import key_types_for, serializer_for
+from stateflow.state.values.key_types import key_types_for
+from stateflow.state.values.serializers import serializer_for
 
 TIMER_IDS = 2
 """A timer takes two state ids: its queue, and the time per key."""

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date
-from decimal import Decimal
 from typing import Any
 
 from stateflow.errors import StateflowError, UsageError
+from stateflow.format.scalars import CODED
 from stateflow.operators.keyed import KeyedEngine
 from stateflow.state.bound import BoundListState, BoundMapState, BoundValueState, StoredState
 
-_IMMUTABLE = (int, float, str, bytes, date, Decimal, type(None))
+_IMMUTABLE = (*(scalar.type for scalar in CODED), type(None))
 
 
 class Watch:

@@ -12,10 +12,11 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
+from stateflow.format.scalars import KEY_TYPES
 from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS, MAIN
 from stateflow.pipelines.parameters import from_text
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
-from stateflow.pipelines.rows import KEY_TYPES, RowType, key_type, row_type
+from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.state.declare import micros
 
 
@@ -115,7 +116,7 @@ class Stream:
                 if found is not None and key_type(found.type) is None:
                     raise UsageError(
                         f"key_by: column {name!r} is a {found.type}, which cannot be a key: use "
-                        f"{', '.join(sorted(set(KEY_TYPES.values())))} or decimal"
+                        f"{', '.join(KEY_TYPES[:-1])} or {KEY_TYPES[-1]}"
                     )
         return KeyedStream(self, columns, order)
 

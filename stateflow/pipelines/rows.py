@@ -12,46 +12,16 @@ import typing
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from stateflow.errors import UsageError
+from stateflow.format.scalars import BY_TYPE, KEYS
 
-_SCALARS: dict[Any, str] = {
-    bool: "boolean",
-    int: "bigint",
-    float: "double",
-    str: "string",
-    bytes: "binary",
-    datetime: "timestamp",
-    date: "date",
-    Decimal: "decimal(38,18)",
-}
-KEY_TYPES = {
-    "boolean": "bool",
-    "bigint": "int",
-    "int": "int",
-    "smallint": "int",
-    "tinyint": "int",
-    "string": "str",
-    "binary": "bytes",
-    "date": "date",
-    "timestamp": "datetime",
-}
+_KEYS_OF_SPARK = {spark: scalar.name for scalar in KEYS for spark in (scalar.spark, *scalar.other_spark)}
 _ALIASES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "real": "float"}
 _TYPE = re.compile(r"[a-z_]+(\(\s*\d+\s*(,\s*\d+\s*)?\))?|(array|map|struct)\s*<.*>", re.I | re.S)
-SPARK_OF_KEY = {
-    "bool": "boolean",
-    "int": "bigint",
-    "str": "string",
-    "bytes": "binary",
-    "date": "date",
-    "datetime": "timestamp",
-    "decimal": "decimal(38,18)",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +57,7 @@ class RowType:
 
 def key_type(spark_type: str) -> str | None:
     """The key type's name for a Spark type; None when it cannot be a key."""
-    return "decimal" if spark_type.startswith("decimal") else KEY_TYPES.get(spark_type)
+    return "decimal" if spark_type.startswith("decimal") else _KEYS_OF_SPARK.get(spark_type)
 
 
 def spark_type(hint: Any, where: str) -> tuple[str, bool]:
@@ -102,8 +72,9 @@ def spark_type(hint: Any, where: str) -> tuple[str, bool]:
         inner = [a for a in arguments if a is not type(None)]
         if len(inner) == 1 and len(arguments) == 2:
             return spark_type(inner[0], where)[0], True
-    if hint in _SCALARS:
-        return _SCALARS[hint], False
+    scalar = BY_TYPE.get(hint)
+    if scalar is not None and scalar.spark:
+        return scalar.spark, False
     if origin in (list, tuple) and arguments and (origin is list or arguments[1:] == (Ellipsis,)):
         return f"array<{spark_type(arguments[0], where)[0]}>", False
     if origin is dict:

@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from stateflow.state.values.serializers import FLOAT, INT, Serializer
+from stateflow.format.scalars import BY_NAME
+from stateflow.state.values.serializers import Serializer
 
 DumpsMany = Callable[[list[Any]], list[bytes]]
 LoadsMany = Callable[[Sequence[bytes | None], Any], list[Any]]
 """loads_many(raw values, what stands for a missing one)"""
 
 _WIDTH = 9
-_LAYOUTS = {
-    "int": (INT, np.dtype([("header", "u1"), ("value", "<i8")]), ({int},)),
-    "float": (FLOAT, np.dtype([("header", "u1"), ("value", "<f8")]), ({float}, {float, int}, {int})),
-}
+_ACCEPTED = {"int": ({int},), "float": ({float}, {float, int}, {int})}
 
 
 def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
@@ -30,9 +28,10 @@ def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
     def loads_each(found: Sequence[bytes | None], missing: Any) -> list[Any]:
         return [missing if raw is None else loads(raw) for raw in found]
 
-    if serializer.schema not in _LAYOUTS:
+    if serializer.schema not in _ACCEPTED:
         return dumps_each, loads_each
-    code, layout, accepted = _LAYOUTS[serializer.schema]
+    scalar, accepted = BY_NAME[serializer.schema], _ACCEPTED[serializer.schema]
+    code, layout = scalar.code, np.dtype([("header", "u1"), ("value", f"<{scalar.form}")])
     blank = bytes((code,)) + bytes(_WIDTH - 1)
 
     def dumps_many(values: list[Any]) -> list[bytes]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from stateflow.errors import StateflowError
+from stateflow.format.scalars import CODED
 from stateflow.state.bulk import bulk
 from stateflow.state.cursor import Bound, Change, Cursor
 from stateflow.state.values.serializers import Serializer
@@ -16,7 +17,7 @@ R = TypeVar("R")
 
 _ABSENT: Any = object()
 _UNREAD: Any = object()
-_IMMUTABLE = frozenset({"bool", "int", "float", "str", "bytes", "date", "datetime", "decimal"})
+_IMMUTABLE = frozenset(scalar.name for scalar in CODED)
 """Values that can wait for the end of the chunk: nobody can change them meanwhile."""
 
 

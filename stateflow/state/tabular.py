@@ -24,17 +24,18 @@ import pyarrow as pa
 from stateflow.errors import CorruptError, UsageError
 from stateflow.format.encoding import EMPTY_NAMESPACE, PREFIX_WIDTH, SIGN, state_range
 from stateflow.format.records import OperatorState, StateSchema
+from stateflow.state.keys.arrow_types import ARROW, INSTANT
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.columns import encode_columns
 from stateflow.state.keys.hashing import key_groups_of
-from stateflow.state.keys.parts import KEY_ARROW, KeyParts
+from stateflow.state.keys.parts import KeyParts
 from stateflow.state.values.column_values import column_values
 from stateflow.state.values.fitting import fitted
 from stateflow.state.values.headers import BadEntryError, with_expiries
 from stateflow.state.values.nested_shapes import slot_of
-from stateflow.state.values.packed_instants import INSTANT, are_instants
+from stateflow.state.values.packed_instants import are_instants
 from stateflow.state.values.schema_text import UnreadableText, read_schema
-from stateflow.state.values.serializers import CUSTOM, RAW_CODE
+from stateflow.state.values.serializers import CUSTOM
 from stateflow.state.values.shapes import Opaque, Slot
 from stateflow.state.values.structured_values import StructuredValues
 from stateflow.state.values.typed import ByteValues, Values, scalars
@@ -74,7 +75,7 @@ class _Table:
                 names[column] += "_"
         self.names = names
         fields = [pa.field(names["key_group"], pa.int32())]
-        fields += [pa.field(name, KEY_ARROW[kind]) for name, kind in self.key]
+        fields += [pa.field(name, ARROW[kind]) for name, kind in self.key]
         fields += [pa.field(names[column], kind) for column, kind in columns.items()]
         self.schema = pa.schema(fields)
 
@@ -108,7 +109,7 @@ class _Table:
 
     def _keys(self, batch: Any) -> tuple[list[Any], Any]:
         """The columns of the key, and the key groups."""
-        columns = [self._column(batch, name, KEY_ARROW[kind]) for name, kind in self.key]
+        columns = [self._column(batch, name, ARROW[kind]) for name, kind in self.key]
         return columns, key_groups_of(self._types, columns, self._max)
 
     def _shown(self, key: bytes, at: int) -> object:
@@ -131,7 +132,7 @@ class StateTable(_Table):
         self._map_types = schema.map_key.split(",") if schema.kind == "map" else []
         columns: dict[str, pa.DataType] = {}
         if self._map_types:
-            parts = [KEY_ARROW[kind] for kind in self._map_types]
+            parts = [ARROW[kind] for kind in self._map_types]
             numbered = [pa.field(f"_{number}", part) for number, part in enumerate(parts, start=1)]
             columns["map_key"] = parts[0] if len(parts) == 1 else pa.struct(numbered)
         if schema.kind == "list":
@@ -314,8 +315,6 @@ def values_of(schema: StateSchema, where: str) -> Values:
     """How the values of a state are read and written."""
     if schema.kind == "columns":
         return column_values(schema.value, where)
-    if schema.value == "raw":
-        return ByteValues(schema.value, RAW_CODE, where)
     if schema.value.startswith("custom:"):
         return ByteValues(schema.value, CUSTOM, where)
     plain = scalars(schema.value, where)

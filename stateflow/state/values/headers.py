@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.errors import CorruptError, StateflowError
-from stateflow.state.values.packed_instants import INSTANT
-from stateflow.state.values.serializers import EXPIRES
+from stateflow.errors import StateflowError
+from stateflow.state.keys.arrow_types import INSTANT
+from stateflow.state.values.serializers import EXPIRES, damaged
 
 _expiring = Struct(">Bq")
 _WIDTH = _expiring.size
@@ -27,13 +27,6 @@ class BadEntryError(Exception):
         super().__init__(index, error)
         self.index = index
         self.error = error
-
-
-def damaged(raw: bytes, schema: str) -> CorruptError:
-    return CorruptError(
-        f"a stored value is damaged: its bytes {raw[:40].hex() or '(none)'} cannot be read as {schema}; "
-        "run `stateflow verify`"
-    )
 
 
 def split(

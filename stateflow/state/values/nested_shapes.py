@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, time, timedelta
-from decimal import Decimal
 from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any, Literal
-from uuid import UUID
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from stateflow.format.scalars import BY_NAME
+from stateflow.state.keys.arrow_types import ARROW
 from stateflow.state.values import schema_text as text
 from stateflow.state.values.shapes import (
-    DECIMAL,
     Bounded,
     Day,
     DecimalText,
@@ -266,15 +264,10 @@ def _record(fields: Sequence[text.Field], by_position: bool, hashed: bool) -> Sh
     return Record(names, slots, by_position)
 
 
+_CLASSES = {"int": Bounded, "date": Day, "timedelta": Bounded, "decimal": DecimalText}
 _PLAIN: dict[str, Shape] = {
-    "bool": Simple(bool, pa.bool_()),
-    "int": Bounded(int, pa.int64()),
-    "float": Simple(float, pa.float64()),
-    "str": Simple(str, pa.string()),
-    "bytes": Simple(bytes, pa.binary()),
-    "date": Day(date, pa.date32()),
-    "timedelta": Bounded(timedelta, pa.duration("us")),
-    "decimal": DecimalText(Decimal, DECIMAL),
-    "time": Simple(str, pa.string(), time),
-    "uuid": Simple(str, pa.string(), UUID),
+    name: Simple(str, ARROW[name], scalar.type)
+    if name in ("time", "uuid")
+    else _CLASSES.get(name, Simple)(scalar.type, ARROW[name])
+    for name, scalar in BY_NAME.items()
 }

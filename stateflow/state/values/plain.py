@@ -1,91 +1,55 @@
 """Stored values as plain Python, one at a time, without the classes that they were declared with: for look-ups.
 
 What has an Arrow type comes out as a table of the state shows it. What has none there (unions, records inside
-themselves) is read as MessagePack has it; custom serializers and `raw` stay bytes.
+themselves) is read as MessagePack has it; what a custom serializer wrote stays bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
 from functools import partial
 from math import inf, isfinite
 from struct import Struct
-from struct import error as StructError
 from typing import Any, NotRequired, TypedDict, Union
 
 import msgspec
 
-from stateflow.errors import CorruptError, IncompatibleError
-from stateflow.format.instants import day, instant
+from stateflow.errors import IncompatibleError
+from stateflow.format.instants import instant
 from stateflow.format.records import StateSchema
+from stateflow.format.scalars import BY_NAME, CODED, FIXED_COLUMNS, SCALARS
 from stateflow.state.keys.text import text_of_key
 from stateflow.state.values import schema_text as text
 from stateflow.state.values.serializers import (
-    BOOL,
-    BYTES,
     CUSTOM,
-    DATE,
-    DATETIME,
-    DECIMAL,
+    DAMAGE,
     EXPIRES,
-    FLOAT,
-    INT,
     RAW_CODE,
-    STR,
+    READERS,
     STRUCTURED,
+    damaged,
 )
 
 Plain = Callable[[bytes], Any]
 _Mend = Callable[[Any], Any] | None
 """What is left to do after MessagePack was read; None for nothing."""
 
-_i64, _f64, _i32 = Struct("<q"), Struct("<d"), Struct("<i")
 _BEHIND_EXPIRY = 9
-_SCALARS: dict[int, Plain] = {
-    BOOL: lambda body: body[0] == 1,
-    INT: lambda body: _i64.unpack(body)[0],
-    FLOAT: lambda body: _f64.unpack(body)[0],
-    STR: bytes.decode,
-    BYTES: bytes,
-    DATE: lambda body: day(_i32.unpack(body)[0]),
-    DATETIME: lambda body: instant(_i64.unpack(body)[0]),
-    DECIMAL: lambda body: Decimal(body.decode()),
-}
-_CODES = {
-    "bool": BOOL,
-    "int": INT,
-    "float": FLOAT,
-    "str": STR,
-    "bytes": BYTES,
-    "date": DATE,
-    "datetime": DATETIME,
-    "decimal": DECIMAL,
-}
 _HINTS: dict[str, Any] = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "str": str,
-    "bytes": bytes,
-    "date": date,
-    "datetime": datetime,
-    "decimal": Decimal,
-    "timedelta": timedelta,
+    **{scalar.name: scalar.type for scalar in SCALARS},
     "time": str,
     "uuid": str,
     "null": None,
 }
+_CODES = {scalar.name: scalar.code for scalar in CODED}
 _NO_NUMBERS = {inf: "Infinity", -inf: "-Infinity"}
-_DAMAGE = (StructError, ValueError, IndexError, OverflowError, InvalidOperation)
 
 
 def plain_reader(schema: StateSchema) -> Plain:
     """What reads the stored values of a state, with or without an expiry."""
     if schema.kind == "columns":
         return _columns_reader(schema.value)
-    if schema.value == "raw" or schema.value.startswith("custom:"):
+    if schema.value.startswith("custom:"):
         return partial(_read, schema.value, 0, None, None)
     hint, mend = _hint(_tree(schema.value))
     return partial(
@@ -123,7 +87,7 @@ def _read(schema: str, expected: int, decoder: Any, mend: _Mend, raw: bytes) -> 
         if code == STRUCTURED:
             value = decoder.decode(body)
         else:
-            value = _SCALARS[code](body)
+            value = READERS[code](body)
             if code == expected:
                 return value
             # Written when the state had another type.
@@ -133,11 +97,8 @@ def _read(schema: str, expected: int, decoder: Any, mend: _Mend, raw: bytes) -> 
         raise IncompatibleError(
             f"a stored value does not fit the type {schema} of its state: {error}"
         ) from None
-    except (*_DAMAGE, KeyError, AttributeError, msgspec.DecodeError):
-        raise CorruptError(
-            f"a stored value is damaged: its bytes {raw[:40].hex() or '(none)'} cannot be read as {schema}; "
-            "run `stateflow verify`"
-        ) from None
+    except (*DAMAGE, KeyError, AttributeError, msgspec.DecodeError):
+        raise damaged(raw, schema) from None
 
 
 def _hint(tree: text.Tree, *, hashed: bool = False) -> tuple[Any, _Mend]:
@@ -254,9 +215,8 @@ def _columns_reader(written: str) -> Plain:
         raise IncompatibleError(f"{error}: a newer stateflow wrote it, use that version") from None
     names = [name for name, _ in columns]
     kinds = [kind.name if isinstance(kind, text.Plain) else "" for _, kind in columns]
-    forms = {"int": "q", "float": "d", "bool": "?", "datetime": "q"}
-    if all(kind in forms for kind in kinds):
-        layout = Struct("<BH" + "".join(forms[kind] for kind in kinds))
+    if all(kind in FIXED_COLUMNS for kind in kinds):
+        layout = Struct("<BH" + "".join(BY_NAME[kind].form for kind in kinds))
         read: Callable[[bytes], Sequence[Any]] = partial(_fixed, layout, kinds)
     else:
         hint: Any = tuple[tuple(Union[_HINTS.get(kind, Any), None] for kind in kinds)]  # type: ignore[misc] # noqa: UP007
@@ -266,11 +226,8 @@ def _columns_reader(written: str) -> Plain:
     def reader(raw: bytes) -> dict[str, Any]:
         try:
             return dict(zip(names, read(raw), strict=True))
-        except (*_DAMAGE, msgspec.MsgspecError):
-            raise CorruptError(
-                f"a stored value is damaged: its bytes {raw[:40].hex() or '(none)'} cannot be read as {written}; "
-                "run `stateflow verify`"
-            ) from None
+        except (*DAMAGE, msgspec.MsgspecError):
+            raise damaged(raw, written) from None
 
     return reader
 
@@ -278,9 +235,9 @@ def _columns_reader(written: str) -> Plain:
 def _fixed(layout: Struct, kinds: Sequence[str], raw: bytes) -> list[Any]:
     _, nulls, *values = layout.unpack(raw)
     return [
-        None if nulls >> at & 1 else instant(value) if kind == "datetime" else value
+        None if nulls >> at & 1 else _FROM_FIXED[kind](value)
         for at, (kind, value) in enumerate(zip(kinds, values, strict=True))
     ]
 
 
-__all__ = ["Plain", "jsonable", "plain_reader"]
+_FROM_FIXED: dict[str, Callable[[Any], Any]] = {"bool": bool, "int": int, "float": float, "datetime": instant}

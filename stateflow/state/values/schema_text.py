@@ -8,24 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from stateflow.format.scalars import BY_NAME
+
 T = TypeVar("T")
 
-PLAIN = frozenset(
-    {
-        "bool",
-        "int",
-        "float",
-        "str",
-        "bytes",
-        "date",
-        "datetime",
-        "decimal",
-        "time",
-        "timedelta",
-        "uuid",
-        "null",
-    }
-)
+_PLAIN = frozenset((*BY_NAME, "null"))
 _COLLECTIONS = frozenset({"list", "set", "frozenset"})
 _WORD = re.compile(r"[a-z]+")
 _NAME = re.compile(r"[^{},<>?:]+")
@@ -110,7 +97,7 @@ class UnreadableText(ValueError):
 
 
 def read_schema(text: str) -> Tree:
-    """The tree of a structured or plain type; `custom:...` and `raw` are none."""
+    """The tree of a structured or plain type; `custom:...` has none."""
     reader = _Reader(text)
     tree = reader.tree()
     if reader.at != len(text):
@@ -168,7 +155,7 @@ class _Reader:
 
     def tree(self) -> Tree:
         word = self.match(_WORD)
-        if word in PLAIN:
+        if word in _PLAIN:
             return Plain(word)
         if word in ("struct", "namedtuple"):
             return self.record(word == "namedtuple")

@@ -30,7 +30,8 @@ import pyarrow as pa
 
 from stateflow.errors import UsageError
 from stateflow.format.instants import days_since_epoch, instant, unscaled_decimal
-from stateflow.state.values.packed_instants import INSTANT, NIL, are_instants, read_instants, write_instants
+from stateflow.state.keys.arrow_types import INSTANT
+from stateflow.state.values.packed_instants import NIL, are_instants, read_instants, write_instants
 
 Mode = Literal["exact", "loose", "strict"]
 """Which stand-in for the declared type msgspec reads into.
@@ -39,7 +40,6 @@ exact: what columns are fastest taken from; refuses fields that the type does no
 loose: the same, but passes over such fields, as the declared class does
 strict: with enums, literals, UUIDs and times checked; what it reads, the declared class reads
 """
-DECIMAL = pa.decimal128(38, 18)
 
 _UNSET = msgspec.UNSET
 _EXACT = Context(prec=100)

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import date, datetime
-from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from stateflow.errors import IncompatibleError, UsageError
-from stateflow.state.values.headers import BadEntryError, damaged
-from stateflow.state.values.serializers import EXPIRES, STRUCTURED, serializer_for
+from stateflow.format.scalars import CODED
+from stateflow.state.keys.text import shown
+from stateflow.state.values.headers import BadEntryError
+from stateflow.state.values.serializers import EXPIRES, STRUCTURED, damaged, serializer_for
 from stateflow.state.values.shapes import Doubts, Opaque, Slot, Writing, is_messagepack
 from stateflow.state.values.typed import DoubtfulValues, Read
 
-_SCALARS = {
-    code: serializer_for(hint)
-    for code, hint in enumerate((bool, int, float, str, bytes, date, datetime, Decimal), start=1)
-}
-"""By header code: what reads a value that was written when its type was a plain one."""
+_SCALARS = {scalar.code: serializer_for(scalar.type) for scalar in CODED}
+"""By header code: what reads a value that was written when its type was a scalar."""
 _MISFITS = (msgspec.MsgspecError, ValueError, OverflowError, TypeError)
 _NOTHING: Any = object()
 
@@ -130,7 +127,7 @@ class StructuredValues(DoubtfulValues):
                     msgspec.msgpack.decode(body, type=self._strict)
                 except msgspec.MsgspecError as error:
                     raise UsageError(
-                        f"{self.where}: value holds {_shown(body)}, which is no {self.schema}: {error}"
+                        f"{self.where}: value holds {shown(msgspec.msgpack.decode(body))}, which is no {self.schema}: {error}"
                     ) from None
             raise
 
@@ -141,8 +138,3 @@ def _all(hint: Any) -> Callable[[bytes], list[Any]]:
 
 def _array(count: int, parts: Sequence[bytes]) -> bytes:
     return b"\xdd" + count.to_bytes(4, "big") + b"".join(parts)
-
-
-def _shown(body: bytes) -> str:
-    shown = repr(msgspec.msgpack.decode(body))
-    return shown if len(shown) <= 80 else shown[:77] + "..."

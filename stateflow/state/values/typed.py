@@ -20,22 +20,11 @@ import pyarrow as pa
 
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.instants import days_since_epoch
-from stateflow.state.values.headers import BadEntryError, damaged, expiry_column, split
-from stateflow.state.values.packed_instants import INSTANT, are_instants
-from stateflow.state.values.serializers import (
-    BOOL,
-    BYTES,
-    DATE,
-    DATETIME,
-    DECIMAL,
-    EXPIRES,
-    FLOAT,
-    INT,
-    RAW_CODE,
-    STR,
-    serializer_for,
-)
-from stateflow.state.values.shapes import DECIMAL as DECIMAL_TYPE
+from stateflow.format.scalars import BY_NAME, Scalar
+from stateflow.state.keys.arrow_types import ARROW, DECIMAL
+from stateflow.state.values.headers import BadEntryError, expiry_column, split
+from stateflow.state.values.packed_instants import are_instants
+from stateflow.state.values.serializers import BOOL, EXPIRES, RAW_CODE, damaged, serializer_for
 from stateflow.state.values.shapes import DecimalText, Doubts, Slot, Writing, fits_decimal
 
 Array = np.ndarray[Any, Any]
@@ -85,9 +74,12 @@ class Values:
 
 
 class Scalars(Values):
-    def __init__(self, schema: str, code: int, where: str, hint: Any) -> None:
-        super().__init__(schema, code, where)
-        self._serializer = serializer_for(hint)
+    """Values without MessagePack."""
+
+    def __init__(self, scalar: Scalar, where: str) -> None:
+        super().__init__(scalar.name, scalar.code, where)
+        self.arrow = ARROW[scalar.name]
+        self._serializer = serializer_for(scalar.type)
 
     def foreign(self, raw: bytes) -> bytes:
         return self._serializer.dumps(self._serializer.loads(raw))[1:]
@@ -96,10 +88,10 @@ class Scalars(Values):
 class FixedValues(Scalars):
     """Values of one width: read and written as one array."""
 
-    def __init__(self, schema: str, code: int, where: str, hint: Any, form: str, arrow: pa.DataType) -> None:
-        super().__init__(schema, code, where, hint)
-        self.arrow = arrow
-        self._hint = hint
+    def __init__(self, scalar: Scalar, where: str) -> None:
+        super().__init__(scalar, where)
+        self._hint = scalar.type
+        form = f"<{scalar.form}"
         self._form = np.dtype(form)
         self._plain = np.dtype([("header", "u1"), ("value", form)])
         self._expiring = np.dtype([("header", "u1"), ("expiry", ">i8"), ("value", form)])
@@ -150,7 +142,7 @@ class FixedValues(Scalars):
 
 
 class ByteValues(Values):
-    """Values that are kept as bytes: what a custom serializer made, and raw ones."""
+    """Values that stay bytes: what a custom serializer made, and columns that have no Arrow type."""
 
     arrow = pa.binary()
 
@@ -166,13 +158,11 @@ class ByteValues(Values):
 class TextValues(Scalars):
     """Text and bytes."""
 
-    def __init__(self, schema: str, code: int, where: str, hint: Any) -> None:
-        super().__init__(schema, code, where, hint)
-        self.arrow = pa.string() if hint is str else pa.binary()
-
     def read(self, values: Sequence[bytes]) -> Read:
         bodies, expires = split(values, self.code, self.foreign, self.schema)
-        return Read(text_column(bodies, self) if self.code == STR else pa.array(bodies, pa.binary()), expires)
+        return Read(
+            text_column(bodies, self) if self.schema == "str" else pa.array(bodies, pa.binary()), expires
+        )
 
     def write(self, column: Any, stored: Any) -> list[bytes]:
         header = bytes((self.code,))
@@ -229,21 +219,15 @@ class DoubtfulValues(Values):
         return [header + body for body in bodies if body is not None]
 
 
-class DecimalValues(DoubtfulValues):
-    arrow = DECIMAL_TYPE
-
-    def __init__(self, schema: str, code: int, where: str) -> None:
-        super().__init__(schema, code, where)
-        self._serializer = serializer_for(Decimal)
-        self._slot = Slot(DecimalText(Decimal, DECIMAL_TYPE))
-
-    def foreign(self, raw: bytes) -> bytes:
-        return self._serializer.dumps(self._serializer.loads(raw))[1:]
+class DecimalValues(DoubtfulValues, Scalars):
+    def __init__(self, scalar: Scalar, where: str) -> None:
+        Scalars.__init__(self, scalar, where)
+        self._slot = Slot(DecimalText(Decimal, DECIMAL))
 
     def read_bodies(self, bodies: Sequence[bytes]) -> tuple[Any, bool]:
         texts = text_column(bodies, self)
         try:
-            return texts.cast(DECIMAL_TYPE), True
+            return texts.cast(DECIMAL), True
         except pa.ArrowInvalid:
             return self._slot.shape.build(
                 list(map(self._decimal, range(len(bodies)), bodies)), Doubts()
@@ -279,21 +263,9 @@ def text_column(bodies: Sequence[bytes], values: Values) -> Any:
 
 def scalars(schema: str, where: str) -> Values | None:
     """The values of a type that is stored without MessagePack; None for all others."""
-    match schema:
-        case "bool":
-            return FixedValues(schema, BOOL, where, bool, "u1", pa.bool_())
-        case "int":
-            return FixedValues(schema, INT, where, int, "<i8", pa.int64())
-        case "float":
-            return FixedValues(schema, FLOAT, where, float, "<f8", pa.float64())
-        case "date":
-            return FixedValues(schema, DATE, where, date, "<i4", pa.date32())
-        case "datetime":
-            return FixedValues(schema, DATETIME, where, datetime, "<i8", INSTANT)
-        case "str":
-            return TextValues(schema, STR, where, str)
-        case "bytes":
-            return TextValues(schema, BYTES, where, bytes)
-        case "decimal":
-            return DecimalValues(schema, DECIMAL, where)
-    return None
+    scalar = BY_NAME.get(schema)
+    if scalar is None or not scalar.code:
+        return None
+    if scalar.form:
+        return FixedValues(scalar, where)
+    return (DecimalValues if scalar.type is Decimal else TextValues)(scalar, where)

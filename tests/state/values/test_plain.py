@@ -209,10 +209,9 @@ def test_what_has_no_arrow_type_is_read_as_messagepack_has_it() -> None:
     assert plain_reader(nested)(raw) == {"value": 1, "next": {"value": 2, "next": None}}
 
 
-def test_custom_serializers_and_raw_stay_bytes() -> None:
+def test_what_a_custom_serializer_wrote_stays_bytes() -> None:
     custom = serializer_for(CustomSerializer("json", 3, lambda v: v.encode(), lambda b, _: b.decode()))
     assert plain_reader(schema_for(custom.schema))(custom.dumps("hello")) == b"\x03\0\0\0hello"
-    assert plain_reader(schema_for("raw"))(b"\x0bxyz") == b"xyz"
 
 
 def test_a_value_from_before_its_state_was_widened_is_read_as_what_it_is_now() -> None:
