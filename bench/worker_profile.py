@@ -48,8 +48,8 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "process": (
         ("stateflow.operators.keyed", "KeyedEngine.run", "engine"),
         ("stateflow.spark.task.columns", "RowReader.read", "  rows made"),
-        ("stateflow.state.stored", "StoredState.begin", "  state read"),
-        ("stateflow.state.stored", "StoredState.collect", "  state gathered"),
+        ("stateflow.state.single_values", "StoredState.begin", "  state read"),
+        ("stateflow.state.single_values", "StoredState.collect", "  state gathered"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.write", "  RocksDB write"),
         ("stateflow.spark.task.blocks", "Block.__init__", "keys found"),
@@ -58,8 +58,8 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "process_arrow": (
         ("bench.operators", "running_total", "user code"),
-        ("stateflow.state.columnstate", "ColumnState.get", "  state get"),
-        ("stateflow.state.columnstate", "ColumnState.put", "  state put"),
+        ("stateflow.state.column_state", "ColumnState.get", "  state get"),
+        ("stateflow.state.column_state", "ColumnState.put", "  state put"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.write", "  RocksDB write"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.snapshot", "snapshot"),

@@ -198,7 +198,7 @@ class KeyedEngine:
             if isinstance(error, StateflowError):
                 raise error
             raise UserCodeError(
-                f"operator {spec.uid!r} failed on key {key!r}: {told(error)}: mend the code or the data, or divert such "
+                f"operator {spec.uid!r} failed on key {key!r}: {described(error)}: mend the code or the data, or divert such "
                 "keys with on_error='dead_letter'"
             ) from error
         rows = [_plain(row) for iterator in inputs for row in iterator]
@@ -207,7 +207,7 @@ class KeyedEngine:
         if self._diverted > spec.dead_letter_limit:
             raise StateflowError(
                 f"operator {spec.uid!r} diverted more than dead_letter_limit={spec.dead_letter_limit} rows in one subtask "
-                f"and batch, the last of key {key!r} ({told(error)}): mend the code or the data, or raise the limit"
+                f"and batch, the last of key {key!r} ({described(error)}): mend the code or the data, or raise the limit"
             ) from error
         self.context.sides[DEAD_LETTERS].append(
             (
@@ -355,7 +355,7 @@ class KeyedEngine:
             raise type(error)(f"operator {self.spec.uid!r}, {what}: {error}") from error
         except Exception as error:
             raise UserCodeError(
-                f"operator {self.spec.uid!r} failed in {what}: {told(error)}: mend the code or the data"
+                f"operator {self.spec.uid!r} failed in {what}: {described(error)}: mend the code or the data"
             ) from error
 
     def _leave_key(self) -> None:
@@ -380,7 +380,7 @@ def _frames(error: Exception) -> list[traceback.FrameSummary]:
     return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_LIBRARY)]
 
 
-def told(error: Exception) -> str:
+def described(error: Exception) -> str:
     """The exception and its place, on one line."""
     frames = _frames(error)
     place = (

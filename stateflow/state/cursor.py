@@ -26,7 +26,7 @@ class Cursor:
         self.key: Any = None
         self.keys: Sequence[Any] = ()
         """The chunk's keys."""
-        self.dirty: list[Bound] = []
+        self.dirty: list[BoundState] = []
         self.now = now
         self.slot = slot
         self.position = 0
@@ -51,7 +51,7 @@ class Cursor:
         self.serial += 1
 
 
-class Bound:
+class BoundState:
     """What every bound state has."""
 
     __slots__ = ("_at", "_cursor", "_dirty", "_id", "name", "operator", "state_id")

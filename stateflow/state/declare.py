@@ -1,4 +1,4 @@
-"""State declarations: what a process class says it keeps. Bound to the current key while rows are processed."""
+"""State declarations: what a process class says it keeps. BoundState to the current key while rows are processed."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ class BroadcastState(OperatorState[V], Generic[K, V]):
 
 
 def _unbound(declaration: Declaration, instance: object | None) -> Declaration:
-    # Bound states lie in the instance's own dict and are found before this non-data descriptor is asked, which
+    # BoundState states lie in the instance's own dict and are found before this non-data descriptor is asked, which
     # keeps `self.total` as fast as a plain attribute.
     if instance is None:
         return declaration

@@ -32,11 +32,11 @@ from stateflow.state.keys.parts import KeyParts
 from stateflow.state.values.column_values import column_values
 from stateflow.state.values.fitting import fitted
 from stateflow.state.values.headers import BadEntryError, with_expiries
-from stateflow.state.values.nested_shapes import slot_of
+from stateflow.state.values.nested_shapes import element_of
 from stateflow.state.values.packed_instants import are_instants
 from stateflow.state.values.schema_text import UnreadableText, read_schema
 from stateflow.state.values.serializers import CUSTOM
-from stateflow.state.values.shapes import Opaque, Slot
+from stateflow.state.values.shapes import Element, OpaqueShape
 from stateflow.state.values.structured_values import StructuredValues
 from stateflow.state.values.typed import ByteValues, Values, scalars
 
@@ -321,11 +321,11 @@ def values_of(schema: StateSchema, where: str) -> Values:
     if plain is not None:
         return plain
     try:
-        slot = slot_of(read_schema(schema.value))
+        element = element_of(read_schema(schema.value))
     except UnreadableText:
         # Names that the text's own signs are part of.
-        slot = Slot(Opaque())
-    return StructuredValues(schema.value, where, slot)
+        element = Element(OpaqueShape())
+    return StructuredValues(schema.value, where, element)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

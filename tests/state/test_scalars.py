@@ -17,7 +17,7 @@ from stateflow.state.keys.text import key_of_plain
 from stateflow.state.tabular import values_of
 from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.plain import plain_reader
-from stateflow.state.values.schema_text import Plain, read_schema
+from stateflow.state.values.schema_text import ScalarText, read_schema
 from stateflow.state.values.serializers import serializer_for
 from tests.state.values.test_plain import schema_for
 
@@ -50,7 +50,7 @@ def test_a_value_of_every_type_is_stored_under_its_code_and_read_back(scalar: Sc
     value, serializer = VALUES[scalar.type], serializer_for(scalar.type)
     stored = serializer.dumps(value)
     assert serializer.schema == scalar.name
-    assert read_schema(scalar.name) == Plain(scalar.name)
+    assert read_schema(scalar.name) == ScalarText(scalar.name)
     assert stored[0] == (scalar.code or 9)
     assert serializer.loads(stored) == value
     read = plain_reader(schema_for(scalar.name))(stored)

@@ -19,25 +19,27 @@ from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS
 from stateflow.state.keys.arrow_types import ARROW
 from stateflow.state.values.headers import BadEntryError
-from stateflow.state.values.nested_shapes import slot_of
+from stateflow.state.values.nested_shapes import element_of
 from stateflow.state.values.packed_instants import are_instants
-from stateflow.state.values.schema_text import Field, Optional, Plain, Record, read_columns
+from stateflow.state.values.schema_text import FieldText, OptionalText, ScalarText, StructText, read_columns
 from stateflow.state.values.serializers import RAW_CODE, damaged
-from stateflow.state.values.shapes import Opaque
+from stateflow.state.values.shapes import OpaqueShape
 from stateflow.state.values.structured_values import StructuredValues
-from stateflow.state.values.typed import ByteValues, Read, Values
+from stateflow.state.values.typed import ByteValues, ValueColumn, Values
 
 
 def column_values(schema: str, where: str) -> Values:
     fields = read_columns(schema)
-    record = Record("", tuple(Field(field.name, Optional(field.type)) for field in fields), by_position=True)
-    slot = slot_of(record)
-    if isinstance(slot.shape, Opaque):
+    record = StructText(
+        "", tuple(FieldText(field.name, OptionalText(field.type)) for field in fields), by_position=True
+    )
+    element = element_of(record)
+    if isinstance(element.shape, OpaqueShape):
         return ByteValues(schema, RAW_CODE, where)
-    names = [field.type.name if isinstance(field.type, Plain) else "" for field in fields]
+    names = [field.type.name if isinstance(field.type, ScalarText) else "" for field in fields]
     if all(name in FIXED_COLUMNS for name in names):
         return FixedColumns(schema, where, [field.name for field in fields], names)
-    return StructuredValues(schema, where, slot, RAW_CODE)
+    return StructuredValues(schema, where, element, RAW_CODE)
 
 
 class FixedLayout:
@@ -84,7 +86,7 @@ class FixedColumns(Values):
         self._instants = [index for index, name in enumerate(types) if name == "datetime"]
         self.arrow = pa.struct(self._fields)
 
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         width = self._layout.rows.itemsize
         for index, raw in enumerate(values):
             if len(raw) != width or raw[0] != self.code:
@@ -94,7 +96,7 @@ class FixedColumns(Values):
             readable = are_instants(rows[f"c{index}"]) | ((rows["nulls"] >> index) & 1 == 1)
             if not bool(readable.all()):
                 raise BadEntryError(int(np.flatnonzero(~readable)[0]), damaged(b"", self.schema))
-        return Read(pa.StructArray.from_arrays(self._layout.read(rows), fields=self._fields))
+        return ValueColumn(pa.StructArray.from_arrays(self._layout.read(rows), fields=self._fields))
 
     def write(self, column: Any, stored: Any) -> list[bytes]:
         column = self._whole(column)

@@ -30,7 +30,7 @@ from stateflow.state.values.serializers import (
     damaged,
 )
 
-Plain = Callable[[bytes], Any]
+ReadPlain = Callable[[bytes], Any]
 _Mend = Callable[[Any], Any] | None
 """What is left to do after MessagePack was read; None for nothing."""
 
@@ -45,7 +45,7 @@ _CODES = {scalar.name: scalar.code for scalar in CODED}
 _NO_NUMBERS = {inf: "Infinity", -inf: "-Infinity"}
 
 
-def plain_reader(schema: StateSchema) -> Plain:
+def plain_reader(schema: StateSchema) -> ReadPlain:
     """What reads the stored values of a state, with or without an expiry."""
     if schema.kind == "columns":
         return _columns_reader(schema.value)
@@ -104,27 +104,27 @@ def _read(schema: str, expected: int, decoder: Any, mend: _Mend, raw: bytes) -> 
 def _hint(tree: text.Tree, *, hashed: bool = False) -> tuple[Any, _Mend]:
     """The type that msgspec reads; `hashed` ones are keys of maps, which stay hashable."""
     match tree:
-        case text.Plain(name):
+        case text.ScalarText(name):
             return _HINTS[name], None
-        case text.Optional(item):
+        case text.OptionalText(item):
             hint, mend = _hint(item, hashed=hashed)
             return Union[hint, None], mend and _or_none(mend)  # noqa: UP007
-        case text.Many(_, item) if not hashed:
+        case text.ListText(_, item) if not hashed:
             hint, mend = _hint(item)
             return list[hint], mend and partial(_each, list, mend)  # type: ignore[valid-type]
-        case text.Many(_, item):
+        case text.ListText(_, item):
             hint, mend = _hint(item, hashed=True)
             return tuple[hint, ...], mend and partial(_each, tuple, mend)  # type: ignore[valid-type]
-        case text.Tuple(items):
-            fields = [text.Field(f"_{number}", item) for number, item in enumerate(items, 1)]
+        case text.TupleText(items):
+            fields = [text.FieldText(f"_{number}", item) for number, item in enumerate(items, 1)]
             return _by_position(fields, hashed) if items else (list[Any], None)
-        case text.Map(key, value):
+        case text.MapText(key, value):
             return _map(*_hint(key, hashed=True), *_hint(value))
-        case text.Record(_, fields, True):
+        case text.StructText(_, fields, True):
             return _by_position(fields, hashed)
-        case text.Record(_, fields) if hashed:
+        case text.StructText(_, fields) if hashed:
             return _struct_key(fields)
-        case text.Record(name, fields):
+        case text.StructText(name, fields):
             return _struct(name, fields)
     return Any, None
 
@@ -144,7 +144,7 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _struct(name: str, fields: Sequence[text.Field]) -> tuple[Any, _Mend]:
+def _struct(name: str, fields: Sequence[text.FieldText]) -> tuple[Any, _Mend]:
     hints: dict[str, Any] = {}
     mends: list[tuple[str, Callable[[Any], Any]]] = []
     for field in fields:
@@ -166,7 +166,7 @@ def _struct(name: str, fields: Sequence[text.Field]) -> tuple[Any, _Mend]:
     return make(name, hints), None if whole and not mends else mended
 
 
-def _by_position(fields: Sequence[text.Field], hashed: bool) -> tuple[Any, _Mend]:
+def _by_position(fields: Sequence[text.FieldText], hashed: bool) -> tuple[Any, _Mend]:
     shape, take = _positions(fields, hashed, array_like=True)
     if hashed:
         return shape, take
@@ -174,12 +174,12 @@ def _by_position(fields: Sequence[text.Field], hashed: bool) -> tuple[Any, _Mend
     return shape, lambda value: dict(zip(names, take(value), strict=True))
 
 
-def _struct_key(fields: Sequence[text.Field]) -> tuple[Any, _Mend]:
+def _struct_key(fields: Sequence[text.FieldText]) -> tuple[Any, _Mend]:
     return _positions(fields, True, array_like=False)
 
 
 def _positions(
-    fields: Sequence[text.Field], hashed: bool, *, array_like: bool
+    fields: Sequence[text.FieldText], hashed: bool, *, array_like: bool
 ) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """A struct of these fields, and what gives its values in their order."""
     declared: list[Any] = []
@@ -207,14 +207,14 @@ def _or_none(mend: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: None if value is None else mend(value)
 
 
-def _columns_reader(written: str) -> Plain:
+def _columns_reader(written: str) -> ReadPlain:
     """`columnstate` says how columns are stored."""
     try:
         columns = [(field.name, field.type) for field in text.read_columns(written)]
     except text.UnreadableText as error:
         raise IncompatibleError(f"{error}: a newer stateflow wrote it, use that version") from None
     names = [name for name, _ in columns]
-    kinds = [kind.name if isinstance(kind, text.Plain) else "" for _, kind in columns]
+    kinds = [kind.name if isinstance(kind, text.ScalarText) else "" for _, kind in columns]
     if all(kind in FIXED_COLUMNS for kind in kinds):
         layout = Struct("<BH" + "".join(BY_NAME[kind].form for kind in kinds))
         read: Callable[[bytes], Sequence[Any]] = partial(_fixed, layout, kinds)

@@ -87,7 +87,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class Element:
     """A place for values of a shape."""
 
     shape: Shape
@@ -113,7 +113,7 @@ class Slot:
         return [next(dense) if valid else absent for valid in there]
 
 
-class Simple(Shape):
+class SimpleShape(Shape):
     """What Arrow takes as Python has it."""
 
     def __init__(self, hint: Any, arrow: pa.DataType, strict: Any = None) -> None:
@@ -132,7 +132,7 @@ class Simple(Shape):
         return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
 
-class Bounded(Simple):
+class BoundedShape(SimpleShape):
     """A type with values beyond those of its Arrow type, which become null: ints from 2**63, very long timedeltas."""
 
     def build(self, values: Sequence[Any], doubts: Doubts) -> Any:
@@ -150,7 +150,7 @@ class Bounded(Simple):
         return True
 
 
-class Day(Simple):
+class DateShape(SimpleShape):
     def values(self, column: Any, writing: Writing, path: str) -> Sequence[Any]:
         days = column.cast(pa.int32()).to_numpy(zero_copy_only=False)
         if len(days) and (days.min() < _FIRST_DAY or days.max() > _LAST_DAY):
@@ -158,7 +158,7 @@ class Day(Simple):
         return super().values(column, writing, path)
 
 
-class DecimalText(Simple):
+class DecimalShape(SimpleShape):
     """Decimals, which are stored as their digits: 1.50 is told from 1.5."""
 
     doubtful = True
@@ -190,7 +190,7 @@ def decimal_texts(column: Any) -> list[str]:
     ]
 
 
-class Instant(Shape):
+class InstantShape(Shape):
     """Read and written as bytes; `hashed` ones, in keys of maps, as datetimes."""
 
     arrow = INSTANT
@@ -215,7 +215,7 @@ class Instant(Shape):
         return list(map(instant, micros.tolist())) if self._hashed else write_instants(micros)
 
 
-class Opaque(Shape):
+class OpaqueShape(Shape):
     """What has no faithful Arrow type: its MessagePack."""
 
     arrow = pa.binary()

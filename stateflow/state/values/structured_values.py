@@ -16,8 +16,8 @@ from stateflow.format.scalars import CODED
 from stateflow.state.keys.text import shown
 from stateflow.state.values.headers import BadEntryError
 from stateflow.state.values.serializers import EXPIRES, STRUCTURED, damaged, serializer_for
-from stateflow.state.values.shapes import Doubts, Opaque, Slot, Writing, is_messagepack
-from stateflow.state.values.typed import DoubtfulValues, Read
+from stateflow.state.values.shapes import Doubts, Element, OpaqueShape, Writing, is_messagepack
+from stateflow.state.values.typed import DoubtfulValues, ValueColumn
 
 _SCALARS = {scalar.code: serializer_for(scalar.type) for scalar in CODED}
 """By header code: what reads a value that was written when its type was a scalar."""
@@ -26,30 +26,30 @@ _NOTHING: Any = object()
 
 
 class StructuredValues(DoubtfulValues):
-    def __init__(self, schema: str, where: str, slot: Slot, code: int = STRUCTURED) -> None:
+    def __init__(self, schema: str, where: str, element: Element, code: int = STRUCTURED) -> None:
         super().__init__(schema, code, where)
-        self._slot = slot
-        self._shape = slot.shape
-        self.arrow = slot.shape.arrow
-        self.doubtful = code == STRUCTURED and not isinstance(slot.shape, Opaque)
-        exact = slot.hint("exact")
+        self._element = element
+        self._shape = element.shape
+        self.arrow = element.shape.arrow
+        self.doubtful = code == STRUCTURED and not isinstance(element.shape, OpaqueShape)
+        exact = element.hint("exact")
         self._raw = exact is msgspec.Raw
-        self._number = slot.shape.hint("exact") in (int, float)
+        self._number = element.shape.hint("exact") in (int, float)
         # A header is a number in MessagePack, too: values with their headers are an array of twice as many elements,
         # which saves cutting the headers off.
         self._headed = _all(exact if self._raw or self._number else int | exact)
         self._exact = _all(exact)
-        self._loose = _all(slot.hint("loose"))
-        self._strict = slot.hint("strict")
+        self._loose = _all(element.hint("loose"))
+        self._strict = element.hint("strict")
         self._encode = msgspec.msgpack.Encoder().encode
 
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         try:
             found = self._headed(_array(2 * len(values), values))
             if self._are_headers(found[::2]):
                 doubts = Doubts(self._shape.doubtful)
                 column = self._built(found[1::2], doubts)
-                return Read(
+                return ValueColumn(
                     column, None, self._unsaid(column, [raw[1:] for raw in values]) if doubts.any else None
                 )
         except _MISFITS:
@@ -101,7 +101,7 @@ class StructuredValues(DoubtfulValues):
         if code not in _SCALARS or self.code != STRUCTURED:
             return super().foreign(raw)
         value = _SCALARS[code].loads(raw)
-        if isinstance(self._shape, Opaque):
+        if isinstance(self._shape, OpaqueShape):
             return self._encode(value)
         try:
             return self._encode(msgspec.convert(value, type=self._strict))
@@ -111,7 +111,7 @@ class StructuredValues(DoubtfulValues):
             ) from None
 
     def write_bodies(self, column: Any, *, lenient: bool) -> list[bytes]:
-        values = self._slot.values(column, Writing(self.where, lenient), "value")
+        values = self._element.values(column, Writing(self.where, lenient), "value")
         bodies = list(map(self._encode, values))
         if self._shape.checked and not lenient:
             self._check(bodies)

@@ -25,12 +25,12 @@ from stateflow.state.keys.arrow_types import ARROW, DECIMAL
 from stateflow.state.values.headers import BadEntryError, expiry_column, split
 from stateflow.state.values.packed_instants import are_instants
 from stateflow.state.values.serializers import BOOL, EXPIRES, RAW_CODE, damaged, serializer_for
-from stateflow.state.values.shapes import DecimalText, Doubts, Slot, Writing, fits_decimal
+from stateflow.state.values.shapes import DecimalShape, Doubts, Element, Writing, fits_decimal
 
 Array = np.ndarray[Any, Any]
 
 
-class Read(NamedTuple):
+class ValueColumn(NamedTuple):
     column: Any
     expires: Any = None
     """None when no value has an expiry."""
@@ -50,7 +50,7 @@ class Values:
         self.code = code
         self.where = where
 
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         """Raises BadEntryError."""
         raise NotImplementedError
 
@@ -96,20 +96,20 @@ class FixedValues(Scalars):
         self._plain = np.dtype([("header", "u1"), ("value", form)])
         self._expiring = np.dtype([("header", "u1"), ("expiry", ">i8"), ("value", form)])
 
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         widths = set(map(len, values))
         for layout, head in ((self._plain, self.code), (self._expiring, self.code | EXPIRES)):
             if widths == {layout.itemsize}:
                 rows = np.frombuffer(b"".join(values), dtype=layout)
                 if bool((rows["header"] == head).all()):
                     expires = expiry_column(rows["expiry"]) if layout is self._expiring else None
-                    return Read(self._column(rows["value"], values), expires)
+                    return ValueColumn(self._column(rows["value"], values), expires)
         bodies, expires = split(values, self.code, self.foreign, self.schema)
         width = self._form.itemsize
         for index, body in enumerate(bodies):
             if len(body) != width:
                 raise BadEntryError(index, damaged(values[index], self.schema))
-        return Read(self._column(np.frombuffer(b"".join(bodies), dtype=self._form), values), expires)
+        return ValueColumn(self._column(np.frombuffer(b"".join(bodies), dtype=self._form), values), expires)
 
     def _column(self, raw: Array, values: Sequence[bytes]) -> Any:
         if self._hint is bool:
@@ -146,9 +146,9 @@ class ByteValues(Values):
 
     arrow = pa.binary()
 
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         bodies, expires = split(values, self.code, self.foreign, self.schema)
-        return Read(pa.array(bodies, type=pa.binary()), expires)
+        return ValueColumn(pa.array(bodies, type=pa.binary()), expires)
 
     def write(self, column: Any, stored: Any) -> list[bytes]:
         header = bytes((self.code,))
@@ -158,9 +158,9 @@ class ByteValues(Values):
 class TextValues(Scalars):
     """Text and bytes."""
 
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         bodies, expires = split(values, self.code, self.foreign, self.schema)
-        return Read(
+        return ValueColumn(
             text_column(bodies, self) if self.schema == "str" else pa.array(bodies, pa.binary()), expires
         )
 
@@ -182,10 +182,10 @@ class DoubtfulValues(Values):
         """What is behind the headers; `lenient` to compare, when nulls that must not be are no error."""
         raise NotImplementedError
 
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         bodies, expires = split(values, self.code, self.foreign, self.schema)
         column, doubts = self.read_bodies(bodies)
-        return Read(column, expires, self._unsaid(column, bodies) if doubts else None)
+        return ValueColumn(column, expires, self._unsaid(column, bodies) if doubts else None)
 
     def _unsaid(self, column: Any, bodies: Sequence[bytes]) -> Any:
         """Where the column would be written as other bytes, these bytes."""
@@ -222,14 +222,14 @@ class DoubtfulValues(Values):
 class DecimalValues(DoubtfulValues, Scalars):
     def __init__(self, scalar: Scalar, where: str) -> None:
         Scalars.__init__(self, scalar, where)
-        self._slot = Slot(DecimalText(Decimal, DECIMAL))
+        self._element = Element(DecimalShape(Decimal, DECIMAL))
 
     def read_bodies(self, bodies: Sequence[bytes]) -> tuple[Any, bool]:
         texts = text_column(bodies, self)
         try:
             return texts.cast(DECIMAL), True
         except pa.ArrowInvalid:
-            return self._slot.shape.build(
+            return self._element.shape.build(
                 list(map(self._decimal, range(len(bodies)), bodies)), Doubts()
             ), True
 
@@ -241,7 +241,7 @@ class DecimalValues(DoubtfulValues, Scalars):
         return value if fits_decimal(value) else None
 
     def write_bodies(self, column: Any, *, lenient: bool) -> list[bytes]:
-        texts = self._slot.values(column, Writing(self.where, lenient), "value")
+        texts = self._element.values(column, Writing(self.where, lenient), "value")
         return [b"" if digits is None else digits.encode() for digits in texts]
 
 

@@ -18,7 +18,7 @@ from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.format.encoding import EMPTY_NAMESPACE, prefix
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import StateSchema
-from stateflow.state.columnstate import ColumnState
+from stateflow.state.column_state import ColumnState
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import key_of_plain, key_of_text, text_of_key
 from stateflow.state.tabular import StateTable

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from stateflow.errors import StateflowError
 from stateflow.format.encoding import after, list_position
-from stateflow.state.cursor import Bound, Change, Cursor
+from stateflow.state.cursor import BoundState, Change, Cursor
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.serializers import Serializer
 
@@ -19,7 +19,7 @@ V = TypeVar("V")
 _ABSENT: Any = object()
 
 
-class BoundListState(Bound, Generic[T]):
+class BoundListState(BoundState, Generic[T]):
     """Entries of one key lie in the order they were added: by batch, then by position."""
 
     __slots__ = ("_added", "_cleared", "_ttl", "serializer")
@@ -99,7 +99,7 @@ class BoundListState(Bound, Generic[T]):
         self._at = -1
 
 
-class BoundMapState(Bound, MutableMapping[K, V]):
+class BoundMapState(BoundState, MutableMapping[K, V]):
     """A mapping whose entries are stored one by one; iteration is in key order and may modify the map."""
 
     __slots__ = ("_cleared", "_entries", "_ttl", "_written", "codec", "serializer")

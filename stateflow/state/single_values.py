@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 
 from stateflow.errors import StateflowError
 from stateflow.format.scalars import CODED
-from stateflow.state.bulk import bulk
-from stateflow.state.cursor import Bound, Change, Cursor
+from stateflow.state.cursor import BoundState, Change, Cursor
+from stateflow.state.values.bulk import bulk
 from stateflow.state.values.serializers import Serializer
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ _IMMUTABLE = frozenset(scalar.name for scalar in CODED)
 """Values that can wait for the end of the chunk: nobody can change them meanwhile."""
 
 
-class StoredState(Bound, Generic[T]):
+class StoredState(BoundState, Generic[T]):
     """A state that is one entry per key. It holds the values of a whole chunk of keys: what was looked up for all of
     them at once, or is looked up when asked for, and what user code has set."""
 
