@@ -1,4 +1,4 @@
-"""Does a pipeline fit the state that a job has? Everything that does not, without Spark and without writing."""
+"""Does a pipeline fit the state of a job? Names everything that does not, without Spark and without writing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def compare(
     parallelism: int = 0,
     allow_non_restored_state: bool = False,
 ) -> Check:
-    """Goes on after the first problem, so that one run of it tells all."""
+    """Reports every problem, not only the first."""
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
     operators = [

@@ -41,9 +41,7 @@ class Watch:
 
         state.serializer = replace(state.serializer, loads=read)
         if isinstance(state, StoredState):
-            state._loads_many = lambda found, missing: [
-                missing if raw is None else read(raw) for raw in found
-            ]
+            state._loads_many = lambda raws, missing: [missing if raw is None else read(raw) for raw in raws]
         if isinstance(state, BoundValueState) and state._factory is not None:
             make = state._factory
             state._factory = lambda: self._remembered(state, make())
@@ -55,9 +53,9 @@ class Watch:
 
     def _checked(self, handler: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
         def watched(*arguments: Any) -> Iterator[Any]:
-            got = handler(*arguments)
-            if got is not None:
-                yield from got
+            rows = handler(*arguments)
+            if rows is not None:
+                yield from rows
             read, self._read = self._read, []
             for state, value, before in read:
                 if _bytes(state, value) != before and not _was_set(state, value):

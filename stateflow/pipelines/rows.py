@@ -109,14 +109,14 @@ def row_type(declared: Any) -> RowType:
 def _from_schema(text: str) -> RowType:
     fields: list[Field] = []
     for part in _split(text):
-        found = re.match(r"\s*`?([A-Za-z_]\w*)`?\s*:?\s+(.+?)\s*\Z", part, re.S) or re.match(
+        match = re.match(r"\s*`?([A-Za-z_]\w*)`?\s*:?\s+(.+?)\s*\Z", part, re.S) or re.match(
             r"\s*(\w+)\s*:\s*(.+?)\s*\Z", part, re.S
         )
-        if not found:
+        if not match:
             raise UsageError(
                 f"schema {text!r} cannot be read at {part.strip()!r}: write 'name type, name type'"
             )
-        spark = found[2]
+        spark = match[2]
         nullable = not spark.lower().endswith(" not null")
         if not nullable:
             spark = spark[: -len(" not null")].strip()
@@ -124,10 +124,10 @@ def _from_schema(text: str) -> RowType:
         # Names of fields inside of a struct keep their case.
         spark = word.strip().lower() + bracket + inside
         if not _TYPE.fullmatch(spark):
-            raise UsageError(f"schema {text!r}: {spark!r} of column {found[1]!r} is no type that Spark has")
-        if any(found[1] == known.name for known in fields):
-            raise UsageError(f"schema {text!r} has two columns called {found[1]!r}")
-        fields.append(Field(found[1], _ALIASES.get(spark, spark), None, nullable))
+            raise UsageError(f"schema {text!r}: {spark!r} of column {match[1]!r} is no type that Spark has")
+        if any(match[1] == field.name for field in fields):
+            raise UsageError(f"schema {text!r} has two columns called {match[1]!r}")
+        fields.append(Field(match[1], _ALIASES.get(spark, spark), None, nullable))
     make = namedtuple("Row", [f.name for f in fields], rename=True)  # type: ignore[misc]
     return RowType("Row", tuple(fields), make, False)
 

@@ -1,7 +1,7 @@
-"""States as user code holds them: bound to the key that its task stands on.
+"""States as user code holds them, each bound to the key that its task processes.
 
-One object per declared state and task. What is read stays valid while the cursor stands on its key; moving on costs
-nothing for a state that was not touched.
+A task makes one object per declared state. What user code has read stays valid until the next key. A state that a key
+does not touch costs that key nothing.
 """
 
 from __future__ import annotations

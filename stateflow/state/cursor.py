@@ -1,4 +1,4 @@
-"""Which key user code stands on, and what every state bound to it has in common."""
+"""The key that user code runs for, and what all states bound to it share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Change = tuple[bytes, bytes | None]
 
 
 class Cursor:
-    """Which key user code stands on, and what it changed."""
+    """The key that user code runs for now, and the states that it has changed."""
 
     __slots__ = ("backend", "base", "dirty", "i", "key", "keys", "now", "position", "serial", "slot")
 
@@ -52,7 +52,7 @@ class Cursor:
 
 
 class BoundState:
-    """What every bound state has."""
+    """A state as user code holds it."""
 
     __slots__ = ("_at", "_cursor", "_dirty", "_id", "name", "operator", "state_id")
 

@@ -1,4 +1,4 @@
-"""Bound states of many entries per key, each stored on its own: lists and maps. A write-back cache per key."""
+"""Lists and maps: states with many entries per key, each stored on its own. Changes wait until the key is done."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class BoundListState(BoundState, Generic[T]):
         cursor = self._cursor
         prefix = cursor.full(self._id)
         if self._cleared:
-            # A range of its own would order badly with the batched writes; the entries are few or cleared rarely.
+            # One deletion per entry keeps its place among the batched writes. The entries are few, or rarely cleared.
             changes.extend((key, None) for key, _ in cursor.backend.scan(prefix, after(prefix)))
         try:
             for value in self._added:
@@ -117,7 +117,7 @@ class BoundMapState(BoundState, MutableMapping[K, V]):
         super().__init__(cursor, operator, name, state_id)
         self.codec, self.serializer, self._ttl = codec, serializer, ttl
         self._entries: dict[bytes, Any] = {}
-        """By encoded map key; `_ABSENT` for what is known not to be there."""
+        """By encoded map key; `_ABSENT` for a key without an entry."""
         self._written: set[bytes] = set()
         self._cleared = False
 

@@ -18,12 +18,12 @@ R = TypeVar("R")
 _ABSENT: Any = object()
 _UNREAD: Any = object()
 _IMMUTABLE = frozenset(scalar.name for scalar in CODED)
-"""Values that can wait for the end of the chunk: nobody can change them meanwhile."""
+"""Nobody can change these values in place, so they wait for the end of the chunk."""
 
 
 class StoredState(BoundState, Generic[T]):
-    """A state that is one entry per key. It holds the values of a whole chunk of keys: what was looked up for all of
-    them at once, or is looked up when asked for, and what user code has set."""
+    """A state with one entry per key. It holds the values of a whole chunk of keys: those read for all keys at once, those
+    read one by one, and those that user code has set."""
 
     __slots__ = (
         "_cleared",
@@ -46,24 +46,24 @@ class StoredState(BoundState, Generic[T]):
         self._ttl = ttl
         self._mutable = serializer.schema not in _IMMUTABLE
         self._values: list[Any] = []
-        """By key of the chunk; `_UNREAD` and `_ABSENT` stand for what they say."""
+        """One per key of the chunk; `_UNREAD` and `_ABSENT` where there is none."""
         self._cleared = False
         """Whether any key of the chunk was cleared."""
         self._set_at: list[int] = []
         """Keys that were set, ascending."""
         self.reads = 0
-        """How many keys were looked up one by one; tells whether a batched look-up pays."""
+        """How many keys were read one by one: the engine decides by it whether to read all at once."""
 
-    def begin(self, keys: int, found: Sequence[bytes | None] | None) -> None:
-        """A chunk of keys begins; `found` is what a batched look-up gave."""
+    def begin(self, keys: int, raws: Sequence[bytes | None] | None) -> None:
+        """A chunk of keys begins; `raws` are their stored values, when one look-up read them all."""
         self._set_at.clear()
         self._cleared = False
-        if found is None:
+        if raws is None:
             self._values = [_UNREAD] * keys
         elif self._ttl is None:
-            self._values = self._loads_many(found, _ABSENT)
+            self._values = self._loads_many(raws, _ABSENT)
         else:
-            self._values = [self._live(raw) for raw in found]
+            self._values = [self._live(raw) for raw in raws]
 
     def _live(self, raw: bytes | None) -> Any:
         if raw is None:
@@ -103,7 +103,7 @@ class StoredState(BoundState, Generic[T]):
         self._cleared = True
 
     def flush(self, changes: list[Change]) -> None:
-        """Values that could still be changed in place are written when their key is done, not with the chunk."""
+        """Writes a value that could be changed in place when its key is done, not with the chunk."""
         self._dirty = False
         cursor = self._cursor
         i = self._set_at.pop()
@@ -166,7 +166,7 @@ class StoredState(BoundState, Generic[T]):
             raise self._wrong(error) from error
 
     def check_current(self) -> None:
-        """The same for what user code has set for the current key, before the key counts as done."""
+        """Like `check`, for the value that user code has set for the current key."""
         i = self._cursor.i
         if self._set_at and self._set_at[-1] == i and self._values[i] is not _ABSENT:
             self.check(self._values[i])
@@ -210,13 +210,13 @@ class BoundReducingState(StoredState[T]):
         self._reduce = reduce
 
     def add(self, value: T) -> None:
-        known = self._get()
-        self._set(value if known is _ABSENT else self._reduce(known, value))
+        current = self._get()
+        self._set(value if current is _ABSENT else self._reduce(current, value))
 
     def get(self) -> T | None:
         """The value so far; None when nothing was added."""
-        known = self._get()
-        return None if known is _ABSENT else known
+        current = self._get()
+        return None if current is _ABSENT else current
 
 
 class BoundAggregatingState(StoredState[Any], Generic[V, R]):
@@ -233,10 +233,10 @@ class BoundAggregatingState(StoredState[Any], Generic[V, R]):
         self._create, self._add, self._result = create, add, result
 
     def add(self, value: V) -> None:
-        known = self._get()
-        self._set(self._add(self._create() if known is _ABSENT else known, value))
+        current = self._get()
+        self._set(self._add(self._create() if current is _ABSENT else current, value))
 
     def get(self) -> R | None:
         """The result so far; None when nothing was added."""
-        known = self._get()
-        return None if known is _ABSENT else self._result(known)
+        current = self._get()
+        return None if current is _ABSENT else self._result(current)

@@ -6,8 +6,8 @@
     slot, position        of a list: which record appended the element, and where in its batch
     timer, at             of timers: which one, and when it fires
     value                 typed (`shapes`, `typed`)
-    stored                bytes that `value` does not say all of (`typed`)
-    expires_at            when the state has a ttl; an expiry from when it had one is dropped, as nobody reads it
+    stored                the bytes, where `value` loses a part of them (`typed`)
+    expires_at            when the state has a ttl; without one, nobody reads expiries, and they are dropped
 
 A column whose name the key has already is given an underscore behind it. Neither side needs the classes that the state
 was declared with: keys come from their types, values from the text of theirs.
@@ -95,13 +95,13 @@ class _Table:
     def _column(
         self, batch: Any, name: str, kind: pa.DataType, *, needed: bool = True, nullable: bool = False
     ) -> Any:
-        """A column that was given, in the type of the schema; None when it is not there and need not be."""
+        """A column of the batch in the type of the schema; None when it may be missing and is."""
         index = batch.schema.get_all_field_indices(name)
         if len(index) != 1:
             if not index and not needed:
                 return None
-            found = f"{len(index)} columns" if index else "no column"
-            raise UsageError(f"{self.where}: the table has {found} {name!r}: it needs one, of type {kind}")
+            count = f"{len(index)} columns" if index else "no column"
+            raise UsageError(f"{self.where}: the table has {count} {name!r}: it needs one, of type {kind}")
         column = fitted(batch.column(index[0]), kind, f"{self.where}: {name}")
         if needed and not nullable and column.null_count:
             raise UsageError(f"{self.where}: {name} holds {column.null_count} nulls: drop such rows")
@@ -160,10 +160,12 @@ class StateTable(_Table):
         columns += [parts.part(kind) for kind in self._types]
         parts.namespace()
         if self._map_types:
-            found = [parts.part(kind) for kind in self._map_types]
+            map_parts = [parts.part(kind) for kind in self._map_types]
             map_key = self.schema.field(self.names["map_key"]).type
             columns.append(
-                found[0] if len(found) == 1 else pa.StructArray.from_arrays(found, fields=list(map_key))
+                map_parts[0]
+                if len(map_parts) == 1
+                else pa.StructArray.from_arrays(map_parts, fields=list(map_key))
             )
         if self._kind == "list":
             columns += map(pa.array, parts.list_position())
@@ -181,8 +183,8 @@ class StateTable(_Table):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def encode(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
-        """Full keys and stored values, in the order of the rows. `key_group`, `stored` and `expires_at` need not be
-        there, and other columns than the schema's are not looked at: `check` refuses them."""
+        """Full keys and stored values, in the order of the rows. `key_group`, `stored` and `expires_at` may be missing.
+        Columns that the schema does not have are ignored here: `check` refuses them."""
         columns, groups = self._keys(batch)
         types, suffix = list(self._types), EMPTY_NAMESPACE
         if self._map_types or self._kind == "list":
@@ -221,7 +223,7 @@ class StateTable(_Table):
         return parts
 
     def _list_position(self, batch: Any) -> list[Any]:
-        """As columns whose encoded parts are what a list position is made of: words without a sign to flip."""
+        """A list position as an int and a date of a key. Encoding these flips their sign bits, which are flipped here first."""
         slots = self._own(batch, "slot").to_numpy()
         positions = self._own(batch, "position").to_numpy()
         if len(slots) and (slots.min() < 0 or positions.min() < 0 or positions.max() >= _LIST_POSITIONS):
@@ -257,10 +259,10 @@ class TimerTable(_Table):
         parts = KeyParts(keys, self.where)
         groups, ids = parts.group(), parts.state_id()
         names = pa.array(list(self._ids), type=pa.string())
-        known = np.array(list(self._ids.values()))
-        order = np.argsort(known)
-        places = np.searchsorted(known[order], ids).clip(max=len(known) - 1)
-        if bool((known[order][places] != ids).any()):
+        own_ids = np.array(list(self._ids.values()))
+        order = np.argsort(own_ids)
+        places = np.searchsorted(own_ids[order], ids).clip(max=len(own_ids) - 1)
+        if bool((own_ids[order][places] != ids).any()):
             raise UsageError(f"{self.where} were given entries that are in no timer's queue")
         at = parts.part("datetime")
         columns = [parts.part(kind) for kind in self._types]

@@ -67,7 +67,7 @@ class BoundTimer(BoundState):
         self._touch()
 
     def fired(self, at: int) -> None:
-        """The handler has drained: the timer is gone unless the handler set it again."""
+        """The handler is done: the timer is gone unless the handler set it again."""
         if self._at != self._cursor.serial:
             self._load()
         if self._time == at and not self._dirty:

@@ -152,7 +152,7 @@ def _pieces(task: ArrowTask, table: pa.Table, state: ColumnState, context: Opera
         raise
     except Exception as error:
         raise UserCodeError(
-            f"operator {task.uid!r} failed: {described(error)}: mend the code or the data"
+            f"operator {task.uid!r} failed: {described(error)}: fix the code or the data"
         ) from error
 
 

@@ -104,8 +104,8 @@ class KeyParts:
         # Inside a part 00 is always followed by FF, so the first 00 01 from its beginning is its end.
         if self._pairs is None:
             self._pairs = np.flatnonzero((self._data[:-1] == 0) & (self._data[1:] == 1))
-        found = np.searchsorted(self._pairs, begins)
-        ends = np.append(self._pairs, len(self._data))[found]
+        at = np.searchsorted(self._pairs, begins)
+        ends = np.append(self._pairs, len(self._data))[at]
         late = ends + 2 > self._ends
         if bool(late.any()):
             raise self._damaged(int(np.flatnonzero(late)[0]), "ends too early")

@@ -25,8 +25,8 @@ def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
     def dumps_each(values: list[Any]) -> list[bytes]:
         return [dumps(value) for value in values]
 
-    def loads_each(found: Sequence[bytes | None], missing: Any) -> list[Any]:
-        return [missing if raw is None else loads(raw) for raw in found]
+    def loads_each(raws: Sequence[bytes | None], missing: Any) -> list[Any]:
+        return [missing if raw is None else loads(raw) for raw in raws]
 
     if serializer.schema not in _ACCEPTED:
         return dumps_each, loads_each
@@ -46,15 +46,15 @@ def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
         raw = rows.tobytes()
         return [raw[at : at + _WIDTH] for at in range(0, len(raw), _WIDTH)]
 
-    def loads_many(found: Sequence[bytes | None], missing: Any) -> list[Any]:
-        joined = b"".join([blank if raw is None else raw for raw in found])
-        if len(joined) != _WIDTH * len(found):
-            return loads_each(found, missing)
+    def loads_many(raws: Sequence[bytes | None], missing: Any) -> list[Any]:
+        joined = b"".join([blank if raw is None else raw for raw in raws])
+        if len(joined) != _WIDTH * len(raws):
+            return loads_each(raws, missing)
         rows = np.frombuffer(joined, dtype=layout)
         if (rows["header"] != code).any():
-            return loads_each(found, missing)
+            return loads_each(raws, missing)
         values: list[Any] = rows["value"].tolist()
-        for index, raw in enumerate(found):
+        for index, raw in enumerate(raws):
             if raw is None:
                 values[index] = missing
         return values

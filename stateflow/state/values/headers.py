@@ -21,7 +21,7 @@ _first = itemgetter(0)
 
 
 class BadEntryError(Exception):
-    """What is wrong with one of many values; whoever knows its key says so."""
+    """One of many values is wrong; the caller, who knows its key, adds that to the sentence."""
 
     def __init__(self, index: int, error: StateflowError) -> None:
         super().__init__(index, error)
@@ -34,8 +34,7 @@ def split(
 ) -> tuple[list[bytes], Any]:
     """The values behind their headers, and an Arrow column of their expiries, None when none has one.
 
-    `foreign(raw)` gives what is behind the header of a value that was written under another code, as it would be
-    written today.
+    `foreign(raw)` writes a value of another code as today's type, and gives what is behind its header then.
     """
     if not all(values):
         raise BadEntryError(values.index(b""), damaged(b"", schema))

@@ -31,8 +31,8 @@ from stateflow.state.values.serializers import (
 )
 
 ReadPlain = Callable[[bytes], Any]
-_Mend = Callable[[Any], Any] | None
-"""What is left to do after MessagePack was read; None for nothing."""
+_Finish = Callable[[Any], Any] | None
+"""What turns the value that msgspec read into the one to show; None when they are the same."""
 
 _BEHIND_EXPIRY = 9
 _HINTS: dict[str, Any] = {
@@ -51,9 +51,9 @@ def plain_reader(schema: StateSchema) -> ReadPlain:
         return _columns_reader(schema.value)
     if schema.value.startswith("custom:"):
         return partial(_read, schema.value, 0, None, None)
-    hint, mend = _hint(_tree(schema.value))
+    hint, finish = _hint(_tree(schema.value))
     return partial(
-        _read, schema.value, _CODES.get(schema.value, STRUCTURED), msgspec.msgpack.Decoder(hint), mend
+        _read, schema.value, _CODES.get(schema.value, STRUCTURED), msgspec.msgpack.Decoder(hint), finish
     )
 
 
@@ -78,7 +78,7 @@ def _tree(written: str) -> text.Tree:
         raise IncompatibleError(f"{error}: a newer stateflow wrote it, use that version") from None
 
 
-def _read(schema: str, expected: int, decoder: Any, mend: _Mend, raw: bytes) -> Any:
+def _read(schema: str, expected: int, decoder: Any, finish: _Finish, raw: bytes) -> Any:
     try:
         code = raw[0] & ~EXPIRES
         body = raw[_BEHIND_EXPIRY if raw[0] & EXPIRES else 1 :]
@@ -92,7 +92,7 @@ def _read(schema: str, expected: int, decoder: Any, mend: _Mend, raw: bytes) -> 
                 return value
             # Written when the state had another type.
             value = msgspec.convert(value, decoder.type)
-        return value if mend is None else mend(value)
+        return value if finish is None else finish(value)
     except msgspec.ValidationError as error:
         raise IncompatibleError(
             f"a stored value does not fit the type {schema} of its state: {error}"
@@ -101,20 +101,20 @@ def _read(schema: str, expected: int, decoder: Any, mend: _Mend, raw: bytes) -> 
         raise damaged(raw, schema) from None
 
 
-def _hint(tree: text.Tree, *, hashed: bool = False) -> tuple[Any, _Mend]:
+def _hint(tree: text.Tree, *, hashed: bool = False) -> tuple[Any, _Finish]:
     """The type that msgspec reads; `hashed` ones are keys of maps, which stay hashable."""
     match tree:
         case text.ScalarText(name):
             return _HINTS[name], None
         case text.OptionalText(item):
-            hint, mend = _hint(item, hashed=hashed)
-            return Union[hint, None], mend and _or_none(mend)  # noqa: UP007
+            hint, finish = _hint(item, hashed=hashed)
+            return Union[hint, None], finish and _or_none(finish)  # noqa: UP007
         case text.ListText(_, item) if not hashed:
-            hint, mend = _hint(item)
-            return list[hint], mend and partial(_each, list, mend)  # type: ignore[valid-type]
+            hint, finish = _hint(item)
+            return list[hint], finish and partial(_each, list, finish)  # type: ignore[valid-type]
         case text.ListText(_, item):
-            hint, mend = _hint(item, hashed=True)
-            return tuple[hint, ...], mend and partial(_each, tuple, mend)  # type: ignore[valid-type]
+            hint, finish = _hint(item, hashed=True)
+            return tuple[hint, ...], finish and partial(_each, tuple, finish)  # type: ignore[valid-type]
         case text.TupleText(items):
             fields = [text.FieldText(f"_{number}", item) for number, item in enumerate(items, 1)]
             return _by_position(fields, hashed) if items else (list[Any], None)
@@ -129,44 +129,44 @@ def _hint(tree: text.Tree, *, hashed: bool = False) -> tuple[Any, _Mend]:
     return Any, None
 
 
-def _map(key: Any, mend_key: _Mend, value: Any, mend: _Mend) -> tuple[Any, _Mend]:
-    if mend_key is None and mend is None:
+def _map(key: Any, finish_key: _Finish, value: Any, finish: _Finish) -> tuple[Any, _Finish]:
+    if finish_key is None and finish is None:
         return dict[key, value], None
-    first, second = mend_key or _same, mend or _same
-    return dict[key, value], lambda found: {first(k): second(v) for k, v in found.items()}
+    first, second = finish_key or _same, finish or _same
+    return dict[key, value], lambda pairs: {first(k): second(v) for k, v in pairs.items()}
 
 
-def _each(gather: Callable[[Any], Any], mend: Callable[[Any], Any], values: Any) -> Any:
-    return gather(map(mend, values))
+def _each(gather: Callable[[Any], Any], finish: Callable[[Any], Any], values: Any) -> Any:
+    return gather(map(finish, values))
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-def _struct(name: str, fields: Sequence[text.FieldText]) -> tuple[Any, _Mend]:
+def _struct(name: str, fields: Sequence[text.FieldText]) -> tuple[Any, _Finish]:
     hints: dict[str, Any] = {}
-    mends: list[tuple[str, Callable[[Any], Any]]] = []
+    finishes: list[tuple[str, Callable[[Any], Any]]] = []
     for field in fields:
-        hint, mend = _hint(field.type)
+        hint, finish = _hint(field.type)
         hints[field.name] = NotRequired[hint] if field.defaulted else hint
-        if mend is not None:
-            mends.append((field.name, mend))
+        if finish is not None:
+            finishes.append((field.name, finish))
     names = [field.name for field in fields]
     whole = not any(field.defaulted for field in fields)
 
-    def mended(value: dict[str, Any]) -> dict[str, Any]:
-        for field, mend in mends:
+    def finished(value: dict[str, Any]) -> dict[str, Any]:
+        for field, finish in finishes:
             if field in value:
-                value[field] = mend(value[field])
+                value[field] = finish(value[field])
         return value if whole else {field: value.get(field) for field in names}
 
     # TypedDict is a function of values here, which type checkers do not follow.
     make: Any = TypedDict
-    return make(name, hints), None if whole and not mends else mended
+    return make(name, hints), None if whole and not finishes else finished
 
 
-def _by_position(fields: Sequence[text.FieldText], hashed: bool) -> tuple[Any, _Mend]:
+def _by_position(fields: Sequence[text.FieldText], hashed: bool) -> tuple[Any, _Finish]:
     shape, take = _positions(fields, hashed, array_like=True)
     if hashed:
         return shape, take
@@ -174,7 +174,7 @@ def _by_position(fields: Sequence[text.FieldText], hashed: bool) -> tuple[Any, _
     return shape, lambda value: dict(zip(names, take(value), strict=True))
 
 
-def _struct_key(fields: Sequence[text.FieldText]) -> tuple[Any, _Mend]:
+def _struct_key(fields: Sequence[text.FieldText]) -> tuple[Any, _Finish]:
     return _positions(fields, True, array_like=False)
 
 
@@ -183,12 +183,12 @@ def _positions(
 ) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """A struct of these fields, and what gives its values in their order."""
     declared: list[Any] = []
-    mends: list[Callable[[Any], Any]] = []
+    finishes: list[Callable[[Any], Any]] = []
     for number, field in enumerate(fields):
-        hint, mend = _hint(field.type, hashed=hashed)
+        hint, finish = _hint(field.type, hashed=hashed)
         # Where a default may stand in, nothing is known of it here.
         declared.append((f"f{number}", Union[hint, None], None) if field.defaulted else (f"f{number}", hint))  # noqa: UP007
-        mends.append(_or_none(mend or _same))
+        finishes.append(_or_none(finish or _same))
     shape = msgspec.defstruct(
         "Positions",
         declared,
@@ -199,12 +199,12 @@ def _positions(
     )
     names = [f"f{number}" for number in range(len(fields))]
     return shape, lambda value: tuple(
-        mend(getattr(value, name)) for name, mend in zip(names, mends, strict=True)
+        finish(getattr(value, name)) for name, finish in zip(names, finishes, strict=True)
     )
 
 
-def _or_none(mend: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else mend(value)
+def _or_none(finish: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else finish(value)
 
 
 def _columns_reader(written: str) -> ReadPlain:

@@ -146,11 +146,11 @@ class _Reader:
             raise self.stuck()
 
     def match(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self.text, self.at)
-        if found is None:
+        match = pattern.match(self.text, self.at)
+        if match is None:
             raise self.stuck()
-        self.at = found.end()
-        return found.group()
+        self.at = match.end()
+        return match.group()
 
     def until(self, end: str, item: Callable[[], T]) -> tuple[T, ...]:
         """Items parted by commas."""

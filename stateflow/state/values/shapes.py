@@ -36,9 +36,9 @@ from stateflow.state.values.packed_instants import NIL, are_instants, read_insta
 Mode = Literal["exact", "loose", "strict"]
 """Which stand-in for the declared type msgspec reads into.
 
-exact: what columns are fastest taken from; refuses fields that the type does not have
-loose: the same, but passes over such fields, as the declared class does
-strict: with enums, literals, UUIDs and times checked; what it reads, the declared class reads
+exact: the fastest to take columns from; refuses fields that the type does not have
+loose: the same, but ignores such fields, as the declared class does
+strict: checks enums, literals, UUIDs and times; whatever it reads, the declared class reads
 """
 
 _UNSET = msgspec.UNSET
@@ -48,7 +48,7 @@ _FIRST_DAY, _LAST_DAY = days_since_epoch(date.min), days_since_epoch(date.max)
 
 @dataclass(slots=True)
 class Doubts:
-    """Whether the columns that were built say all that was stored."""
+    """Whether the columns lose a part of what was stored."""
 
     any: bool = False
 
@@ -57,7 +57,7 @@ class Doubts:
 class Writing:
     where: str
     lenient: bool = False
-    """Put nil where a value is missing that must be there: to compare, not to store."""
+    """Write nil for a missing value that is required: for comparing, never for storing."""
 
     def wrong(self, path: str, how: str) -> UsageError:
         return UsageError(f"{self.where}: {path} {how}")
@@ -68,9 +68,9 @@ class Shape:
 
     arrow: pa.DataType
     checked = False
-    """Whether its Arrow column can hold what the type cannot, so that what is written is read back first."""
+    """Whether its Arrow column can hold what the type cannot: such values are read back before they are stored."""
     doubtful = False
-    """Whether columns that were built without a doubt may still say less than what was stored."""
+    """Whether its column loses a part of some values without `build` noticing."""
     opaque = False
     """Whether a part of it is kept as MessagePack."""
 
@@ -88,7 +88,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """A place for values of a shape."""
+    """Values of a shape as fields, items, keys or on their own."""
 
     shape: Shape
     optional: bool = False
@@ -114,7 +114,7 @@ class Element:
 
 
 class SimpleShape(Shape):
-    """What Arrow takes as Python has it."""
+    """Arrow takes the values as Python has them."""
 
     def __init__(self, hint: Any, arrow: pa.DataType, strict: Any = None) -> None:
         self.arrow = arrow

@@ -45,10 +45,10 @@ class StructuredValues(DoubtfulValues):
 
     def read(self, values: Sequence[bytes]) -> ValueColumn:
         try:
-            found = self._headed(_array(2 * len(values), values))
-            if self._are_headers(found[::2]):
+            parts = self._headed(_array(2 * len(values), values))
+            if self._are_headers(parts[::2]):
                 doubts = Doubts(self._shape.doubtful)
-                column = self._built(found[1::2], doubts)
+                column = self._built(parts[1::2], doubts)
                 return ValueColumn(
                     column, None, self._unsaid(column, [raw[1:] for raw in values]) if doubts.any else None
                 )

@@ -1,11 +1,10 @@
 """Stored values as a typed Arrow column and back, from the text of a type alone.
 
-A value that was written while its state had another type is read as what it is now.
+A value that was written while its state had another type is read as today's type.
 
-`stored` is a second column beside structured values and decimals: the bytes behind the header where the typed value
-does not say all of them, and null elsewhere. A field with a default that was left out looks like None, 1.50 like 1.5;
-integers from 2**63 and decimals beyond decimal(38,18) do not fit and are null. These bytes are written back as long as
-the typed value is what they say: a value that was changed goes first.
+Structured values and decimals have a second column, `stored`: the bytes behind the header where the typed value loses a
+part of them, and null elsewhere. A field that was left out reads as None, 1.50 as 1.5; integers from 2**63 and decimals
+beyond decimal(38,18) read as null. These bytes are written back unless the typed value was changed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class ValueColumn(NamedTuple):
     expires: Any = None
     """None when no value has an expiry."""
     stored: Any = None
-    """None when the column says all."""
+    """None when the column loses nothing."""
 
 
 class Values:
@@ -43,7 +42,7 @@ class Values:
 
     arrow: pa.DataType
     doubtful = False
-    """Whether a column `stored` goes with it."""
+    """Whether there is a column `stored`."""
 
     def __init__(self, schema: str, code: int, where: str) -> None:
         self.schema = schema
@@ -59,7 +58,7 @@ class Values:
         raise NotImplementedError
 
     def foreign(self, raw: bytes) -> bytes:
-        """What is behind the header of a value that was written under another code, as it would be written today."""
+        """What is behind the header of a value of another code, once it is written as today's type."""
         code = raw[0] & ~EXPIRES
         if not BOOL <= code <= RAW_CODE:
             raise damaged(raw, self.schema)
@@ -175,11 +174,11 @@ class DoubtfulValues(Values):
     doubtful = True
 
     def read_bodies(self, bodies: Sequence[bytes]) -> tuple[Any, bool]:
-        """The typed column, and whether it may say less than these bytes, which are behind their headers."""
+        """The typed column of what is behind the headers, and whether it may lose a part of that."""
         raise NotImplementedError
 
     def write_bodies(self, column: Any, *, lenient: bool) -> list[bytes]:
-        """What is behind the headers; `lenient` to compare, when nulls that must not be are no error."""
+        """What is behind the headers. `lenient` is for comparing: forbidden nulls are no error then."""
         raise NotImplementedError
 
     def read(self, values: Sequence[bytes]) -> ValueColumn:
@@ -188,7 +187,7 @@ class DoubtfulValues(Values):
         return ValueColumn(column, expires, self._unsaid(column, bodies) if doubts else None)
 
     def _unsaid(self, column: Any, bodies: Sequence[bytes]) -> Any:
-        """Where the column would be written as other bytes, these bytes."""
+        """The bytes of each value that the column would not give back."""
         written = self.write_bodies(column, lenient=True)
         return pa.array(
             [None if body == said else body for body, said in zip(bodies, written, strict=True)],
