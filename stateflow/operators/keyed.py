@@ -36,13 +36,13 @@ from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.process import ConnectedProcess
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change, Cursor
+from stateflow.state.cursor import NO_KEY
 from stateflow.state.keys.codec import KeyCodec
 
 FIRED_AT_ONCE = 10_000
 """Timers that are read ahead."""
 _NEVER = -(1 << 63)
 _LIBRARY = str(Path(__file__).parents[1]) + os.sep
-NO_KEY = "keyed state was used where there is no key: use it in process or in a timer's handler"
 PREFETCH_SHARE = 0.5
 """A batched look-up pays when at least this share of the keys reads the state."""
 
