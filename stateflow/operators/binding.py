@@ -91,7 +91,7 @@ def _bound(declaration: Declaration, uid: str, cursor: Cursor, state_id: int) ->
 
 
 def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema]:
-    """What the record says of an operator's states, still without ids."""
+    """An operator's states as a record has them, still without ids."""
     declared = process_type.declarations()
     out: dict[str, StateSchema] = {}
     for name, declaration in declared.states.items():

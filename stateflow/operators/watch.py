@@ -18,7 +18,7 @@ _IMMUTABLE = (*(scalar.type for scalar in CODED), type(None))
 
 
 class Watch:
-    """Remembers what was read for the current key, and compares it when its handler is done."""
+    """Remembers the values that the current key has read, and compares them when its handler is done."""
 
     def __init__(self, engine: KeyedEngine) -> None:
         self._engine = engine

@@ -420,7 +420,7 @@ class Flow:
         return [n for n in self.nodes if isinstance(n, SinkNode)]
 
     def consumers(self, node: Node) -> list[tuple[Node, Stream]]:
-        """Who reads which output of `node`."""
+        """The nodes that read an output of `node`, each with the output."""
         return [(reader, stream) for reader in self.nodes for stream in reader.inputs if stream.node is node]
 
 
@@ -432,7 +432,7 @@ class Pipeline:
     function: Callable[..., Any]
 
     def build(self, parameters: Mapping[str, Any] | None = None) -> Flow:
-        """The flow, checked; text becomes what a parameter is annotated as."""
+        """The flow, checked. Texts become the types that parameters are annotated with."""
         flow = Flow(self.name)
         self.function(flow, **self.arguments(parameters or {}))
         if not flow.sources:

@@ -42,7 +42,7 @@ class Metrics(Protocol):
 
 
 class Context(Protocol):
-    """What user code may ask while it processes a key. Everything here is the same when the batch is replayed."""
+    """What user code can ask while it processes a key. Every answer is the same when the batch is replayed."""
 
     @property
     def key(self) -> Any: ...

@@ -1,4 +1,4 @@
-"""State declarations: what a process class says it keeps. BoundState to the current key while rows are processed."""
+"""Declarations of state in a process class. A task puts states that are bound to its keys in their place."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ class BroadcastState(OperatorState[V], Generic[K, V]):
 
 
 def _unbound(declaration: Declaration, instance: object | None) -> Declaration:
-    # BoundState states lie in the instance's own dict and are found before this non-data descriptor is asked, which
+    # Bound states lie in the instance's own dict and are found before this non-data descriptor is asked, which
     # keeps `self.total` as fast as a plain attribute.
     if instance is None:
         return declaration

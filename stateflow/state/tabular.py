@@ -43,7 +43,7 @@ from stateflow.state.values.typed import ByteValues, Values, scalars
 TIMERS = "_timers"
 """The table of all timers of an operator."""
 COLUMNS = ("key_group", "map_key", "slot", "position", "timer", "at", "value", "stored", "expires_at")
-"""What tables have beside the columns of the key."""
+"""The columns of tables beside those of the key."""
 
 _LIST_POSITIONS = 1 << 32
 _PER_KEY = 1
@@ -145,7 +145,7 @@ class StateTable(_Table):
         self._lay_out(columns)
 
     def ranges(self, first: int, last: int) -> Iterator[tuple[bytes, bytes]]:
-        """What to scan for the entries of key groups `first..last`, inclusive: a range per key group."""
+        """The ranges to scan for the entries of key groups `first..last`, inclusive: one per key group."""
         for group in range(first, last + 1):
             yield state_range(group, self._id)
 

@@ -79,7 +79,7 @@ class OpenShards:
         _close(idle)
 
     def kept(self) -> list[Hashable]:
-        """Of what is kept, the least recently used first."""
+        """The keys of the shards that are kept, the least recently used first."""
         with self._lock:
             return list(self._kept)
 

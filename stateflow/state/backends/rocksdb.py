@@ -107,7 +107,7 @@ class RocksBackend:
         return Rdict(str(self._directory), self._database_options)
 
     def _clip(self, shard: Shard) -> None:
-        """Deletes what another shard owns since a rescale."""
+        """Deletes the entries that belong to another shard since a rescale."""
         first = shard.first if shard.physical_first is None else shard.physical_first
         last = shard.last if shard.physical_last is None else shard.physical_last
         if first < shard.first:
@@ -480,7 +480,7 @@ def _entries(opened: Rdict) -> int:
 def _merged(
     stored: Iterator[tuple[bytes, bytes]], changed: list[tuple[bytes, bytes | None]]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Both in key order; a change hides what is stored, and hides it altogether when it is a deletion."""
+    """Both in key order. A change replaces the stored entry, and a deletion leaves it out."""
     pending = iter(changed)
     change = next(pending, None)
     for entry in stored:

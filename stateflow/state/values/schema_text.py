@@ -1,4 +1,4 @@
-"""The canonical text of a type, read back: what `schema` wrote, as a tree. The classes it speaks of are not needed."""
+"""The canonical text of a type as `schema` writes it, read as a tree. That needs none of the classes that it names."""
 
 from __future__ import annotations
 

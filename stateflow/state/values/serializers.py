@@ -57,7 +57,7 @@ class Serializer:
     dumps_with_expiry: Callable[[Any, int], bytes]
     """dumps_with_expiry(value, expiry in microseconds since 1970)."""
     check: Callable[[Any], None]
-    """check(value): raises StateTypeError, saying what was expected and what came."""
+    """check(value): raises StateTypeError, which names the declared type and the value."""
 
     @staticmethod
     def expiry(buf: bytes) -> int | None:
@@ -237,7 +237,7 @@ READERS: dict[int, Loads] = {
     DATETIME: lambda body: instant(_i64.unpack(body)[0]),
     DECIMAL: lambda body: Decimal(body.decode()),
 }
-"""By header code: what reads the bytes behind the header and the expiry."""
+"""By header code: reads the bytes behind the header and the expiry."""
 
 
 def _widened(buf: bytes, hint: Any, schema: str) -> Any:

@@ -118,7 +118,7 @@ class StructuredValues(DoubtfulValues):
         return bodies
 
     def _check(self, bodies: list[bytes]) -> None:
-        """What cannot be read back must not be stored."""
+        """Refuses values that could not be read back."""
         try:
             _all(self._strict)(_array(len(bodies), bodies))
         except msgspec.MsgspecError:
