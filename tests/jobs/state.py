@@ -21,8 +21,8 @@ from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.serializers import serializer_for
-from tests.state.stored_keys import timer_key
 from stateflow.storage.files import inline, upload_file
+from tests.state.stored_keys import timer_key
 
 Key = Sequence[tuple[str, str]]
 Entry = tuple[bytes, bytes]
