@@ -12,10 +12,11 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
+from stateflow.format.scalars import KEY_TYPES
 from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS, MAIN
 from stateflow.pipelines.parameters import from_text
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
-from stateflow.pipelines.rows import KEY_TYPES, RowType, key_type, row_type
+from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.state.declare import micros
 
 
@@ -111,11 +112,11 @@ class Stream:
                         f"key_by: {self.rows.name} has no column {name!r}; it has {', '.join(self.rows.names)}"
                     )
             for name in columns:
-                found = self.rows.field(name)
-                if found is not None and key_type(found.type) is None:
+                field = self.rows.field(name)
+                if field is not None and key_type(field.type) is None:
                     raise UsageError(
-                        f"key_by: column {name!r} is a {found.type}, which cannot be a key: use "
-                        f"{', '.join(sorted(set(KEY_TYPES.values())))} or decimal"
+                        f"key_by: column {name!r} is a {field.type}, which cannot be a key: use "
+                        f"{', '.join(KEY_TYPES[:-1])} or {KEY_TYPES[-1]}"
                     )
         return KeyedStream(self, columns, order)
 
@@ -419,7 +420,7 @@ class Flow:
         return [n for n in self.nodes if isinstance(n, SinkNode)]
 
     def consumers(self, node: Node) -> list[tuple[Node, Stream]]:
-        """Who reads which output of `node`."""
+        """The nodes that read an output of `node`, each with the output."""
         return [(reader, stream) for reader in self.nodes for stream in reader.inputs if stream.node is node]
 
 
@@ -431,7 +432,7 @@ class Pipeline:
     function: Callable[..., Any]
 
     def build(self, parameters: Mapping[str, Any] | None = None) -> Flow:
-        """The flow, checked; text becomes what a parameter is annotated as."""
+        """The flow, checked. Texts become the types that parameters are annotated with."""
         flow = Flow(self.name)
         self.function(flow, **self.arguments(parameters or {}))
         if not flow.sources:
@@ -440,25 +441,25 @@ class Pipeline:
             raise UsageError(f"pipeline {self.name!r} does nothing: add an operator or a sink")
         return flow
 
-    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         signature = inspect.signature(self.function, eval_str=True)
         accepted = list(signature.parameters.values())[1:]
         names = {p.name for p in accepted}
         if not any(p.kind is p.VAR_KEYWORD for p in accepted):
-            for name in given:
+            for name in values:
                 if name not in names:
                     known = ", ".join(sorted(names)) or "none"
                     raise UsageError(f"pipeline {self.name!r} has no parameter {name!r}; it takes: {known}")
         out: dict[str, Any] = {}
         for parameter in accepted:
-            if parameter.name in given:
-                out[parameter.name] = from_text(self.name, parameter, given[parameter.name])
+            if parameter.name in values:
+                out[parameter.name] = from_text(self.name, parameter, values[parameter.name])
             elif parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY:
                 raise UsageError(
                     f"pipeline {self.name!r} needs parameter {parameter.name!r}: give it with -p {parameter.name}=VALUE"
                 )
-        for name in given:
-            out.setdefault(name, given[name])
+        for name in values:
+            out.setdefault(name, values[name])
         return out
 
     def __call__(self, flow: Flow, **parameters: Any) -> Any:

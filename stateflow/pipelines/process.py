@@ -42,7 +42,7 @@ class Metrics(Protocol):
 
 
 class Context(Protocol):
-    """What user code may ask while it processes a key. Everything here is the same when the batch is replayed."""
+    """What user code can ask while it processes a key. Every answer is the same when the batch is replayed."""
 
     @property
     def key(self) -> Any: ...
@@ -135,18 +135,17 @@ class Process(Generic[K], metaclass=_ProcessType):
 
     @classmethod
     def declarations(cls) -> Declared:
-        found = cls.__dict__.get("_declarations")
-        if found is None:
-            found = declared(cls)
-            cls._declarations = found
-        return found
+        declarations = cls.__dict__.get("_declarations")
+        if declarations is None:
+            declarations = cls._declarations = declared(cls)
+        return declarations
 
     @classmethod
     def declared_names(cls) -> frozenset[str]:
         names = cls.__dict__.get("_declared_names")
         if names is None:
-            found = cls.declarations()
-            names = frozenset((*found.states, *found.timers, *found.operator))
+            every = cls.declarations()
+            names = frozenset((*every.states, *every.timers, *every.operator))
             cls._declared_names = names
         return names
 
