@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.made_jobs import Made, make_job
 from bench.made_state import now
 from bench.measurement import Measurement, Results, Section, Workplace, at_most, median, percentile, seconds
 from bench.measurement import size as bytes_
+from tests.jobs.records import Made, make_job
 
 SIDES = ("get",)
 LONG = "orders"

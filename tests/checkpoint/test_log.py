@@ -14,7 +14,7 @@ from stateflow.format.records import encode
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Entry, Store
-from tests.protocol.facts import UUID, complete, log, outcome, pending, record
+from tests.jobs.log import UUID, complete, log, outcome, pending, record
 from tests.protocol.scenario import World, drain
 
 LAYOUT = JobLayout("orders")

@@ -9,7 +9,7 @@ import pytest
 from stateflow.checkpoint.names import Elsewhere, Latest, Name, Slot, Tag, parse, slot_of
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.jobs.job import Job
-from tests.cli.made import made_job
+from tests.jobs.made import made_job
 
 NAMES: list[tuple[str, Name, str]] = [
     ("latest", Latest(), "latest"),

@@ -11,7 +11,7 @@ import pytest
 from stateflow.config.options import load
 from stateflow.spark.session.doctor import Finding, examine
 from tests.cli.conftest import Command
-from tests.cli.made import made_job
+from tests.jobs.made import made_job
 
 
 def findings(tmp_path: Path, env: dict[str, str] | None = None, **options: object) -> dict[str, Finding]:

@@ -17,8 +17,8 @@ from stateflow.pipelines.bounds import parse_bounds
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.spark.runner import RunReport
 from tests.cli.conftest import Command
-from tests.cli.made import ORDERS, REPOSITORY, made_job
-from tests.cli.made import PARAMETERS as GIVEN
+from tests.jobs.made import ORDERS, REPOSITORY, made_job
+from tests.jobs.made import PARAMETERS as GIVEN
 
 PARAMETERS = ("-p", "input=a", "-p", "output=b")
 

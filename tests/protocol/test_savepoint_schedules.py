@@ -14,7 +14,7 @@ from stateflow.format.records import Owner, Record, Savepoint
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import claim_savepoint, read_claim, read_savepoint, verify_savepoint
 from stateflow.storage.memory import MemoryStore
-from tests.checkpoint.snapshots import checkpoint, clock, native
+from tests.jobs.snapshots import checkpoint, clock, native
 from tests.protocol.scenario import World
 from tests.protocol.turns import Choose, Played, Turns, every_schedule, some_schedules
 

@@ -14,8 +14,8 @@ import pytest
 
 from stateflow.checkpoint.pins import list_pins
 from stateflow.serve.access import from_file
+from tests.jobs.queried import QueriedJob, entries_of, filled, opener
 from tests.serve.conftest import TOKEN, Serve, Served, until
-from tests.serve.made import QueriedJob, entries_of, filled, opener
 
 ORDERS = "/jobs/orders/operators/balance/states"
 

@@ -22,9 +22,10 @@ from stateflow.format.records import Owner, Savepoint, encode
 from stateflow.savepoints.native import create_native
 from stateflow.serve.client import StateClient
 from stateflow.storage.roots import open_store
+from tests.jobs.fake import T0
+from tests.jobs.queried import QueriedJob, entries_of, filled
 from tests.serve.command import app
 from tests.serve.conftest import until
-from tests.serve.made import NOW_MICROS, QueriedJob, entries_of, filled
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -82,7 +83,7 @@ def test_query_as_json(job: QueriedJob, command: Any) -> None:
     assert body == {
         "job": "orders",
         "checkpoint": job.head().slot,
-        "at": NOW_MICROS,
+        "at": T0,
         "savepoint": None,
         "operator": "balance",
         "state": "items",

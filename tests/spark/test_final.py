@@ -21,8 +21,8 @@ from stateflow.pipelines.loading import load_pipeline
 from stateflow.spark import carry_out
 from stateflow.spark.runner import RunRequest, _Run
 from stateflow.spark.session.shipping import by_value
-from tests.cli import made
-from tests.cli.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob
+from tests.jobs import made
+from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob
 from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Told, Visit, Workbench, at
 

@@ -27,7 +27,9 @@ from stateflow.state.backends.choice import Backends
 from stateflow.state.backends.rocksdb_options import RocksOptions
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.serializers import serializer_for
-from tests.spark.holding import T0, Held, Holding, plain
+from tests.jobs.fake import T0
+from tests.jobs.state import Held
+from tests.spark.holding import Holding, plain
 from tests.spark.test_canonical import KINDS, canonical
 from tests.spark.test_state_tables import START, USER, bulky, count
 

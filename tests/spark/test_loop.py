@@ -14,7 +14,7 @@ import stateflow as sf
 from stateflow.checkpoint.control import INTERRUPTED
 from stateflow.errors import FencedError, StateflowError, UnavailableError
 from stateflow.spark.loop import BatchLoop, cause
-from tests.cli.made import MadeJob
+from tests.jobs.made import MadeJob
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
 MISSING = StateflowError(

@@ -36,7 +36,9 @@ from stateflow.state.backends.choice import Backends
 from stateflow.state.backends.rocksdb_options import RocksOptions
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.roots import open_store
-from tests.spark.holding import T0, Held, Holding, plain
+from tests.jobs.fake import T0
+from tests.jobs.state import Held
+from tests.spark.holding import Holding, plain
 
 USER = (("user", "int"),)
 OPEN = Backends(RocksOptions())
@@ -92,7 +94,7 @@ def native(holding: Holding) -> str:
 
 def save(holding: Holding, record: Record, folder: str) -> None:
     create_native(
-        holding.store, holding.layout, record, open_store(folder, fsync=False), name="s", owner=holding.owner, note="",
+        holding.store, holding.layout, record, open_store(folder, fsync=False), name="s", owner=holding.owner(), note="",
         ids=holding.ids, clock=holding.clock, open_base=open_store, scratch=holding.folder / "scratch", offsets={},
     )  # fmt: skip
 
@@ -397,7 +399,7 @@ def test_an_export_is_pinned_and_holds_every_row(spark: SparkSession, holding: H
     states = {"profile": Held("value", Profile, profile), "none": Held("value", int, {}), **count(range(20))}
     holding.checkpoint(totals=holding.operator(USER, states))
     snapshot = checkpoint_of("orders", "latest", holding.options)
-    by = {"owner": holding.owner, "ids": holding.ids, "clock": holding.clock}
+    by = {"owner": holding.owner(), "ids": holding.ids, "clock": holding.clock}
     for format in ("parquet", "json", "csv"):
         out = str(holding.folder / f"out-{format}")
         assert export_state(spark, snapshot, "totals", "profile", out, format, **by) == 20  # type: ignore[arg-type]
@@ -419,7 +421,7 @@ def test_an_export_is_pinned_and_holds_every_row(spark: SparkSession, holding: H
 def test_a_pin_is_held_for_the_length_of_an_export(holding: Holding) -> None:
     holding.checkpoint(totals=holding.operator(USER, count([1])))
     snapshot = checkpoint_of("orders", "latest", holding.options)
-    with snapshot.kept(holding.owner, holding.ids, holding.clock, "export"):
+    with snapshot.kept(holding.owner(), holding.ids, holding.clock, "export"):
         (held,) = list_pins(holding.store, holding.layout)
     assert (held.kind, held.slot, held.reason) == ("reader", snapshot.record.slot, "export")
     assert not list_pins(holding.store, holding.layout)
