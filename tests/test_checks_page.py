@@ -40,7 +40,7 @@ def test_the_moments_come_in_their_order_and_none_is_missing() -> None:
     assert sorted(told, key=MOMENTS.index) == told
 
 
-@pytest.mark.parametrize("file", ["test_class_checks.py", "test_step_checks.py"])
+@pytest.mark.parametrize("file", ["pipelines/test_class_checks.py", "pipelines/test_step_checks.py"])
 def test_every_refusal_of_a_class_and_of_a_flow_is_on_the_page(file: str) -> None:
     refusals = {name for name in names(file) if re.match(r"test_.*(refused|_may_not_)", name)}
     assert refusals
