@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from bench.made_state import GROUPS, JOB, OPERATOR, now
 from bench.measurement import Measurement, Results, Section, Workplace, at_most, seconds
 from bench.measurement import size as bytes_
@@ -69,12 +71,13 @@ def records(root: Path, size: Size) -> None:
         retained=RETAINED,
     )
     body = os.urandom(size.bytes)
+    checksum = xxhash.xxh3_64_hexdigest(body)
     for _ in range(size.checkpoints + RETAINED):
         files = []
         for number in range(size.files):
             path = layout.shared_file(writer.epoch, writer.next_slot, uuid.uuid4().hex, ".sst")
             store.put(path, body)
-            files.append(FileRef(f"{number:06d}.sst", len(body), "", path))
+            files.append(FileRef(f"{number:06d}.sst", len(body), checksum, path))
         operator = OperatorState(
             key=(("user", "int"),),
             max_parallelism=GROUPS,

@@ -45,7 +45,7 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
 def cold(root: Path, size: Size, place: Workplace) -> dict[str, Any]:
     """Each time in a cache of its own, from the log of the job to the value."""
     from stateflow.format.records import Owner
-    from stateflow.reading.snapshots import ReadingPlace, checkpoint_reader
+    from stateflow.reading.snapshots import ReaderContext, checkpoint_reader
     from stateflow.state.backends.choice import Readers
     from stateflow.state.backends.rocksdb_options import RocksOptions
     from stateflow.storage.cache import FileCache
@@ -53,7 +53,7 @@ def cold(root: Path, size: Size, place: Workplace) -> dict[str, Any]:
     found: dict[str, Any] = {"seconds": [], "fetched": [], "owner": [], "state": 0}
     for number in range(size.cold):
         folder = place.folder / f"host-{number}"
-        here = ReadingPlace(
+        here = ReaderContext(
             str(root), FileCache(folder / "cache", 1 << 40), folder / "scratch", Readers(RocksOptions()), now
         )
         key = size.keys // size.cold * number

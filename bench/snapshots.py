@@ -149,8 +149,8 @@ def elsewhere(folder: Path, needed: int) -> Iterator[tuple[Path, str]]:
         return
     from stateflow.storage import transfer
 
-    linking = transfer.inside
-    transfer.inside = lambda source, target: None
+    linking = transfer.copy_inside
+    transfer.copy_inside = lambda source, target: None
     try:
         (folder / "elsewhere").mkdir()
         yield (
@@ -158,7 +158,7 @@ def elsewhere(folder: Path, needed: int) -> Iterator[tuple[Path, str]]:
             f"a folder of the same disk with links switched off, for {MEMORY} has no room",
         )
     finally:
-        transfer.inside = linking
+        transfer.copy_inside = linking
 
 
 def other_device(one: Path, other: Path) -> bool:

@@ -22,7 +22,7 @@ import msgspec
 from stateflow.checkpoint.collection import CollectionReport
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
-from stateflow.checkpoint.history_erasure import may_hold, newest_cut, spans
+from stateflow.checkpoint.history_erasure import may_hold, spans
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.checkpoint.process import this_process
@@ -110,7 +110,7 @@ def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> E
         dropped=tuple(r.slot for r in log.chain if r.carries_state),
         pins=tuple(_let_go(log, list_pins(job.store, job.layout))),
         savepoints=_savepoints(job),
-        rewritten_bytes=_rewritten(head, keys, newest_cut(head, job.history())),
+        rewritten_bytes=_rewritten(head, keys, head.cut),
     )
 
 
@@ -131,7 +131,7 @@ def _let_go(log: Log, pins: list[Pin]) -> Iterator[Pin]:
 
 
 def _held(pins: Iterable[Pin], run: str = "") -> list[Pin]:
-    """Pins of others who read at this moment, as far as that can be known; `run` is the deed that asks."""
+    """Pins of others who read at this moment, as far as that can be known; `run` is the idempotency key of this request."""
     passing = [pin for pin in pins if pin.kind not in ("tag", "abandoned") and pin.owner.run != run]
     gone = stale(passing, this_process())
     return [pin for pin in passing if pin not in gone]
@@ -244,7 +244,7 @@ class _Erasure:
     def _draft(self, writer: Writer) -> Draft:
         parent = writer.parent
         assert parent is not None
-        cut = newest_cut(parent, self.job.history())
+        cut = parent.cut
         operators = dict(parent.operators)
         for uid, key in self.plan.keys.items():
             if uid in operators:

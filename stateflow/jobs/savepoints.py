@@ -23,15 +23,15 @@ from stateflow.observe.status import decoded_offsets
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import (
     expired,
+    is_whole,
     list_savepoints,
-    read_claim,
     read_savepoint,
+    read_savepoint_claim,
     unfinished,
-    whole,
 )
+from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
 from stateflow.savepoints.origin import newest_sinks
-from stateflow.savepoints.place import require_fit
 from stateflow.savepoints.publish import probe_elsewhere, require_vacant
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
@@ -152,7 +152,7 @@ def create_savepoint(
 
 
 def _made_before(request: SavepointRequest, target: Store) -> Savepoint | None:
-    """What an earlier try of the same deed has made there. What one that was killed halfway has left is deleted."""
+    """The savepoint that an earlier try with the same idempotency key has made there. Deletes what a killed try left."""
     job, owner = request.job, request.owner
     left = pins_of(job.store, job.layout, owner.run)
     try:
@@ -166,9 +166,11 @@ def _made_before(request: SavepointRequest, target: Store) -> Savepoint | None:
         return None
     except (CorruptError, IncompatibleError):
         return None  # not ours, then
-    if stands.owner.run != owner.run or ((claim := read_claim(target)) is not None and not claim.job):
+    if stands.owner.run != owner.run or (
+        (claim := read_savepoint_claim(target)) is not None and not claim.job
+    ):
         return None
-    if not whole(target, stands):
+    if not is_whole(target, stands):
         # That try was killed between making it visible and finding out that its files were disposed of meanwhile.
         with suppress(NotFoundError):
             dispose_savepoint(target, owner=owner, clock=job.clock, expect=stands.id)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from stateflow.checkpoint.handle import JobHandle
 
 LOOKED_BACK = 8
-"""So many runs can have begun since an earlier try of a deed."""
+"""At most this many runs can have begun since an earlier try with the same idempotency key."""
 StopOutcome = Literal["not running", "requested", "stopped", "lost"]
 
 
@@ -50,7 +50,7 @@ def stop_job(
     over = epoch < log.newest_epoch or (beat is not None and beat.ended)
     if epoch == 0 or over or (beat is None and _edited(log, epoch)):
         asked = stop_requested(store, layout, epoch)
-        # An earlier try of this very deed may have asked and not have seen the end.
+        # An earlier try with this idempotency key may have asked without seeing the end.
         return _stopped(job, epoch, "stopped" if asked and asked.by.run == owner.run else "not running")
     request_stop(
         store, layout, StopRequest(epoch=epoch, by=owner, reason=reason, drain=drain, at=job.clock())
@@ -76,11 +76,11 @@ def stop_job(
         sleep(0.25)
 
 
-def _asked_before(job: JobHandle, deed: str) -> int | None:
-    """The run that an earlier try of this deed has asked to end: the one that came after it is none of its business."""
+def _asked_before(job: JobHandle, key: str) -> int | None:
+    """The run that an earlier try with this idempotency key has asked to end. A later run is left alone."""
     for epoch in sorted(read_epochs(job.store, job.layout), reverse=True)[:LOOKED_BACK]:
         asked = stop_requested(job.store, job.layout, epoch)
-        if asked is not None and asked.by.run == deed:
+        if asked is not None and asked.by.run == key:
             return epoch
     return None
 

@@ -86,7 +86,7 @@ class RestoreRun:
         )
 
     def _is_done(self) -> bool:
-        """Whether another try of this deed has restored meanwhile: the plan was made from what it has left."""
+        """Whether another try with this idempotency key has restored meanwhile: then the plan was made from its result."""
         if not self.job.exists:
             return False
         return history_line_of(self.job.history(), self.request.owner.run, "restore") is not None

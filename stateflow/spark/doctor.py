@@ -12,7 +12,7 @@ from py4j.java_gateway import JavaPackage
 from stateflow.config.options import Options
 from stateflow.errors import StateflowError
 from stateflow.spark.session.build import build_session
-from stateflow.spark.session.doctor import Finding
+from stateflow.spark.session.doctor import DoctorFinding
 from stateflow.spark.task.failures import translated
 
 MOST_SKEW = 1.0
@@ -25,35 +25,37 @@ def examine_spark(
     master: str | None,
     conf: Mapping[str, str],
     clock: Callable[[], float] = time.time,
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """Starts a session, or takes the one that runs, and looks at every executor that answers."""
     began = clock()
     try:
         spark = build_session("stateflow doctor", master=master, conf=conf)
     except StateflowError as error:
-        yield Finding("spark session", "fail", str(error), "see the message")
+        yield DoctorFinding("spark session", "fail", str(error), "see the message")
         return
     except Exception as error:
-        yield Finding("spark session", "fail", str(translated(error)), "check --master and the log above")
+        yield DoctorFinding(
+            "spark session", "fail", str(translated(error)), "check --master and the log above"
+        )
         return
     context = spark.sparkContext
-    yield Finding(
+    yield DoctorFinding(
         "spark session", "ok", f"{spark.version} on {context.master}, up in {clock() - began:.1f} s"
     )
     # A name that is no class is taken for a package.
     if isinstance(spark._jvm.org.apache.spark.sql.delta.DeltaLog, JavaPackage):  # type: ignore[union-attr]
-        yield Finding(
+        yield DoctorFinding(
             "delta on the driver",
             "fail",
             "Delta's classes are not there",
             "add delta-spark's jar to spark.jars",
         )
     else:
-        yield Finding("delta on the driver", "ok", "Delta's classes are there")
+        yield DoctorFinding("delta on the driver", "ok", "Delta's classes are there")
     try:
         answers = _answers(context, options.scratch_dir)
     except Exception as error:
-        yield Finding(
+        yield DoctorFinding(
             "executors", "fail", str(translated(error)), "check that Python and stateflow are on every host"
         )
         return
@@ -104,7 +106,7 @@ def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
     return list(one_each.values())
 
 
-def judged(answers: list[dict[str, Any]]) -> Iterator[Finding]:
+def judged(answers: list[dict[str, Any]]) -> Iterator[DoctorFinding]:
     """What the executors' answers mean."""
     own = platform.python_version_tuple()[:2]
     for answer in answers:
@@ -120,15 +122,15 @@ def judged(answers: list[dict[str, Any]]) -> Iterator[Finding]:
             problems.append(f"scratch folder cannot be written to: {answer['scratch']}")
         found = f"Python {answer['python']}, rocksdict {answer['rocksdict']}, scratch writable"
         if problems:
-            yield Finding(
+            yield DoctorFinding(
                 where, "fail", "; ".join(problems), "install the same environment there: PYSPARK_PYTHON"
             )
         elif answer["skew"] > MOST_SKEW:
-            yield Finding(
+            yield DoctorFinding(
                 where,
                 "warn",
                 f"its clock is off by {answer['skew']:.1f} s",
                 "set the clock: run an NTP service",
             )
         else:
-            yield Finding(where, "ok", found)
+            yield DoctorFinding(where, "ok", found)

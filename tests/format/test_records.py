@@ -10,8 +10,8 @@ import pytest
 
 from stateflow.errors import CorruptError, IncompatibleError
 from stateflow.format.records import (
-    Claim,
     DeadMark,
+    EpochClaim,
     FileRef,
     JobIdentity,
     Link,
@@ -137,7 +137,7 @@ FROZEN_WITH_SHA256 = (
     b"\n"
 )
 SMALL = {
-    "claim": (Claim(epoch=7, writer="w", owner=Owner(run="r"), at=1), b'{"epoch":7,"writer":"w","owner":{"run":"r"},"at":1}'),
+    "claim": (EpochClaim(epoch=7, writer="w", owner=Owner(run="r"), at=1), b'{"epoch":7,"writer":"w","owner":{"run":"r"},"at":1}'),
     "identity": (JobIdentity(uuid="u", name="orders", at=1), b'{"uuid":"u","name":"orders","at":1}'),
     "pin": (
         Pin(id="p", slot=42, kind="tag", name="v1", owner=Owner(run="r"), reason="why"),
@@ -219,11 +219,11 @@ def test_a_newer_format_is_refused_with_what_to_do() -> None:
 
 
 def test_fields_that_a_later_version_adds_are_passed_over() -> None:
-    class Later(Claim, frozen=True, kw_only=True):
+    class Later(EpochClaim, frozen=True, kw_only=True):
         colour: str = ""
 
     body = encode(Later(epoch=7, writer="w", owner=Owner(run="r"), colour="blue"))
-    assert decode(body, Claim, "epochs/7") == Claim(epoch=7, writer="w", owner=Owner(run="r"))
+    assert decode(body, EpochClaim, "epochs/7") == EpochClaim(epoch=7, writer="w", owner=Owner(run="r"))
 
 
 def test_a_body_of_another_kind_is_not_taken_for_a_record() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stateflow.checkpoint.log import Log, Slot, assemble
+from stateflow.checkpoint.log import Log, SlotContent, assemble
 from stateflow.format.records import FileRef, JobIdentity, Kind, Link, Outcome, Owner, Pin, Prepared, Record
 from tests.jobs.files import one_shard
 
@@ -48,15 +48,15 @@ def outcome(of: Record, **fields: object) -> Outcome:
     return Outcome(slot=of.slot, record=of.writer, writer=f"o{of.slot}", epoch=of.epoch, **fields)  # type: ignore[arg-type]
 
 
-def complete(of: Record, *marks: str) -> Slot:
-    return Slot(of.slot, record=of, outcome=outcome(of), marks=marks)
+def complete(of: Record, *marks: str) -> SlotContent:
+    return SlotContent(of.slot, record=of, outcome=outcome(of), marks=marks)
 
 
-def pending(of: Record) -> Slot:
-    return Slot(of.slot, record=of)
+def pending(of: Record) -> SlotContent:
+    return SlotContent(of.slot, record=of)
 
 
-def log(*slots: Slot, epochs: tuple[int, ...] = (1,), unreadable: tuple[str, ...] = ()) -> Log:
+def log(*slots: SlotContent, epochs: tuple[int, ...] = (1,), unreadable: tuple[str, ...] = ()) -> Log:
     identity = JobIdentity(uuid=UUID, name=JOB)
     return assemble(JOB, identity, epochs, {slot.number: slot for slot in slots}, unreadable)
 

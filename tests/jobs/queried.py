@@ -13,7 +13,7 @@ import stateflow as sf
 from stateflow.format.records import Record, Shard, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.reading.query import StateReader
-from stateflow.reading.snapshots import ReadingPlace
+from stateflow.reading.snapshots import ReaderContext
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.backends.choice import Readers
 from stateflow.state.backends.openings import OpenShards
@@ -158,9 +158,9 @@ class QueriedJob(ClaimedJob):
         folder = Path(self.root).parent
         return shard_of(self.writer, entries.items(), first, last, folder=folder, backend=self.backend)
 
-    def place(self, folder: Path, counted: Callable[[str], OpenShard] | None = None) -> ReadingPlace:
+    def place(self, folder: Path, counted: Callable[[str], OpenShard] | None = None) -> ReaderContext:
         """A host that has fetched nothing yet."""
-        return ReadingPlace(
+        return ReaderContext(
             root=self.root,
             cache=FileCache(folder / "cache", 1 << 30),
             scratch=folder / "scratch",

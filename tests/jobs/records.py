@@ -33,7 +33,7 @@ def make_job(root: Path, job: Made, now: int) -> None:
     """`now` is microseconds since 1970."""
     from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
     from stateflow.format.layout import JobLayout
-    from stateflow.format.records import Claim, JobIdentity, Link, Outcome, Owner, Record, encode
+    from stateflow.format.records import EpochClaim, JobIdentity, Link, Outcome, Owner, Record, encode
 
     layout, uuid = JobLayout(job.name), f"{job.name}-uuid"
     owner = Owner(
@@ -42,7 +42,7 @@ def make_job(root: Path, job: Made, now: int) -> None:
     total = job.collected + job.standing
     began = now - total * job.interval * _SECOND
     put(root, layout.identity, encode(JobIdentity(uuid=uuid, name=job.name, at=began)))
-    put(root, layout.epoch(1), encode(Claim(epoch=1, writer="claim", owner=owner, at=began)))
+    put(root, layout.epoch(1), encode(EpochClaim(epoch=1, writer="claim", owner=owner, at=began)))
     previous: Link | None = None
     lines = []
     for slot in range(1, total + 1):

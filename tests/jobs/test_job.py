@@ -60,12 +60,12 @@ def test_waiting_for_a_stop_uses_the_watchers_own_clock(tmp_path: Path) -> None:
 
 def test_a_retry_of_a_stop_does_not_end_the_run_that_came_after(tmp_path: Path) -> None:
     made = made_job(tmp_path, ended=False)
-    deed = Owner("dag/1/stop/1", dag_run="dag/1", task="stop")
-    first = sf.Job(str(tmp_path), "orders", acts_as=deed).stop()
+    task = Owner("dag/1/stop/1", dag_run="dag/1", task="stop")
+    first = sf.Job(str(tmp_path), "orders", acts_as=task).stop()
     made.beat(2, ended=True)
     made.begin("the next run")
     made.beat(1)
-    again = sf.Job(str(tmp_path), "orders", acts_as=deed).stop(wait=60)
+    again = sf.Job(str(tmp_path), "orders", acts_as=task).stop(wait=60)
     assert (again.outcome, again.epoch) == ("stopped", first.epoch)
     assert stop_requested(made.store, made.layout, made.writer.epoch) is None
     # Another stop means the run of its day.

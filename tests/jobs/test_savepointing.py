@@ -19,7 +19,7 @@ from stateflow.jobs import savepoints as savepointing
 from stateflow.jobs.job import Job
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.savepoints.dispose import dispose_savepoint
-from stateflow.savepoints.format import read_claim, read_savepoint, verify_savepoint
+from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
 from stateflow.storage.memory import named_store
 from stateflow.storage.roots import open_store
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
@@ -58,7 +58,7 @@ def job(tmp_path: Path) -> Job:
 
 
 class TestTryingAgain:
-    """One deed, started again after an earlier try was killed."""
+    """One request, started again after an earlier try was killed."""
 
     def test_what_an_earlier_try_has_made_is_not_made_again(self, job: Job, tmp_path: Path) -> None:
         first = save(job, tmp_path, name="one", owner=DEED)
@@ -227,7 +227,7 @@ class TestPlaces:
         monkeypatch.setattr(liar, "create", liar.put)
         with pytest.raises(UsageError, match="a second create of the same path succeeded"):
             take_over(job, sound.url, tmp_path)
-        assert read_claim(liar) is None
+        assert read_savepoint_claim(liar) is None
         assert liar.snapshot() == folder
         liar.restore({})
         with pytest.raises(UsageError, match="a second create of the same path succeeded"):

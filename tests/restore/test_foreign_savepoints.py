@@ -15,8 +15,8 @@ from stateflow.format.records import encode
 from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_expired
 from stateflow.pipelines.loading import load_pipeline
-from stateflow.reading.snapshots import place_of, savepoint_reader
-from stateflow.savepoints.format import read_claim, read_savepoint, verify_savepoint
+from stateflow.reading.snapshots import reader_context, savepoint_reader
+from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
 from stateflow.storage.files import inline
 from stateflow.storage.roots import open_store
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
@@ -74,7 +74,7 @@ def test_a_query_of_a_savepoint_writes_no_file_that_its_maker_has_chosen(
         savepoint.record, operators={"balance": msgspec.structs.replace(operator, shards=shards)}
     )
     store.put("_metadata", encode(msgspec.structs.replace(savepoint, record=record)))
-    place = place_of(queried_options(tmp_path), str(tmp_path / "root"), made.clock)
+    place = reader_context(queried_options(tmp_path), str(tmp_path / "root"), made.clock)
     with (
         pytest.raises(CorruptError, match="may lead out of its folder"),
         savepoint_reader(place, folder) as reader,
@@ -133,7 +133,7 @@ def test_a_claim_takes_the_savepoint_that_was_named_and_no_other(name: str, tmp_
         job.savepoint("native", options=options(root), to=str(tmp_path / folder))
     pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
     job.restore(str(tmp_path / name), pipeline, PARAMETERS, options=options(root), claim_mode="claim").apply()
-    claims = {folder: read_claim(open_store(str(tmp_path / folder))) for folder in {beside, name}}
+    claims = {folder: read_savepoint_claim(open_store(str(tmp_path / folder))) for folder in {beside, name}}
     assert [folder for folder, claim in claims.items() if claim is not None] == [name]
     assert [f for f in job.verify(deep=True) if f.severity == "error"] == []
 

@@ -335,10 +335,10 @@ class TestApproval:
         assert scene.head().kind == "checkpoint"
 
     def test_another_try_of_the_same_deed_that_was_faster_stands(self, scene: Scene) -> None:
-        deed = Owner(run="the task")
+        task = Owner(run="the task")
         approved = planned(scene, "checkpoint:2").digest
-        first = planned(scene, "checkpoint:2", approved=approved, owner=deed).apply()
-        again = planned(scene, "checkpoint:2", approved=approved, owner=deed).apply()
+        first = planned(scene, "checkpoint:2", approved=approved, owner=task).apply()
+        again = planned(scene, "checkpoint:2", approved=approved, owner=task).apply()
         assert again.checkpoint == first.checkpoint
         assert [line.kind for line in scene.job().history()].count("restore") == 1
 

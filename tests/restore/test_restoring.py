@@ -21,7 +21,7 @@ from stateflow.jobs.job import Job
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.restore.plan import Restored
 from stateflow.restore.planned import RestorePlan
-from stateflow.savepoints.format import read_claim, read_savepoint
+from stateflow.savepoints.format import read_savepoint, read_savepoint_claim
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore, named_store
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
@@ -148,7 +148,7 @@ def test_what_was_let_go_and_collected_after_the_plan_is_not_restored(scene: Sce
 
 
 def test_a_try_that_another_overtakes_at_any_moment_does_not_restore_a_second_time(tmp_path: Path) -> None:
-    deed = Owner(run="the task")
+    task = Owner(run="the task")
     for moment in itertools.count():
         scene = made_scene(tmp_path / str(moment))
         scene.job().tag("kept", "checkpoint:2")
@@ -159,12 +159,12 @@ def test_a_try_that_another_overtakes_at_any_moment_does_not_restore_a_second_ti
         ) -> None:
             if call.number == at:
                 scene.store.before = None
-                others.append(scene.restore("tag:kept", owner=deed).checkpoint)
+                others.append(scene.restore("tag:kept", owner=task).checkpoint)
                 go_on_and_collect(scene)
 
         scene.store.before = look
         try:
-            assert [scene.restore("tag:kept", owner=deed).checkpoint] == (others or [6])
+            assert [scene.restore("tag:kept", owner=task).checkpoint] == (others or [6])
         except FencedError:
             assert others
         assert [line.kind for line in scene.job().history()].count("restore") == 1
@@ -175,13 +175,13 @@ def test_a_try_that_another_overtakes_at_any_moment_does_not_restore_a_second_ti
 
 
 def test_a_try_that_wakes_up_when_all_is_done_does_not_even_claim(scene: Scene) -> None:
-    deed = Owner(run="the task")
+    task = Owner(run="the task")
     scene.job().tag("kept", "checkpoint:2")
-    scene.restore("tag:kept", owner=deed)
+    scene.restore("tag:kept", owner=task)
     go_on_and_collect(scene)
     epochs = read_epochs(scene.store, scene.job().layout)
     with pytest.raises(FencedError, match="another try of this restore of job 'orders' has made record"):
-        scene.restore("tag:kept", owner=deed)
+        scene.restore("tag:kept", owner=task)
     assert read_epochs(scene.store, scene.job().layout) == epochs
 
 
@@ -253,7 +253,7 @@ class TestClaiming:
         url, place = scene.savepoint()
         before = set(place.snapshot())
         assert scene.restore(url, "copy", claim_mode="claim").copied_bytes == 0
-        claim = read_claim(place)
+        claim = read_savepoint_claim(place)
         assert claim is not None
         assert claim.name == "copy"
         assert set(place.snapshot()) == {*before, "_claimed"}
@@ -382,7 +382,7 @@ def test_a_savepoint_that_took_the_place_of_the_planned_one_is_neither_claimed_n
     with pytest.raises(NotFoundError, match="was replaced by another meanwhile: plan the restore again"):
         planned.apply()
     assert read_savepoint(there) == newer
-    assert read_claim(there) is None
+    assert read_savepoint_claim(there) is None
     assert not scene.job("copy").exists or scene.job("copy").log().head is None
 
 

@@ -145,6 +145,24 @@ def test_no_file_begins_before_its_container_or_has_less_than_nothing(
         read_savepoint(saved)
 
 
+WITHOUT_CHECKSUM: dict[str, Change] = {
+    "state file": with_file(xxh3=""),
+    "state inside the record": lambda made: with_file(path="", data=b"x", size=1, xxh3="")(made),
+    "source file": with_source(xxh3=""),
+    "table": with_table(xxh3=""),
+}
+
+
+@pytest.mark.parametrize("what", WITHOUT_CHECKSUM)
+def test_a_savepoint_that_leaves_out_a_checksum_is_refused(what: str, saved: MemoryStore) -> None:
+    saved.put("_metadata", encode(WITHOUT_CHECKSUM[what](read_savepoint(saved))))
+    before = objects(saved)
+    for call in (lambda: read_savepoint(saved), lambda: claim(saved), lambda: dispose(saved)):
+        with pytest.raises(CorruptError, match=r"_metadata does not have the fields of a Savepoint: .*xxh3"):
+            call()
+    assert objects(saved) == before
+
+
 @pytest.mark.parametrize("name", OWN_NAMES)
 def test_names_that_are_written_are_read(name: str) -> None:
     ref = FileRef(name, 0, "0f", path="größe/b c/" + name)

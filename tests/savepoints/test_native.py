@@ -263,7 +263,7 @@ class TestFailures:
         root.delete(["orders/shared/e1-c3-2.sst"])
         target = MemoryStore("target")
         with pytest.raises(
-            CorruptError, match=r"'one' cannot be made, for checkpoint 3 of job 'orders'.*e1-c3-2"
+            CorruptError, match=r"'one' cannot be made, because checkpoint 3 of job 'orders'.*e1-c3-2"
         ):
             native(root, record, target, tmp_path, max_files=max_files)
         assert objects(target) == {}
@@ -327,7 +327,7 @@ class TestFailures:
 
         target.before = silent
         with pytest.raises(
-            UnavailableError, match=r"whether the savepoint in memory://target was made .*timed out"
+            UnavailableError, match=r"whether the savepoint in memory://target was made: .*timed out"
         ):
             native(root, record, target, tmp_path)
         target.before = None

@@ -10,7 +10,7 @@ from stateflow.checkpoint.log import read_log
 from stateflow.errors import UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.references import as_read, as_stored, path_inside, references
-from stateflow.savepoints.place import require_fit
+from stateflow.savepoints.location import require_fit
 from stateflow.storage.memory import MemoryStore
 from tests.jobs.fake import FakeJob
 from tests.jobs.files import stored

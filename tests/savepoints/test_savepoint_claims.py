@@ -15,8 +15,8 @@ from stateflow.errors import (
 from stateflow.format import records
 from stateflow.format.records import Savepoint, SavepointClaim, encode
 from stateflow.savepoints.format import (
-    read_claim,
     read_savepoint,
+    read_savepoint_claim,
     to_pin,
     verify_savepoint,
 )
@@ -31,7 +31,7 @@ from tests.jobs.snapshots import JOB, OTHER, SOMEBODY, checkpoint, claim, dispos
 class TestClaiming:
     def test_a_claim_says_whose_it_is_for_good(self, saved: MemoryStore) -> None:
         assert claim(saved) == read_savepoint(saved)
-        standing = read_claim(saved)
+        standing = read_savepoint_claim(saved)
         assert standing is not None
         assert (standing.job, standing.name, standing.url) == (JOB, "orders", saved.url)
         before = saved.snapshot()
@@ -149,7 +149,7 @@ class TestClaimAgainstDisposal:
             saved.snapshot(), claim, lambda store: claim(store, OTHER, "fraud")
         ):
             assert isinstance(mine, Savepoint) != isinstance(theirs, Savepoint)
-            standing = read_claim(store)
+            standing = read_savepoint_claim(store)
             assert standing is not None
             assert standing.job == (JOB if isinstance(mine, Savepoint) else OTHER)
             assert verify_savepoint(store, deep=True) == []
@@ -163,7 +163,7 @@ class TestClaimAgainstDisposal:
             assert isinstance(claimed, Savepoint) != isinstance(disposed, int)
             if isinstance(claimed, Savepoint):
                 assert verify_savepoint(store, deep=True) == []
-                assert read_claim(store) is not None
+                assert read_savepoint_claim(store) is not None
             else:
                 assert objects(store) == {}
             winners.add(type(claimed))

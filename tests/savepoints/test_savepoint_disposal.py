@@ -25,8 +25,8 @@ from stateflow.format.records import Savepoint, SavepointClaim, decode, encode
 from stateflow.savepoints.dispose import dispose_claimed, dispose_savepoint, size_of
 from stateflow.savepoints.format import (
     claim_savepoint,
-    read_claim,
     read_savepoint,
+    read_savepoint_claim,
     resolved,
     to_pin,
     unfinished,
@@ -261,7 +261,7 @@ class TestWhatIsMeant:
         self.expecting(saved, "old")
         assert saved.before is None
         assert verify_savepoint(saved, deep=True) == []
-        standing = read_claim(saved)
+        standing = read_savepoint_claim(saved)
         assert standing is not None
         assert standing.job == JOB
 

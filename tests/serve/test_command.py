@@ -236,7 +236,7 @@ def test_serve_with_a_tokens_file_makes_no_token(
     [
         (("--job", "oders"), 3, "no job 'oders'"),
         (("--tokens", "none.toml"), 3, "tokens file none.toml does not exist"),
-        (("--host", "192.0.2.1"), 2, "cannot be listened on"),
+        (("--host", "192.0.2.1"), 2, "cannot listen on"),
     ],
 )
 def test_serve_that_cannot_start_says_why_and_pins_nothing(
@@ -254,7 +254,7 @@ def test_a_port_that_is_taken_is_said(job: QueriedJob, command: Any) -> None:
         port = taken.getsockname()[1]
         said = command("serve", "--checkpoint-dir", job.root, "--port", port)
     assert said.exit_code == 2
-    assert f"127.0.0.1:{port} cannot be listened on" in said.stderr
+    assert f"the server cannot listen on 127.0.0.1:{port}" in said.stderr
 
 
 def test_without_its_libraries_serve_says_what_to_install(

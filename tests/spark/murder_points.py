@@ -28,8 +28,8 @@ def arm(at: str) -> None:
     """`point:n:kill` or `point:n:stop`: what happens to the process group when a point is passed the n-th time."""
     global _fatal
     if at:
-        point, n, deed = at.split(":")
-        _fatal = (point, int(n), deed)
+        point, n, action = at.split(":")
+        _fatal = (point, int(n), action)
     _watch_everything()
 
 
@@ -38,10 +38,10 @@ def passed(point: str) -> None:
     _counts[point] += 1
     if point == "claimed":
         tell(point)
-    name, n, deed = _fatal
+    name, n, action = _fatal
     if name == point and _counts[point] == n:
-        tell(deed, point=point)
-        os.killpg(0, signal.SIGKILL if deed == "kill" else signal.SIGSTOP)
+        tell(action, point=point)
+        os.killpg(0, signal.SIGKILL if action == "kill" else signal.SIGSTOP)
 
 
 def _watch(owner: Any, name: str, before: str = "", after: str = "") -> None:

@@ -13,7 +13,7 @@ from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.deletion import delete_job
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.savepoints.dispose import dispose_savepoint
-from stateflow.savepoints.format import claim_savepoint, half_written, verify_savepoint
+from stateflow.savepoints.format import claim_savepoint, unfinished_bytes, verify_savepoint
 from stateflow.storage.beneath import link_regular
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import MemoryStore
@@ -284,7 +284,7 @@ class TestSavepoints:
         (tmp_path / "saved/tables").mkdir()
         (tmp_path / "saved/tables/in").symlink_to(elsewhere.folder)
         (tmp_path / "saved/built-x").symlink_to(elsewhere.folder)
-        assert half_written(saved) == {"state/": 4}
+        assert unfinished_bytes(saved) == {"state/": 4}
 
     @pytest.mark.parametrize("deep", [False, True])
     def test_a_check_names_the_linked_folder(self, deep: bool, saved: LocalStore, moved: Path) -> None:

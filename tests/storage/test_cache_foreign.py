@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stateflow.checkpoint.verification import Wanted, damage
+from stateflow.checkpoint.verification import ExpectedFile, damage
 from stateflow.errors import CorruptError, UnavailableError
 from stateflow.format.records import FileRef
 from stateflow.storage.cache import FileCache
@@ -178,9 +178,12 @@ def test_a_file_that_was_exchanged_for_one_with_its_checksum_is_found_by_a_deep_
     ref = stored(store, tmp_path, OURS)
     store.put(PATH, FORGED)
     sizes = {PATH: len(OURS)}
-    assert damage(store, sizes, Wanted.by(ref), deep=False) == ""
-    assert damage(store, sizes, Wanted.by(ref), deep=True) == f"does not have the checksum {ref.sha256.hex()}"
-    assert damage(store, sizes, Wanted.by(without_hash(ref)), deep=True) == ""
+    assert damage(store, sizes, ExpectedFile.by(ref), deep=False) == ""
+    assert (
+        damage(store, sizes, ExpectedFile.by(ref), deep=True)
+        == f"does not have the checksum {ref.sha256.hex()}"
+    )
+    assert damage(store, sizes, ExpectedFile.by(without_hash(ref)), deep=True) == ""
 
 
 def test_what_is_distrusted_is_forgotten_for_its_own_store_only(

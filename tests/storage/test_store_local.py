@@ -112,7 +112,7 @@ def test_unfinished_files_are_not_listed_and_their_names_are_refused(tmp_path: P
     store.put("job/pins/a", b"x")
     (tmp_path / "job/pins/.tmp-1").write_bytes(b"half")
     assert store.list("job/pins/") == [Entry("job/pins/a", 1)]
-    with pytest.raises(UsageError, match="kept for unfinished files"):
+    with pytest.raises(UsageError, match="reserved for unfinished files"):
         store.put("job/pins/.tmp-2", b"x")
 
 

@@ -252,7 +252,7 @@ def test_a_full_scratch_folder_is_told(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(MemoryStore, "download", full)
-    with pytest.raises(UnavailableError, match=f"kept in {tmp_path} .*No space left.*free space there"):
+    with pytest.raises(UnavailableError, match=f"written to {tmp_path} .*No space left.*free space there"):
         transfer(todo, there, scratch=tmp_path, verify=True)
     assert list(tmp_path.iterdir()) == []
 
@@ -312,5 +312,5 @@ def test_a_large_file_is_read_in_pieces() -> None:
 
 
 def test_the_folder_of_a_target_need_not_exist_to_know_its_disk(tmp_path: Path, other_disk: Path) -> None:
-    assert module.inside(LocalStore(tmp_path), LocalStore(tmp_path / "not" / "yet")) is not None
-    assert module.inside(LocalStore(tmp_path), LocalStore(other_disk / "not" / "yet")) is None
+    assert module.copy_inside(LocalStore(tmp_path), LocalStore(tmp_path / "not" / "yet")) is not None
+    assert module.copy_inside(LocalStore(tmp_path), LocalStore(other_disk / "not" / "yet")) is None

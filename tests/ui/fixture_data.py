@@ -357,7 +357,7 @@ _SORROWS = {
     "lost": "job {name!r} has lost its run (epoch 12, DAG run stateflow_{name}/scheduled__2026-11-20T02:00:00+00:00 on worker-2), "
     "which has given no sign of life for 14 minutes: start the next run, it carries on from checkpoint 411",
     "stale": "job {name!r} is stale: its newest checkpoint is 31 hours old: start its next run, or see why the schedule does not",
-    "blocked": "job {name!r} has decided record 233 and not delivered it: start the next run, which does it, or if that fails see "
+    "blocked": "job {name!r} has decided record 233 and not delivered it: start the next run, which delivers it, or if that fails see "
     "`stateflow abandon {name} 233`",
     "new": "job {name!r} has no checkpoint yet",
     "ok": "job {name!r} had nothing left to read 18 minutes ago",

@@ -29,8 +29,8 @@ from stateflow.format.source_offsets import check_given, kinds_of
 from stateflow.observe.status import decoded_offsets
 from stateflow.pipelines.flow import Flow, KeyedNode, Pipeline
 from stateflow.pipelines.rows import key_type
+from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
-from stateflow.savepoints.place import require_fit
 from stateflow.savepoints.publish import probe_elsewhere, remove_empty, require_vacant
 from stateflow.spark.inputs import open_source
 from stateflow.spark.state_tables.canonical import create_canonical

@@ -89,7 +89,7 @@ class StateDataSource(DataSource):
                 f"state {table.state!r} of operator {table.uid!r} has the columns {wanted.simpleString()}: read it without "
                 "a schema of your own, and cast"
             )
-        kind = PushingReader if _yes(self.options.get("pushdown", "false")) else StateReader
+        kind = PushingReader if _yes(self.options.get("pushdown", "false")) else StateTableReader
         return kind(table, parts, arrow_of(schema), standing)
 
     def _chosen(self) -> tuple[Table, list[Part], Standing]:
@@ -107,7 +107,7 @@ class StateDataSource(DataSource):
         return self._found
 
 
-class StateReader(DataSourceReader):
+class StateTableReader(DataSourceReader):
     """Reads the parts of a table, each in a task of its own."""
 
     def __init__(self, table: Table, parts: Sequence[Part], schema: pa.Schema, standing: Standing) -> None:
@@ -125,7 +125,7 @@ class StateReader(DataSourceReader):
         yield from rows_of(self.table, partition.value, self.schema, self.standing)
 
 
-class PushingReader(StateReader):
+class PushingReader(StateTableReader):
     """Narrows itself to the filters of one query. Only for a relation that no other query shares: see above."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:

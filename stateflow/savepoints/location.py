@@ -10,9 +10,9 @@ from stateflow.format.references import path_inside
 
 
 def require_fit(url: str, root: str, job: str, is_job: Callable[[str], bool]) -> None:
-    """UsageError for a place in the root (empty: none is known) where a savepoint of the job would be taken for something else.
+    """UsageError when the folder `url` is inside the root (empty: no root is known) and belongs to something else.
 
-    What lies in a job's folder goes with the job, and what another job finds among its own savepoints it may clean up.
+    Deleting a job deletes everything in its folder, and a job's clean-up may delete whatever is among its savepoints.
     """
     path = path_inside(url, root) if root else None
     if path is None:
@@ -24,6 +24,6 @@ def require_fit(url: str, root: str, job: str, is_job: Callable[[str], bool]) ->
     elif first and first != job and not first.startswith("_") and not is_job(first):
         return
     raise UsageError(
-        f"{url} is no place for a savepoint of job {job!r}: what lies there belongs to the checkpoint root {root}; choose a "
+        f"{url} is no place for a savepoint of job {job!r}: that folder belongs to the checkpoint root {root}; choose a "
         f"folder outside of it, or {root.rstrip('/')}/{default_savepoint(job, 'NAME')}"
     )
