@@ -17,6 +17,7 @@ from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS, MAIN
 from stateflow.pipelines.parameters import from_text
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
 from stateflow.pipelines.rows import RowType, key_type, row_type
+from stateflow.pipelines.step_checks import check_sink, check_source, check_transform
 from stateflow.state.declare import micros
 
 
@@ -94,6 +95,7 @@ class Stream:
     def transform(self, function: Callable[..., Any], type: Any = None) -> Stream:
         """A stateless step: a function from DataFrame to DataFrame; `type` says what comes out, when it is known."""
         node = TransformNode(self.flow._unnamed("transform"), (self,), function)
+        check_transform(node.uid, function)
         return self.flow._add(node, row_type(type) if type is not None else None)
 
     def union(self, *others: Stream) -> Stream:
@@ -369,6 +371,7 @@ class Flow:
         `event_time` and `watermark` rows that are later than the watermark go to `late`, or are marked `ctx.late`.
         """
         self._uid("source", uid)
+        check_source(uid, factory)
         rows = row_type(type) if type is not None else None
         if (event_time is None) != (watermark is None):
             raise UsageError(f"source {uid!r}: give both event_time and watermark, or neither")
@@ -389,6 +392,7 @@ class Flow:
 
     def _sink(self, uid: str, stream: Stream, target: Any, mode: str, options: Mapping[str, Any]) -> None:
         self._uid("sink", uid)
+        check_sink(uid, mode, target, options, stream.rows)
         self.nodes.append(SinkNode(uid, (stream,), target, mode, options))
 
     def _add(self, node: Node, rows: RowType | None) -> Stream:
@@ -424,6 +428,16 @@ class Flow:
         return [(reader, stream) for reader in self.nodes for stream in reader.inputs if stream.node is node]
 
 
+def _keeps_state(node: Node) -> bool:
+    """State can be queried: an operator that has some is of use without a sink."""
+    if not isinstance(node, KeyedNode):
+        return False
+    if node.arrow is not None:
+        return bool(node.arrow.state)
+    found = node.process_type.declarations() if node.process_type is not None else None
+    return found is not None and bool(found.states or found.timers or found.operator)
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """A named function that declares a flow; `build` runs it with parameters."""
@@ -439,6 +453,12 @@ class Pipeline:
             raise UsageError(f"pipeline {self.name!r} has no source: begin with flow.source(...)")
         if not flow.sinks and not flow.operators:
             raise UsageError(f"pipeline {self.name!r} does nothing: add an operator or a sink")
+        for node in flow.nodes:
+            if not isinstance(node, SinkNode) and not _keeps_state(node) and not flow.consumers(node):
+                raise UsageError(
+                    f"pipeline {self.name!r} does nothing with the rows of {node.uid!r}: add a sink, such as "
+                    ".append(uid, sf.delta(path)), or leave the step out"
+                )
         return flow
 
     def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:

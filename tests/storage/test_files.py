@@ -107,7 +107,9 @@ def test_a_file_copied_into_a_savepoint_and_out_of_it_keeps_its_hash(tmp_path: P
         assert {ref.name: ref.sha256 for ref in references(made.record) if ref.path} == hashes
     once = native(root, record, packed, tmp_path, max_files=1)
     moved = resolved(once, "memory://packed")
-    new, _ = copy_files(moved, World(MemoryStore()).claim("x"), lambda base: packed, ids=ids, scratch=tmp_path)
+    new, _ = copy_files(
+        moved, World(MemoryStore()).claim("x"), lambda base: packed, ids=ids, scratch=tmp_path
+    )
     assert {ref.name: ref.sha256 for ref in references(new) if ref.path} == hashes
 
 
