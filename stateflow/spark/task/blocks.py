@@ -115,12 +115,6 @@ class Shape:
             self.readers = [RowReader(r, range(len(r.fields))) for r in rows]
 
 
-def _sample(codec: KeyCodec) -> tuple[Any, ...]:
-    samples = {"bool": False, "int": 0, "str": "", "bytes": b"", "date": date(1970, 1, 1),
-               "datetime": datetime(1970, 1, 1, tzinfo=UTC), "decimal": Decimal(0)}  # fmt: skip
-    return tuple(samples[t] for t in codec.types)
-
-
 def _starts(columns: Sequence[Any]) -> Any:
     """The indices at which a key begins."""
     changed: Any = None
