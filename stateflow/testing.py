@@ -24,6 +24,7 @@ from stateflow.format.records import Shard
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.keyed import Chunk, KeyedEngine
+from stateflow.operators.lateness import is_late
 from stateflow.operators.watch import Watch
 from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.process import ConnectedProcess, Output, Process, type_arguments
@@ -58,7 +59,9 @@ class KeyedHarness:
         outputs: Iterable[Output[Any]] = (),
         on_error: str = "fail",
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
+        event_time: Callable[[Any], datetime | None] | str | None = None,
     ) -> None:
+        """`event_time` is a field of the rows, or finds their time: a row at or behind the watermark is late then."""
         cls = process if isinstance(process, type) else type(process())
         arguments = type_arguments(cls)
         hint = key_type if key_type is not None else (arguments[0] if arguments else None)
@@ -72,6 +75,7 @@ class KeyedHarness:
         self.watermark: datetime | None = None
         self.metrics: dict[str, int] = {}
         self._key_of = _key_getter(key, arguments)
+        self._time_of = _time_getter(event_time)
         self._max = max_parallelism
         self._parameters = parameters or {}
         self._slot = 0
@@ -96,8 +100,8 @@ class KeyedHarness:
         backend.write(entries)
         return backend
 
-    def rows(self, *rows: Any, late: bool = False) -> list[Any]:
-        """One batch of input rows; gives the rows that it puts out."""
+    def rows(self, *rows: Any, late: bool | None = None) -> list[Any]:
+        """One batch of input rows; gives the rows that it puts out. `late` overrides what their event times say."""
         if issubclass(self._process_type, ConnectedProcess):
             raise UsageError(f"{self._process_type.__name__} has two inputs: feed it with left() and right()")
         return self._batch([(self._key(row), 0, row) for row in rows], late)
@@ -115,7 +119,7 @@ class KeyedHarness:
         if not issubclass(self._process_type, ConnectedProcess):
             raise UsageError(f"{self._process_type.__name__} has one input: feed it with rows()")
         sides = [(row, side) for side, rows in enumerate((left, right)) for row in rows]
-        return self._batch([(self._key(row), side, row) for row, side in sides], False)
+        return self._batch([(self._key(row), side, row) for row, side in sides], None)
 
     def _key(self, row: Any) -> Any:
         return _as_key(self._codec, self._key_of(row))
@@ -137,7 +141,7 @@ class KeyedHarness:
             self.watermark = watermark
         if now is not None:
             self.now = self.now + now if isinstance(now, timedelta) else now
-        return self._batch([], False)
+        return self._batch([], None)
 
     def state(self, key: Any) -> Any:
         """The process with its states bound to `key`, for reading: `harness.state(1).total.value`."""
@@ -161,7 +165,7 @@ class KeyedHarness:
     def dead_letters(self) -> list[Any]:
         return self.sides.get(DEAD_LETTERS, [])
 
-    def _batch(self, rows: list[tuple[Any, int, Any]], late: bool) -> list[Any]:
+    def _batch(self, rows: list[tuple[Any, int, Any]], late: bool | None) -> list[Any]:
         by_key: dict[Any, tuple[list[Any], list[Any]]] = {}
         for key, side, row in rows:
             by_key.setdefault(key, ([], []))[side].append(row)
@@ -174,7 +178,7 @@ class KeyedHarness:
                     Chunk(
                         [key],
                         [base],
-                        partial(_inputs, by_key[key][:inputs], engine.context if late else None),
+                        partial(_inputs, by_key[key][:inputs], engine.context, partial(self._is_late, late)),
                         partial(_under, base),
                     )
                 )
@@ -190,6 +194,13 @@ class KeyedHarness:
                 self.metrics[name] = self.metrics.get(name, 0) + counter.value
         self.output.extend(produced)
         return produced
+
+    def _is_late(self, given: bool | None, row: Any) -> bool:
+        """As a run judges it: without a watermark, or without an event time, a row is on time."""
+        if given is not None or self._time_of is None or self.watermark is None:
+            return bool(given)
+        at = self._time_of(row)
+        return at is not None and bool(is_late(_micros(at), _micros(self.watermark)))
 
     def _new_engine(self) -> KeyedEngine:
         mark = None if self.watermark is None else _micros(self.watermark)
@@ -242,6 +253,16 @@ def _key_getter(key: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
     return get
 
 
+def _time_getter(event_time: Any) -> Callable[[Any], Any] | None:
+    if event_time is None or callable(event_time):
+        return event_time  # type: ignore[no-any-return]
+
+    def get(row: Any) -> Any:
+        return row[event_time] if isinstance(row, dict) else getattr(row, event_time)
+
+    return get
+
+
 def _key_names(key: Any, hint: Any, count: int) -> tuple[str, ...]:
     if isinstance(key, tuple):
         return key
@@ -256,13 +277,15 @@ def _as_key(codec: KeyCodec, key: Any) -> Any:
     return codec.decode(codec.encode(tuple(key) if len(codec.types) > 1 else key), 0)[0]
 
 
-def _inputs(lists: tuple[list[Any], ...], late: OperatorContext | None, i: int) -> tuple[Iterator[Any], ...]:
-    return tuple(iter(rows) if late is None else _late(rows, late) for rows in lists)
+def _inputs(
+    lists: tuple[list[Any], ...], context: OperatorContext, judge: Callable[[Any], bool], i: int
+) -> tuple[Iterator[Any], ...]:
+    return tuple(_judged(rows, context, judge) for rows in lists)
 
 
-def _late(rows: list[Any], context: OperatorContext) -> Iterator[Any]:
+def _judged(rows: list[Any], context: OperatorContext, judge: Callable[[Any], bool]) -> Iterator[Any]:
     for row in rows:
-        context.late = True
+        context.late = judge(row)
         yield row
     context.late = False
 

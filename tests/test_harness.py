@@ -82,6 +82,34 @@ def test_timers_fire_when_event_time_passes_them_and_not_before() -> None:
     assert harness.advance(at(601)) == []
 
 
+class Judged(sf.KeyedProcess[int, Order, Any]):
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[Any]:
+        for row in rows:
+            yield row.sku, ctx.late
+
+
+def test_a_row_at_or_behind_the_watermark_is_late() -> None:
+    rows = Order(1, "behind", 0, at(9)), Order(1, "at", 0, at(10)), Order(1, "ahead", 0, at(11))
+    for event_time in ("ts", lambda row: row.ts):
+        harness = KeyedHarness(Judged, event_time=event_time)
+        assert [late for _, late in harness.rows(*rows)] == [False] * 3, "there is no watermark yet"
+        harness.advance(at(10))
+        assert harness.rows(*rows) == [("behind", True), ("at", True), ("ahead", False)]
+        assert [late for _, late in harness.rows(*rows, late=False)] == [False] * 3
+    undated = KeyedHarness(Judged, event_time=lambda row: None)
+    undated.advance(at(10))
+    assert undated.rows(*rows[:1]) == [("behind", False)]
+
+
+def test_a_row_on_time_is_never_at_an_instant_whose_timers_have_fired() -> None:
+    harness = KeyedHarness(Balance, event_time="ts")
+    harness.rows(Order(1, "a", 1.0))
+    assert harness.advance(at(60)) == [Total(1, -1.0)]
+    judged = KeyedHarness(Judged, event_time="ts")
+    judged.advance(at(60))
+    assert judged.rows(Order(1, "a", 1.0, at(60))) == [("a", True)]
+
+
 def test_event_time_does_not_go_back() -> None:
     harness = KeyedHarness(Balance)
     harness.advance(at(60))

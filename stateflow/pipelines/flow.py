@@ -365,7 +365,7 @@ class Flow:
         """A streaming input, opened only when the pipeline runs.
 
         `factory` is a table such as `sf.delta(path)` or a function from SparkSession to a streaming DataFrame. With
-        `event_time` and `watermark` rows that are later than the watermark go to `late`, or are marked `ctx.late`.
+        `event_time` and `watermark` rows at or behind the watermark go to `late`, or are marked `ctx.late`.
         """
         self._uid("source", uid)
         rows = row_type(type) if type is not None else None

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import SourceLeaves
+from stateflow.operators.lateness import is_late
 from stateflow.pipelines.flow import Flow, SourceNode
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.exchange import LATE
@@ -194,13 +195,13 @@ def seen_in_batch(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str,
 
 
 def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> DataFrame:
-    """Judges every row once: whether it is behind the watermark as it enters."""
+    """Judges every row once: whether it is at or behind the watermark as it enters."""
     if node.event_time is None:
         return frame
     if watermark is None:
         return frame.withColumn(LATE, F.lit(False))
     at = F.unix_micros(F.col(f"`{node.event_time}`").cast("timestamp"))
-    return frame.withColumn(LATE, F.coalesce(at < F.lit(watermark), F.lit(False)))
+    return frame.withColumn(LATE, F.coalesce(is_late(at, F.lit(watermark)), F.lit(False)))
 
 
 def watermark_of(
