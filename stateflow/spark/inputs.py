@@ -176,7 +176,8 @@ class Seen:
 def seen_in_batch(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, Seen]:
     """Rows and highest event time per source, as the running batch observed them; call after its jobs.
 
-    A job that reads a source twice counts its rows twice; the highest event time is right all the same.
+    A transform that reads its frame twice counts its rows twice; the highest event time is right all the same. Failed
+    tries of the batch count too: see `less`.
     """
     query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query is None:
@@ -192,6 +193,14 @@ def seen_in_batch(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str,
             at = row.get(fields.index("event_time")) if "event_time" in fields else None
             found[name.removeprefix(_OBSERVED)] = Seen(int(row.get(fields.index("rows"))), at)
     return found
+
+
+def less(seen: Mapping[str, Seen], counted: Mapping[str, Seen]) -> dict[str, Seen]:
+    """What was seen since `counted`; the highest event time is the same in every try of a batch."""
+    return {
+        uid: Seen(of.rows - counted[uid].rows, of.event_time) if uid in counted else of
+        for uid, of in seen.items()
+    }
 
 
 def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> DataFrame:

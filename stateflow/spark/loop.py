@@ -27,7 +27,7 @@ from stateflow.pipelines.parameters import as_texts
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.spark.batch import Batch, BatchSettings
 from stateflow.spark.carry_out import Sinks
-from stateflow.spark.inputs import OpenInputs, Seen, SourceFrames, advanced, seen_in_batch, watermark_of
+from stateflow.spark.inputs import OpenInputs, Seen, SourceFrames, advanced, less, seen_in_batch, watermark_of
 from stateflow.spark.seeding import capture
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.place import TaskPlace
@@ -170,7 +170,9 @@ class BatchLoop:
         while True:
             slot = self.writer.next_slot
             try:
-                self._one(frames(), sources, input_free=input_free)
+                again = (failed or distrusted) and not input_free
+                counted = seen_in_batch(self.spark, self.inputs.nodes) if again else {}
+                self._one(frames(), sources, counted, input_free=input_free)
                 return
             except Exception as error:
                 problem = cause(self.writer, translated(error))
@@ -197,8 +199,14 @@ class BatchLoop:
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _one(
-        self, frames: SourceFrames, sources: Callable[[], dict[str, SourceState]], *, input_free: bool
+        self,
+        frames: SourceFrames,
+        sources: Callable[[], dict[str, SourceState]],
+        counted: Mapping[str, Seen],
+        *,
+        input_free: bool,
     ) -> None:
+        """`counted` is what Spark had counted when the try before failed: it does not begin anew at the next one."""
         began = time.perf_counter()
         writer, parent = self.writer, self.writer.parent
         now = max(self._now(), parent.now if parent else 0)
@@ -224,7 +232,7 @@ class BatchLoop:
         with self._deadline():
             prepared = batch.run()
         evaluated = time.perf_counter()
-        seen = {} if input_free else seen_in_batch(self.spark, self.inputs.nodes)
+        seen = {} if input_free else less(seen_in_batch(self.spark, self.inputs.nodes), counted)
         rows = sum(s.rows for s in seen.values())
         statistics: dict[str, Any] = {
             "trigger_timestamp": now // 1000,
