@@ -21,12 +21,14 @@ from stateflow.errors import UsageError
 from stateflow.format.encoding import prefix
 from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, xxhash64
 from stateflow.format.records import Shard
+from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.operators.lateness import is_late
+from stateflow.operators.output import writers
 from stateflow.operators.watch import Watch
-from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
+from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec, side_outputs
 from stateflow.pipelines.process import ConnectedProcess, Output, Process, type_arguments
 from stateflow.pipelines.rows import RowType, row_type
 from stateflow.state.backends.base import Backend
@@ -56,12 +58,14 @@ class KeyedHarness:
         key_type: Any = None,
         now: datetime = datetime(2026, 1, 1, tzinfo=UTC),
         parameters: Mapping[str, Any] | None = None,
+        output: Any = None,
         outputs: Iterable[Output[Any]] = (),
         on_error: str = "fail",
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
         event_time: Callable[[Any], datetime | None] | str | None = None,
     ) -> None:
-        """`event_time` is a field of the rows, or finds their time: a row at or behind the watermark is late then."""
+        """`output` and `outputs` are those of the pipeline's `.process(...)`: rows that a run would refuse are refused.
+        `event_time` is a field of the rows, or finds their time: a row at or behind the watermark is late then."""
         cls = process if isinstance(process, type) else type(process())
         arguments = type_arguments(cls)
         hint = key_type if key_type is not None else (arguments[0] if arguments else None)
@@ -81,14 +85,18 @@ class KeyedHarness:
         self._slot = 0
         self._process_type = cls
         types = key_types_for(hint)
+        rows = _output_rows(output, arguments)
+        sides = side_outputs(cls.__name__, tuple(outputs), on_error)
         ids, next_id = {}, 1
         for name, schema in schemas(cls, cls.__name__).items():
             ids[name] = next_id
             next_id += TIMER_IDS if schema.kind == "timer" else 1
         self._spec = OperatorSpec(
-            cls.__name__, process, cls, _key_names(key, hint, len(types)), types, (_ANY,), _ANY,
-            {o.name: _ANY for o in outputs}, ids, on_error,
+            cls.__name__, process, cls, _key_names(key, hint, len(types)), types, (_ANY,), rows or _ANY,
+            sides, ids, on_error,
         )  # fmt: skip
+        declared = {**({} if rows is None else {MAIN: rows}), **sides}
+        self._writers = writers(self._spec, {name: arrow_schema_of(of) for name, of in declared.items()})
         self._codec = KeyCodec(types, self._spec.key_columns if len(types) > 1 else ())
         self._elements: dict[str, Any] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="stateflow-harness-")
@@ -188,6 +196,9 @@ class KeyedHarness:
                     pass
                 watch.raise_violation()
             produced = list(engine.out)
+            for name, emitted in ((MAIN, produced), *engine.context.sides.items()):
+                if name in self._writers:
+                    self._writers[name].write(emitted)
             for name, emitted in engine.context.sides.items():
                 self.sides.setdefault(name, []).extend(emitted)
             for name, counter in engine.context.metrics.counters.items():
@@ -251,6 +262,16 @@ def _key_getter(key: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
         return values[0] if len(values) == 1 else values
 
     return get
+
+
+def _output_rows(output: Any, arguments: tuple[Any, ...]) -> RowType | None:
+    """What the process puts out, as `.process(...)` finds it; None when only `output=` could say it."""
+    if output is not None:
+        return row_type(output)
+    try:
+        return row_type(arguments[-1]) if arguments and isinstance(arguments[-1], type) else None
+    except UsageError:
+        return None
 
 
 def _time_getter(event_time: Any) -> Callable[[Any], Any] | None:

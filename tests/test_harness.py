@@ -256,7 +256,7 @@ class Fragile(sf.KeyedProcess[int, Order, str]):
 
     @timer.fires
     def fired(self, key: int, when: datetime, ctx: sf.Context) -> Iterator[str]:
-        ctx.emit(LARGE, key)
+        ctx.emit(LARGE, Order(key, "fired", 0.0))
         yield "fired"
         if self.total.value > 10:
             raise ValueError("too much")
@@ -299,7 +299,7 @@ def test_a_timer_that_raises_becomes_a_dead_letter_and_is_gone() -> None:
     harness.rows(Order(1, "a", 11.0, at(60)), Order(2, "a", 1.0, at(61)))
     harness.sides.clear()
     assert harness.advance(at(90)) == ["fired"]
-    assert harness.side(LARGE) == [2]
+    assert harness.side(LARGE) == [Order(2, "fired", 0.0)]
     assert harness.snapshot(1) == {"total": 11.0, "skus": ["a"]}
     assert harness.snapshot(2) == {"skus": ["a"]}
     assert [letter[2] for letter in harness.dead_letters] == ["ValueError: too much"]
@@ -309,6 +309,74 @@ def test_a_timer_that_raises_becomes_a_dead_letter_and_is_gone() -> None:
 def test_a_side_output_that_is_not_listed_is_refused() -> None:
     with pytest.raises(sf.UsageError, match=r"side output 'large' .* list it in outputs"):
         KeyedHarness(Fragile).rows(Order(1, "a", 1.0))
+
+
+class Putting(sf.KeyedProcess[int, Order, Any]):
+    """Puts out what it is told to."""
+
+    rows: Any = None
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Any:
+        ctx.emit(LARGE, next(rows))
+        return Putting.rows
+
+
+def put_out(rows: Any, **options: Any) -> list[Any]:
+    Putting.rows = rows
+    return KeyedHarness(Putting, outputs=[LARGE], **options).rows(Order(1, "a", 1.0))
+
+
+@pytest.mark.parametrize("on_error", ["fail", "dead_letter"])
+@pytest.mark.parametrize("row", ["abc", b"abc", {"user": 1}, Total(1, 2.0), 2.5])
+def test_one_row_returned_in_the_place_of_many_is_refused(row: Any, on_error: str) -> None:
+    harness = KeyedHarness(Putting, outputs=[LARGE], on_error=on_error)
+    Putting.rows = row
+    if on_error == "fail":
+        with pytest.raises(
+            sf.UsageError, match=r"operator 'Putting' returned .*: yield each row, or return a list"
+        ):
+            harness.rows(Order(1, "a", 1.0))
+    else:
+        assert harness.rows(Order(1, "a", 1.0)) == []
+        assert "yield each row, or return a list" in harness.dead_letters[0][2]
+
+
+def test_a_single_column_takes_bare_values() -> None:
+    assert put_out([2.5, 3.0], output="price double") == [2.5, 3.0]
+    assert put_out(["abc"], output="name string") == ["abc"]
+    assert put_out([(2.5,)], output="price double") == [(2.5,)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "output", "message"),
+    [
+        (["abc"], "price double", "put out 'abc' in column 'price', which is a double"),
+        ([2.5], "user long, price double", r"put out 2\.5, which is not 2 values \(user, price\)"),
+        ([(1, 2.5)], "price double", r"put out \(1, 2\.5\), which is not one value \(price\)"),
+        ([Order(1, "a", 1.0)], Total, "which is no Total: yield Total"),
+    ],
+)
+def test_rows_that_a_run_would_refuse_are_refused(rows: Any, output: Any, message: str) -> None:
+    with pytest.raises(sf.UsageError, match=f"operator 'Putting' {message}|operator 'Putting' .*{message}"):
+        put_out(rows, output=output)
+
+
+def test_a_batch_whose_rows_do_not_fit_changes_nothing() -> None:
+    harness = KeyedHarness(Fragile, output="sku long", outputs=[LARGE])
+    with pytest.raises(sf.UsageError, match="'a' in column 'sku'"):
+        harness.rows(Order(1, "a", 1.0))
+    assert (harness.snapshot(1), harness.output, harness.sides) == ({}, [], {})
+
+
+def test_a_side_output_takes_rows_of_its_type_only() -> None:
+    class Emitting(sf.KeyedProcess[int, Order, Total]):
+        def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> None:
+            ctx.emit(LARGE, Total(1, 1.0))
+
+    with pytest.raises(sf.UsageError, match=r"side output 'large' put out Total.*, which is no Order"):
+        KeyedHarness(Emitting, outputs=[LARGE]).rows(Order(1, "a", 1.0))
+    with pytest.raises(sf.UsageError, match="two side outputs have one name"):
+        KeyedHarness(Emitting, outputs=[LARGE, LARGE])
 
 
 # ---- keys ----

@@ -13,6 +13,7 @@ from typing import Any
 
 from stateflow.errors import StateflowError, UsageError
 from stateflow.operators.keyed import KeyedEngine
+from stateflow.operators.output import returned
 from stateflow.state.bound import BoundListState, BoundMapState, BoundValueState, StoredState
 
 _IMMUTABLE = (int, float, str, bytes, date, Decimal, type(None))
@@ -58,7 +59,7 @@ class Watch:
         def watched(*arguments: Any) -> Iterator[Any]:
             got = handler(*arguments)
             if got is not None:
-                yield from got
+                yield from returned(self._engine.spec.uid, got)
             read, self._read = self._read, []
             for state, value, before in read:
                 if _bytes(state, value) != before and not _was_set(state, value):
