@@ -6,7 +6,7 @@ changes: an unfilled one is deleted when its lines stand in another. So whoever 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -122,6 +122,12 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
         sinks=dict(outcome.sinks) if outcome else {},
         metrics=noted,
     )
+
+
+def held(noted: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The source that held the watermark back after a batch, and when it last had rows, from what the batch noted."""
+    source, since = noted.get("watermark_held_by"), noted.get("watermark_held_since")
+    return (source, since) if isinstance(source, str) and isinstance(since, int) else None
 
 
 def _number(noted: dict[str, Any], name: str, default: int) -> int:

@@ -218,32 +218,58 @@ def watermark_of(
 ) -> int | None:
     """The watermark of the next batch: the lowest of the sources that are not idle; it never goes back.
 
-    When all are idle, as at the end of a long batch, none of them holds the others back: the lowest of all counts.
+    `now` is until when the job has looked for rows. The source that had rows last is never idle: a batch may take longer
+    than `idle_after`.
     """
-    awake: list[int] = []
-    known: list[int] = []
-    for node in flow.sources:
-        if node.event_time is None or node.watermark is None:
-            continue
-        state = sources.get(node.uid)
-        idle = (
-            state is not None
-            and idle_after > 0
-            and state.active is not None
-            and now - state.active > idle_after
-        )
-        if state is None or state.event_time is None:
-            if not idle:
-                return before
-            continue
-        known.append(state.event_time - node.watermark)
-        if not idle:
-            awake.append(known[-1])
-    marks = awake or known
-    if not marks:
+    marks = _marks(flow, sources, now, idle_after)
+    if not marks or None in marks.values():
         return before
-    lowest = min(marks)
+    lowest = min(mark for mark in marks.values() if mark is not None)
     return lowest if before is None else max(before, lowest)
+
+
+def holder_of(flow: Flow, sources: Mapping[str, SourceState], now: int, idle_after: int) -> str | None:
+    """The source that holds the watermark back: the lowest of those that are not idle, while another one had rows since
+    and is ahead."""
+    marks = _marks(flow, sources, now, idle_after)
+    if len(marks) < 2:
+        return None
+    uid = min(marks, key=lambda uid: (marks[uid] is not None, marks[uid] or 0))
+    lowest = marks[uid]
+    if uid not in sources or (active := sources[uid].active) is None:
+        return None
+    passed = [
+        other
+        for other, mark in marks.items()
+        if mark is not None and (lowest is None or mark > lowest) and (sources[other].active or 0) > active
+    ]
+    return uid if passed else None
+
+
+def _marks(
+    flow: Flow, sources: Mapping[str, SourceState], now: int, idle_after: int
+) -> dict[str, int | None]:
+    """How far event time is in each source that is not idle; None for one that had no rows yet."""
+    marks: dict[str, int | None] = {}
+    timed = [node for node in flow.sources if node.event_time is not None]
+    last = max(
+        (
+            s.active
+            for node in timed
+            if (s := sources.get(node.uid)) and s.event_time is not None and s.active
+        ),
+        default=None,
+    )
+    for node in timed:
+        state = sources.get(node.uid)
+        if state is None or node.watermark is None:
+            marks[node.uid] = None
+            continue
+        had_rows_last = state.event_time is not None and state.active == last
+        idle = idle_after > 0 and state.active is not None and now - state.active > idle_after
+        if had_rows_last or not idle:
+            marks[node.uid] = None if state.event_time is None else state.event_time - node.watermark
+    return marks
 
 
 def advanced(

@@ -27,7 +27,16 @@ from stateflow.pipelines.parameters import as_texts
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.spark.batch import Batch, BatchSettings
 from stateflow.spark.carry_out import Sinks
-from stateflow.spark.inputs import OpenInputs, Seen, SourceFrames, advanced, less, seen_in_batch, watermark_of
+from stateflow.spark.inputs import (
+    OpenInputs,
+    Seen,
+    SourceFrames,
+    advanced,
+    holder_of,
+    less,
+    seen_in_batch,
+    watermark_of,
+)
 from stateflow.spark.seeding import capture
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.place import TaskPlace
@@ -79,8 +88,13 @@ class BatchLoop:
     stop: threading.Event = field(default_factory=threading.Event)
     batches: int = 0
     rows: int = 0
+    began: int = field(init=False)
+    """When the run began: time without a run is no time in which a source was idle."""
     _tidying: Future[Any] | None = None
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "stateflow-tidy"))
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """For foreachBatch. Whatever fails is kept in `failure`, since Spark passes on only its text."""
@@ -243,9 +257,13 @@ class BatchLoop:
         statistics["checkpointed_size"] = int(
             statistics["metrics"].get("uploaded_bytes", 0) + statistics["metrics"].get("inlined_bytes", 0)
         )
+        positions = advanced(sources(), seen, now)
+        if not self.draining and (holder := holder_of(self.settings.flow, positions, now, self._idle_after)):
+            statistics["watermark_held_by"] = holder
+            statistics["watermark_held_since"] = positions[holder].active
         record = Draft(
             "checkpoint",
-            sources=advanced(sources(), seen, now),
+            sources=positions,
             operators=batch.operators,
             sinks=prepared,
             timeline=parent.timeline if parent else 1,
@@ -292,9 +310,14 @@ class BatchLoop:
     def _watermark(self, parent: Record | None, now: int) -> int | None:
         if self.draining:
             return END_OF_TIME
-        idle = round(self.options.source_idle_timeout.total_seconds() * 1e6)
-        before = parent.watermark if parent else None
-        return watermark_of(self.settings.flow, parent.sources if parent else {}, before, now, idle)
+        if parent is None:
+            return watermark_of(self.settings.flow, {}, None, now, self._idle_after)
+        looked = now if parent.now >= self.began else parent.now + max(0, now - self.began)
+        return watermark_of(self.settings.flow, parent.sources, parent.watermark, looked, self._idle_after)
+
+    @property
+    def _idle_after(self) -> int:
+        return round(self.options.source_idle_timeout.total_seconds() * 1e6)
 
     def _now(self) -> int:
         return self.clock()

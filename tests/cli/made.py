@@ -49,6 +49,8 @@ class MadeJob:
     retained: int | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     watermark: int | None = None
+    noted: Mapping[str, Any] = field(default_factory=dict)
+    """Further statistics of each batch."""
     small: bool = False
     """State travels inside the records."""
     ticks: Any = field(default_factory=lambda: itertools.count(1))
@@ -127,6 +129,7 @@ class MadeJob:
                 "trigger_timestamp": now // 1000,
                 "processed_rows": rows,
                 "metrics": {"uploaded_bytes": 10},
+                **self.noted,
             },
         )
         permit = writer.decide(record)

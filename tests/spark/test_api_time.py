@@ -95,9 +95,11 @@ def test_timers_watermarks_lateness_and_idle_sources(
             assert {_of(r[key]) for r in rows} == {next(r.now for r in records if r.slot == slot)}
     # In the second run `b` is quiet, and holds the watermark back.
     bench.rows("a", [order(4, 100)])
-    bench.run(timed)
+    report = bench.run(timed)
     assert [r.input_free for r in bench.reports] == [False]
-    assert bench.records("time")[-1].watermark == _micros(29)
+    newest = bench.records("time")[-1]
+    assert newest.watermark == _micros(29)
+    assert report.held == ("b", newest.sources["b"].active)
     assert told(first.batches[-1][1], "row", "idle") == [("row", 4, at(100))]
     # When all sources are idle none holds the others back; then `b` alone is idle, and timers fire: in shards that have
     # no rows too, after those that have, and at last without rows at all.
