@@ -10,25 +10,26 @@ from stateflow.config.options import DECLARATIONS, FILE_NAME, FILE_VARIABLE, PRE
 _TOP = f"""\
 # Configuration
 
-Made by `python scripts/configuration_page.py > docs/configuration.md` from the declarations in `stateflow/config/options.py`.
+On this page you find every option, what it may be, and where you can set it. The words are in the [glossary](glossary.md).
+The page is made by `python scripts/configuration_page.py > docs/configuration.md` from the declarations in `stateflow/config/options.py`.
 
 ## Where a value comes from
 
 The first of these that sets an option wins:
 
-1. the command line: `--option max_parallelism=256`; an Airflow task's `options`, and then those of its connection
+1. the command line: `--option max_parallelism=256`; in Airflow the task's `options`, and then those of its connection
 2. the environment: `{PREFIX}MAX_PARALLELISM=256`
 3. a program's own: `stateflow.config.options.load(code={{"max_parallelism": 256}})`
 4. the file: `max_parallelism = 256` in `{FILE_NAME}` in the working folder, or in the file that
    `{FILE_VARIABLE}` names
 5. the default
 
-`stateflow doctor` shows every option with its value and where that value was set. An option that does not
-exist, or a value that does not fit, stops the command before anything is read or written, with exit code 2.
-Of the environment's variables that begin with `{PREFIX}`, those that resemble no option are left alone.
+`stateflow doctor` shows every option with its value and where that value was set. When an option does not
+exist, or a value does not fit, the command stops with exit code 2 before it reads or writes anything.
+It ignores variables of the environment that begin with `{PREFIX}` and resemble no option.
 
-Sizes are written like `20 KiB` or `256 MB`; units are binary, as in Spark and Flink: `1 MB` is 1048576
-bytes. Durations are written with their unit: `500 ms`, `10 minutes`, `7 days`. A mapping is a table in the
+Write sizes like `20 KiB` or `256 MB`. Units are binary, as in Spark and Flink: `1 MB` is 1048576
+bytes. Write durations with their unit: `500 ms`, `10 minutes`, `7 days`. A mapping is a table in the
 file, and a JSON object or `name=value,name=value` elsewhere.
 
 ## Options

@@ -86,29 +86,29 @@ class Options:
     )
     parallelism: int = _number(
         0,
-        "Subtasks of a keyed operator when a job starts; 0 takes Spark's default parallelism.",
+        "Subtasks of a keyed operator when a job starts; 0 means Spark's default parallelism.",
         "parallelism.default",
     )
     max_parallelism: int = _number(
         128,
-        "Key groups of a new job: the most subtasks it can ever be rescaled to without re-hashing.",
+        "Key groups of a new job. Without re-hashing, no rescale can give the job more subtasks than this.",
         "pipeline.max-parallelism",
         least=1,
         most=32768,
     )
     backend: Literal["rocksdb", "memory"] = _choice(
         ("rocksdb", "memory"),
-        "Where an operator's state lives; memory (Flink's hashmap) writes all of it at every checkpoint.",
+        "Where an operator's state lives; memory (Flink's hashmap) writes all of the state at every checkpoint.",
         "state.backend.type",
     )
     shard_join_limit: int = _size(
         "64 MB",
-        "After a rescale, two neighbouring shards of a subtask are written as one when they have at most so many bytes; "
+        "After a rescale, a subtask joins two neighbouring shards when together they have at most so many bytes; "
         "one pair per batch, 0 for never.",
     )
     inline_threshold: int = _size(
         "20 KiB",
-        "State of a shard, or a file of it, up to this size travels inside the checkpoint's record.",
+        "A shard's state, or one of its files, travels inside the checkpoint's record when it is at most this large.",
         "state.storage.fs.memory-threshold",
         most="1 MiB",
     )
@@ -119,7 +119,7 @@ class Options:
     )
     retained_checkpoints: int = _number(
         3,
-        "Complete checkpoints kept per job; tags, savepoints in progress and readers keep more.",
+        "How many complete checkpoints a job keeps; tags, savepoints in progress and readers keep more.",
         "execution.checkpointing.num-retained",
         "state.checkpoints.num-retained",
         least=1,
@@ -138,18 +138,18 @@ class Options:
     )
     tolerable_failed_batches: int = _number(
         0,
-        "Batches that may fail in a row before the run does.",
+        "How many batches in a row may fail before the run fails.",
         "execution.checkpointing.tolerable-failed-checkpoints",
     )
     failure_backoff: timedelta = _duration(
         "1 second",
-        "Pause before a failed batch is tried again; doubles each time, up to 1 minute.",
+        "Pause before a run tries a failed batch again; it doubles each time, up to 1 minute.",
         "restart-strategy.exponential-delay.initial-backoff",
         "restart-strategy.fixed-delay.delay",
     )
     retained_age: timedelta = _duration(
         "0",
-        "Checkpoints younger than this are kept, too, however many there are; 0: only retained_checkpoints counts.",
+        "A job also keeps all checkpoints younger than this, however many there are; 0: only retained_checkpoints counts.",
     )
     rocksdb_preset: Literal["small", "large", "write-heavy"] = _choice(
         ("small", "large", "write-heavy"),
@@ -158,7 +158,7 @@ class Options:
     )
     rocksdb_compaction: Literal["level", "universal"] = _choice(
         ("universal", "level"),
-        "RocksDB's compaction style; universal uploads less, level keeps fewer bytes that are out of date.",
+        "RocksDB's compaction style; universal uploads less, level keeps fewer outdated bytes.",
         "state.backend.rocksdb.compaction.style",
     )
     rocksdb_block_cache: int = _size(
@@ -169,42 +169,42 @@ class Options:
     )
     rocksdb_write_buffer: int = _size(
         "128 MB",
-        "Changes of one shard held in memory before they become a file.",
+        "How many bytes of changes one shard holds in memory before they become a file.",
         "state.backend.rocksdb.writebuffer.size",
     )
     rocksdb_compaction_budget: int = _size(
         "512 MB",
-        "Most bytes that one shard compacts on purpose in one batch; 0 for none.",
+        "The most bytes that one shard compacts on purpose in one batch; 0 for none.",
         "state.backend.rocksdb.manual-compaction.max-output-file-size",
     )
     scratch_dir: str = _text(
-        "Folder on each host for state while a task has it open; empty takes the system's temporary folder.",
+        "Folder on each host for state while a task has it open; empty means the system's temporary folder.",
         "io.tmp.dirs",
         "state.backend.rocksdb.localdir",
     )
     cache_dir: str = _text(
         "Folder on each host for what can be fetched again (state files, Spark's jars, a Java runtime); "
-        "empty takes .cache in a checkout, else ~/.cache/stateflow.",
+        "empty means .cache in a checkout, else ~/.cache/stateflow.",
         "taskmanager.state.local.root-dirs",
     )
     cache_size: int = _size(
         "10 GB",
-        "Most bytes of state files kept in the cache folder; the longest unused go first.",
+        "The most bytes of state files in the cache folder; files that were not used for longest go first.",
         "state.backend.forst.cache.size-based-limit",
     )
     locality_wait: timedelta = _duration(
         "3 seconds",
-        "How long a subtask waits for the executor that has its state cached before it goes elsewhere.",
+        "How long a subtask waits for the executor that has its state in the cache, before it runs on another one.",
     )
     upload_threads: int = _number(
         4,
-        "Files that a task uploads or downloads at the same time.",
+        "How many files a task uploads or downloads at the same time.",
         "state.backend.rocksdb.checkpoint.transfer.thread.num",
         least=1,
     )
     chunk_rows: int = _number(
         20_000,
-        "Rows in one Arrow batch between the JVM and Python.",
+        "How many rows one Arrow batch between the JVM and Python has.",
         "python.fn-execution.arrow.batch.size",
         least=1,
     )
@@ -214,25 +214,27 @@ class Options:
         "table.exec.source.idle-timeout",
     )
     dead_letter_limit: int = _number(
-        10_000, "Most diverted rows a subtask keeps in one batch; one more fails the batch.", least=1
+        10_000,
+        "The most dead-letter rows that a subtask keeps in one batch; one more fails the batch.",
+        least=1,
     )
     dead_letter_threshold: int = _number(
-        1_000, "Most keys whose rows one batch may divert to dead letters before it fails; 0 for no limit."
+        1_000, "The most keys whose rows one batch may send to dead letters before it fails; 0 for no limit."
     )
     shared_filesystem: bool = _flag(
-        False, "Says that a file:// root is the same folder on every host, so that a cluster may use it."
+        False, "Whether a file:// root is the same folder on every host, so that a cluster may use it."
     )
     heartbeat_interval: timedelta = _duration(
         "2 seconds", "How often a run shows that it is alive.", "heartbeat.interval", least="1 ms"
     )
     heartbeat_timeout: timedelta = _duration(
         "10 seconds",
-        "A run whose heartbeat stood still for this long, while watched, may be taken over.",
+        "Another run may take a job over when it has watched the heartbeat stand still for this long.",
         "heartbeat.timeout",
         least="1 ms",
     )
     local_fsync: bool = _flag(
-        True, "Local roots only: a checkpoint survives power loss, not just the end of the process."
+        True, "For local roots only: a checkpoint survives a power loss, not only the end of the process."
     )
     storage_options: Mapping[str, str] = _option(
         "mapping",
@@ -248,12 +250,12 @@ class Options:
     )
     metrics_port: int = _number(
         0,
-        "Port on which Prometheus metrics are served; 0 takes a free one.",
+        "Port on which a run serves Prometheus metrics; 0 means any free port.",
         "metrics.reporter.<name>.port",
         most=65535,
     )
     log_format: Literal["text", "json"] = _choice(("text", "json"), "How log lines on stderr look.")
-    progress: bool = _flag(True, "Prints a line per micro-batch on stderr.")
+    progress: bool = _flag(True, "Whether a run prints a line per micro-batch on stderr.")
 
     _origins: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 

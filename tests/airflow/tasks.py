@@ -18,7 +18,7 @@ from airflow.sdk import DAG, BaseOperator
 from stateflow.storage.local import LocalStore
 
 WHEN = datetime(2026, 1, 31, tzinfo=UTC)
-WRITES = ("create", "put", "upload", "write", "copy", "delete")
+WRITES = ("create", "put", "upload", "write", "copy", "take", "delete")
 
 
 @dataclass

@@ -109,14 +109,14 @@ def test_a_task_that_is_told_to_end_leaves_no_folder_and_no_pin(
     made_job(tmp_path)
     before = files_of(tmp_path)
     operator = task(StateflowSavepointOperator)
-    upload, killed = LocalStore.upload, threading.Event()
+    take, killed = LocalStore.take, threading.Event()
 
     def slow(store: LocalStore, *arguments: Any) -> None:
-        upload(store, *arguments)
+        take(store, *arguments)
         killed.set()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(LocalStore, "upload", slow)
+    monkeypatch.setattr(LocalStore, "take", slow)
     with airflow_signals(operator), pytest.raises(AirflowException, match="was killed") as failed:
         operator.execute(context_of(Try("it")))
     assert killed.is_set()

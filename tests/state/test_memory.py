@@ -11,7 +11,7 @@ import pytest
 
 from stateflow.errors import CorruptError, IncompatibleError, UnavailableError, UsageError
 from stateflow.format.records import FileRef, Shard
-from stateflow.state.backends.choice import memory
+from stateflow.state.backends import memory
 from stateflow.state.backends.memory import memory_backend
 from stateflow.storage.files import checksum
 
