@@ -34,31 +34,31 @@ from bench.report import Page, gathered, write_page
 from bench.store import ROOT, ResultStore, fingerprint
 
 BUDGET_MINUTES = 80
-"""No second or third repeat begins after this; the next run adds those that are missing."""
+"""After so many minutes no second or third repeat begins; the next run adds the missing ones."""
 console = Console(stderr=True)
 
 
 class TrialFailed(Exception):
-    """Says which, and where its output is."""
+    """The message names the trial and the log with its output."""
 
 
 def main(arguments: Sequence[str]) -> int:
     # Otherwise the trial under way would go on by itself.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    given = _arguments(arguments)
-    form: Form = "quick" if given.quick else "full"
-    chosen = [MEASUREMENTS[name] for name in given.only] or list(MEASUREMENTS.values())
-    if given.list:
-        _print_list(form, chosen, given.repeats)
+    options = _arguments(arguments)
+    form: Form = "quick" if options.quick else "full"
+    measurements = [MEASUREMENTS[name] for name in options.only] or list(MEASUREMENTS.values())
+    if options.list:
+        _print_list(form, measurements, options.repeats)
         return 0
     store = ResultStore()
     failed = False
-    if not given.report:
-        if given.fresh:
-            for measurement in chosen:
+    if not options.report:
+        if options.fresh:
+            for measurement in measurements:
                 store.forget(form, measurement.name)
         try:
-            failed = _measure(store, form, chosen, given.repeats)
+            failed = _measure(store, form, measurements, options.repeats)
         except KeyboardInterrupt:
             console.print("interrupted: the same command goes on from here")
             return 130
@@ -80,11 +80,13 @@ def _arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _measure(store: ResultStore, form: Form, chosen: Sequence[Measurement], repeats: int | None) -> bool:
+def _measure(
+    store: ResultStore, form: Form, measurements: Sequence[Measurement], repeats: int | None
+) -> bool:
     failed = False
     version = fingerprint()
     # What is run only once goes first: when time runs out, what is left undone is a third repeat.
-    ordered = sorted(chosen, key=lambda m: m.repeats > 1)
+    ordered = sorted(measurements, key=lambda m: m.repeats > 1)
     trials = [(m, trial) for m in ordered for trial in m.trials(form, repeats)]
     last_begin = time.monotonic() + 60 * BUDGET_MINUTES
     with Progress(
@@ -97,8 +99,8 @@ def _measure(store: ResultStore, form: Form, chosen: Sequence[Measurement], repe
             name = f"{trial.measurement}, {trial.side}, repeat {trial.repeat + 1}"
             progress.update(task, description=name)
             late = trial.repeat > 0 and time.monotonic() > last_begin
-            wanted = not late and trial.measurement not in given_up
-            if wanted and store.read(trial, version) is None:
+            due = not late and trial.measurement not in given_up
+            if due and store.read(trial, version) is None:
                 load = os.getloadavg()[0]
                 began = time.monotonic()
                 try:
@@ -123,7 +125,7 @@ def _measure(store: ResultStore, form: Form, chosen: Sequence[Measurement], repe
 
 
 def run_trial(measurement: Measurement, trial: Trial, say: Callable[[str], None]) -> dict[str, object]:
-    """Runs it in a process group of its own, and clears away what it leaves."""
+    """Runs a trial in a process group of its own, and removes what it leaves behind."""
     logs = CACHE / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     log = logs / f"{trial.form}-{trial.measurement}-{trial.side}-{trial.repeat}.log"
@@ -168,14 +170,14 @@ def run_trial(measurement: Measurement, trial: Trial, say: Callable[[str], None]
                 else f"ended with code {code}"
             )
             raise TrialFailed(f"{trial.measurement}, {trial.side}: {why}; its output is {log}")
-        found: dict[str, object] = json.loads(result.read_text())
-        return found
+        outcome: dict[str, object] = json.loads(result.read_text())
+        return outcome
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 class _Alarm:
-    """Ends a trial's processes when it takes too long, and in any case when it is over."""
+    """Kills a trial's processes when it takes too long, and in any case when it has ended."""
 
     def __init__(self, process: subprocess.Popen[str], seconds: float) -> None:
         self._process = process
@@ -197,10 +199,10 @@ class _Alarm:
         self._kill()
 
 
-def _print_list(form: Form, chosen: Sequence[Measurement], repeats: int | None) -> None:
+def _print_list(form: Form, measurements: Sequence[Measurement], repeats: int | None) -> None:
     table = Table("name", "sides", "repeats", "about")
     total = 0.0
-    for measurement in chosen:
+    for measurement in measurements:
         count = len({trial.repeat for trial in measurement.trials(form, repeats)})
         minutes = measurement.minutes.get(form, 0) * count
         total += minutes

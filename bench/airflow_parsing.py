@@ -27,21 +27,21 @@ VARIABLE = '{"conn_id": "stateflow_default"}'
 @dataclass(frozen=True, slots=True)
 class Size:
     parses: int
-    """Of each file, after one that is not counted."""
+    """How often to parse each file, after one time that does not count."""
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("AIRFLOW_")}
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "bench.airflow_parsing", str(size.parses), *map(str, dag_files())],
         cwd=ROOT,
         # A Variable in the environment: no database is asked for it.
-        env={**environment, "AIRFLOW_HOME": str(place.folder), "AIRFLOW_VAR_STATEFLOW": VARIABLE},
+        env={**environment, "AIRFLOW_HOME": str(workplace.folder), "AIRFLOW_VAR_STATEFLOW": VARIABLE},
         stdout=subprocess.PIPE,
         check=True,
     )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    figures: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return figures
 
 
 def section(results: Results, size: Size) -> Section:
@@ -102,12 +102,12 @@ def parse(path: Path) -> float:
             sys.stderr.flush()
             os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as told:
-        said = told.read()
+    with os.fdopen(reading) as pipe:
+        answer = pipe.read()
     os.waitpid(child, 0)
-    if not said:
+    if not answer:
         raise RuntimeError(f"{path} cannot be parsed")
-    took, heavy = json.loads(said)
+    took, heavy = json.loads(answer)
     if heavy:
         raise AssertionError(f"parsing {path.name} imports {', '.join(heavy)}")
     return float(took)

@@ -1,4 +1,4 @@
-"""What savepoints cost the run beside which they are made: the pipeline on one core, who makes them on another."""
+"""What savepoints cost a run beside them: the pipeline runs on one core, and a process makes savepoints on another."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from bench.measurement import Measurement, Plot, Results, Section, Workplace, at
 SIDES = ("native", "canonical")
 PIPELINE = "process"
 ALONE, BESIDE, APART = "alone", "beside", "apart"
-"""Of a batch: measured without savepoints, with them, or not at all, for it waits for whoever makes them."""
+"""Kinds of batches: measured without savepoints, measured beside them, or not measured, because it waits for their maker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     keys: int
     rows: int
-    """Of each batch."""
+    """Rows of each batch."""
     warm_up: int
     block: int
-    """Batches that are measured in a row with savepoints, and as many without."""
+    """How many batches in a row are measured beside savepoints, and how many without."""
     blocks: int
-    """Of each kind."""
+    """Measured batches of each kind."""
 
 
 def plan(size: Size) -> list[str]:
-    """Of every batch. Blocks take turns, as in ABBA, so that what changes in the course of a run falls on both kinds."""
+    """The kind of every batch. Blocks take turns as in ABBA, so that changes in the course of a run fall on both kinds."""
     pairs = [(ALONE, BESIDE), (BESIDE, ALONE)] * size.blocks
     blocks = [[kind] * size.block + [APART] for pair in pairs[: size.blocks] for kind in pair]
     return [APART] * (1 + size.warm_up) + [kind for block in blocks for kind in block]
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise RuntimeError("the pipeline and who makes savepoints need a core each: run this on two cores")
@@ -58,24 +58,24 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
     ]
     data = dataset(batches)
     spark = sides.session("local[1]")
-    place.say(f"{len(kinds)} batches")
-    with Savepointer(place.folder, side, cores[1]) as savepointer:
+    workplace.say(f"{len(kinds)} batches")
+    with Savepointer(workplace.folder, side, cores[1]) as savepointer:
 
         def each(report: object) -> None:
             savepointer.after(kinds, size.warm_up)
 
-        given = {"input": str(data.path)}
-        found = sides.stateflow_run(spark, operators.per_key, given, place.folder, each=each)
-    if len(found.timed.seconds) != len(kinds):
-        raise AssertionError(f"{len(found.timed.seconds)} batches instead of {len(kinds)}")
+        parameters = {"input": str(data.path)}
+        outcome = sides.stateflow_run(spark, operators.per_key, parameters, workplace.folder, each=each)
+    if len(outcome.timed.seconds) != len(kinds):
+        raise AssertionError(f"{len(outcome.timed.seconds)} batches instead of {len(kinds)}")
     spent: dict[str, list[float]] = {ALONE: [], BESIDE: [], APART: []}
-    for kind, second in zip(kinds, found.timed.seconds, strict=True):
+    for kind, second in zip(kinds, outcome.timed.seconds, strict=True):
         spent[kind].append(second)
     return {ALONE: spent[ALONE], BESIDE: spent[BESIDE], "savepoints": savepointer.seconds}
 
 
 class Savepointer:
-    """The other process: makes one savepoint after the other while it is told to, and disposes of each."""
+    """The other process: on request it makes one savepoint after the other, and disposes of each."""
 
     def __init__(self, folder: Path, kind: str, core: int) -> None:
         self._command = [sys.executable, "-m", "bench.beside", str(folder), kind, str(core)]
@@ -83,7 +83,7 @@ class Savepointer:
         self._working = False
         self._batches = 0
         self.seconds: list[float] = []
-        """Of each savepoint that was made beside measured batches."""
+        """Seconds of each savepoint that was made beside measured batches."""
 
     def __enter__(self) -> Savepointer:
         return self
@@ -128,8 +128,8 @@ class Savepointer:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("who makes savepoints has ended: its error is in this trial's output")
-        found: list[float] = json.loads(line)
-        return found
+        outcome: list[float] = json.loads(line)
+        return outcome
 
 
 def main(folder: str, kind: str, core: str) -> None:
@@ -144,15 +144,15 @@ def main(folder: str, kind: str, core: str) -> None:
         sides.session("local[1]")
     make_one = _maker(Path(folder), kind)
     make_one()
-    found: list[float] = []
+    outcome: list[float] = []
     while True:
-        print(json.dumps(found), file=answers, flush=True)
-        found = []
+        print(json.dumps(outcome), file=answers, flush=True)
+        outcome = []
         if os.read(0, 1) != b"w":
             return
         print("[]", file=answers, flush=True)
         while not select.select([0], [], [], 0)[0]:
-            found.append(make_one())
+            outcome.append(make_one())
         if os.read(0, 1) != b"r":
             return
 
@@ -161,7 +161,7 @@ def _maker(folder: Path, kind: str) -> Callable[[], float]:
     from stateflow.config.options import load
     from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
-    from stateflow.savepoints.format import dispose_savepoint
+    from stateflow.savepoints.dispose import dispose_savepoint
     from stateflow.storage.roots import open_store
 
     job = Job(str(folder / "root"), PIPELINE)
@@ -189,14 +189,14 @@ def section(results: Results, size: Size) -> Section:
     rows, targets = [], []
     for side in SIDES:
         more = middle(side, BESIDE) / middle(side, ALONE) - 1
-        made = results.first(side)["savepoints"]
+        durations = results.first(side)["savepoints"]
         rows.append(
             [
                 side,
                 seconds(middle(side, ALONE)),
                 seconds(middle(side, BESIDE)),
                 longer(more),
-                f"{len(made)} of {seconds(median(made))}" if made else "none",
+                f"{len(durations)} of {seconds(median(durations))}" if durations else "none",
             ]
         )
         targets.append(

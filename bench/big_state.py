@@ -26,7 +26,7 @@ class Size:
         return self.small if side == "small" else self.large
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from bench import sides
 
     keys = size.keys(side)
@@ -34,20 +34,20 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
     fill = [BatchSpec(part, keys, "distinct", n) for n in range(keys // part)]
     batches = [*fill, *[BatchSpec(size.touched, keys, "distinct")] * (size.warm_up + size.measured)]
     data = dataset(batches)
-    found = sides.process(
+    outcome = sides.process(
         sides.session(),
         data,
-        place.folder,
-        each=lambda report: place.say(f"batch of {report.rows:,} rows: {report.duration:.2f} s"),
+        workplace.folder,
+        each=lambda report: workplace.say(f"batch of {report.rows:,} rows: {report.duration:.2f} s"),
     )
-    if found.timed.rows != [spec.rows for spec in batches]:
-        raise AssertionError(f"the input was cut into batches of {found.timed.rows} rows")
+    if outcome.timed.rows != [spec.rows for spec in batches]:
+        raise AssertionError(f"the input was cut into batches of {outcome.timed.rows} rows")
     skipped = len(fill) + size.warm_up
-    reports = found.reports[skipped:]
+    reports = outcome.reports[skipped:]
     shards = [s for subtask in reports[-1].record.operators["totals"].shards for s in subtask]
     return {
-        "fill": found.timed.seconds[: len(fill)],
-        "steady": found.timed.seconds[skipped:],
+        "fill": outcome.timed.seconds[: len(fill)],
+        "steady": outcome.timed.seconds[skipped:],
         "state_bytes": sum(shard.bytes for shard in shards),
         "entries": sum(shard.entries for shard in shards),
         "compacted_bytes": [report.statistics["metrics"]["compacted_bytes"] for report in reports],

@@ -53,12 +53,12 @@ class _Listener(StreamingQueryListener):
 
 @contextmanager
 def timed(spark: SparkSession, each: Any = lambda timed: None) -> Iterator[Timed]:
-    """Collects the batches of the queries that run inside; complete when the block is left."""
-    found = Timed()
-    listener = _Listener(found, each)
+    """Collects the batches of the queries that run in the block. They are complete at its end."""
+    batches = Timed()
+    listener = _Listener(batches, each)
     spark.streams.addListener(listener)
     try:
-        yield found
+        yield batches
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
     finally:
         spark.streams.removeListener(listener)

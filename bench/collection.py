@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from bench.made_state import GROUPS, JOB, OPERATOR, now
 from bench.measurement import Measurement, Results, Section, Workplace, at_most, seconds
 from bench.measurement import size as bytes_
@@ -20,38 +22,42 @@ RETAINED = 3
 @dataclass(frozen=True, slots=True)
 class Size:
     checkpoints: int
-    """That go; those that stay come on top."""
+    """Checkpoints to delete. Those to keep come on top."""
     files: int
-    """Of each checkpoint."""
+    """Files of each checkpoint."""
     bytes: int
-    """Of each file."""
+    """Bytes of each file."""
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from stateflow.jobs.job import Job
 
-    place.say(f"making {size.checkpoints:,} checkpoints")
-    root = place.folder / "root"
+    workplace.say(f"making {size.checkpoints:,} checkpoints")
+    root = workplace.folder / "root"
     records(root, size)
     # Else the collection would wait for the disk to take what was made without waiting.
     os.sync()
     job = Job(str(root), JOB)
-    place.say("collecting")
+    workplace.say("collecting")
     began = time.perf_counter()
     report = job.collect(RETAINED)
     elapsed = time.perf_counter() - began
-    left = sum(1 for _ in (root / JOB / "shared").iterdir())
-    kept = len(job.checkpoints())
+    files_left = sum(1 for _ in (root / JOB / "shared").iterdir())
+    checkpoints_left = len(job.checkpoints())
     # A fence, with which each claim begins, is removed too, but is no checkpoint.
-    if (left, kept, report.files) != (RETAINED * size.files, RETAINED, size.checkpoints * size.files):
+    if (files_left, checkpoints_left, report.files) != (
+        RETAINED * size.files,
+        RETAINED,
+        size.checkpoints * size.files,
+    ):
         raise AssertionError(
-            f"{report.files} files were deleted; {left} files and {kept} checkpoints are left"
+            f"{report.files} files were deleted; {files_left} files and {checkpoints_left} checkpoints are left"
         )
     return {"seconds": elapsed, "files": report.files, "bytes": sum(report.bytes_by_reason.values())}
 
 
 def records(root: Path, size: Size) -> None:
-    """By the protocol, as a run decides and completes them, but without fsync."""
+    """Decides and completes records by the protocol, like a run, but without fsync."""
     from stateflow.checkpoint.claim import claim
     from stateflow.checkpoint.draft import Draft
     from stateflow.format.layout import JobLayout
@@ -69,12 +75,13 @@ def records(root: Path, size: Size) -> None:
         retained=RETAINED,
     )
     body = os.urandom(size.bytes)
+    checksum = xxhash.xxh3_64_hexdigest(body)
     for _ in range(size.checkpoints + RETAINED):
         files = []
         for number in range(size.files):
             path = layout.shared_file(writer.epoch, writer.next_slot, uuid.uuid4().hex, ".sst")
             store.put(path, body)
-            files.append(FileRef(f"{number:06d}.sst", len(body), "", path))
+            files.append(FileRef(f"{number:06d}.sst", len(body), checksum, path))
         operator = OperatorState(
             key=(("user", "int"),),
             max_parallelism=GROUPS,
@@ -85,14 +92,14 @@ def records(root: Path, size: Size) -> None:
 
 
 def section(results: Results, size: Size) -> Section:
-    found = results.first("gc")
+    figures = results.first("gc")
     elapsed = results.median("gc", lambda trial: trial["seconds"])
     rows = [
         ["checkpoints deleted", f"{size.checkpoints:,}"],
-        ["state files deleted", f"{found['files']:,}"],
-        ["bytes freed", bytes_(found["bytes"])],
+        ["state files deleted", f"{figures['files']:,}"],
+        ["bytes freed", bytes_(figures["bytes"])],
         ["time", seconds(elapsed)],
-        ["state files a second", f"{found['files'] / elapsed:,.0f}"],
+        ["state files a second", f"{figures['files'] / elapsed:,.0f}"],
     ]
     text = (
         f"`stateflow gc` of a job on the local disk, without starting Python: of {size.checkpoints + RETAINED:,} checkpoints the "
@@ -101,8 +108,8 @@ def section(results: Results, size: Size) -> Section:
         "it reads the log, marks each record, keeps its line of the history, lists all files to find orphans, and deletes. "
         "Records and files are still in the memory of the operating system, as those of a job that runs on this host are."
     )
-    wanted = f"{size.checkpoints:,} checkpoints with {found['files']:,} files"
-    targets = [at_most(f"{wanted} are collected in less than 10 s", elapsed, 10.0, seconds)]
+    amount = f"{size.checkpoints:,} checkpoints with {figures['files']:,} files"
+    targets = [at_most(f"{amount} are collected in less than 10 s", elapsed, 10.0, seconds)]
     return Section(text, ("what", "measured"), rows, targets)
 
 

@@ -14,7 +14,7 @@ from bench.measurement import size as bytes_
 SIDES = ("process",)
 SAMPLED_EVERY = 10
 WARM_UP = 0.15
-"""The share of the checkpoints after which figures count."""
+"""Figures count after this share of the checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,16 @@ class Size:
     rows: int
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from bench import operators, sides
     from stateflow.format.layout import JobLayout
 
     spark = sides.session()
-    root, layout = place.folder / "root", JobLayout(operators.per_key.name)
-    table = place.folder / "input"
+    root, layout = workplace.folder / "root", JobLayout(operators.per_key.name)
+    table = workplace.folder / "input"
     samples: list[dict[str, float]] = []
     starts: list[float] = []
-    taken: list[float] = []
+    durations: list[float] = []
     for number in range(size.runs):
         specs = [BatchSpec(size.rows, size.keys)] * size.checkpoints
         if number == 0:
@@ -47,19 +47,19 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
             now = time.perf_counter()
             if not first:
                 first.append(now - report.duration)
-            if (len(taken) + 1) % SAMPLED_EVERY == 0:
-                samples.append(_sample(root, layout, report.slot, len(taken) + 1))
-            taken.append(report.duration)
-            if len(taken) % 100 == 0:
-                place.say(f"{len(taken)} checkpoints")
+            if (len(durations) + 1) % SAMPLED_EVERY == 0:
+                samples.append(_sample(root, layout, report.slot, len(durations) + 1))
+            durations.append(report.duration)
+            if len(durations) % 100 == 0:
+                workplace.say(f"{len(durations)} checkpoints")
 
         began = time.perf_counter()
-        sides.stateflow_run(spark, operators.per_key, {"input": str(table)}, place.folder, each=each)
+        sides.stateflow_run(spark, operators.per_key, {"input": str(table)}, workplace.folder, each=each)
         starts.append(first[0] - began)
-        place.say(f"run {number + 1} of {size.runs} began after {starts[-1]:.2f} s")
-    if len(taken) != size.runs * size.checkpoints:
-        raise AssertionError(f"{len(taken)} batches instead of {size.runs * size.checkpoints}")
-    return {"samples": samples, "starts": starts, "taken": taken}
+        workplace.say(f"run {number + 1} of {size.runs} began after {starts[-1]:.2f} s")
+    if len(durations) != size.runs * size.checkpoints:
+        raise AssertionError(f"{len(durations)} batches instead of {size.runs * size.checkpoints}")
+    return {"samples": samples, "starts": starts, "taken": durations}
 
 
 def _sample(root: Path, layout: Any, slot: int, checkpoint: int) -> dict[str, float]:
@@ -70,18 +70,18 @@ def _sample(root: Path, layout: Any, slot: int, checkpoint: int) -> dict[str, fl
 
 
 def section(results: Results, size: Size) -> Section:
-    found = results.first("process")
-    count = len(found["taken"])
-    settled = [s for s in found["samples"] if s["checkpoint"] > WARM_UP * count]
-    starts = found["starts"][max(1, round(WARM_UP * size.runs)) :]
-    taken = found["taken"][round(WARM_UP * count) :]
+    figures = results.first("process")
+    count = len(figures["taken"])
+    settled = [s for s in figures["samples"] if s["checkpoint"] > WARM_UP * count]
+    starts = figures["starts"][max(1, round(WARM_UP * size.runs)) :]
+    durations = figures["taken"][round(WARM_UP * count) :]
 
     def ends(values: list[float]) -> tuple[float, float]:
         third = max(1, len(values) // 3)
         return median(values[:third]), median(values[-third:])
 
     objects, record = ends([s["objects"] for s in settled]), ends([s["record"] for s in settled])
-    start, batch = ends(starts), ends(taken)
+    start, batch = ends(starts), ends(durations)
     rows = [
         ["objects in the store", f"{objects[0]:.0f}", f"{objects[1]:.0f}"],
         ["bytes of a record", bytes_(record[0]), bytes_(record[1])],
@@ -101,14 +101,14 @@ def section(results: Results, size: Size) -> Section:
         "of what follows with the last. Flat: at most 1.1 times (objects, beside one history segment per 256 checkpoints), "
         "1.05 times (record), 1.2 times (start, which is a matter of time and varies)."
     )
-    at = [s["checkpoint"] for s in found["samples"]]
+    at = [s["checkpoint"] for s in figures["samples"]]
     plots = [
         Plot(
             "endurance-objects",
             "Objects in the store",
             "lines",
             at,
-            {"objects": [s["objects"] for s in found["samples"]]},
+            {"objects": [s["objects"] for s in figures["samples"]]},
             "checkpoint",
             "objects",
         ),
@@ -117,7 +117,7 @@ def section(results: Results, size: Size) -> Section:
             "Bytes of a record",
             "lines",
             at,
-            {"bytes": [s["record"] for s in found["samples"]]},
+            {"bytes": [s["record"] for s in figures["samples"]]},
             "checkpoint",
             "bytes",
         ),
@@ -126,7 +126,7 @@ def section(results: Results, size: Size) -> Section:
             "Start of a run until its first batch",
             "lines",
             list(range(1, size.runs + 1)),
-            {"start": found["starts"]},
+            {"start": figures["starts"]},
             "run",
             "seconds",
         ),

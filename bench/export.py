@@ -17,13 +17,13 @@ CORES = (1, 2)
 SIDES = tuple(f"{kind}_{cores}" for kind in KINDS for cores in CORES)
 NAMES = {"fixed": "int -> float", "structured": "int -> dataclass of int, str, float, datetime"}
 TASKS = 4
-"""Of every export, whatever the workers: two of each of two."""
+"""Tasks of every export, with one worker or two: two tasks for each of two workers."""
 WANTED = {"fixed": 1_000_000, "structured": 400_000}
 
 
 @dataclass
 class Reading:
-    """A structured value as pipelines keep them."""
+    """A structured value, like those of real pipelines."""
 
     count: int
     name: str
@@ -34,48 +34,48 @@ class Reading:
 @dataclass(frozen=True, slots=True)
 class Size:
     fixed: int
-    """Entries."""
+    """How many entries."""
     structured: int
     measured: int
-    """Exports after the one that warms up."""
+    """Measured exports, after one that warms up."""
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from bench import sides
     from stateflow.config.options import load
     from stateflow.jobs.job import Job
 
     kind, _, cores = side.partition("_")
     keys = getattr(size, kind)
-    place.say(f"making {keys:,} entries")
-    root = place.folder / "root"
+    workplace.say(f"making {keys:,} entries")
+    root = workplace.folder / "root"
     if kind == "fixed":
         make(root, keys, serializer=float, values=floats)
     else:
         make(root, keys, serializer=Reading, values=readings)
     job = Job(str(root), JOB)
     options = load(
-        code={"checkpoint_dir": str(root), "cache_dir": str(place.folder / "cache")},
+        code={"checkpoint_dir": str(root), "cache_dir": str(workplace.folder / "cache")},
         env={},
-        folder=place.folder,
+        folder=workplace.folder,
     )
     head = job.checkpoints()[-1]
     state = sum(shard.bytes for subtask in head.operators[OPERATOR].shards for shard in subtask)
     sides.session(f"local[{cores}]")
-    found: list[float] = []
-    written = 0
+    durations: list[float] = []
+    written_bytes = 0
     for number in range(1 + size.measured):
-        place.say(f"export {number} of {size.measured}")
+        workplace.say(f"export {number} of {size.measured}")
         began = time.perf_counter()
         made = job.savepoint(
             "canonical", options=options, name=f"export-{number}", split_size=-(-state // TASKS)
         )
-        found.append(time.perf_counter() - began)
+        durations.append(time.perf_counter() - began)
         files = made.savepoint.tables[OPERATOR][STATE]
         if (len(files), sum(file.rows for file in files)) != (TASKS, keys):
             raise AssertionError(f"{len(files)} files hold {sum(file.rows for file in files):,} rows")
-        written = sum(file.size for file in files)
-    return {"seconds": found[1:], "entries": keys, "state": state, "written": written}
+        written_bytes = sum(file.size for file in files)
+    return {"seconds": durations[1:], "entries": keys, "state": state, "written": written_bytes}
 
 
 def readings(keys: Sequence[int]) -> Iterable[Reading]:
@@ -93,15 +93,15 @@ def section(results: Results, size: Size) -> Section:
     rows, targets = [], []
     for kind in KINDS:
         for cores in CORES:
-            found = results.first(f"{kind}_{cores}")
+            figures = results.first(f"{kind}_{cores}")
             rows.append(
                 [
                     NAMES[kind],
                     str(cores),
-                    seconds(found["entries"] / rate(kind, cores)),
+                    seconds(figures["entries"] / rate(kind, cores)),
                     f"{rate(kind, cores):,.0f}",
                     f"{rate(kind, cores) / cores:,.0f}",
-                    f"{bytes_(found['state'])} as {bytes_(found['written'])}",
+                    f"{bytes_(figures['state'])} as {bytes_(figures['written'])}",
                 ]
             )
         million = rate(kind, 1) / 1e6

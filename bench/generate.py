@@ -64,11 +64,11 @@ def dataset(batches: Sequence[BatchSpec], *, seed: int = 1, folder: Path = CACHE
     path = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     described = path / "_bench.json"
     if not described.exists():
-        made = folder / f"making-{uuid.uuid4().hex}"
-        checks = [c for n, b in enumerate(batches) for c in commit(made, n, [b], first=n, seed=seed)]
-        (made / described.name).write_text(json.dumps(checks))
+        part = folder / f"making-{uuid.uuid4().hex}"
+        checks = [c for n, b in enumerate(batches) for c in commit(part, n, [b], first=n, seed=seed)]
+        (part / described.name).write_text(json.dumps(checks))
         shutil.rmtree(path, ignore_errors=True)
-        made.rename(path)
+        part.rename(path)
     checks = json.loads(described.read_text())
     return Dataset(path, tuple(batches), tuple((int(r), int(k), float(a)) for r, k, a in checks))
 
@@ -78,9 +78,9 @@ def users(spec: BatchSpec, rng: np.random.Generator, seed: int) -> np.ndarray[An
     if spec.kind == "uniform":
         return rng.integers(0, spec.keys, spec.rows)
     if spec.kind == "hot":
-        drawn = rng.integers(0, spec.keys, spec.rows)
-        drawn[rng.permutation(spec.rows)[: spec.rows // 2]] = 0
-        return drawn
+        sample = rng.integers(0, spec.keys, spec.rows)
+        sample[rng.permutation(spec.rows)[: spec.rows // 2]] = 0
+        return sample
     if spec.kind == "zipf":
         weights = np.cumsum(1.0 / np.arange(1, spec.keys + 1) ** ZIPF_EXPONENT)
         ranks = np.searchsorted(weights, rng.random(spec.rows) * weights[-1])
@@ -89,8 +89,8 @@ def users(spec: BatchSpec, rng: np.random.Generator, seed: int) -> np.ndarray[An
         return np.random.default_rng(seed).permutation(spec.keys)[spec.slice * spec.rows :][: spec.rows]
     if spec.rows * 4 > spec.keys:
         return rng.permutation(spec.keys)[: spec.rows]
-    drawn = np.unique(rng.integers(0, spec.keys, spec.rows * 5 // 4))
-    return rng.permutation(drawn)[: spec.rows]
+    sample = np.unique(rng.integers(0, spec.keys, spec.rows * 5 // 4))
+    return rng.permutation(sample)[: spec.rows]
 
 
 def commit(

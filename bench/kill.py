@@ -41,7 +41,7 @@ KINDS = ["driver", "driver", "everything", "worker", "point", "point", "point"]
 
 
 class Feed(threading.Thread):
-    """Commits that arrive while runs go on and while none does."""
+    """Commits input while runs go on, and while none does."""
 
     def __init__(self, inbox: Inbox, every: float) -> None:
         super().__init__(daemon=True)
@@ -59,7 +59,7 @@ class Feed(threading.Thread):
 
 
 def play(number: int, seed: int, kills: int, master: str, folder: Path) -> dict[str, Any]:
-    """One round; the figures of it, with everything that was found wrong."""
+    """Plays one round; returns its figures, with everything that is wrong."""
     chance = random.Random(f"{seed}-{number}")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -118,7 +118,7 @@ def play(number: int, seed: int, kills: int, master: str, folder: Path) -> dict[
 
 
 def zombie(errand: Errand, chance: random.Random) -> int:
-    """Freezes a run, lets another take over, wakes the first: it has to end as fenced. 1, if it came so far."""
+    """Freezes a run, lets another take over, and wakes the first, which must end as fenced. Returns 1 if it came so far."""
     first = Run.start(errand)
     second: Run | None = None
     try:
@@ -206,30 +206,34 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=240, help="no new round begins after so long")
     parser.add_argument("--long", action="store_true", help="what `make kill-long` runs: at least 100 kills")
     parser.add_argument("--fresh", action="store_true", help="forget the rounds of an interrupted loop")
-    given = parser.parse_args()
-    kills = max(given.kills, 100) if given.long else given.kills
-    work = ROOT / ".cache" / "kill-loop" / f"seed-{given.seed}"
-    if given.fresh:
+    options = parser.parse_args()
+    kills = max(options.kills, 100) if options.long else options.kills
+    work = ROOT / ".cache" / "kill-loop" / f"seed-{options.seed}"
+    if options.fresh:
         shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True, exist_ok=True)
     journal = work / "rounds.jsonl"
     rounds = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
-    end = time.monotonic() + given.minutes * 60
-    while (done := sum(sum(each["kills"].values()) for each in rounds)) < kills and time.monotonic() < end:
+    end = time.monotonic() + options.minutes * 60
+    while (
+        kills_so_far := sum(sum(each["kills"].values()) for each in rounds)
+    ) < kills and time.monotonic() < end:
         number = len(rounds)
-        master = given.master or ("local-cluster[2,1,1500]" if number % 3 == 2 else "local[2,4]")
-        print(f"round {number} on {master}, {done} of {kills} kills so far", flush=True)
-        found = play(number, given.seed, min(KILLS_PER_ROUND, kills - done), master, work / f"round-{number}")
-        rounds.append(found)
+        master = options.master or ("local-cluster[2,1,1500]" if number % 3 == 2 else "local[2,4]")
+        print(f"round {number} on {master}, {kills_so_far} of {kills} kills so far", flush=True)
+        figures = play(
+            number, options.seed, min(KILLS_PER_ROUND, kills - kills_so_far), master, work / f"round-{number}"
+        )
+        rounds.append(figures)
         with journal.open("a") as out:
-            out.write(json.dumps(found) + "\n")
-        for text in found["wrong"]:
+            out.write(json.dumps(figures) + "\n")
+        for text in figures["wrong"]:
             print(f"WRONG in round {number}: {text}", file=sys.stderr, flush=True)
-        if found["wrong"]:
+        if figures["wrong"]:
             break  # its folder stays, to be looked at
         shutil.rmtree(work / f"round-{number}", ignore_errors=True)
     PAGE.parent.mkdir(exist_ok=True)
-    PAGE.write_text(page(rounds, given.seed), encoding="utf-8")
+    PAGE.write_text(page(rounds, options.seed), encoding="utf-8")
     print(f"{PAGE} written: {sum(sum(r['kills'].values()) for r in rounds)} kills in {len(rounds)} rounds")
     return 1 if any(each["wrong"] for each in rounds) else 0
 

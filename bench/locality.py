@@ -1,4 +1,4 @@
-"""State stays where it is: executors with caches of their own, the root on S3, one of them killed."""
+"""How much state tasks fetch when executors have caches of their own, the root is on S3, and one executor is killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIDES = ("separate", "shared")
 NAMES = {"separate": "a cache per executor", "shared": "one shared cache"}
 EXECUTORS = 4
 SETTLED = 0.01
-"""Share of its state that a batch may fetch."""
+"""The share of the state that a batch may fetch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Size:
     """Batches after an executor was killed."""
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from bench import sides
     from bench.object_server import object_server
 
@@ -52,8 +52,8 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
     count = size.warm_up + size.measured + (size.after if own else 0)
     data = dataset([BatchSpec(size.keys, size.keys, "distinct"), *[BatchSpec(size.rows, size.keys)] * count])
     # Executors take a relative folder as their own: each works in a folder of its own.
-    os.chdir(place.folder)
-    cache = "cache" if own else str(place.folder / "cache")
+    os.chdir(workplace.folder)
+    cache = "cache" if own else str(workplace.folder / "cache")
     master = f"local-cluster[{EXECUTORS},1,1200]"
     conf = {"spark.default.parallelism": str(EXECUTORS), "spark.sql.shuffle.partitions": str(EXECUTORS)}
     spark = sides.session(master, **conf)
@@ -66,35 +66,35 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
         os.kill(victims[0], signal.SIGKILL)
         killed.append(victims[0])
 
-    done: list[float] = []
+    durations: list[float] = []
 
     def each(report: Any) -> None:
-        done.append(report.duration)
-        place.say(
+        durations.append(report.duration)
+        workplace.say(
             f"{report.duration:.2f} s, fetched {report.statistics['metrics']['fetched_bytes']:,.0f} bytes"
         )
-        if own and len(done) == quiet:
+        if own and len(durations) == quiet:
             # In the middle of the next batch.
-            threading.Timer(median(done[1 + size.warm_up :]) / 2, kill).start()
+            threading.Timer(median(durations[1 + size.warm_up :]) / 2, kill).start()
 
     try:
         with object_server() as (root, options):
-            scratch = str(place.folder / "scratch")
-            given = {
+            scratch = str(workplace.folder / "scratch")
+            run_options = {
                 "checkpoint_dir": root,
                 "storage_options": options,
                 "cache_dir": cache,
                 "scratch_dir": scratch,
             }
-            found = sides.process(spark, data, place.folder, each=each, options=given)
-        sides.check_totals(place.folder / "output", data)
+            outcome = sides.process(spark, data, workplace.folder, each=each, options=run_options)
+        sides.check_totals(workplace.folder / "output", data)
     finally:
         spark.stop()
         _remove_work(application)
     if own and not killed:
         raise AssertionError("the run ended before an executor was killed: give it more batches")
     out = []
-    for report, spent in zip(found.reports[1:], found.timed.seconds[1:], strict=True):
+    for report, spent in zip(outcome.reports[1:], outcome.timed.seconds[1:], strict=True):
         shards = [s for subtask in report.record.operators["totals"].shards for s in subtask]
         metrics = report.statistics["metrics"]
         out.append(
@@ -203,7 +203,7 @@ def section(results: Results, size: Size) -> Section:
 
 
 def _settled(shares: list[float]) -> int:
-    """From which batch on nothing above the bound is fetched."""
+    """The first batch from which on no batch fetches more than the bound."""
     return next((n for n in range(len(shares) + 1) if all(s <= SETTLED for s in shares[n:])), len(shares))
 
 

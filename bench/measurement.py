@@ -1,4 +1,4 @@
-"""What a measurement is: sides that are run in turn, each time in a process of its own, and a section of the page."""
+"""A measurement: sides that run in turn, each time in a process of its own, and a section of the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Form = Literal["full", "quick"]
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """Where a trial works, and whom it tells."""
+    """The folder of a trial, and how it reports progress."""
 
     folder: Path
     say: Callable[[str], None] = lambda text: None
@@ -21,7 +21,7 @@ class Workplace:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One side, once."""
+    """One repeat of one side."""
 
     measurement: str
     side: str
@@ -31,7 +31,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What was to be reached, and what was."""
+    """A target and the measured value."""
 
     text: str
     measured: str
@@ -56,7 +56,7 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """One measurement as the page shows it."""
+    """The section of the page for one measurement."""
 
     text: str
     header: Sequence[str]
@@ -67,7 +67,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What the trials of one measurement found, by side and repeat."""
+    """The results of one measurement's trials, by side and repeat."""
 
     by_side: Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -78,7 +78,7 @@ class Results:
         return self.by_side[side][0]
 
     def median(self, side: str, value: Callable[[Mapping[str, Any]], float]) -> float:
-        """Of the repeats."""
+        """The median over the repeats."""
         return statistics.median(map(value, self.by_side[side]))
 
 
@@ -88,19 +88,19 @@ class Measurement:
     title: str
     sides: tuple[str, ...]
     sizes: Mapping[Form, Any]
-    """A dataclass of the measurement's own."""
+    """Each is a dataclass of the measurement's own."""
     run: Callable[[str, Any, Workplace], dict[str, Any]]
-    """In the trial's process; what it returns is kept as JSON."""
+    """Runs in the trial's process. Its result is stored as JSON."""
     section: Callable[[Results, Any], Section]
     repeats: int = 3
-    """In the full form; bytes that are the same every time are counted once."""
+    """Repeats in the full form. One is enough for bytes, which are the same every time."""
     minutes: Mapping[Form, float] = field(default_factory=dict)
-    """About, for one repeat of all sides on a quiet machine with two cores."""
+    """About how long one repeat of all sides takes on a quiet machine with two cores."""
     patience: float = 20
     """Minutes after which one trial has failed."""
 
     def trials(self, form: Form, repeats: int | None) -> Iterator[Trial]:
-        """Interleaved: what changes on the machine meanwhile falls on every side."""
+        """Repeats of all sides in turn, so that changes on the machine fall on every side."""
         count = repeats or (self.repeats if form == "full" else 1)
         for repeat in range(min(count, self.repeats)):
             for side in self.sides:
@@ -108,7 +108,7 @@ class Measurement:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of all do not exceed: one of them, not a mean."""
+    """The smallest of the values that `share` of them do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-round(len(ordered) * share * 1000) // 1000) - 1)]
 
@@ -133,5 +133,5 @@ def at_least(text: str, value: float, bound: float, unit: str = "x") -> Target:
     return Target(text, f"{value:.2f}{unit}", value >= bound)
 
 
-def at_most(text: str, value: float, bound: float, shown: Callable[[float], str] | None = None) -> Target:
-    return Target(text, shown(value) if shown else f"{value:.2f}x", value <= bound)
+def at_most(text: str, value: float, bound: float, text_of: Callable[[float], str] | None = None) -> Target:
+    return Target(text, text_of(value) if text_of else f"{value:.2f}x", value <= bound)

@@ -23,15 +23,15 @@ class Size:
     batches: int
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from bench import sides
 
     data = dataset([BatchSpec(size.rows, size.keys, "hot")] * size.batches)
-    found = sides.SIDES[side](sides.session(), data, place.folder)
-    sides.check_totals(place.folder / "output", data)
+    outcome = sides.SIDES[side](sides.session(), data, workplace.folder)
+    sides.check_totals(workplace.folder / "output", data)
     return {
-        "peak": [report.statistics["metrics"]["max_peak_rss"] for report in found.reports],
-        "seconds": found.timed.seconds,
+        "peak": [report.statistics["metrics"]["max_peak_rss"] for report in outcome.reports],
+        "seconds": outcome.timed.seconds,
     }
 
 

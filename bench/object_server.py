@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 @contextmanager
 def object_server() -> Iterator[tuple[str, dict[str, str]]]:
-    """`(root, storage options)`. Served from the driver's process it would be timed with the driver."""
+    """Serves until the block ends; yields `(root, storage options)`. In the driver's process it would count as the driver's time."""
     command = [sys.executable, "-m", "bench.object_server"]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=ROOT, text=True

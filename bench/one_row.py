@@ -28,25 +28,25 @@ class Size:
     measured: int
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from bench import operators, sides
 
     data = dataset([BatchSpec(1, 1000)] * (size.warm_up + size.measured))
     spark = sides.session()
     if side == "process":
-        found = sides.stateflow_run(spark, operators.nothing, {"input": str(data.path)}, place.folder)
+        outcome = sides.stateflow_run(spark, operators.nothing, {"input": str(data.path)}, workplace.folder)
     else:
-        found = sides.stateless(spark, data, place.folder)
-    if len(found.timed.rows) != size.warm_up + size.measured:
-        raise AssertionError(f"{side} cut the input into {len(found.timed.rows)} batches")
+        outcome = sides.stateless(spark, data, workplace.folder)
+    if len(outcome.timed.rows) != size.warm_up + size.measured:
+        raise AssertionError(f"{side} cut the input into {len(outcome.timed.rows)} batches")
     names = ("evaluate_ms", "decide_ms", "commit_ms")
     return {
-        "seconds": found.timed.seconds,
-        "steady": found.timed.seconds[size.warm_up :],
+        "seconds": outcome.timed.seconds,
+        "steady": outcome.timed.seconds[size.warm_up :],
         "phases": {
-            name: median([report.statistics[name] for report in found.reports[size.warm_up :]])
+            name: median([report.statistics[name] for report in outcome.reports[size.warm_up :]])
             for name in names
-            if found.reports
+            if outcome.reports
         },
     }
 

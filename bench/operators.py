@@ -54,7 +54,7 @@ class Kept(sf.KeyedProcess[int, Event, Total]):
 
 
 def running_total(table: Any, state: Any, ctx: Any) -> Any:
-    """The same for whole Arrow tables."""
+    """The same computation on whole Arrow tables."""
     found = table.group_by("user").aggregate([("amount", "count"), ("amount", "sum")])
     before = state.get(found["user"])
     sums = pa.table(
@@ -92,5 +92,5 @@ def nothing(flow: sf.Flow, *, input: str) -> None:
 
 @sf.pipeline("bench")
 def blobs(flow: sf.Flow, *, input: str) -> None:
-    """Takes over state that `made_state` has made of bytes."""
+    """The pipeline for state that `made_state` has made of bytes."""
     flow.source("events", sf.delta(input, options=ONE_FILE), Event).key_by("user").process("totals", Kept)

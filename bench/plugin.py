@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.made_jobs import Made, make_job
 from bench.made_state import now
 from bench.measurement import Measurement, Results, Section, Workplace, at_most, median, percentile, seconds
 from bench.measurement import size as bytes_
+from tests.jobs.records import Made, make_job
 
 SIDES = ("get",)
 LONG = "orders"
 BOUND = 0.1
 _PAUSE = 0.05
-"""Between two requests, so that readings in the background go on between them as they do in life."""
+"""Seconds between two requests, so that the readings in the background go on between them, as in real use."""
 _USER, _PASSWORD = "viewer", "viewer"
 
 
@@ -27,20 +27,20 @@ _USER, _PASSWORD = "viewer", "viewer"
 class Size:
     jobs: int
     checkpoints: int
-    """Of one of the jobs, every one of them standing."""
-    asked: int
-    """Times, each address."""
+    """Checkpoints of one of the jobs, all of them in the log."""
+    requests: int
+    """How often to request each address."""
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
-    root = place.folder / "checkpoints"
-    place.say(f"making {size.jobs} jobs, one of {size.checkpoints:,} checkpoints")
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
+    root = workplace.folder / "checkpoints"
+    workplace.say(f"making {size.jobs} jobs, one of {size.checkpoints:,} checkpoints")
     at = now()
     make_job(root, Made(LONG, standing=size.checkpoints), at)
     for number in range(1, size.jobs):
         make_job(root, Made(f"job-{number:03d}", standing=10, collected=300, running=number % 3 == 0), at)
-    place.say("starting Airflow's app")
-    return asyncio.run(measure(airflow_app(place.folder, root), addresses(size), size, place))
+    workplace.say("starting Airflow's app")
+    return asyncio.run(measure(airflow_app(workplace.folder, root), addresses(size), size, workplace))
 
 
 def addresses(size: Size) -> dict[str, str]:
@@ -61,7 +61,7 @@ def addresses(size: Size) -> dict[str, str]:
 
 
 def airflow_app(folder: Path, root: Path) -> Any:
-    """Airflow's own, with its database, its users and all of its middleware."""
+    """Airflow's own app, with its database, its users and all of its middleware."""
     plugins = Path(__file__).resolve().parents[1] / "plugins"
     passwords = folder / "passwords.json"
     passwords.write_text(json.dumps({_USER: _PASSWORD}))
@@ -86,42 +86,42 @@ def airflow_app(folder: Path, root: Path) -> Any:
     return create_app()
 
 
-async def measure(app: Any, wanted: dict[str, str], size: Size, place: Workplace) -> dict[str, Any]:
+async def measure(app: Any, urls: dict[str, str], size: Size, workplace: Workplace) -> dict[str, Any]:
     async with app.router.lifespan_context(app):
         status, body = await ask(app, "POST", "/auth/token", {}, {"username": _USER, "password": _PASSWORD})
         if status != 201:
             raise AssertionError(f"Airflow gave no token: {status}")
         headers = {"Authorization": f"Bearer {json.loads(body)['access_token']}", "Accept-Encoding": "gzip"}
-        place.say("waiting until everything is known")
+        workplace.say("waiting until everything is known")
         began = time.perf_counter()
-        await everything_known(app, wanted, headers, size)
+        await everything_known(app, urls, headers, size)
         cold = time.perf_counter() - began
-        found: dict[str, Any] = {"cold": cold, "seconds": {}, "bytes": {}}
-        for name, address in wanted.items():
-            place.say(f"asking for {name}")
-            taken = []
-            for _ in range(size.asked):
+        figures: dict[str, Any] = {"cold": cold, "seconds": {}, "bytes": {}}
+        for name, address in urls.items():
+            workplace.say(f"asking for {name}")
+            durations = []
+            for _ in range(size.requests):
                 began = time.perf_counter()
                 status, body = await ask(app, "GET", address, headers)
-                taken.append(time.perf_counter() - began)
+                durations.append(time.perf_counter() - began)
                 if status != 200:
                     raise AssertionError(f"{address} was answered with {status}: {body[:200]!r}")
                 await asyncio.sleep(_PAUSE)
-            found["seconds"][name], found["bytes"][name] = taken, len(body)
-        found["memory"] = memory()
-        return found
+            figures["seconds"][name], figures["bytes"][name] = durations, len(body)
+        figures["memory"] = memory()
+        return figures
 
 
-async def everything_known(app: Any, wanted: dict[str, str], headers: dict[str, str], size: Size) -> None:
+async def everything_known(app: Any, urls: dict[str, str], headers: dict[str, str], size: Size) -> None:
     plain = {"Authorization": headers["Authorization"]}
     while True:
-        _, body = await ask(app, "GET", wanted["all jobs"], plain)
+        _, body = await ask(app, "GET", urls["all jobs"], plain)
         jobs = json.loads(body)["jobs"]
-        known = len(jobs) == size.jobs and all(job["status"] != "READING" for job in jobs)
-        _, body = await ask(app, "GET", wanted["one job"], plain)
+        all_listed = len(jobs) == size.jobs and all(job["status"] != "READING" for job in jobs)
+        _, body = await ask(app, "GET", urls["one job"], plain)
         whole = json.loads(body).get("partial") is False
-        answers = [(await ask(app, "GET", address, plain))[0] for address in wanted.values()]
-        if known and whole and set(answers) == {200}:
+        answers = [(await ask(app, "GET", address, plain))[0] for address in urls.values()]
+        if all_listed and whole and set(answers) == {200}:
             return
         await asyncio.sleep(0.2)
 
@@ -129,60 +129,60 @@ async def everything_known(app: Any, wanted: dict[str, str], headers: dict[str, 
 async def ask(
     app: Any, method: str, address: str, headers: dict[str, str], document: Any = None
 ) -> tuple[int, bytes]:
-    """Through the app itself, without a network: what is measured is the server."""
+    """Calls the app itself, without a network: only the server is measured."""
     path, _, query = address.partition("?")
     body = b"" if document is None else json.dumps(document).encode()
-    given = {"Host": "localhost", "Content-Type": "application/json", **headers}
+    all_headers = {"Host": "localhost", "Content-Type": "application/json", **headers}
     scope = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
         "path": path, "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
-        "headers": [(name.lower().encode(), value.encode()) for name, value in given.items()],
+        "headers": [(name.lower().encode(), value.encode()) for name, value in all_headers.items()],
         "client": ("127.0.0.1", 1), "server": ("localhost", 8080), "state": {},
     }  # fmt: skip
     sent: list[dict[str, Any]] = []
     requests = [{"type": "http.request", "body": body, "more_body": False}]
-    gone = asyncio.Event()
+    disconnected = asyncio.Event()
 
     async def receive() -> dict[str, Any]:
         if requests:
             return requests.pop()
-        await gone.wait()
+        await disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
     await app(scope, receive, send)
-    gone.set()
+    disconnected.set()
     status = next(message["status"] for message in sent if message["type"] == "http.response.start")
     return status, b"".join(message.get("body", b"") for message in sent)
 
 
 def memory() -> int:
-    """Bytes that this process holds."""
+    """The memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def section(results: Results, size: Size) -> Section:
-    found = results.first("get")
-    names = list(found["seconds"])
+    figures = results.first("get")
+    names = list(figures["seconds"])
 
     def of(name: str, share: float | None) -> float:
         pick = median if share is None else lambda values: percentile(values, share)
         return results.median("get", lambda trial: pick(trial["seconds"][name]))
 
     rows = [
-        [name, seconds(of(name, None)), seconds(of(name, 0.95)), bytes_(found["bytes"][name])]
+        [name, seconds(of(name, None)), seconds(of(name, 0.95)), bytes_(figures["bytes"][name])]
         for name in names
     ]
     cold = results.median("get", lambda trial: trial["cold"])
     text = (
-        f"Each address of the Airflow plugin's API {size.asked} times, through Airflow's whole app with a viewer's token, without "
+        f"Each address of the Airflow plugin's API {size.requests} times, through Airflow's whole app with a viewer's token, without "
         f"a network: {size.jobs} jobs in one root on the local disk, one of them with {size.checkpoints:,} checkpoints whose "
         "records all stand, about which the addresses below ask. Records were made without runs. Threads go on reading the root "
         "meanwhile. The last column is the answer as it is sent, compressed. From nothing, all of it was known after "
-        f"{seconds(cold)}; the process held {bytes_(found['memory'])} at the end."
+        f"{seconds(cold)}; the process held {bytes_(figures['memory'])} at the end."
     )
     slowest = max(names, key=lambda name: of(name, 0.95))
     targets = [

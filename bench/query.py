@@ -1,4 +1,4 @@
-"""Point queries: the first one on a host that has nothing, and many clients at a server that has what they ask for."""
+"""Point queries: the first one on a host with an empty cache, and many clients at a server with a warm one."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ SHARDS, CLIENTS = 8, 16
 class Size:
     keys: int
     cold: int
-    """Hosts that have fetched nothing."""
+    """How many hosts with an empty cache."""
     warm_up: int
-    asked: int
-    """Of all clients together."""
+    requests: int
+    """Requests of all clients together."""
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
-    place.say(f"making {size.keys:,} keys")
-    root = place.folder / "root"
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
+    workplace.say(f"making {size.keys:,} keys")
+    root = workplace.folder / "root"
     make(root, size.keys, shards=SHARDS)
-    return cold(root, size, place) if side == "cold" else warm(root, size, place)
+    return cold(root, size, workplace) if side == "cold" else warm(root, size, workplace)
 
 
-def cold(root: Path, size: Size, place: Workplace) -> dict[str, Any]:
-    """Each time in a cache of its own, from the log of the job to the value."""
+def cold(root: Path, size: Size, workplace: Workplace) -> dict[str, Any]:
+    """Queries with an empty cache each time, from reading the job's log to the value."""
     from stateflow.format.records import Owner
-    from stateflow.reading.snapshots import ReadingPlace, checkpoint_reader
+    from stateflow.reading.snapshots import ReaderContext, checkpoint_reader
     from stateflow.state.backends.choice import Readers
     from stateflow.state.backends.rocksdb_options import RocksOptions
     from stateflow.storage.cache import FileCache
 
-    found: dict[str, Any] = {"seconds": [], "fetched": [], "owner": [], "state": 0}
+    figures: dict[str, Any] = {"seconds": [], "fetched": [], "owner": [], "state": 0}
     for number in range(size.cold):
-        folder = place.folder / f"host-{number}"
-        here = ReadingPlace(
+        folder = workplace.folder / f"host-{number}"
+        here = ReaderContext(
             str(root), FileCache(folder / "cache", 1 << 40), folder / "scratch", Readers(RocksOptions()), now
         )
         key = size.keys // size.cold * number
@@ -61,24 +61,24 @@ def cold(root: Path, size: Size, place: Workplace) -> dict[str, Any]:
         with checkpoint_reader(here, JOB, owner=Owner(run=JOB), ids=lambda: uuid.uuid4().hex) as reader:
             if reader.get(OPERATOR, STATE, key) != float(key):
                 raise AssertionError(f"key {key} does not have its value")
-            found["seconds"].append(time.perf_counter() - began)
+            figures["seconds"].append(time.perf_counter() - began)
             target = reader.target(OPERATOR, STATE)
             owner = target.shards[target.place(key)[0]]
-            found["owner"].append(sum(ref.size for ref in owner.files if ref.data is None))
-            found["state"] = sum(shard.bytes for shard in target.shards)
-        found["fetched"].append(here.cache.bytes_fetched)
-    return found
+            figures["owner"].append(sum(ref.size for ref in owner.files if ref.data is None))
+            figures["state"] = sum(shard.bytes for shard in target.shards)
+        figures["fetched"].append(here.cache.bytes_fetched)
+    return figures
 
 
-def warm(root: Path, size: Size, place: Workplace) -> dict[str, Any]:
-    """Clients that ask again as soon as they are answered, in a process of their own."""
-    with serving(root, place.folder) as (url, token):
-        asked = _Asked(url, token, size.keys)
-        place.say("warming up")
-        asyncio.run(asked.by(CLIENTS, size.warm_up))
-        place.say(f"asking {size.asked:,} times")
+def warm(root: Path, size: Size, workplace: Workplace) -> dict[str, Any]:
+    """Queries from clients in a process of their own. Each asks again as soon as it has its answer."""
+    with serving(root, workplace.folder) as (url, token):
+        load = _Load(url, token, size.keys)
+        workplace.say("warming up")
+        asyncio.run(load.by(CLIENTS, size.warm_up))
+        workplace.say(f"asking {size.requests:,} times")
         began = time.perf_counter()
-        seconds = asyncio.run(asked.by(CLIENTS, size.asked))
+        seconds = asyncio.run(load.by(CLIENTS, size.requests))
         return {"seconds": seconds, "elapsed": time.perf_counter() - began}
 
 
@@ -105,7 +105,7 @@ def serving(root: Path, folder: Path) -> Iterator[tuple[str, str]]:
             process.terminate()
 
 
-class _Asked:
+class _Load:
     def __init__(self, url: str, token: str, keys: int) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname, parts.port
@@ -115,7 +115,7 @@ class _Asked:
     async def by(self, clients: int, times: int) -> list[float]:
         """The seconds of each answer."""
         each = [self._one(random.Random(number), times // clients) for number in range(clients)]
-        return [second for found in await asyncio.gather(*each) for second in found]
+        return [second for answers in await asyncio.gather(*each) for second in answers]
 
     async def _one(self, chance: random.Random, times: int) -> list[float]:
         loop = asyncio.get_running_loop()
@@ -125,7 +125,7 @@ class _Asked:
         for _ in range(times):
             key = chance.randrange(self._keys)
             began = time.perf_counter()
-            body = await client.asked(f"{path}{key}{self._head}".encode())
+            body = await client.ask(f"{path}{key}{self._head}".encode())
             seconds.append(time.perf_counter() - began)
             if f'"value":{float(key)}'.encode() not in body:
                 raise AssertionError(f"key {key} was answered {body!r}")
@@ -134,29 +134,29 @@ class _Asked:
 
 
 class _Client(asyncio.Protocol):
-    """As little of a client as there can be: what is measured is the server."""
+    """A minimal client, so that the server is measured and not the client."""
 
     def __init__(self) -> None:
         self._transport: Any = None
         self._answer: asyncio.Future[bytes] | None = None
-        self._got = b""
+        self._buffer = b""
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
-    def asked(self, request: bytes) -> asyncio.Future[bytes]:
+    def ask(self, request: bytes) -> asyncio.Future[bytes]:
         self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         return self._answer
 
     def data_received(self, data: bytes) -> None:
-        self._got += data
-        head, end, body = self._got.partition(b"\r\n\r\n")
+        self._buffer += data
+        head, end, body = self._buffer.partition(b"\r\n\r\n")
         if not end:
             return
         length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
         if len(body) >= length and self._answer is not None:
-            self._got = b""
+            self._buffer = b""
             self._answer.set_result(body)
 
     def end(self) -> None:

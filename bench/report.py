@@ -1,4 +1,4 @@
-"""The page of figures: every target with what was measured, met or missed, then each measurement in full."""
+"""Writes the page of figures: first every target, met or missed, then each measurement in full."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bench.plots import draw
 from bench.store import ROOT, Found, ResultStore, fingerprint
 
 BUSY = 1.0
-"""A load above this when a trial began: something else was running."""
+"""A higher load when a trial began means that something else was running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What was found so far, ready to be shown."""
+    """The results so far, ready for the page."""
 
     form: Form
     measured: tuple[tuple[Measurement, Found, Section], ...]
@@ -35,19 +35,19 @@ class Page:
 
 
 def gathered(store: ResultStore, form: Form, measurements: Sequence[Measurement]) -> Page:
-    current, shown, missing = fingerprint(), [], []
+    current, sections, missing = fingerprint(), [], []
     for measurement in measurements:
-        found = store.newest(form, measurement, current)
-        if found is None:
+        result_set = store.newest(form, measurement, current)
+        if result_set is None:
             missing.append(measurement)
         else:
-            section = measurement.section(found.results, measurement.sizes[form])
-            shown.append((measurement, found, section))
-    return Page(form, tuple(shown), tuple(missing), current)
+            section = measurement.section(result_set.results, measurement.sizes[form])
+            sections.append((measurement, result_set, section))
+    return Page(form, tuple(sections), tuple(missing), current)
 
 
 def write_page(page: Page, docs: Path = ROOT / "docs") -> Path:
-    """Writes the page and its plots; the quick form has a page of its own, so that it never replaces full figures."""
+    """Writes the page and its plots. The quick form has a page of its own, so that it never replaces full figures."""
     full = page.form == "full"
     path = docs / ("benchmarks.md" if full else "benchmarks-quick.md")
     images = "img" if full else "img/quick"
@@ -89,7 +89,7 @@ def _lines(page: Page, docs: Path, images: str) -> Iterator[str]:
     yield "## How it is measured"
     yield ""
     yield from METHOD
-    for measurement, found, section in page.measured:
+    for measurement, result_set, section in page.measured:
         yield ""
         yield f"## {measurement.title}"
         yield ""
@@ -97,11 +97,11 @@ def _lines(page: Page, docs: Path, images: str) -> Iterator[str]:
         yield ""
         yield from _table(section.header, section.rows)
         for plot in section.plots:
-            drawn = draw(plot, docs / images)
+            image = draw(plot, docs / images)
             yield ""
-            yield f"![{plot.title}]({images}/{drawn.name})"
+            yield f"![{plot.title}]({images}/{image.name})"
         yield ""
-        yield _provenance(page, measurement, found)
+        yield _provenance(page, measurement, result_set)
 
 
 METHOD = (
@@ -125,16 +125,16 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str
         yield f"| {' | '.join(row)} |"
 
 
-def _provenance(page: Page, measurement: Measurement, found: Found) -> str:
-    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(found.measured))
-    repeats = f"{found.repeats} repeat{'s' if found.repeats > 1 else ''}"
+def _provenance(page: Page, measurement: Measurement, result_set: Found) -> str:
+    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(result_set.measured))
+    repeats = f"{result_set.repeats} repeat{'s' if result_set.repeats > 1 else ''}"
     notes = [f"Measured {when}", f"{repeats} of each side"]
-    if page.form == "full" and found.repeats < measurement.repeats:
+    if page.form == "full" and result_set.repeats < measurement.repeats:
         notes.append(f"of {measurement.repeats} wanted")
-    if found.fingerprint != page.fingerprint:
+    if result_set.fingerprint != page.fingerprint:
         notes.append("with an earlier version of the code")
-    if found.load > BUSY:
-        notes.append(f"while the machine was busy (load {found.load:.1f} when a trial began)")
+    if result_set.load > BUSY:
+        notes.append(f"while the machine was busy (load {result_set.load:.1f} when a trial began)")
     return f"<sub>{', '.join(notes)}.</sub>"
 
 

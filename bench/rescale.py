@@ -1,4 +1,4 @@
-"""Rescaling a job that rests: an edit of its newest record, whatever the size of its state."""
+"""How long rescaling an idle job takes. It edits the newest record, whatever the size of the state."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ class Size:
     keys: tuple[int, ...]
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     # What a process does once, imports above all, falls on a job of its own, and is shown apart.
-    first = measured(place, 1000)
-    return {"first": first["seconds"][0], "jobs": [measured(place, keys) for keys in size.keys]}
+    first = measured(workplace, 1000)
+    return {"first": first["seconds"][0], "jobs": [measured(workplace, keys) for keys in size.keys]}
 
 
-def measured(place: Workplace, keys: int) -> dict[str, Any]:
+def measured(workplace: Workplace, keys: int) -> dict[str, Any]:
     """Seconds of each step, and the state files before and after all of them."""
-    place.say(f"making {keys:,} keys")
-    root = place.folder / f"root-{keys}" / "root"
+    workplace.say(f"making {keys:,} keys")
+    root = workplace.folder / f"root-{keys}" / "root"
     make(root, keys, shards=1)
     from stateflow.jobs.job import Job
 
     job = Job(str(root), JOB)
-    before, found = files_of(root), []
+    before, durations = files_of(root), []
     for parallelism in STEPS:
         began = time.perf_counter()
         job.rescale(parallelism)
-        found.append(time.perf_counter() - began)
+        durations.append(time.perf_counter() - began)
         check(job, parallelism)
     after = files_of(root)
     return {
-        "seconds": found,
+        "seconds": durations,
         "files": [len(before), len(after)],
         "bytes": [sum(size for size, _ in files.values()) for files in (before, after)],
         "untouched": before == after,
@@ -54,13 +54,13 @@ def measured(place: Workplace, keys: int) -> dict[str, Any]:
 
 def files_of(root: Path) -> dict[str, tuple[int, int]]:
     """Everything under the root but the job's log, with size and inode: records, their outcomes and claims."""
-    found = {}
+    durations = {}
     for path in root.rglob("*"):
         name = path.relative_to(root).as_posix()
         if path.is_file() and not name.startswith((f"{JOB}/chk-", f"{JOB}/epochs/")):
             facts = path.stat()
-            found[name] = (facts.st_size, facts.st_ino)
-    return found
+            durations[name] = (facts.st_size, facts.st_ino)
+    return durations
 
 
 def check(job: Job, parallelism: int) -> None:
@@ -80,7 +80,7 @@ def section(results: Results, size: Size) -> Section:
     for number, keys in enumerate(size.keys):
         jobs = [trial["jobs"][number] for trial in results.of("rescale")]
         slowest = max(second for job in jobs for second in job["seconds"])
-        kept = all(job["untouched"] for job in jobs)
+        untouched = all(job["untouched"] for job in jobs)
         (files, files_after), (state, state_after) = jobs[0]["files"], jobs[0]["bytes"]
         rows.append(
             [
@@ -91,8 +91,8 @@ def section(results: Results, size: Size) -> Section:
             ]
         )
         targets.append(at_most(f"{keys:,} keys: each step below 300 ms", slowest, 0.300, seconds))
-        said = "none copied" if kept else f"{files_after} files instead of {files}"
-        targets.append(Target(f"{keys:,} keys: no state file is copied", said, kept))
+        said = "none copied" if untouched else f"{files_after} files instead of {files}"
+        targets.append(Target(f"{keys:,} keys: no state file is copied", said, untouched))
     first = results.median("rescale", lambda trial: trial["first"])
     text = (
         "A job with all of its state in one shard is handed to 4 subtasks, then 3, then 5, by `Job.rescale`, with every record "

@@ -22,32 +22,32 @@ NAMES = {"command": "`stateflow run`", "operator": "StateflowRunOperator, spark-
 @dataclass(frozen=True, slots=True)
 class Size:
     runs: int
-    """After one that is not counted."""
+    """Repeats, after one that does not count."""
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from demo.table import Orders
 
-    orders = Orders(place.folder / "orders")
-    parameters = {"input": str(place.folder / "orders"), "output": str(place.folder / "totals")}
-    root = place.folder / "root"
-    found = []
+    orders = Orders(workplace.folder / "orders")
+    parameters = {"input": str(workplace.folder / "orders"), "output": str(workplace.folder / "totals")}
+    root = workplace.folder / "root"
+    durations = []
     for number in range(size.runs + 1):
         orders.add(1, 2_000)
         began = time.perf_counter()
         if side == "command":
             _command(parameters, root)
-            found.append(time.perf_counter() - began)
+            durations.append(time.perf_counter() - began)
         else:
-            found.append(_operator(parameters, root, place.folder / "airflow", number))
-        place.say(f"run {number}: {found[-1]:.2f} s")
-    return {"seconds": found[1:]}
+            durations.append(_operator(parameters, root, workplace.folder / "airflow", number))
+        workplace.say(f"run {number}: {durations[-1]:.2f} s")
+    return {"seconds": durations[1:]}
 
 
 def _command(parameters: dict[str, str], root: Path) -> None:
-    given = [word for name, value in parameters.items() for word in ("-p", f"{name}={value}")]
+    words = [word for name, value in parameters.items() for word in ("-p", f"{name}={value}")]
     subprocess.run(
-        [sys.executable, "-m", "stateflow.cli", "run", PIPELINE, *given, "--master", "local[2]", "--checkpoint-dir", str(root)],
+        [sys.executable, "-m", "stateflow.cli", "run", PIPELINE, *words, "--master", "local[2]", "--checkpoint-dir", str(root)],
         check=True,
         capture_output=True,
     )  # fmt: skip
@@ -63,11 +63,11 @@ def _operator(parameters: dict[str, str], root: Path, home: Path, number: int) -
         ),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "bench.run_operator", json.dumps(parameters), str(number)],
         cwd=ROOT, env=environment, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    return float(done.stdout.splitlines()[-1])
+    return float(process.stdout.splitlines()[-1])
 
 
 def section(results: Results, size: Size) -> Section:

@@ -45,11 +45,11 @@ SETTINGS = {
 
 @dataclass
 class Outcome:
-    """What a side did with a table."""
+    """A side's result on a table."""
 
     timed: Timed
     reports: list[BatchReport] = field(default_factory=list)
-    """This library's only."""
+    """Only from this library."""
     run: RunReport | None = None
 
 
@@ -81,20 +81,20 @@ def stateflow_run(
         user_paths=[str(ROOT)],
         listener=listener,
     )
-    with timed(spark) as found:
-        done = run(request)
-    return Outcome(found, reports, done)
+    with timed(spark) as batches:
+        report = run(request)
+    return Outcome(batches, reports, report)
 
 
-def process(spark: SparkSession, data: Dataset, work: Path, **given: Any) -> Outcome:
+def process(spark: SparkSession, data: Dataset, work: Path, **arguments: Any) -> Outcome:
     """A per-key Python process with one ValueState."""
     parameters = {"input": str(data.path), "output": str(work / "output")}
-    return stateflow_run(spark, operators.per_key, parameters, work, **given)
+    return stateflow_run(spark, operators.per_key, parameters, work, **arguments)
 
 
-def process_arrow(spark: SparkSession, data: Dataset, work: Path, **given: Any) -> Outcome:
+def process_arrow(spark: SparkSession, data: Dataset, work: Path, **arguments: Any) -> Outcome:
     parameters = {"input": str(data.path), "output": str(work / "output")}
-    return stateflow_run(spark, operators.columnar, parameters, work, **given)
+    return stateflow_run(spark, operators.columnar, parameters, work, **arguments)
 
 
 def spark_aggregation(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
@@ -139,7 +139,7 @@ def limit_sorted(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
 
 
 def limit_unsorted(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
-    """The same without the sort; it puts out as many rows as there are keys."""
+    """The same without the sort. It puts out as many rows as there are keys."""
     return _limit(spark, data, work, ordered=False)
 
 
@@ -149,9 +149,11 @@ def _limit(spark: SparkSession, data: Dataset, work: Path, *, ordered: bool) -> 
     write = appended(work)
 
     def body(frame: DataFrame, batch_id: int) -> None:
-        given = KeyedInput(frame, ("user",), (), row_type(operators.Event))
-        moved = exchanged("limit", [given], ("int",), 128, default_assignment(2, 128), ordered=ordered)
-        write(moved.mapInArrow(through, OUTPUT), batch_id)
+        arguments = KeyedInput(frame, ("user",), (), row_type(operators.Event))
+        rows_moved = exchanged(
+            "limit", [arguments], ("int",), 128, default_assignment(2, 128), ordered=ordered
+        )
+        write(rows_moved.mapInArrow(through, OUTPUT), batch_id)
 
     return peer(spark, source(spark, data), work, body, mode="append")
 
@@ -182,7 +184,7 @@ def _passed(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def stateless(spark: SparkSession, data: Dataset, work: Path) -> Outcome:
-    """The least a foreachBatch can do with its rows: compute them and write them nowhere."""
+    """A foreachBatch that only computes its rows, and writes them nowhere."""
 
     def body(frame: DataFrame, batch_id: int) -> None:
         frame.write.format("noop").mode("overwrite").save()
@@ -195,7 +197,7 @@ def source(spark: SparkSession, data: Dataset) -> DataFrame:
 
 
 def appended(work: Path) -> Callable[[DataFrame, int], None]:
-    """Exactly once, as far as Spark can: the table skips a transaction version it has."""
+    """Exactly once, as far as Spark can: the table skips a transaction version that it has already."""
 
     def body(frame: DataFrame, batch_id: int) -> None:
         writer = frame.write.format("delta").mode("append")
@@ -213,10 +215,10 @@ def peer(
     mode: str,
 ) -> Outcome:
     writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(work / "spark-checkpoint"))
-    with timed(spark) as found:
+    with timed(spark) as batches:
         query: StreamingQuery = writer.trigger(availableNow=True).foreachBatch(body).start()
         query.awaitTermination()
-    return Outcome(found)
+    return Outcome(batches)
 
 
 def check_totals(output: Path, data: Dataset) -> None:

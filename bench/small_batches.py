@@ -35,7 +35,7 @@ class Size:
 
 
 def _phases(size: Size) -> list[tuple[str, BatchSpec, int]]:
-    """Name, batch, how many of them are measured."""
+    """Name, batch, and how many batches are measured."""
     return [
         (f"{kind} {name}", BatchSpec(rows, size.keys, kind), count)
         for kind in KINDS
@@ -43,21 +43,21 @@ def _phases(size: Size) -> list[tuple[str, BatchSpec, int]]:
     ]
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from bench import sides
 
     batches = [BatchSpec(size.keys, size.keys, "distinct")]
     for _, spec, count in _phases(size):
         batches += [spec] * (size.warm_up + count)
     data = dataset(batches)
-    found = sides.SIDES[side](sides.session(), data, place.folder)
-    sides.check_totals(place.folder / "output", data)
-    if found.timed.rows != [spec.rows for spec in batches]:
-        raise AssertionError(f"{side} cut the input into batches of {found.timed.rows} rows")
-    out: dict[str, Any] = {"load": found.timed.seconds[0]}
+    outcome = sides.SIDES[side](sides.session(), data, workplace.folder)
+    sides.check_totals(workplace.folder / "output", data)
+    if outcome.timed.rows != [spec.rows for spec in batches]:
+        raise AssertionError(f"{side} cut the input into batches of {outcome.timed.rows} rows")
+    out: dict[str, Any] = {"load": outcome.timed.seconds[0]}
     at = 1
     for name, _, count in _phases(size):
-        out[name] = found.timed.seconds[at + size.warm_up : at + size.warm_up + count]
+        out[name] = outcome.timed.seconds[at + size.warm_up : at + size.warm_up + count]
         at += size.warm_up + count
     return out
 

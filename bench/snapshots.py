@@ -1,4 +1,4 @@
-"""Native savepoints, made and restored, against `cp` and fsync of the same files."""
+"""Makes and restores native savepoints, against `cp` and fsync of the same files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bench.measurement import size as bytes_
 
 SIDES = ("native",)
 TURNS = 3
-"""Of ours and cp, within a trial."""
+"""How often this library and cp take turns within a trial."""
 MEMORY = Path("/dev/shm")
 _NOISE = 64 << 20
 _ROOM = 2.5
@@ -28,34 +28,34 @@ _ROOM = 2.5
 @dataclass(frozen=True, slots=True)
 class Size:
     keys: tuple[int, ...]
-    """Of the states, the largest last."""
+    """Keys of each state, the largest last."""
     value: int
     """Bytes of each value."""
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
-    linked = [one_disk(place, keys, size.value) for keys in size.keys]
-    root = place.folder / f"state-{size.keys[-1]}" / "root"
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
+    linked = [one_disk(workplace, keys, size.value) for keys in size.keys]
+    root = workplace.folder / f"state-{size.keys[-1]}" / "root"
     files = [path for path in (root / JOB / "shared").iterdir() if path.is_file()]
-    with elsewhere(place.folder, sum(path.stat().st_size for path in files)) as (other, how):
-        between = two_disks(place, root, files, other)
+    with elsewhere(workplace.folder, sum(path.stat().st_size for path in files)) as (other, how):
+        between = two_disks(workplace, root, files, other)
     return {"linked": linked, "how": how, **between, "spark": spark_runs()}
 
 
-def one_disk(place: Workplace, keys: int, value: int) -> dict[str, Any]:
-    """A savepoint where the job is, and a restore from it."""
-    place.say(f"making {bytes_(keys * value)}")
-    root = place.folder / f"state-{keys}" / "root"
+def one_disk(workplace: Workplace, keys: int, value: int) -> dict[str, Any]:
+    """A savepoint on the job's own disk, and a restore from it."""
+    workplace.say(f"making {bytes_(keys * value)}")
+    root = workplace.folder / f"state-{keys}" / "root"
     make(root, keys, serializer=bytes, values=incompressible(value))
     from stateflow.jobs.job import Job
 
     job = Job(str(root), JOB)
-    place.say("a savepoint on the same disk")
-    took, made = timed(lambda: job.savepoint(options=options(root, place)))
+    workplace.say("a savepoint on the same disk")
+    took, made = timed(lambda: job.savepoint(options=options(root, workplace)))
     folder = root / made.url.removeprefix(job.store.url + "/")
     state = [path.stat() for path in (root / JOB / "shared").iterdir()]
     kept = [path.stat() for path in folder.rglob("*") if path.is_file()]
-    back, copies = restored(place, root, str(folder), "linked")
+    back, copies = restored(workplace, root, str(folder), "linked")
     return {
         "state": sum(facts.st_size for facts in state),
         "files": len(state),
@@ -67,18 +67,18 @@ def one_disk(place: Workplace, keys: int, value: int) -> dict[str, Any]:
     }
 
 
-def two_disks(place: Workplace, root: Path, files: Sequence[Path], other: Path) -> dict[str, Any]:
-    """Ours and cp in turn, first the one and then the other, there and back again."""
+def two_disks(workplace: Workplace, root: Path, files: Sequence[Path], other: Path) -> dict[str, Any]:
+    """A savepoint on another disk and a restore from it, in turns with cp."""
     from stateflow.jobs.job import Job
 
     found: dict[str, list[float]] = {name: [] for name in ("made", "copied", "restored", "copied_back")}
     made_at = other / "savepoint"
 
     def ours() -> None:
-        Job(str(root), JOB).savepoint(options=options(root, place), to=str(made_at))
+        Job(str(root), JOB).savepoint(options=options(root, workplace), to=str(made_at))
 
     def ours_back() -> None:
-        found["restored"].append(restored(place, root, str(made_at), "moved")[0])
+        found["restored"].append(restored(workplace, root, str(made_at), "moved")[0])
         shutil.rmtree(root / "moved")
 
     def cp() -> None:
@@ -87,11 +87,11 @@ def two_disks(place: Workplace, root: Path, files: Sequence[Path], other: Path) 
 
     def cp_back() -> None:
         there = [path for path in (made_at / "state").iterdir() if path.is_file()]
-        found["copied_back"].append(copied(there, place.folder / "cp"))
-        shutil.rmtree(place.folder / "cp")
+        found["copied_back"].append(copied(there, workplace.folder / "cp"))
+        shutil.rmtree(workplace.folder / "cp")
 
     for turn in range(TURNS):
-        place.say(f"to another file system and back, {turn + 1} of {TURNS}")
+        workplace.say(f"to another file system and back, {turn + 1} of {TURNS}")
         if turn % 2:
             cp()
         found["made"].append(timed(ours)[0])
@@ -103,23 +103,23 @@ def two_disks(place: Workplace, root: Path, files: Sequence[Path], other: Path) 
     return dict(found)
 
 
-def restored(place: Workplace, root: Path, origin: str, name: str) -> tuple[float, list[Path]]:
-    """Into a job that does not exist yet, from planning to the record; with the files that it has then."""
+def restored(workplace: Workplace, root: Path, origin: str, name: str) -> tuple[float, list[Path]]:
+    """Restores into a new job; returns the seconds from planning to the record, and the new job's files."""
     from bench import operators
     from stateflow.jobs.job import Job
 
     job = Job(str(root), name)
 
     def work() -> None:
-        given = {"input": str(place.folder / "no input yet")}
-        job.restore(origin, operators.blobs, given, options=options(root, place)).apply()
+        given = {"input": str(workplace.folder / "no input yet")}
+        job.restore(origin, operators.blobs, given, options=options(root, workplace)).apply()
 
     took, _ = timed(work)
     return took, [path for path in (root / name / "shared").iterdir() if path.is_file()]
 
 
 def copied(files: Iterable[Path], target: Path) -> float:
-    """Seconds of one cp of all files, and an fsync of each and of their folder."""
+    """Copies all files with cp, then syncs each file and the folder; returns the seconds."""
 
     def work() -> None:
         target.mkdir()
@@ -133,7 +133,7 @@ def copied(files: Iterable[Path], target: Path) -> float:
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
-    """With nothing left to write from what came before."""
+    """Times `work`, after everything before it is on disk."""
     os.sync()
     began = time.perf_counter()
     found = work()
@@ -142,15 +142,15 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 @contextmanager
 def elsewhere(folder: Path, needed: int) -> Iterator[tuple[Path, str]]:
-    """A folder to which no file can be linked, and how that comes."""
+    """A folder on another file system, so that no file can be linked there, and how to call it."""
     if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > _ROOM * needed and other_device(MEMORY, folder):
         with tempfile.TemporaryDirectory(prefix="stateflow-bench-", dir=MEMORY) as made:
             yield Path(made), f"another file system (in memory, {MEMORY})"
         return
     from stateflow.storage import transfer
 
-    linking = transfer.inside
-    transfer.inside = lambda source, target: None
+    linking = transfer.copy_inside
+    transfer.copy_inside = lambda source, target: None
     try:
         (folder / "elsewhere").mkdir()
         yield (
@@ -158,22 +158,22 @@ def elsewhere(folder: Path, needed: int) -> Iterator[tuple[Path, str]]:
             f"a folder of the same disk with links switched off, for {MEMORY} has no room",
         )
     finally:
-        transfer.inside = linking
+        transfer.copy_inside = linking
 
 
 def other_device(one: Path, other: Path) -> bool:
     return one.stat().st_dev != other.stat().st_dev
 
 
-def options(root: Path, place: Workplace) -> Any:
+def options(root: Path, workplace: Workplace) -> Any:
     from stateflow.config.options import load
 
-    code = {"checkpoint_dir": str(root), "scratch_dir": str(place.folder / "scratch")}
-    return load(code=code, env={}, folder=place.folder)
+    code = {"checkpoint_dir": str(root), "scratch_dir": str(workplace.folder / "scratch")}
+    return load(code=code, env={}, folder=workplace.folder)
 
 
 def incompressible(length: int) -> Callable[[Sequence[int]], Iterable[bytes]]:
-    """Values cut from a stretch of noise at places that never repeat nearby: no block of a file has the same twice."""
+    """Values cut from random bytes at offsets that do not repeat nearby, so that no block of a file compresses."""
     import numpy as np
 
     noise = np.random.default_rng(1).bytes(_NOISE)

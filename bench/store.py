@@ -23,7 +23,7 @@ NOT_MEASURED = frozenset(
 
 
 def fingerprint() -> str:
-    """Of the library and of what measures it; not of what only shows figures."""
+    """A hash of the library and of the code that measures it, without the code that only shows figures."""
     digest = hashlib.sha256()
     for folder in ("stateflow", "bench"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -42,7 +42,7 @@ class Found:
     results: Results
     fingerprint: str
     repeats: int
-    """Of the side that has the fewest."""
+    """Repeats of the side that has the fewest."""
     measured: float
     """When the last trial ended, in seconds since 1970."""
     load: float
@@ -60,19 +60,19 @@ class ResultStore:
     def write(self, trial: Trial, version: str, load: float, result: Mapping[str, Any]) -> None:
         path = self._path(trial, version)
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = path.with_suffix(".making")
-        made.write_text(json.dumps({"trial": asdict(trial), "load": load, "result": result}, indent=1))
-        made.rename(path)
+        part = path.with_suffix(".making")
+        part.write_text(json.dumps({"trial": asdict(trial), "load": load, "result": result}, indent=1))
+        part.rename(path)
 
     def forget(self, form: Form, measurement: str) -> None:
         shutil.rmtree(self.folder / form / measurement, ignore_errors=True)
 
     def newest(self, form: Form, measurement: Measurement, version: str) -> Found | None:
-        """The current version's results if every side has one; else the newest that have."""
+        """The current version's results if every side has one; else the newest complete ones."""
         folder = self.folder / form / measurement.name
         versions = sorted(folder.iterdir(), key=lambda p: p.stat().st_mtime) if folder.exists() else []
         ordered = [folder / version, *(p for p in reversed(versions) if p.name != version)]
-        return next((found for path in ordered if (found := _complete(path, measurement))), None)
+        return next((results for path in ordered if (results := _complete(path, measurement))), None)
 
     def _path(self, trial: Trial, version: str) -> Path:
         return self.folder / trial.form / trial.measurement / version / f"{trial.side}-{trial.repeat}.json"

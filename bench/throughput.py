@@ -36,26 +36,26 @@ class Size:
     """Rows per batch for transformWithState."""
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from bench import sides
 
     rows = size.slow_rows if side == "transform_with_state" else size.rows
     warm_up, measured = (1, 3) if side == "transform_with_state" else (size.warm_up, size.measured)
     data = dataset([BatchSpec(rows, size.keys)] * (warm_up + measured))
     spark = sides.session()
-    found = sides.SIDES[side](spark, data, place.folder)
+    outcome = sides.SIDES[side](spark, data, workplace.folder)
     if side in sides.STATEFUL:
-        sides.check_totals(place.folder / "output", data)
-    if found.timed.rows != [rows] * (warm_up + measured):
-        raise AssertionError(f"{side} cut the input into batches of {found.timed.rows} rows")
+        sides.check_totals(workplace.folder / "output", data)
+    if outcome.timed.rows != [rows] * (warm_up + measured):
+        raise AssertionError(f"{side} cut the input into batches of {outcome.timed.rows} rows")
     return {
         "rows": rows,
-        "seconds": found.timed.seconds,
-        "steady": found.timed.seconds[warm_up:],
+        "seconds": outcome.timed.seconds,
+        "steady": outcome.timed.seconds[warm_up:],
         "phases": [
             {name: report.statistics[name] for name in ("evaluate_ms", "decide_ms", "commit_ms")}
             | report.statistics["metrics"]
-            for report in found.reports[warm_up:]
+            for report in outcome.reports[warm_up:]
         ],
     }
 

@@ -12,9 +12,9 @@ from bench.measurements import MEASUREMENTS
 
 def main(name: str, side: str, form: Form, folder: str, result: str) -> None:
     measurement = MEASUREMENTS[name]
-    place = Workplace(Path(folder), lambda text: print(text, flush=True))
-    found = measurement.run(side, measurement.sizes[form], place)
-    Path(result).write_text(json.dumps(found))
+    workplace = Workplace(Path(folder), lambda text: print(text, flush=True))
+    outcome = measurement.run(side, measurement.sizes[form], workplace)
+    Path(result).write_text(json.dumps(outcome))
 
 
 if __name__ == "__main__":

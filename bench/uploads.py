@@ -1,4 +1,4 @@
-"""How much a checkpoint uploads when little has changed. Bytes are the same every time, so this is run once."""
+"""How much a checkpoint uploads when little has changed. Bytes are the same every time, so one repeat is enough."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Size:
     measured: int
 
 
-def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
     from bench import operators, sides
 
     touched = round(size.keys * size.share)
@@ -29,9 +29,11 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
         *[BatchSpec(touched, size.keys, "distinct")] * size.measured,
     ]
     data = dataset(batches)
-    found = sides.stateflow_run(sides.session(), operators.per_key, {"input": str(data.path)}, place.folder)
+    outcome = sides.stateflow_run(
+        sides.session(), operators.per_key, {"input": str(data.path)}, workplace.folder
+    )
     out: list[dict[str, float]] = []
-    for report in found.reports[1:]:
+    for report in outcome.reports[1:]:
         shards = [s for subtask in report.record.operators["totals"].shards for s in subtask]
         metrics = report.statistics["metrics"]
         out.append(
@@ -44,25 +46,25 @@ def run(side: str, size: Size, place: Workplace) -> dict[str, Any]:
                 "objects": metrics["uploaded_files"],
             }
         )
-    loaded = found.reports[0].record.operators["totals"].shards
+    loaded = outcome.reports[0].record.operators["totals"].shards
     return {"batches": out, "loaded": sum(s.bytes for subtask in loaded for s in subtask), "touched": touched}
 
 
 def section(results: Results, size: Size) -> Section:
-    found = results.first("process")
-    batches = found["batches"]
-    changed = [size.share * found["loaded"]] * len(batches)
+    figures = results.first("process")
+    batches = figures["batches"]
+    changed = [size.share * figures["loaded"]] * len(batches)
     plain = [max(0, b["uploaded"] - b["compacted"]) for b in batches]
     over = max(p / (0.02 * b["state"] + PER_SHARD * b["shards"]) for p, b in zip(plain, batches, strict=True))
     total = sum(b["uploaded"] for b in batches)
     rows = [
-        ["state", bytes_(found["loaded"]), ""],
+        ["state", bytes_(figures["loaded"]), ""],
         ["changed by a batch", bytes_(changed[0]), f"{size.share:.1%} of the state"],
         ["uploaded, median batch", bytes_(median([b["uploaded"] for b in batches])), ""],
         [
             "uploaded apart from compaction, largest",
             bytes_(max(plain)),
-            f"{max(plain) / found['loaded']:.2%} of the state",
+            f"{max(plain) / figures['loaded']:.2%} of the state",
         ],
         ["uploaded, largest batch", bytes_(max(b["uploaded"] for b in batches)), ""],
         ["uploaded by all batches", bytes_(total), f"{total / sum(changed):.1f} times the changed bytes"],
@@ -82,7 +84,7 @@ def section(results: Results, size: Size) -> Section:
         ),
     ]
     text = (
-        f"A state of {size.keys:,} keys; each of {len(batches)} batches touches {found['touched']:,} of them. What is "
+        f"A state of {size.keys:,} keys; each of {len(batches)} batches touches {figures['touched']:,} of them. What is "
         "small enough to travel inside the record is counted as uploaded. Changed bytes are the touched keys' share of the state."
     )
     plot = Plot(
@@ -96,7 +98,7 @@ def section(results: Results, size: Size) -> Section:
         },
         "batch",
         "KiB",
-        marks={"changed": changed[0] / 1024, "whole state": found["loaded"] / 1024},
+        marks={"changed": changed[0] / 1024, "whole state": figures["loaded"] / 1024},
         logarithmic=True,
     )
     return Section(text, ("what", "bytes", ""), rows, targets, [plot])

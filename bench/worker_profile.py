@@ -37,7 +37,7 @@ from stateflow.pipelines.operators import OperatorSpec
 from stateflow.pipelines.rows import row_type
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.columnstate import hash_longs
@@ -85,21 +85,21 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--batches", type=int, default=4)
     parser.add_argument("--functions", action="store_true", help="cProfile of the last batch")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     spent: dict[str, float] = {}
-    _watch(given.side, spent)
+    _watch(options.side, spent)
     # Outside of Spark this is subtask 0 of attempt 0.
     context = TaskContext._getOrCreate()
     context._partitionId, context._taskAttemptId = 0, 0
     work = Path(tempfile.mkdtemp(prefix="worker-profile-"))
     try:
         shards: tuple[tuple[Shard, ...], ...] = ((Shard(first=0, last=GROUPS // 2 - 1, backend="rocksdb"),),)
-        for number in range(given.batches):
-            data = list(_arrow_batches(given.rows, given.keys, number))
+        for number in range(options.batches):
+            data = list(_arrow_batches(options.rows, options.keys, number))
             acks = _Acks()
-            worker = _worker(given.side, number + 1, shards, work, acks)
+            worker = _worker(options.side, number + 1, shards, work, acks)
             spent.clear()
-            profile = cProfile.Profile() if given.functions and number == given.batches - 1 else None
+            profile = cProfile.Profile() if options.functions and number == options.batches - 1 else None
             wall, cpu, thread = time.perf_counter(), time.process_time(), time.thread_time()
             if profile:
                 profile.enable()
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> None:
             thread = time.thread_time() - thread
             rows = sum(batch.num_rows for batch in data)
             shards = (acks.ack.shards,)
-            _print(given.side, number, rows, out, wall, cpu, thread, spent, acks.ack)
+            _print(options.side, number, rows, out, wall, cpu, thread, spent, acks.ack)
             if profile:
                 pstats.Stats(profile).sort_stats("tottime").print_stats(30)
     finally:
@@ -118,7 +118,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 def _watch(side: str, spent: dict[str, float]) -> None:
-    """Times the functions of `PHASES` from now on; one that was renamed is said, not passed over."""
+    """Times the functions of `PHASES` from now on. Prints the name of a function that is missing."""
     for module, path, label in PHASES[side]:
         owner: Any = importlib.import_module(module)
         *outer, name = path.split(".")
@@ -144,7 +144,7 @@ def _timed(function: Callable[..., Any], label: str, spent: dict[str, float]) ->
 
 
 def _arrow_batches(rows: int, keys: int, number: int) -> Iterator[pa.RecordBatch]:
-    """What the exchange would give subtask 0 of two."""
+    """The rows that the exchange would hand to subtask 0 of two."""
     rng = np.random.default_rng([1, number])
     user = users(BatchSpec(rows, keys), rng, 1)
     group = hash_longs(user) % GROUPS
@@ -168,7 +168,7 @@ def _arrow_batches(rows: int, keys: int, number: int) -> Iterator[pa.RecordBatch
 def _worker(
     side: str, slot: int, shards: tuple[tuple[Shard, ...], ...], work: Path, acks: _Acks
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    place = TaskPlace(
+    storage = TaskStorage(
         str(work / "root"), "profile", 1, slot, str(work / "cache"), 10 << 30, str(work / "scratch")
     )
     moment = Moment(slot, 1, 1, None)
@@ -180,14 +180,14 @@ def _worker(
         return arrow_worker(
             ArrowTask(
                 "totals", operators.running_total, state, ("user",), ("int",), events.names, 1_000_000, 1, moment,
-                place, shards, backend, output, GROUPS, None,
+                storage, shards, backend, output, GROUPS, None,
             ),
             acks,
         )  # fmt: skip
     process = operators.RunningTotal
     ids = {name: index for index, name in enumerate(schemas(process, "totals"), 1)}
     spec = OperatorSpec("totals", process, process, ("user",), ("int",), (events,), totals, {}, ids)
-    return keyed_worker(KeyedTask(spec, moment, place, shards, backend, output), acks)
+    return keyed_worker(KeyedTask(spec, moment, storage, shards, backend, output), acks)
 
 
 def _print(

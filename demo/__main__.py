@@ -28,14 +28,14 @@ ORDERS_EVERY = 60.0
 
 
 def main(arguments: list[str] | None = None) -> int:
-    given = _arguments(arguments)
+    options = _arguments(arguments)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     console = Console(highlight=False)
     folder = cache_folder() / "demo"
     try:
         # `kill` ends it as Ctrl-C does, and takes Airflow along.
-        with answered(signal.SIGTERM, signal.default_int_handler), alone(folder):
-            return tell(folder, console, given)
+        with handled(signal.SIGTERM, signal.default_int_handler), alone(folder):
+            return tell(folder, console, options)
     except KeyboardInterrupt:
         print("demo: interrupted", file=sys.stderr)
         return 130
@@ -44,28 +44,28 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
 
 
-def tell(folder: Path, console: Console, given: argparse.Namespace) -> int:
-    """The story in a fresh folder; afterwards Airflow stays until Ctrl-C, unless only a verdict is wanted."""
-    story = Story(folder, console, given.port)
+def tell(folder: Path, console: Console, options: argparse.Namespace) -> int:
+    """Tells the story in a fresh folder. Then Airflow stays until Ctrl-C, or with `--check` ends with a verdict."""
+    story = Story(folder, console, options.port)
     try:
         right = story.play()
-        if not given.check:
+        if not options.check:
             leave_running(story, console)
     finally:
         # A second Ctrl-C would leave half of it running.
         with (
-            answered(signal.SIGINT, signal.SIG_IGN),
+            handled(signal.SIGINT, signal.SIG_IGN),
             console.status("ending Airflow and what it has started"),
         ):
             story.close()
         console.print(f"[dim]Airflow has ended; what it leaves is in {folder}[/]", soft_wrap=True)
-    if given.check:
+    if options.check:
         console.print("[bold green]right[/]" if right else "[bold red]wrong[/]")
     return 0 if right else 1
 
 
 def leave_running(story: Story, console: Console) -> None:
-    """Until Ctrl-C; new orders arrive meanwhile."""
+    """Waits for Ctrl-C, and adds new orders meanwhile."""
     console.print()
     console.rule("[bold]It is yours", align="left")
     story.sign_in()
@@ -88,8 +88,8 @@ def shell_example(folder: Path) -> str:
 
 
 @contextmanager
-def answered(number: signal.Signals, handler: Any) -> Iterator[None]:
-    """A signal is answered in another way for a while."""
+def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """Handles a signal in another way for the length of a block."""
     before = signal.signal(number, handler)
     try:
         yield
@@ -99,7 +99,7 @@ def answered(number: signal.Signals, handler: Any) -> Iterator[None]:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[IO[str]]:
-    """One demo at a time in a checkout: it begins by deleting what the last one has left."""
+    """Lets one demo run at a time in a checkout, and deletes what the last one left."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / "demo.lock").open("w", encoding="utf-8") as lock:
         try:
@@ -111,14 +111,14 @@ def alone(folder: Path) -> Iterator[IO[str]]:
         yield lock
 
 
-def _arguments(given: list[str] | None) -> argparse.Namespace:
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--check", action="store_true", help="end after the story, with a verdict")
     parser.add_argument("--port", type=int, default=None, help=f"of Airflow's address; {PORT} if it is free")
-    found = parser.parse_args(given)
-    if found.port is None:
-        found.port = PORT if not found.check and _is_free(PORT) else 0
-    return found
+    options = parser.parse_args(arguments)
+    if options.port is None:
+        options.port = PORT if not options.check and _is_free(PORT) else 0
+    return options
 
 
 def _is_free(port: int) -> bool:

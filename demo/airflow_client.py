@@ -1,4 +1,4 @@
-"""Airflow's REST API, as far as the demo and the tests need it: what a person does in the UI, as calls."""
+"""A client of Airflow's REST API, for the demo and the tests: it does what a person does in the UI."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class RunOf:
 
 @dataclass
 class AirflowClient:
-    """Calls as one user; the token is fetched with the first of them. Without a user only health can be asked."""
+    """Calls as one user. The first call fetches the token. Without a user, only the health page answers."""
 
     url: str
     user: str = ""
     password: str = field(default="", repr=False)
     patience: float = 180
-    """Seconds that waiting takes at the most, unless told otherwise."""
+    """The most seconds to wait, by default."""
     _token: str = field(init=False, default="", repr=False)
 
     def call(self, method: str, path: str, body: Any = None, **query: Any) -> Any:
-        """The JSON of the answer. RefusedError when it is no success, UnreachableError when there is none."""
+        """The JSON of the answer. RefusedError when Airflow refuses, UnreachableError when it does not answer."""
         answer = self.ask(method, path, body, **query)
         if answer.status_code >= 400:
             raise RefusedError(
@@ -70,15 +70,15 @@ class AirflowClient:
     def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None, **query: Any
     ) -> httpx.Response:
-        """The answer as it is, for whoever asks about codes and headers."""
+        """The answer as it is, with its code and headers."""
         if self.user and not self._token:
             self._token = str(
                 self._send(
                     "POST", "/auth/token", {"username": self.user, "password": self.password}, {}, {}
                 ).json()["access_token"]
             )
-        given = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        return self._send(method, path, body, {**given, **(headers or {})}, query)
+        authorization = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        return self._send(method, path, body, {**authorization, **(headers or {})}, query)
 
     def _send(
         self, method: str, path: str, body: Any, headers: Mapping[str, str], query: Mapping[str, Any]
@@ -93,16 +93,16 @@ class AirflowClient:
             ) from None
 
     def alive_since(self, moment: float) -> set[str]:
-        """Components that are healthy and gave a sign of life after `moment` (seconds since 1970)."""
+        """Healthy components with a heartbeat after `moment` (seconds since 1970)."""
         return {name for name, at in self._signs().items() if at > moment}
 
     def _signs(self) -> dict[str, float]:
-        """When each healthy component last gave a sign of life."""
+        """The last heartbeat of each healthy component."""
         health = self.call("GET", "/api/v2/monitor/health")
         return {
-            name: _seconds(told.get(f"latest_{name}_heartbeat"))
-            for name, told in health.items()
-            if told.get("status") == "healthy"
+            name: _seconds(component.get(f"latest_{name}_heartbeat"))
+            for name, component in health.items()
+            if component.get("status") == "healthy"
         }
 
     # DAGs
@@ -111,23 +111,23 @@ class AirflowClient:
         return sorted(each["dag_id"] for each in self.call("GET", "/api/v2/dags", limit=100)["dags"])
 
     def import_errors(self) -> list[str]:
-        found = self.call("GET", "/api/v2/importErrors")["import_errors"]
-        return [f"{each['filename']}: {each['stack_trace']}" for each in found]
+        errors = self.call("GET", "/api/v2/importErrors")["import_errors"]
+        return [f"{each['filename']}: {each['stack_trace']}" for each in errors]
 
-    def await_dags(self, *wanted: str, patience: float | None = None) -> None:
-        """Until the DAG processor has found them."""
+    def await_dags(self, *dag_ids: str, patience: float | None = None) -> None:
+        """Waits until the DAG processor has found them."""
 
         def missing() -> bool:
             if errors := self.import_errors():
                 raise StateflowError(f"a DAG cannot be imported: {errors[0]}")
-            return not set(wanted) <= set(self.dags())
+            return not set(dag_ids) <= set(self.dags())
 
-        self._until(lambda: not missing(), f"DAGs {', '.join(wanted)} to be found", patience)
+        self._until(lambda: not missing(), f"DAGs {', '.join(dag_ids)} to be found", patience)
 
     def unscheduled(self) -> list[str]:
         """DAGs that run only when they are triggered."""
-        found = self.call("GET", "/api/v2/dags", limit=100)["dags"]
-        return sorted(each["dag_id"] for each in found if each["timetable_summary"] in (None, "None"))
+        dags = self.call("GET", "/api/v2/dags", limit=100)["dags"]
+        return sorted(each["dag_id"] for each in dags if each["timetable_summary"] in (None, "None"))
 
     def unpause(self, dag_id: str) -> None:
         self.call("PATCH", f"/api/v2/dags/{dag_id}", {"is_paused": False}, update_mask="is_paused")
@@ -135,7 +135,7 @@ class AirflowClient:
     # Runs
 
     def trigger(self, dag_id: str, conf: Mapping[str, Any] | None = None, **more: Any) -> RunOf:
-        """A new run of the DAG, which is taken out of its pause."""
+        """Unpauses the DAG and starts a new run."""
         self.unpause(dag_id)
         answer = self.call(
             "POST",
@@ -145,11 +145,11 @@ class AirflowClient:
         return RunOf(dag_id, str(answer["dag_run_id"]))
 
     def newest_run(self, dag_id: str) -> RunOf:
-        """However it came about."""
-        found = self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
-        if not found:
+        """The DAG's newest run, however it was started."""
+        runs = self.call("GET", f"/api/v2/dags/{dag_id}/dagRuns", order_by="-run_after", limit=1)["dag_runs"]
+        if not runs:
             raise StateflowError(f"DAG {dag_id} has not run yet")
-        return RunOf(dag_id, str(found[0]["dag_run_id"]))
+        return RunOf(dag_id, str(runs[0]["dag_run_id"]))
 
     def state(self, run: RunOf) -> str:
         return str(self.call("GET", run.path)["state"])
@@ -171,11 +171,11 @@ class AirflowClient:
             state = self.state(run)
             return state in states
 
-        self._until(there, f"run {run.run_id} of {run.dag_id}", patience, lambda: self.told(run))
+        self._until(there, f"run {run.run_id} of {run.dag_id}", patience, lambda: self.described(run))
         return state
 
-    def told(self, run: RunOf) -> str:
-        """The run in a line per task, with the last lines of those that failed."""
+    def described(self, run: RunOf) -> str:
+        """The run with a line per task, and the last lines of failed tasks' logs."""
         lines = []
         for task in self.tasks(run):
             lines.append(f"{task['task_id']}: {task['state']} (try {task['try_number']})")
@@ -210,11 +210,11 @@ class AirflowClient:
             return state in states and int(task["try_number"]) >= attempt
 
         what = f"task {task_id} of {run.dag_id} to be {' or '.join(sorted(states))}"
-        self._until(there, what, patience, lambda: self.told(run))
+        self._until(there, what, patience, lambda: self.described(run))
         return state
 
     def log(self, run: RunOf, task_id: str, attempt: int = 0) -> str:
-        """What a try of a task logged, as text; its newest try if none is named."""
+        """The log of a task's try, as text; by default of its newest try."""
         attempt = attempt or max(1, int(self.task(run, task_id)["try_number"]))
         answer = self.ask(
             "GET",
@@ -228,8 +228,8 @@ class AirflowClient:
 
     def tries(self, run: RunOf, task_id: str) -> list[str]:
         """How each try of a task ended, the first one first."""
-        found = self.call("GET", f"{run.task(task_id)}/tries")["task_instances"]
-        return [str(each["state"]) for each in sorted(found, key=lambda each: int(each["try_number"]))]
+        instances = self.call("GET", f"{run.task(task_id)}/tries")["task_instances"]
+        return [str(each["state"]) for each in sorted(instances, key=lambda each: int(each["try_number"]))]
 
     def xcom(self, run: RunOf, task_id: str, key: str = "return_value") -> Any:
         answer = self.ask("GET", f"{run.task(task_id)}/xcomEntries/{key}", deserialize="true")
@@ -243,11 +243,11 @@ class AirflowClient:
         return dict(self.call("GET", f"{run.task(task_id)}/links")["extra_links"])
 
     def mark(self, run: RunOf, task_id: str, state: str) -> None:
-        """What "Mark as failed" and "Mark as success" do."""
+        """Sets a task's state, like "Mark as failed" and "Mark as success"."""
         self.call("PATCH", run.task(task_id), {"new_state": state})
 
     def clear(self, run: RunOf, *task_ids: str) -> None:
-        """Lets tasks of a run begin anew, all of them if none is named."""
+        """Clears tasks of a run, so that they start again; by default all of them."""
         body: dict[str, Any] = {"dry_run": False, "dag_run_id": run.run_id, "only_failed": False}
         if task_ids:
             body["task_ids"] = list(task_ids)
@@ -261,21 +261,23 @@ class AirflowClient:
         return dict(answer.json()) if answer.status_code == 200 else None
 
     def await_question(self, run: RunOf, task_id: str, patience: float | None = None) -> dict[str, Any]:
-        found: dict[str, Any] | None = None
+        question: dict[str, Any] | None = None
 
-        def asked() -> bool:
-            nonlocal found
-            found = self.question(run, task_id)
-            if found is None and self.state(run) in RUN_OVER:
+        def is_asking() -> bool:
+            nonlocal question
+            question = self.question(run, task_id)
+            if question is None and self.state(run) in RUN_OVER:
                 raise StateflowError(
-                    f"run {run.run_id} of {run.dag_id} ended before it asked:\n{self.told(run)}"
+                    f"run {run.run_id} of {run.dag_id} ended before it asked:\n{self.described(run)}"
                 )
-            return found is not None and self.task(run, task_id)["state"] == "awaiting_input"
+            return question is not None and self.task(run, task_id)["state"] == "awaiting_input"
 
-        self._until(asked, f"task {task_id} of {run.dag_id} to ask", patience, lambda: self.told(run))
+        self._until(
+            is_asking, f"task {task_id} of {run.dag_id} to ask", patience, lambda: self.described(run)
+        )
         self._let_the_scheduler_notice(int(self.task(run, task_id)["pid"] or 0))
-        assert found is not None
-        return found
+        assert question is not None
+        return question
 
     def answer(self, run: RunOf, task_id: str, *options: str, **values: Any) -> None:
         """Chooses options of the question ("Approve"), with the form's values."""
@@ -301,7 +303,7 @@ class AirflowClient:
         there: Callable[[], bool],
         what: str,
         patience: float | None,
-        told: Callable[[], str] = lambda: "",
+        described: Callable[[], str] = lambda: "",
     ) -> None:
         limit = self.patience if patience is None else patience
         deadline = time.monotonic() + limit
@@ -311,12 +313,12 @@ class AirflowClient:
                 if there():
                     return
             if time.monotonic() > deadline:
-                raise StateflowError(f"waited {limit:g} s for {what}\n{told()}".rstrip())
+                raise StateflowError(f"waited {limit:g} s for {what}\n{described()}".rstrip())
             time.sleep(0.3)
 
 
-def _seconds(told: str | None) -> float:
-    return datetime.fromisoformat(told).timestamp() if told else -1.0
+def _seconds(timestamp: str | None) -> float:
+    return datetime.fromisoformat(timestamp).timestamp() if timestamp else -1.0
 
 
 def _log_line(line: Any) -> str:

@@ -1,4 +1,4 @@
-"""A real Airflow on loopback: its four processes, sqlite unless told otherwise, two users, in a folder of its own.
+"""A real Airflow on loopback: four processes, two users, SQLite by default, in a folder of its own.
 
 What `airflow standalone` does, with every process at hand: each can be ended and started again alone, and what they
 leave behind (drivers that outlive their tasks among it) is found by the folder's name in its environment and ended, too.
@@ -36,13 +36,13 @@ COMMANDS = {
     "triggerer": ("triggerer", "--skip-serve-logs"),
 }
 _REPORTED = {"scheduler": "scheduler", "dag-processor": "dag_processor", "triggerer": "triggerer"}
-"""What the health page calls a component; the page itself is the API server's."""
+"""The health page's name for each component. The API server itself serves the page."""
 _MEMORY = 1_500_000_000
 """What Airflow (1.1 GB) and one Spark driver need at the least."""
 
 
 class AirflowFailedError(StateflowError):
-    """A process of Airflow ended, or did not come up in time; the message ends with its last lines."""
+    """A process of Airflow ended, or did not come up in time. The message ends with the process's last lines."""
 
 
 @dataclass
@@ -54,20 +54,20 @@ class AirflowServer:
     dags: Sequence[Path] = (PROJECT / "dags",)
     plugins: Path | None = PROJECT / "plugins"
     connections: Mapping[str, str] = field(default_factory=dict)
-    """Further ones, as JSON or URIs by id."""
+    """Further connections, by id, as JSON or URIs."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Goes before what is set here."""
+    """Variables that override those set here."""
     database: str = ""
-    """A SQLAlchemy URL; a file in the folder when empty."""
+    """A SQLAlchemy URL. By default a SQLite file in the folder."""
     port: int = 0
-    """Zero takes any free one."""
+    """Zero takes any free port."""
     patience: float = 180
     """Seconds for Airflow to come up."""
     users: tuple[str, ...] = ("admin", "viewer")
     passwords: dict[str, str] = field(init=False)
     _processes: dict[str, subprocess.Popen[bytes]] = field(init=False, default_factory=dict)
     _sessions: set[int] = field(init=False, default_factory=set)
-    """One for each process that was ever started here: the children of one that was killed are still in it."""
+    """The session of every process ever started here: the children of a killed process are still in it."""
 
     def __post_init__(self) -> None:
         self.home = self.home.absolute()
@@ -92,7 +92,7 @@ class AirflowServer:
         self.stop()
 
     def start(self, say: Callable[[str], object] = lambda what: None) -> None:
-        """Everything up and healthy, or an error that says what is not."""
+        """Starts everything and waits until it is healthy. An error says what is not."""
         require_java(cache_folder())
         if (free := psutil.virtual_memory().available) < _MEMORY:
             raise UnavailableError(
@@ -111,12 +111,12 @@ class AirflowServer:
         self._await_health(COMMANDS, since=0.0)
 
     def stop(self) -> None:
-        """Ends the processes, and then everything that still carries this server's name in its environment."""
-        asked = [p for p in self._processes.values() if p.poll() is None]
-        for process in asked:
+        """Ends the processes, and then everything that they have started."""
+        running = [p for p in self._processes.values() if p.poll() is None]
+        for process in running:
             process.terminate()
         deadline = time.monotonic() + 8
-        for process in asked:
+        for process in running:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
         # Twice: what is being started while the first list is made is in the second.
@@ -130,7 +130,7 @@ class AirflowServer:
         return self._processes[component].pid
 
     def restart(self, component: str, *, kill: bool = False) -> None:
-        """Ends one component, gently or by SIGKILL alone, and waits until its successor works."""
+        """Ends one component, by SIGTERM or SIGKILL, and waits until its successor works."""
         process = self._processes[component]
         process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
         try:
@@ -143,15 +143,15 @@ class AirflowServer:
         self._await_health([component], since=began)
 
     def belongings(self) -> list[psutil.Process]:
-        """Every process that was started from here, however far down and whether or not its parent still lives."""
-        found = []
+        """Every process that descends from this server, even when its parent is dead."""
+        processes = []
         for process in psutil.process_iter():
             if process.pid == os.getpid():
                 continue
             with suppress(psutil.Error, OSError):
                 if self._is_ours(process):
-                    found.append(process)
-        return found
+                    processes.append(process)
+        return processes
 
     def log_tail(self, component: str, lines: int = 25) -> str:
         try:
@@ -161,7 +161,7 @@ class AirflowServer:
         return "\n".join(text.splitlines()[-lines:])
 
     def _is_ours(self, process: psutil.Process) -> bool:
-        """A worker writes its title over its environment, and a driver has a session and a folder of its own."""
+        """Whether the process descends from this server. A worker overwrites its environment, and a driver has its own session."""
         if os.getsid(process.pid) in self._sessions:
             return True
         with suppress(psutil.Error, OSError):
@@ -191,7 +191,7 @@ class AirflowServer:
             }
             for number, folder in enumerate(self.dags)
         ]
-        given = {
+        sections = {
             "core": {
                 "load_examples": "False",
                 "dags_folder": str(self.dags[0]),
@@ -245,7 +245,7 @@ class AirflowServer:
             "NO_COLOR": "1",
             **{
                 f"AIRFLOW__{section.upper()}__{name.upper()}": value
-                for section, values in given.items()
+                for section, values in sections.items()
                 for name, value in values.items()
             },
             **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in connections.items()},
@@ -276,7 +276,7 @@ class AirflowServer:
         self._sessions.add(self._processes[component].pid)
 
     def _await_health(self, components: Iterable[str], *, since: float) -> None:
-        """Until each has given a sign of life after `since` (seconds since 1970)."""
+        """Waits until each component has a heartbeat after `since` (seconds since 1970)."""
         deadline = time.monotonic() + self.patience
         waiting = list(components)
         client = AirflowClient(self.url)
@@ -298,16 +298,14 @@ class AirflowServer:
             time.sleep(0.5)
 
 
-def free_port(wanted: int = 0) -> int:
-    """The wanted port of loopback if nobody listens there, or any free one."""
+def free_port(port: int = 0) -> int:
+    """`port` on loopback if nobody listens there; for 0 any free port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", wanted))
+            probe.bind(("127.0.0.1", port))
         except OSError:
-            raise UsageError(
-                f"port {wanted} is in use: end what listens there or choose another one"
-            ) from None
+            raise UsageError(f"port {port} is in use: end what listens there or choose another one") from None
         return int(probe.getsockname()[1])
 
 

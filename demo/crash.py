@@ -14,12 +14,12 @@ from stateflow.jobs.job import Job
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """What was alive a moment ago."""
+    """The run that was killed."""
 
     pid: int
     epoch: int
     checkpoint: int
-    """The last one that it had taken."""
+    """The last checkpoint that it had completed."""
 
 
 def kill_in_a_batch(
@@ -41,15 +41,15 @@ def kill_in_a_batch(
         status = job.status() if job.exists else None
         # Before its first heartbeat a run says nothing of itself.
         if status is not None and status.epoch > above and status.heartbeat_at is not None:
-            taken = [r.slot for r in job.checkpoints() if r.epoch == status.epoch and r.kind == "checkpoint"]
+            slots = [r.slot for r in job.checkpoints() if r.epoch == status.epoch and r.kind == "checkpoint"]
             if status.status == "IDLE":
                 raise StateflowError(
                     "the run ended before it could be killed: it had too little to do, or its log says why"
                 )
-            if len(taken) >= batches:
+            if len(slots) >= batches:
                 time.sleep(pause)
                 pid = int(status.owner["pid"])
                 os.killpg(os.getpgid(pid), signal.SIGKILL)
-                return Killed(pid, status.epoch, taken[-1])
+                return Killed(pid, status.epoch, slots[-1])
         time.sleep(0.1)
     raise StateflowError(f"job {job.name!r} took no {batches} checkpoints within {patience:g} s")

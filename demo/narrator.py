@@ -1,4 +1,4 @@
-"""How a demo speaks: titles, explanations, and the verdict at the end."""
+"""A demo's output: titles, explanations, and the verdict at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Narrator:
         self.console.print(text, markup=False, highlight=False)
 
     def verdict(self, title: str) -> bool:
-        """Whether the totals are what one pass over all orders gives."""
+        """Compares the totals with one pass over all orders; prints and returns the verdict."""
         self.title(title)
         verdict = compared(self.orders.folder, self.totals)
         self.say(

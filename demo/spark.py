@@ -65,12 +65,12 @@ class Demo(Narrator):
             "workers get SIGKILL: no goodbye, no clean-up."
         )
         self._shown(*self.run)
-        taken = self.command.killed_in_a_batch(*self.run, batches=2, pause=0.4)
-        if not taken:
+        slots = self.command.killed_in_a_batch(*self.run, batches=2, pause=0.4)
+        if not slots:
             raise SystemExit(
                 "demo-spark: the second run ended before it could be killed; its message is above"
             )
-        self.console.print(f"[bold red]killed[/] after checkpoint {taken[-1]}")
+        self.console.print(f"[bold red]killed[/] after checkpoint {slots[-1]}")
         self._checkpoints()
 
     def _recovery(self) -> None:

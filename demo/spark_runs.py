@@ -63,7 +63,7 @@ class Command:
 
         Empty if it ended before that, which only a failure does.
         """
-        taken: list[int] = []
+        slots: list[int] = []
         with self._started((*arguments, "-o", "json"), output=subprocess.PIPE) as process:
             try:
                 assert process.stdout is not None
@@ -71,10 +71,10 @@ class Command:
                     event = json.loads(text)
                     if event["event"] != "checkpoint":
                         return []
-                    taken.append(event["id"])
-                    if len(taken) == batches:
+                    slots.append(event["id"])
+                    if len(slots) == batches:
                         time.sleep(pause)
-                        return taken
+                        return slots
                 return []
             finally:
                 _kill(process)

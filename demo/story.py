@@ -24,7 +24,7 @@ from stateflow.jobs.job import Job
 JOB = "orders"
 PIPELINE = PROJECT / "examples" / "orders.py"
 GOOD, BAD = "self.total.value += row.amount", "self.total.value += row.amount * 2"
-"""A line of the pipeline, and what becomes of it in the faulty version."""
+"""A line of the pipeline, and the same line in the faulty version."""
 FIRST, MORE, LAST = (2, 4_000), (5, 4_000), (1, 4_000)
 """Files of new orders before each run, and orders in a file. A batch takes one file."""
 PIPELINE_DAG, SAVEPOINT_DAG, RECOVERY_DAG = "stateflow_orders", "stateflow_savepoint", "stateflow_recovery"
@@ -33,7 +33,7 @@ OPTIONS = {"heartbeat_interval": "500 ms", "heartbeat_timeout": "5 seconds"}
 
 
 class Story(Narrator):
-    """Run, savepoint, crash, recovery; each by way of Airflow's REST API."""
+    """Run, savepoint, crash and recovery, each through Airflow's REST API."""
 
     def __init__(self, folder: Path, console: Console, port: int = 0) -> None:
         super().__init__(folder, console)
@@ -64,7 +64,7 @@ class Story(Narrator):
         return {"schedule": None, "retry_seconds": 5, "jobs": {JOB: pipeline}}
 
     def play(self) -> bool:
-        """All of it; whether the totals are right in the end. Airflow runs on until `close`."""
+        """Plays the whole story; returns whether the totals are right. Airflow runs on until `close`."""
         began = time.perf_counter()
         shutil.copy(PIPELINE, self.pipeline)
         self._start()
@@ -81,7 +81,7 @@ class Story(Narrator):
         self.server.stop()
 
     def more_orders(self) -> int:
-        """So that whoever tries the DAGs afterwards has something to run."""
+        """Adds orders, so that a DAG that is triggered later has something to do."""
         return self.orders.add(1, 1_000)
 
     def _start(self) -> None:
@@ -90,17 +90,17 @@ class Story(Narrator):
             "Scheduler, DAG processor, API server and triggerer, with SQLite, on this machine alone. The DAGs are the project's "
             "own, from dags/; the pages come from plugins/."
         )
-        with self._waiting("starting") as told:
-            self.server.start(lambda what: told(f"starting {what}"))
+        with self._waiting("starting") as update:
+            self.server.start(lambda what: update(f"starting {what}"))
             self.client = self.server.client()
-            told("reading the DAGs")
+            update("reading the DAGs")
             self.client.await_dags(PIPELINE_DAG, SAVEPOINT_DAG, RECOVERY_DAG)
             for dag_id in self.client.unscheduled():
                 self.client.unpause(dag_id)
         self.sign_in()
 
     def sign_in(self) -> None:
-        """Where it is, and who may go in."""
+        """Prints Airflow's address, users and passwords."""
         password = self.server.passwords
         self.console.print(f"[bold]{self.server.url}[/]", soft_wrap=True)
         self.console.print(f"user [bold]admin[/], password [bold]{password['admin']}[/]")
@@ -124,9 +124,9 @@ class Story(Narrator):
         )
         run = self._triggered(SAVEPOINT_DAG, {"job": JOB, "note": "before the faulty version"})
         self._succeeded(run, "savepoint")
-        place = str(self.client.xcom(run, "savepoint")["savepoint"])
-        self.console.print(place, markup=False, soft_wrap=True)
-        return place
+        url = str(self.client.xcom(run, "savepoint")["savepoint"])
+        self.console.print(url, markup=False, soft_wrap=True)
+        return url
 
     def _crash(self) -> int:
         self.title("4  kill -9 in the middle of a batch")
@@ -137,8 +137,8 @@ class Story(Narrator):
         )
         above = self.job.log().newest_epoch
         run = self._triggered(PIPELINE_DAG)
-        with self._waiting(f"{PIPELINE_DAG} is running") as told:
-            killed = kill_in_a_batch(self.job, above=above, meanwhile=self._follower(run, "run", told))
+        with self._waiting(f"{PIPELINE_DAG} is running") as update:
+            killed = kill_in_a_batch(self.job, above=above, meanwhile=self._follower(run, "run", update))
         self.console.print(
             f"[bold red]killed[/] the driver (process {killed.pid}) after checkpoint {killed.checkpoint}"
         )
@@ -205,17 +205,19 @@ class Story(Narrator):
         return self.client.trigger(dag_id, conf)
 
     def _succeeded(self, run: RunOf, task_id: str) -> None:
-        """Waits for the end of a DAG run, with what one of its tasks logs."""
-        with self._waiting(f"{run.dag_id} is running") as told:
+        """Waits for the end of a DAG run, and prints what one of its tasks logs."""
+        with self._waiting(f"{run.dag_id} is running") as update:
             state = self.client.await_run(
-                run, states=RUN_OVER, patience=600, meanwhile=self._follower(run, task_id, told)
+                run, states=RUN_OVER, patience=600, meanwhile=self._follower(run, task_id, update)
             )
         if state != "success":
-            raise StateflowError(f"run {run.run_id} of {run.dag_id} has failed:\n{self.client.told(run)}")
+            raise StateflowError(
+                f"run {run.run_id} of {run.dag_id} has failed:\n{self.client.described(run)}"
+            )
 
-    def _follower(self, run: RunOf, task_id: str, told: Callable[[str], None]) -> Callable[[], None]:
+    def _follower(self, run: RunOf, task_id: str, update: Callable[[str], None]) -> Callable[[], None]:
         """Prints new lines of a task's log that say how far it is, and shows each task's state while waiting."""
-        shown: dict[int, int] = {}
+        printed: dict[int, int] = {}
         last = 0.0
 
         def follow() -> None:
@@ -225,29 +227,29 @@ class Story(Narrator):
             last = time.monotonic()
             task = self.client.task(run, task_id)
             attempt = max(1, int(task["try_number"]))
-            told(f"{run.dag_id}: {task_id} is {task['state'] or 'not yet scheduled'} (try {attempt})")
-            for number in sorted({attempt, *shown}):
+            update(f"{run.dag_id}: {task_id} is {task['state'] or 'not yet scheduled'} (try {attempt})")
+            for number in sorted({attempt, *printed}):
                 lines = [
                     line for line in self.client.log(run, task_id, number).splitlines() if _telling(line)
                 ]
-                for line in lines[shown.get(number, 0) :]:
+                for line in lines[printed.get(number, 0) :]:
                     self.console.print(f"   {line}", style="dim", markup=False, soft_wrap=True)
-                shown[number] = len(lines)
+                printed[number] = len(lines)
 
         return follow
 
     @contextmanager
     def _waiting(self, what: str) -> Iterator[Callable[[str], None]]:
-        """A line that says what is being waited for, and how long."""
+        """Shows a line that says what the story waits for, and for how long."""
         began = time.monotonic()
         with self.console.status(what) as status:
 
-            def told(text: str) -> None:
+            def update(text: str) -> None:
                 status.update(f"{text} [dim]{time.monotonic() - began:.0f} s[/]")
 
-            yield told
+            yield update
 
 
 def _telling(line: str) -> bool:
-    """Lines of the library, of all that Airflow and Spark log."""
+    """Whether a log line comes from the library, and not from Airflow or Spark."""
     return line.startswith(("chk ", f"{JOB}:", "AirflowException: ", "AirflowFailException: "))

@@ -94,13 +94,13 @@ def read(folder: Path) -> list[dict[str, Any]]:
 
 
 def _files(folder: Path) -> set[str]:
-    found: set[str] = set()
+    files: set[str] = set()
     for action in _actions(folder):
         if "add" in action:
-            found.add(action["add"]["path"])
+            files.add(action["add"]["path"])
         if "remove" in action:
-            found.discard(action["remove"]["path"])
-    return found
+            files.discard(action["remove"]["path"])
+    return files
 
 
 def _actions(folder: Path) -> Iterator[dict[str, Any]]:

@@ -52,7 +52,7 @@ def main() -> None:
             run([PYTHON, "-m", "stateflow.spark.session.jars"], "Java or Spark's jars could not be fetched")
     if changed or not any((cache() / "class-data").glob("*.jsa")):
         with step("an archive of Spark's classes, so that drivers start sooner"):
-            runs([PYTHON, "-m", "stateflow.spark.session.class_data"], shown=True)
+            runs([PYTHON, "-m", "stateflow.spark.session.class_data"], print_output=True)
 
 
 def fingerprint() -> str:
@@ -81,13 +81,13 @@ def install_packages() -> None:
         uv: list[str | Path] = [PYTHON, "-m", "uv", "pip"]
         ready = runs([*PIP, "install", UV])
         if ready and runs(
-            [*uv, "sync", "--quiet", "--python", PYTHON, *LOCKS], env=uv_environment(), shown=True
+            [*uv, "sync", "--quiet", "--python", PYTHON, *LOCKS], env=uv_environment(), print_output=True
         ):
             return
         print("   uv did not manage; trying pip", flush=True)
-        wanted = [argument for lock in LOCKS for argument in ("-r", lock)]
+        locks = [argument for lock in LOCKS for argument in ("-r", lock)]
         run(
-            [*PIP, "install", *wanted],
+            [*PIP, "install", *locks],
             "the locked packages could not be installed: check pip's configuration",
         )
 
@@ -102,8 +102,8 @@ def install_project() -> None:
         packages = next(VENV.glob("lib/python*/site-packages"))
         (packages / "stateflow_plugins.pth").write_text(f"{ROOT / 'plugins'}\n", encoding="utf-8")
         # The build's left-over would make the project be found twice from here: Airflow says so of its plugin.
-        for left in ROOT.glob("*.egg-info"):
-            shutil.rmtree(left)
+        for leftover in ROOT.glob("*.egg-info"):
+            shutil.rmtree(leftover)
 
 
 def uv_environment() -> dict[str, str]:
@@ -153,15 +153,15 @@ class step:
             print(f"   done in {time.monotonic() - self._started:.1f} s", flush=True)
 
 
-def runs(command: list[str | Path], *, env: dict[str, str] | None = None, shown: bool = False) -> bool:
-    done = subprocess.run(
-        command, cwd=ROOT, env=env, check=False, capture_output=not shown, stdin=subprocess.DEVNULL
+def runs(command: list[str | Path], *, env: dict[str, str] | None = None, print_output: bool = False) -> bool:
+    process = subprocess.run(
+        command, cwd=ROOT, env=env, check=False, capture_output=not print_output, stdin=subprocess.DEVNULL
     )
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 def run(command: list[str | Path], failure: str) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         command,
         cwd=ROOT,
         check=False,
@@ -169,8 +169,8 @@ def run(command: list[str | Path], failure: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
     )
-    if done.returncode:
-        print(done.stdout.decode(errors="replace")[-4000:], file=sys.stderr)
+    if process.returncode:
+        print(process.stdout.decode(errors="replace")[-4000:], file=sys.stderr)
         stop(failure)
 
 

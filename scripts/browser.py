@@ -27,11 +27,13 @@ def main() -> None:
 
 
 def find() -> Path | None:
-    asked = os.environ.get("STATEFLOW_CHROMIUM")
-    found = shutil.which(asked) if asked else next(filter(None, map(shutil.which, NAMES)), None)
-    if asked and not found:
-        raise NoBrowser(f"STATEFLOW_CHROMIUM={asked} is no program: correct it, or leave it out")
-    return Path(found) if found else None
+    named_program = os.environ.get("STATEFLOW_CHROMIUM")
+    program = (
+        shutil.which(named_program) if named_program else next(filter(None, map(shutil.which, NAMES)), None)
+    )
+    if named_program and not program:
+        raise NoBrowser(f"STATEFLOW_CHROMIUM={named_program} is no program: correct it, or leave it out")
+    return Path(program) if program else None
 
 
 def ensure() -> Path:
@@ -49,12 +51,12 @@ def _installed() -> Path:
     with (cache / "browser.lock").open("w") as lock:
         # Tests run in several processes, and apt is used by one at a time.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if found := find():
-            return found
+        if program := find():
+            return program
         print("-- chromium ...", file=sys.stderr, flush=True)
         environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", *PACKAGES]):
-            done = subprocess.run(
+            process = subprocess.run(
                 ["apt-get", *command],
                 env=environment,
                 check=False,
@@ -62,15 +64,15 @@ def _installed() -> Path:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
             )
-            if done.returncode:
-                said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or [
-                    f"code {done.returncode}"
+            if process.returncode:
+                reason = process.stderr.decode(errors="replace").strip().splitlines()[-1:] or [
+                    f"code {process.returncode}"
                 ]
                 raise NoBrowser(
-                    f"apt-get {command[0]} failed ({said[0]}): install chromium by hand, or try again later"
+                    f"apt-get {command[0]} failed ({reason[0]}): install chromium by hand, or try again later"
                 )
-    if found := find():
-        return found
+    if program := find():
+        return program
     raise NoBrowser(
         "Debian's package chromium was installed and brings no program chromium: name one in STATEFLOW_CHROMIUM"
     )

@@ -24,13 +24,13 @@ from scripts.docker_env import filled  # noqa: E402
 
 
 def main() -> int:
-    found = list(check(ROOT / "docker"))
-    for problem in found:
+    problems = list(check(ROOT / "docker"))
+    for problem in problems:
         print(f"compose-check: {problem}", file=sys.stderr)
-    if not found:
+    if not problems:
         services = parsed((ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8"))["services"]
         print(f"compose-check: {len(services)} services and their images are sound")
-    return 1 if found else 0
+    return 1 if problems else 0
 
 
 def check(folder: Path, project: Path = ROOT) -> Iterator[str]:
@@ -42,9 +42,9 @@ def check(folder: Path, project: Path = ROOT) -> Iterator[str]:
     except ComposeError as error:
         yield f"compose.yaml: {error}"
         return
-    broken = [f"compose.yaml: {said}" for said in against_schema(document, ROOT / "docker" / "schema")]
-    yield from broken
-    if broken:
+    misfits = [f"compose.yaml: {said}" for said in against_schema(document, ROOT / "docker" / "schema")]
+    yield from misfits
+    if misfits:
         return  # the rules expect its shape
     services = document["services"]
     sentences = [

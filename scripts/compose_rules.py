@@ -69,9 +69,9 @@ def builds(services: Services, folder: Path) -> Iterator[tuple[Path, Path]]:
     seen = set()
     for service in services.values():
         if build := service.get("build"):
-            given = {"context": build} if isinstance(build, str) else build
-            context = (folder / given.get("context", ".")).resolve()
-            seen.add((context / given.get("dockerfile", "Dockerfile"), context))
+            build_options = {"context": build} if isinstance(build, str) else build
+            context = (folder / build_options.get("context", ".")).resolve()
+            seen.add((context / build_options.get("dockerfile", "Dockerfile"), context))
     yield from sorted(seen)
 
 
@@ -152,21 +152,21 @@ def volumes(document: Mapping[str, Any], folder: Path) -> Iterator[str]:
 
 def secrets(raw: Mapping[str, Any], example: Mapping[str, str]) -> Iterator[str]:
     """Of the text before variables are put in: no password stands in it, and each one comes from .env."""
-    asked = set()
+    names_used = set()
     for name, service in raw["services"].items():
         for variable, value in (service.get("environment") or {}).items():
-            found = list(variables_of(value))
-            if _SECRET.search(variable) and not variable.endswith("_FILE") and not found:
+            references = list(variables_of(value))
+            if _SECRET.search(variable) and not variable.endswith("_FILE") and not references:
                 yield f"service {name}: {variable} stands in the file: take it from .env, ${{NAME:?...}}"
     for variable, how, rest in variables_of(raw):
-        asked.add(variable)
+        names_used.add(variable)
         if how not in ("?", ":?"):
             default = f"has the default {rest!r}" if rest else "may be missing"
             yield f"variable {variable} {default}: write ${{{variable}:?run make docker-env}}"
         if variable not in example:
             yield f"variable {variable} is not in .env.example"
     for variable, value in example.items():
-        if variable not in asked:
+        if variable not in names_used:
             yield f".env.example has {variable}, which nothing uses"
         if value:
             yield f".env.example has a value for {variable}: everybody would have the same secret"
@@ -179,10 +179,10 @@ def environments(services: Services, known: Known) -> Iterator[str]:
             yield f"service {name}: write its environment as a mapping"
             continue
         for variable, value in environment.items():
-            if said := _variable(variable, "" if value is None else str(value), known):
-                yield f"service {name}: {said}"
+            if problem := _variable(variable, "" if value is None else str(value), known):
+                yield f"service {name}: {problem}"
         if "KAFKA_LISTENERS" in environment:
-            yield from (f"service {name}: {said}" for said in _kafka(name, environment))
+            yield from (f"service {name}: {problem}" for problem in _kafka(name, environment))
 
 
 def addresses(services: Services) -> Iterator[str]:
@@ -268,17 +268,17 @@ def _goes_on(service: Mapping[str, Any]) -> bool:
 
 
 def _circle(edges: Mapping[str, list[str]]) -> list[str]:
-    done: set[str] = set()
+    finished: set[str] = set()
 
     def walk(name: str, above: list[str]) -> list[str]:
         if name in above:
             return [*above[above.index(name) :], name]
-        if name in done:
+        if name in finished:
             return []
         for other in edges[name]:
-            if found := walk(other, [*above, name]):
-                return found
-        done.add(name)
+            if cycle := walk(other, [*above, name]):
+                return cycle
+        finished.add(name)
         return []
 
-    return next((found for name in edges if (found := walk(name, []))), [])
+    return next((cycle for name in edges if (cycle := walk(name, []))), [])

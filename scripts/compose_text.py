@@ -31,7 +31,7 @@ def interpolated(value: Any, variables: Mapping[str, str]) -> Any:
         return {key: interpolated(each, variables) for key, each in value.items()}
     if isinstance(value, list):
         return [interpolated(each, variables) for each in value]
-    return _VARIABLE.sub(lambda found: _put_in(found, variables), value) if isinstance(value, str) else value
+    return _VARIABLE.sub(lambda match: _put_in(match, variables), value) if isinstance(value, str) else value
 
 
 def variables_of(value: Any) -> Iterator[tuple[str, str, str]]:
@@ -43,9 +43,9 @@ def variables_of(value: Any) -> Iterator[tuple[str, str, str]]:
         for each in value:
             yield from variables_of(each)
     elif isinstance(value, str):
-        for found in _VARIABLE.finditer(value):
-            if name := found["name"] or found["bare"]:
-                yield name, found["how"] or "", found["rest"] or ""
+        for match in _VARIABLE.finditer(value):
+            if name := match["name"] or match["bare"]:
+                yield name, match["how"] or "", match["rest"] or ""
 
 
 def names_of(text: str) -> dict[str, str]:
@@ -54,16 +54,16 @@ def names_of(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def _put_in(found: re.Match[str], variables: Mapping[str, str]) -> str:
-    name = found["name"] or found["bare"]
+def _put_in(match: re.Match[str], variables: Mapping[str, str]) -> str:
+    name = match["name"] or match["bare"]
     if name is None:
         return "$"
-    how, rest = found["how"] or "", found["rest"] or ""
+    how, rest = match["how"] or "", match["rest"] or ""
     value = variables.get(name)
-    given = value is not None and (value != "" or not how.startswith(":"))
+    is_set = value is not None and (value != "" or not how.startswith(":"))
     if how.endswith("+"):
-        return rest if given else ""
-    if given:
+        return rest if is_set else ""
+    if is_set:
         return str(value)
     if how.endswith("?"):
         raise ComposeError(f"variable {name} is not set: {rest or 'it is required'}")

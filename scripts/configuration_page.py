@@ -68,8 +68,8 @@ def _options() -> Iterator[str]:
     yield "\n| option | default | what it may be | meaning |\n|---|---|---|---|\n"
     for name, declaration in DECLARATIONS.items():
         default = written(declaration, getattr(defaults, name))
-        shown = f"`{default}`" if default else "empty"
-        yield f"| `{name}` | {shown} | {_allowed(declaration)} | {declaration.doc} |\n"
+        default_text = f"`{default}`" if default else "empty"
+        yield f"| `{name}` | {default_text} | {_allowed(declaration)} | {declaration.doc} |\n"
 
 
 def _allowed(declaration: Declaration) -> str:

@@ -26,14 +26,14 @@ MAKERS: Mapping[str, Callable[[], str]] = {"AIRFLOW_FERNET_KEY": fernet_key}
 
 def filled(example: str, existing: str = "") -> str:
     """The example with a value for every name; values that exist stay."""
-    known = dict(_pairs(existing))
+    existing_values = dict(_pairs(existing))
     lines = []
     for line in example.splitlines():
         name, equals, _ = line.partition("=")
         if line.startswith("#") or not equals:
             lines.append(line)
         else:
-            lines.append(f"{name}={known.get(name) or MAKERS.get(name, password)()}")
+            lines.append(f"{name}={existing_values.get(name) or MAKERS.get(name, password)()}")
     return "\n".join(lines) + "\n"
 
 
@@ -44,13 +44,13 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 def main() -> None:
     existing = TARGET.read_text(encoding="utf-8") if TARGET.is_file() else ""
-    wanted = filled(EXAMPLE.read_text(encoding="utf-8"), existing)
-    if wanted == existing:
+    text = filled(EXAMPLE.read_text(encoding="utf-8"), existing)
+    if text == existing:
         print(f"{TARGET.relative_to(ROOT)} is complete")
         return
     part = TARGET.with_name(".env.part")
     part.touch(mode=0o600)
-    part.write_text(wanted, encoding="utf-8")
+    part.write_text(text, encoding="utf-8")
     part.replace(TARGET)
     print(
         f"{TARGET.relative_to(ROOT)} is written; the passwords of Airflow's users admin and viewer are in it"

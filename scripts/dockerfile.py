@@ -90,8 +90,8 @@ def problems(text: str, context: Path, pinned: Callable[[str], str]) -> Iterator
                 user = "root"
                 if words[0] not in stages and (wrong := pinned(words[0])):
                     yield f"{where}image {words[0]} {wrong}"
-                named = len(words) == 3 and words[1].upper() == "AS"
-                stages.append(words[2] if named else str(len(stages)))
+                has_name = len(words) == 3 and words[1].upper() == "AS"
+                stages.append(words[2] if has_name else str(len(stages)))
             case "COPY" | "ADD":
                 yield from (where + said for said in _copied(each, words, stages, context, ignored, pinned))
             case "RUN":

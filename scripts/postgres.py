@@ -27,21 +27,21 @@ def main() -> None:
     for command in (["update", "-qq"], [*install, "postgresql-common"], [*install, "postgresql"]):
         if command[-1] == "postgresql" and SETTINGS.is_file():
             SETTINGS.write_text(without_database(SETTINGS.read_text(encoding="utf-8")), encoding="utf-8")
-        done = subprocess.run(
+        process = subprocess.run(
             ["apt-get", *command],
             env=environment,
             check=False,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
         )
-        if done.returncode:
+        if process.returncode:
             without(f"apt-get {command[0]} failed")
 
 
 def find() -> Path | None:
     """The folder of the newest version's programs."""
-    found = sorted(PROGRAMS.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
-    return found[-1].parent if found else None
+    programs = sorted(PROGRAMS.glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    return programs[-1].parent if programs else None
 
 
 def without_database(settings: str) -> str:

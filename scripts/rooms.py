@@ -117,7 +117,7 @@ ROOMS: Mapping[str, Room] = {
     "jobs": Room(
         "`Job`: the verbs that the command line, Airflow and scripts call",
         "checkpoint compatibility config format liveness observe pipelines reading restore savepoints spark "
-        "spark/session spark/state_tables spark/task state/backends state/keys storage",
+        "spark/session spark/sinks spark/state_tables spark/task state/backends state/keys storage",
         "job.py",
     ),
     "packaging": Room("what executors need, as archives that are tried out", "spark/session", "build.py"),
@@ -193,14 +193,14 @@ def circles(graph: Mapping[str, Set[str]]) -> list[list[str]]:
     """Groups of two or more that reach each other, each sorted."""
     reach: dict[str, set[str]] = {}
     for start in graph:
-        seen: set[str] = set()
+        reached: set[str] = set()
         todo = list(graph[start])
         while todo:
             node = todo.pop()
-            if node not in seen:
-                seen.add(node)
+            if node not in reached:
+                reached.add(node)
                 todo.extend(graph.get(node, ()))
-        reach[start] = seen
+        reach[start] = reached
     groups = {
         tuple(sorted(other for other in reach[node] if node in reach.get(other, ())))
         for node in graph
@@ -209,17 +209,17 @@ def circles(graph: Mapping[str, Set[str]]) -> list[list[str]]:
     return [list(group) for group in sorted(groups)]
 
 
-def drawn() -> Iterator[str]:
+def diagram() -> Iterator[str]:
     """The diagram and the table. Drawn are arrows that no path over other rooms implies; `GROUND` is left out."""
     yield "```mermaid"
     yield "flowchart TD"
-    shown = [room for room in ROOMS if room not in GROUND]
-    below = {room: ROOMS[room].below - GROUND for room in shown}
+    rooms = [room for room in ROOMS if room not in GROUND]
+    below = {room: ROOMS[room].below - GROUND for room in rooms}
 
     def reached(room: str) -> frozenset[str]:
         return below[room].union(*(reached(lower) for lower in below[room])) if below[room] else frozenset()
 
-    for room in reversed(shown):
+    for room in reversed(rooms):
         implied = (
             frozenset().union(*(reached(lower) for lower in below[room])) if below[room] else frozenset()
         )
@@ -241,9 +241,12 @@ def _node(room: str) -> str:
 
 def page() -> str:
     """docs/architecture.md with the rooms as they are in the table."""
-    block = "\n".join([BEGIN, *drawn(), END])
+    block = "\n".join([BEGIN, *diagram(), END])
     return re.sub(
-        f"{re.escape(BEGIN)}.*{re.escape(END)}", lambda found: block, PAGE.read_text("utf-8"), flags=re.S
+        f"{re.escape(BEGIN)}.*{re.escape(END)}",
+        lambda block_match: block,
+        PAGE.read_text("utf-8"),
+        flags=re.S,
     )
 
 

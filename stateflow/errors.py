@@ -1,4 +1,4 @@
-"""Every error a user can meet: one tree, each with the exit code that a scheduler acts on.
+"""Every error that a user can meet, in one tree. Each has an exit code for schedulers.
 
 A message is one sentence that names the thing (job, record, file, state, key) and the next step.
 """
@@ -61,11 +61,11 @@ class UnavailableError(StateflowError):
 
 
 class StateTypeError(UsageError):
-    """A value does not have the type that its state declares; the caller says which state, operator and key."""
+    """A value does not have the type that its state declares. The caller adds the state, the operator and the key."""
 
 
 def error_of(exit_code: int, message: str) -> StateflowError:
-    """The error that another process ended with, by its exit code; what is not known may be worth a retry."""
+    """The error with which another process ended, by its exit code. An unknown code gives an error that may be retried."""
     for kind in StateflowError.__subclasses__():
         if kind.exit_code == exit_code:
             return kind(message)

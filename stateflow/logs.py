@@ -14,11 +14,11 @@ from typing import Literal, TextIO
 QUIET = ("py4j", "pyspark", "urllib3", "asyncio")
 
 _about: dict[str, str | int] = {}
-"""What the process works on; a run takes one job, and its threads all work for it."""
+"""What the process works on. A process runs one job, and all its threads work for it."""
 
 
 def about(**facts: str | int | None) -> None:
-    """Adds job, epoch or slot to every line from here on; None takes one away."""
+    """Adds job, epoch or slot to every later line. None removes one."""
     for name, value in facts.items():
         if value is None:
             _about.pop(name, None)
@@ -42,20 +42,20 @@ _say: Callable[[str], object] | None = None
 
 
 def on_wait(say: Callable[[str], object] | None) -> None:
-    """Who is told before something takes seconds of which nothing is seen; None: nobody."""
+    """Sets the function that `waiting` calls before something takes seconds without a sign; None for no function."""
     global _say
     _say = say
 
 
 def waiting(what: str) -> None:
-    """Says what is waited for, and for which job."""
+    """Tells the user what the process waits for, and for which job."""
     if _say is not None:
         _say(f"{_about['job']}: {what}" if "job" in _about else what)
 
 
 class _About(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        # What the line itself says, through `extra`, goes first.
+        # A value that the line itself has, through `extra`, wins.
         record.about = {
             name: getattr(record, name, _about.get(name))
             for name in ("job", "epoch", "slot")
@@ -64,9 +64,9 @@ class _About(logging.Filter):
         return True
 
 
-def _raised_as_well(record: logging.LogRecord) -> bool:
-    """Without py4j's lines, some of which go to no logger of its own: the stack of whatever it raises, which then is said
-    in a sentence, and of batches that a stop holds back."""
+def _is_not_py4j(record: logging.LogRecord) -> bool:
+    """Whether the line does not come from py4j, which logs some lines through other loggers. It logs the stack of every error
+    that it raises (stateflow reports that error in one sentence), and of batches that a stop interrupts."""
     return "py4j" not in PurePath(record.pathname).parts
 
 
@@ -104,12 +104,12 @@ class JsonFormatter(logging.Formatter):
 def set_up(
     form: Literal["text", "json"], *, level: int = logging.WARNING, stream: TextIO | None = None
 ) -> logging.Handler:
-    """Sends the library's lines to stderr; what others log there is shown from warnings up."""
+    """Sends the library's lines to stderr, and the warnings and errors of other libraries."""
     handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     handler.addFilter(_About())
     if level > logging.DEBUG:
-        handler.addFilter(_raised_as_well)
+        handler.addFilter(_is_not_py4j)
     root = logging.getLogger()
     for old in [h for h in root.handlers if any(isinstance(f, _About) for f in h.filters)]:
         root.removeHandler(old)

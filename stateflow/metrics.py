@@ -1,4 +1,4 @@
-"""A run's metrics for people's own systems: Prometheus or OpenTelemetry when wanted, nothing when not.
+"""A run's metrics for other systems: Prometheus, OpenTelemetry, or none.
 
 Names follow Flink where it has one: `lastCheckpointDuration` is `stateflow_last_checkpoint_duration_seconds` here.
 """
@@ -13,7 +13,7 @@ from stateflow.distribution import DISTRIBUTION
 from stateflow.errors import UnavailableError, UsageError
 
 Report = Callable[[Mapping[str, Any]], None]
-"""Takes the numbers of one finished batch, as `numbers` makes them."""
+"""Reports the numbers of one finished batch, as `numbers` returns them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,10 @@ MEASURES = (
 def numbers(
     checkpoint: int, duration: float, watermark: int | None, full_size: int, statistics: Mapping[str, Any]
 ) -> dict[str, float]:
-    """The measures of one batch; user counters come as `user_<operator>_<name>`."""
+    """The numbers of one batch. Counters of user code are named `user_<operator>_<name>`."""
     operators = statistics.get("operators", {})
     metrics = statistics.get("metrics", {})
-    found: dict[str, float] = {
+    values: dict[str, float] = {
         "completed_checkpoints": 1,
         "rows_in": statistics.get("processed_rows", 0),
         "rows_out": sum(o["rows_out"] for o in operators.values()),
@@ -72,19 +72,19 @@ def numbers(
         "last_checkpoint_size_bytes": metrics.get("uploaded_bytes", 0) + metrics.get("inlined_bytes", 0),
     }
     for name in ("uploaded_bytes", "compacted_bytes", "fetched_bytes", "cache_hits", "cache_misses"):
-        found[name] = metrics.get(name, 0)
+        values[name] = metrics.get(name, 0)
     if watermark is not None:
-        found["watermark_seconds"] = watermark / 1e6
+        values["watermark_seconds"] = watermark / 1e6
     for uid, operator in operators.items():
         for name, count in operator["counters"].items():
-            found[f"user_{uid}_{name}"] = count
-    return found
+            values[f"user_{uid}_{name}"] = count
+    return values
 
 
 def reporter(kind: str, job: str, port: int = 0) -> Report:
-    """Where the numbers go: `none`, `prometheus` (served on loopback) or `opentelemetry` (the process's own provider)."""
+    """The function that reports to `none`, `prometheus` (served on loopback) or `opentelemetry` (the process's provider)."""
     if kind == "none":
-        return lambda found: None
+        return lambda values: None
     if kind == "prometheus":
         return _prometheus(job, port)
     if kind == "opentelemetry":
@@ -100,15 +100,15 @@ def _prometheus(job: str, port: int) -> Report:
             f"metrics=prometheus needs the package prometheus-client: pip install '{DISTRIBUTION}[prometheus]'"
         ) from None
     registry = CollectorRegistry()
-    made: dict[str, Any] = {}
+    instruments: dict[str, Any] = {}
 
     def instrument(measure: Measure) -> Any:
-        if measure.name not in made:
+        if measure.name not in instruments:
             cls = Counter if measure.kind == "counter" else Gauge
-            made[measure.name] = cls(
+            instruments[measure.name] = cls(
                 f"stateflow_{_plain(measure.name)}", measure.doc, ["job"], registry=registry
             )
-        return made[measure.name].labels(job)
+        return instruments[measure.name].labels(job)
 
     try:
         start_http_server(port, addr="127.0.0.1", registry=registry)
@@ -117,8 +117,8 @@ def _prometheus(job: str, port: int) -> Report:
             f"metrics cannot be served on port {port}: {error}; choose another metrics_port"
         ) from error
 
-    def report(found: Mapping[str, Any]) -> None:
-        for measure, value in _measured(found):
+    def report(values: Mapping[str, Any]) -> None:
+        for measure, value in _measured(values):
             if measure.kind == "counter":
                 instrument(measure).inc(value)
             else:
@@ -135,14 +135,14 @@ def _opentelemetry(job: str) -> Report:
             f"metrics=opentelemetry needs the package opentelemetry-api: pip install '{DISTRIBUTION}[otel]'"
         ) from None
     meter = metrics.get_meter("stateflow")
-    made: dict[str, Any] = {}
+    instruments: dict[str, Any] = {}
 
-    def report(found: Mapping[str, Any]) -> None:
-        for measure, value in _measured(found):
-            if measure.name not in made:
+    def report(values: Mapping[str, Any]) -> None:
+        for measure, value in _measured(values):
+            if measure.name not in instruments:
                 make = meter.create_counter if measure.kind == "counter" else meter.create_gauge
-                made[measure.name] = make(f"stateflow.{measure.name}", description=measure.doc)
-            instrument = made[measure.name]
+                instruments[measure.name] = make(f"stateflow.{measure.name}", description=measure.doc)
+            instrument = instruments[measure.name]
             attributes = {"job": job}
             if measure.kind == "counter":
                 instrument.add(value, attributes)
@@ -152,11 +152,11 @@ def _opentelemetry(job: str) -> Report:
     return report
 
 
-def _measured(found: Mapping[str, Any]) -> list[tuple[Measure, float]]:
+def _measured(values: Mapping[str, Any]) -> list[tuple[Measure, float]]:
     known = {m.name: m for m in MEASURES}
     return [
         (known.get(name) or Measure(name, "counter", "A counter of the user's own."), value)
-        for name, value in found.items()
+        for name, value in values.items()
     ]
 
 

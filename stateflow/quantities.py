@@ -33,7 +33,7 @@ def size(text: str) -> int:
 
 
 def duration(text: str) -> timedelta:
-    """Exact to the microsecond. '0' needs no unit; every other number does."""
+    """A duration, exact to the microsecond. '0' needs no unit; every other number does."""
     number, unit = _split(text, "a duration", "'500 ms' or '10 minutes'")
     if number == 0 and not unit:
         return timedelta(0)
@@ -59,7 +59,7 @@ def written_duration(length: timedelta) -> str:
 
 
 def size_text(count: float) -> str:
-    """Bytes as people read them: `1.2 MB`, with binary units as everywhere here."""
+    """Bytes for people: `1.2 MB`, in binary units."""
     for unit in ("B", "KB", "MB", "GB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"
@@ -68,7 +68,7 @@ def size_text(count: float) -> str:
 
 
 def age_text(micros: float) -> str:
-    """How long ago, as people say it: in one unit, rounded down, at least two of it where that is possible."""
+    """How long ago, for people: in the largest unit of which there are at least two, rounded down."""
     for unit in ("day", "hour", "minute"):
         if micros >= 2 * _MICROSECONDS[unit]:
             return f"{int(micros // _MICROSECONDS[unit])} {unit}s"
@@ -77,7 +77,7 @@ def age_text(micros: float) -> str:
 
 
 def time_text(micros: int | None) -> str:
-    """A time in UTC; records keep microseconds."""
+    """A time in UTC, from the microseconds in records."""
     from stateflow.format.records import END_OF_TIME
 
     if micros is None:
@@ -88,7 +88,7 @@ def time_text(micros: int | None) -> str:
 
 
 def _split(text: str, what: str, example: str) -> tuple[float, str]:
-    found = _QUANTITY.match(text)
-    if not found:
+    match = _QUANTITY.match(text)
+    if not match:
         raise ValueError(f"{text!r} is not {what}: write it like {example}")
-    return float(found[1]), found[2].lower()
+    return float(match[1]), match[2].lower()

@@ -1,23 +1,30 @@
-"""One Spark session for the whole test run: starting one takes seconds."""
+"""What takes seconds to start, once for the whole test run: a Spark session, object stores. And what tests of any room need."""
 
 from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from stateflow import logs
 from tests.quick_java import QUICK_JAVA
+from tests.servers import ObjectServer, azure_server, s3_server
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Machines that run tests are busy: how long an example takes says nothing.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 LONGEST = (
     "test_kill.py",
@@ -87,6 +94,26 @@ def small_disk(tmp_path: Path) -> Callable[[int], AbstractContextManager[Path]]:
             subprocess.run(["umount", "-l", str(folder)], check=True)
 
     return mounted
+
+
+@pytest.fixture
+def other_disk() -> Iterator[Path]:
+    """A folder on another file system than `tmp_path`, where hard links do not reach."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[ObjectServer]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure() -> Iterator[ObjectServer]:
+    with azure_server() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -212,14 +212,14 @@ def test_one_row_is_compared_with_the_stateless_batch() -> None:
 
 def test_made_state_has_every_key_with_its_value(tmp_path: Path) -> None:
     from stateflow.format.records import Owner
-    from stateflow.reading.snapshots import ReadingPlace, checkpoint_reader
+    from stateflow.reading.snapshots import ReaderContext, checkpoint_reader
     from stateflow.state.backends.choice import Readers
     from stateflow.state.backends.rocksdb_options import RocksOptions
     from stateflow.storage.cache import FileCache
 
     make(tmp_path / "root", 500, shards=3, serializer=export.Reading, values=export.readings)
     cache = FileCache(tmp_path / "cache", 1 << 30)
-    place = ReadingPlace(str(tmp_path / "root"), cache, tmp_path / "scratch", Readers(RocksOptions()), now)
+    place = ReaderContext(str(tmp_path / "root"), cache, tmp_path / "scratch", Readers(RocksOptions()), now)
     with checkpoint_reader(place, JOB, owner=Owner(run="test"), ids=lambda: "reader") as reader:
         shards = reader.target(OPERATOR, STATE).shards
         found = [reader.get(OPERATOR, STATE, key)["count"] for key in range(500)]
@@ -266,14 +266,14 @@ def test_savepoints_link_on_one_disk_and_copy_elsewhere(
     monkeypatch.setattr(snapshots, "TURNS", 1)
     if not memory:
         monkeypatch.setattr(snapshots, "MEMORY", tmp_path / "not there")
-    linking = transfer.inside
+    linking = transfer.copy_inside
     found = snapshots.run("native", snapshots.Size((128,), 4096), Workplace(tmp_path))
     (linked,) = found["linked"]
     assert linked["shared"]
     assert linked["restored_shared"]
     assert linked["new"] < 16 << 10 < linked["state"]
     assert {len(found[name]) for name in ("made", "copied", "restored", "copied_back")} == {1}
-    assert transfer.inside is linking
+    assert transfer.copy_inside is linking
     if not memory:
         assert "links switched off" in found["how"]
 

@@ -22,7 +22,7 @@ from stateflow.checkpoint.retention import checked_retained
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Outcome, Record
-from stateflow.savepoints.format import Listed, list_savepoints
+from stateflow.savepoints.format import ListedSavepoint, list_savepoints
 from stateflow.storage.store import Store
 from stateflow_ui.cached_value import CachedValue, CacheState
 from stateflow_ui.job_reader import JobFacts, JobReader
@@ -97,7 +97,7 @@ class _JobEntry:
         self.facts: CachedValue[JobFacts] = CachedValue(
             what, lambda: self.reader.read(whole=self.whole), root.readers, root.monotonic
         )
-        self.savepoints: CachedValue[list[tuple[str, Listed]]] = CachedValue(
+        self.savepoints: CachedValue[list[tuple[str, ListedSavepoint]]] = CachedValue(
             f"the savepoints of {what}",
             lambda: list_savepoints(root.store, name),
             root.readers,
@@ -224,7 +224,7 @@ class Catalog:
         error = job.facts.known().error if job is not None else None
         return str(error) if error is not None else ""
 
-    async def savepoints(self, conn_id: str, name: str) -> list[tuple[str, Listed]]:
+    async def savepoints(self, conn_id: str, name: str) -> list[tuple[str, ListedSavepoint]]:
         """Those in the default place of the root, each with its folder's path."""
         deadline = self._begin()
         entry = await self._entry(conn_id, name, deadline)

@@ -11,7 +11,7 @@ from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.format.records import OperatorState, Outcome, Record, SourceState
 from stateflow.format.references import state_bytes
 from stateflow.observe.status import decoded_offsets, owner_document, position_of
-from stateflow.savepoints.format import Listed, expired, wanted
+from stateflow.savepoints.format import ListedSavepoint, expected_files, expired
 from stateflow_ui.documents import acts, masked, millis
 from stateflow_ui.job_reader import JobFacts
 from stateflow_ui.storage import Amount, StorageFacts
@@ -140,7 +140,7 @@ def _sinks(record: Record, outcome: Outcome | None) -> list[dict[str, Any]]:
     ]
 
 
-def graph(facts: JobFacts, listed: Sequence[tuple[str, Listed]], now: int) -> dict[str, Any]:
+def graph(facts: JobFacts, listed: Sequence[tuple[str, ListedSavepoint]], now: int) -> dict[str, Any]:
     """The history as a graph of commits, newest first, and what people did."""
     spans = facts.spans
     return {
@@ -154,13 +154,13 @@ def graph(facts: JobFacts, listed: Sequence[tuple[str, Listed]], now: int) -> di
     }
 
 
-def savepoints(root: str, listed: Sequence[tuple[str, Listed]], now: int) -> list[dict[str, Any]]:
+def savepoints(root: str, listed: Sequence[tuple[str, ListedSavepoint]], now: int) -> list[dict[str, Any]]:
     """Newest first. One that cannot be read says so."""
     rows = [_savepoint(f"{root.rstrip('/')}/{path}", each, now) for path, each in listed]
     return sorted(rows, key=lambda each: (each["at"] or 0, each["url"]), reverse=True)
 
 
-def _savepoint(url: str, listed: Listed, now: int) -> dict[str, Any]:
+def _savepoint(url: str, listed: ListedSavepoint, now: int) -> dict[str, Any]:
     savepoint = listed.savepoint
     claimed = listed.claim.name if listed.claim is not None else None
     if savepoint is None:
@@ -181,7 +181,7 @@ def _savepoint(url: str, listed: Listed, now: int) -> dict[str, Any]:
         "checkpoint": savepoint.record.slot,
         "at": millis(savepoint.at),
         "bytes": state_bytes(savepoint),
-        "files": len({each.path for each in wanted(savepoint) if each.path}),
+        "files": len({each.path for each in expected_files(savepoint) if each.path}),
         "expires": millis(savepoint.expires),
         "note": savepoint.note,
         "by": owner_document(savepoint.owner),

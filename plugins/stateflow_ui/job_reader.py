@@ -15,7 +15,7 @@ from typing import TypeVar
 import msgspec
 
 from stateflow.checkpoint.control import Heartbeat, read_heartbeat, read_progress
-from stateflow.checkpoint.log import BodyCache, Log, Slot, SlotCache, read_log
+from stateflow.checkpoint.log import BodyCache, Log, SlotCache, SlotContent, read_log
 from stateflow.checkpoint.pins import list_pins
 from stateflow.checkpoint.statistics import HistoryLine, SegmentCache, history_line, merged, read_segments
 from stateflow.errors import NotFoundError
@@ -99,7 +99,7 @@ class JobReader:
         self._pins: BodyCache = {}
         self._uuid = ""
         self._owners: dict[Owner, Owner] = {}
-        self._slot_lines: dict[int, tuple[Slot, SlimLine]] = {}
+        self._slot_lines: dict[int, tuple[SlotContent, SlimLine]] = {}
         self._whole_records: dict[int, Record] = {}
         """The newest few records, and the head, without the bytes inside them."""
         self._sources: list[HistoryLine] = []
@@ -177,7 +177,7 @@ class JobReader:
             self._sources, self._lines = sources, Lines(merged(segments, standing)[-MOST_LINES:])
         return self._lines, not unread
 
-    def _slim(self, slot: Slot) -> Slot:
+    def _slim(self, slot: SlotContent) -> SlotContent:
         """What the log's rules need. The line for the history is made here, where the record is still whole."""
         record, outcome = slot.record, slot.outcome
         if record is None:

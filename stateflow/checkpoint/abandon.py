@@ -1,5 +1,4 @@
-"""The only way past a decided record that cannot be carried out: its output stays undelivered, and is
-kept."""
+"""Giving up a decided record that cannot be carried out. Its output is not delivered, and its files are kept."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from stateflow.format.records import Outcome, Owner, Pin, Record
 from stateflow.storage.store import Store
 
 Probe = Callable[[Record], Mapping[str, bool]]
-"""Per sink uid of a record, whether the sink has its output."""
+"""By sink uid: whether the sink has the record's output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +28,10 @@ class Abandoned:
     delivered: tuple[str, ...]
     """Sinks that had the output already."""
     undelivered: tuple[str, ...]
-    """Sinks that had not. A run that was fenced in the middle of its commit may still deliver to one of
-    them: the next record counts with it (`Prepared.late`), so nothing is doubled or blocked by that."""
+    """Sinks that did not have it. A run that was fenced in the middle of its commit may still deliver to one of them. The
+    next record allows for that (`Prepared.late`), so nothing is delivered twice or blocked."""
     kept: tuple[str, ...]
-    """Staged files with the output that was not delivered; the pin keeps them until it is released."""
+    """Staged files that hold the undelivered output. The pin keeps them until somebody releases it."""
     pin: Pin
 
 
@@ -47,11 +46,11 @@ def abandon(
     probe: Probe,
     reason: str = "",
 ) -> Abandoned:
-    """Completes the lowest pending record without its missing outputs. State and offsets stand.
+    """Completes the lowest pending record without its missing outputs. Its state and offsets stay in force.
 
-    Fences a running writer. Safe to repeat after a crash.
+    It fences a running writer. After a crash the caller can repeat it.
     """
-    # Looked at before anything is claimed: a typing error must not stop a healthy run.
+    # Checked before the claim: a mistyped slot must not stop a healthy run.
     log = read_log(store, layout)
     log.require_sound()
     _require_lowest(layout, log.pending, slot)
@@ -61,27 +60,26 @@ def abandon(
         if not isinstance(step, PlaceFence):
             break
         place_fence(store, layout, log, step, claimed, owner=owner, at=clock())
-    # Looked at again: the run that was fenced may have got through with it meanwhile.
+    # Checked again: the fenced run may have carried the record out meanwhile.
     below = tuple(r for r in log.pending if r.writer != claimed.fence_writer)
     _require_lowest(layout, below, slot)
     assert isinstance(step, CarryOutRecord)
     record = step.record
-    # Pinned while pending, when nothing can collect it: after the outcome there would be a moment without a
-    # root.
-    kept_by = _kept(store, layout, record, owner=owner, ids=ids, clock=clock, reason=reason)
-    has = probe(record)
-    if set(has) != set(record.sinks):
+    # Pinned while it is pending, when nothing can collect it: between the outcome and a later pin a collector could.
+    record_pin = _pin_record(store, layout, record, owner=owner, ids=ids, clock=clock, reason=reason)
+    delivered = probe(record)
+    if set(delivered) != set(record.sinks):
         raise UsageError(
-            f"record {slot} of job {layout.job!r} cannot be abandoned: whether sinks {sorted(record.sinks)} "
-            f"have it must be known, and it is for {sorted(has)}"
+            f"record {slot} of job {layout.job!r} cannot be abandoned: for each of the sinks "
+            f"{sorted(record.sinks)} it must be known whether it has the output, and it is known for {sorted(delivered)}"
         )
-    # Read again, as before every step: while a sink was asked, a newer run may have carried the record out.
+    # Read again, as before every step: while the probe asked the sinks, a newer run may have carried the record out.
     log, _ = observe(store, layout, claimed)
     outcome = complete_record(
         store,
         layout,
         record,
-        {uid: "already" if has[uid] else "abandoned" for uid in record.sinks},
+        {uid: "already" if delivered[uid] else "abandoned" for uid in record.sinks},
         log=log,
         epoch=claimed.epoch,
         owner=owner,
@@ -89,14 +87,14 @@ def abandon(
         at=clock(),
         statistics={},
     )
-    undelivered = tuple(sorted(uid for uid, came in outcome.sinks.items() if came == "abandoned"))
+    undelivered = tuple(sorted(uid for uid, result in outcome.sinks.items() if result == "abandoned"))
     return Abandoned(
         slot=slot,
         outcome=outcome,
         delivered=tuple(sorted(set(outcome.sinks) - set(undelivered))),
         undelivered=undelivered,
         kept=tuple(ref.path for uid in undelivered for ref in record.sinks[uid].files if ref.path),
-        pin=kept_by,
+        pin=record_pin,
     )
 
 
@@ -112,7 +110,7 @@ def _require_lowest(layout: JobLayout, pending: tuple[Record, ...], slot: int) -
     )
 
 
-def _kept(
+def _pin_record(
     store: Store,
     layout: JobLayout,
     record: Record,
@@ -122,9 +120,7 @@ def _kept(
     clock: Callable[[], int],
     reason: str,
 ) -> Pin:
-    for standing in list_pins(store, layout):
-        if standing.kind == "abandoned" and standing.slot == record.slot:
-            return standing  # made by an attempt that died before it completed the record
-    # Pinned while pending, when nothing can collect it: after the outcome there would be a moment without a
-    # root.
+    for earlier in list_pins(store, layout):
+        if earlier.kind == "abandoned" and earlier.slot == record.slot:
+            return earlier  # made by an attempt that died before it completed the record
     return pin(store, layout, record.slot, kind="abandoned", owner=owner, ids=ids, clock=clock, reason=reason)

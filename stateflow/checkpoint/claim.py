@@ -1,4 +1,4 @@
-"""Becoming the run that owns a job: claim an epoch, fence every lower one, carry out what they decided."""
+"""Becoming the run that owns a job: claim an epoch, fence every lower epoch, carry out the records they decided."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stateflow.checkpoint.retention import floor_after
 from stateflow.checkpoint.writer import Writer, complete_record, taken_over
 from stateflow.errors import UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
-from stateflow.format.records import Claim, JobIdentity, Owner, Record, encode
+from stateflow.format.records import EpochClaim, JobIdentity, Owner, Record, encode
 from stateflow.storage.probe import probe
 from stateflow.storage.store import Store, create_once
 
@@ -29,15 +29,15 @@ StillOwner = Callable[[], None]
 """Raises FencedError once a newer run owns the job."""
 
 CarryOut = Callable[[Record, Mapping[str, int], StillOwner], Mapping[str, str]]
-"""Makes every sink of a decided record have it; gives the outcome per sink uid, or raises to stop."""
+"""Commits a decided record in every sink and returns the outcome by sink uid. Raises to stop."""
 
 ProbeStore = Callable[[Store, Callable[[], str]], None]
-"""Raises UsageError when the store's `create` cannot be trusted; asked before a job's first claim."""
+"""Raises UsageError when the store's `create` cannot be trusted; called before a job's first claim."""
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
-    """An epoch that was claimed, and what comes with it."""
+class ClaimedEpoch:
+    """A claimed epoch, the writer id of its fence, and a cache for reading the log."""
 
     epoch: int
     fence_writer: str
@@ -56,11 +56,11 @@ def claim(
     probe: ProbeStore = probe,
     claimed_epoch: Callable[[int], object] = lambda epoch: None,
 ) -> Writer:
-    """The writer of the job, once everything decided before is carried out. The first claim creates the job.
+    """Claims the job, carries out every record decided before, and returns the job's writer. The first claim creates the job.
 
-    With `retained` the fence announces the floor for it, so that `collect(retained)` may delete at once.
-    `claimed_epoch` hears the epoch before anything is carried out: carrying out can take long, and whoever waits for
-    the job must see that it is alive.
+    With `retained` the fence announces the floor for that many checkpoints, so that `collect(retained)` may delete at
+    once. It calls `claimed_epoch` before it carries anything out: that can take long, and whoever waits for the job must
+    see that the run is alive.
     """
     claimed = claim_epoch(store, layout, owner=owner, ids=ids, clock=clock, probe=probe)
     claimed_epoch(claimed.epoch)
@@ -99,9 +99,9 @@ def claim(
 
 
 def observe(
-    store: Store, layout: JobLayout, claimed: Claimed
+    store: Store, layout: JobLayout, claimed: ClaimedEpoch
 ) -> tuple[Log, PlaceFence | CarryOutRecord | CompleteFence | Ready]:
-    """The log, and what to do now; raises FencedError when a newer run owns the job."""
+    """The log and the next step. Raises FencedError when a newer run owns the job."""
     log = read_log(store, layout, cache=claimed.cache)
     log.require_sound()
     step: Step = next_step(log, claimed.epoch, claimed.fence_writer)
@@ -125,24 +125,24 @@ def claim_epoch(
     ids: Callable[[], str],
     clock: Callable[[], int],
     probe: ProbeStore = probe,
-) -> Claimed:
+) -> ClaimedEpoch:
     """Claims the next epoch, creating the job if there is none yet."""
     if not living_epochs(store, layout):
-        # Everything rests on create-only writes, and some stores and emulators ignore the condition.
+        # The whole protocol relies on create-only writes, and some stores and emulators ignore the condition.
         probe(store, ids)
         identity = JobIdentity(uuid=ids(), name=layout.job, at=clock())
         create_once(store, layout.identity, encode(identity))
     while True:
         epoch = max(living_epochs(store, layout), default=0) + 1
-        body = encode(Claim(epoch=epoch, writer=ids(), owner=owner, at=clock()))
+        body = encode(EpochClaim(epoch=epoch, writer=ids(), owner=owner, at=clock()))
         if create_once(store, layout.epoch(epoch), body) == body:
-            # No guarantee yet: the name may have been another's before collection deleted it. `observe` looks
-            # again.
-            return Claimed(epoch, ids(), {})
+            # No guarantee yet: another run may have had this epoch before a collector deleted its claim. `observe`
+            # checks that.
+            return ClaimedEpoch(epoch, ids(), {})
 
 
 def living_epochs(store: Store, layout: JobLayout) -> tuple[int, ...]:
-    """The epochs of a job that was not deleted. Asked each time: it may be deleted while others claim it."""
+    """The epochs of a job that was not deleted. Read before every attempt: somebody may delete the job meanwhile."""
     known = read_epochs(store, layout)
     if LAST_EPOCH in known:
         raise UsageError(
@@ -158,13 +158,13 @@ def place_fence(
     layout: JobLayout,
     log: Log,
     step: PlaceFence,
-    claimed: Claimed,
+    claimed: ClaimedEpoch,
     *,
     owner: Owner,
     at: int,
     retained: int | None = None,
 ) -> None:
-    """Tries to create the fence; whether it stands, the next observation tells."""
+    """Tries to create the fence. The next `observe` tells whether it was created."""
     assert log.identity is not None
     fence = Draft("fence", based_on=step.based_on, timeline=step.timeline).record(
         job=log.identity.uuid,

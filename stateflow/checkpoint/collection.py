@@ -1,7 +1,7 @@
-"""Deleting exactly what nothing reaches: subsumed records and their files, and what crashed runs left behind.
+"""Deleting exactly what nothing needs: subsumed records and their files, and the remains of crashed runs.
 
-A plan is pure. The executor marks what it has chosen, reads the pins, looks at the log again, and only then
-deletes, so that it needs no lock: neither a run, nor a pinner, nor another collector has to know of it.
+A plan is pure. `collect` marks the records it has chosen, reads the pins and the log again, and only then deletes. So it
+needs no lock: runs, makers of pins and other collectors need not know of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from stateflow.checkpoint.log import BodyCache, Log
-from stateflow.checkpoint.pins import damage_of, list_pins, read_kept
+from stateflow.checkpoint.pins import damage_of, list_pins, read_with_pins
 from stateflow.checkpoint.retention import roots
 from stateflow.checkpoint.statistics import keep_history
 from stateflow.errors import CorruptError, StateflowError
@@ -24,12 +24,12 @@ from stateflow.storage.store import Entry, Store, create_once
 Reason = Literal["subsumed", "orphan"]
 _FEW, _MARKERS = 8, 16
 DisposeSavepoint = Callable[[str], None]
-"""Deletes a savepoint, by URL, that the job has claimed and no longer names."""
+"""Deletes a savepoint by its URL. The job has claimed it, and its records no longer name it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """One file that nothing reaches."""
+    """One file that no record needs."""
 
     path: str
     size: int
@@ -41,14 +41,14 @@ class Plan:
     """What a collection would delete, and what it keeps and why."""
 
     records: Mapping[int, str]
-    """Slots whose records go, ascending, each with the reason: subsumed, void, residue."""
+    """Slots of the records to delete, ascending, with the reason: subsumed, void, residue."""
     files: tuple[Garbage, ...]
     savepoints: tuple[str, ...]
     """Claimed savepoints that no record names any more."""
     leftovers: tuple[str, ...]
-    """Claims and control files of epochs that are over, and pins of records that are gone."""
+    """Claims and control files of past epochs, and pins of records that are gone."""
     kept: Mapping[int, str]
-    """Roots, each with the reason."""
+    """Slots of the records to keep, with the reason."""
 
     @property
     def bytes_by_reason(self) -> dict[str, int]:
@@ -70,25 +70,25 @@ class CollectionReport:
     files: int
     bytes_by_reason: Mapping[str, int]
     withdrawn: tuple[int, ...]
-    """Records that were chosen and then found pinned, or needed after all."""
+    """Records that were marked, but that a pin or the log turned out to need."""
     savepoints: tuple[str, ...]
-    """Claimed savepoints that no record names any more, disposed of when a way to do so was given."""
+    """Claimed savepoints that no record names any more, and that `dispose` deleted."""
     undisposed: Mapping[str, str] = field(default_factory=dict)
-    """Those that could not be, with the reason; the records that name them stay, for the next collection."""
+    """Savepoints that `dispose` failed to delete, with the reason. Their records stay for the next collection."""
 
 
 def candidates(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
-    """Slots whose records may go, ascending, each with the reason."""
-    kept = roots(log, pins, retained)
+    """Slots whose records may be deleted, ascending, with the reason."""
+    needed = roots(log, pins, retained)
     void = {record.slot for record in log.void}
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     for number, slot in sorted(log.slots.items()):
-        # Above the floor a missing record means a torn listing, so nothing there may go before a record has
-        # said so.
-        if number >= log.floor or number in kept:
+        # At or above the floor a missing record means an incomplete listing. So nothing there may be deleted before
+        # a record has announced a higher floor.
+        if number >= log.floor or number in needed:
             continue
-        found[number] = "residue" if slot.record is None else "void" if number in void else "subsumed"
-    return found
+        reasons[number] = "residue" if slot.record is None else "void" if number in void else "subsumed"
+    return reasons
 
 
 def plan(
@@ -100,42 +100,46 @@ def plan(
     files: Iterable[Entry] = (),
     others: Iterable[Entry] = (),
 ) -> Plan:
-    """What may go, given the facts of one moment.
+    """What may be deleted, from the facts of one moment.
 
-    Only slots in `chosen` go, if it is given. `files` are the listings of `shared/` and `staged/`, for
-    orphans; `others` those of claims and control files.
+    With `chosen` only records in these slots. `files` are the listings of `shared/` and `staged/`, for orphans; `others`
+    are the listings of claims and control files.
     """
     pins = list(pins)
-    may_go = candidates(log, pins, retained)
-    picked = set(may_go) if chosen is None else set(chosen)
-    going = {slot: reason for slot, reason in may_go.items() if slot in picked}
-    gone = [slot.record for number, slot in log.slots.items() if number in going and slot.record is not None]
-    live = [
-        slot.record for number, slot in log.slots.items() if number not in going and slot.record is not None
+    allowed = candidates(log, pins, retained)
+    selected = set(allowed) if chosen is None else set(chosen)
+    removals = {slot: reason for slot, reason in allowed.items() if slot in selected}
+    removed_records = [
+        slot.record for number, slot in log.slots.items() if number in removals and slot.record is not None
     ]
-    reached = job_files(live)
+    live_records = [
+        slot.record
+        for number, slot in log.slots.items()
+        if number not in removals and slot.record is not None
+    ]
+    reached = job_files(live_records)
     garbage: dict[str, Garbage] = {}
-    for path, size in job_files(gone).items():
-        # A record that names a file outside the job's own folders is damaged or forged: not ours to delete.
+    for path, size in job_files(removed_records).items():
+        # A record that names a file outside the job's own folders is damaged or forged: leave that file alone.
         if path not in reached and _is_file_of(log.job, path):
             garbage[path] = Garbage(path, size, "subsumed")
     for entry in files:
         if entry.path not in reached and entry.path not in garbage and is_over(log, entry.path):
             garbage[entry.path] = Garbage(entry.path, entry.size, "orphan")
     return Plan(
-        records=going,
+        records=removals,
         files=tuple(garbage[path] for path in sorted(garbage)),
-        savepoints=tuple(sorted(bases(gone) - bases(live))),
+        savepoints=tuple(sorted(bases(removed_records) - bases(live_records))),
         leftovers=tuple(sorted([*_old_claims(log, others), *_dangling(log, pins)])),
         kept=roots(log, pins, retained),
     )
 
 
 def is_over(log: Log, path: str) -> bool:
-    """Whether no record that is yet to be decided can name a file, going by the epoch and slot in its name.
+    """Whether no future record can name the file, by the epoch and slot in the file's name.
 
-    A claim of a higher epoch proves nothing: the older run may be about to decide. A record of a higher epoch
-    does, for it stands in the slot that the older run would need.
+    A claim of a higher epoch proves nothing: the older run may be about to decide. A record of a higher epoch proves it:
+    it is in the slot that the older run would need.
     """
     origin = origin_of(path)
     if origin is None:
@@ -145,7 +149,7 @@ def is_over(log: Log, path: str) -> bool:
 
 
 def inspect(store: Store, layout: JobLayout, retained: int, *, cache: BodyCache | None = None) -> Plan:
-    """What `collect` with orphans would delete now; deletes nothing."""
+    """What `collect` with orphans would delete now. It deletes nothing."""
     pins, log = _observed(store, layout, cache)
     return plan(log, pins, retained, files=_files(store, layout), others=_others(store, layout))
 
@@ -160,55 +164,54 @@ def collect(
     cache: BodyCache | None = None,
     dispose: DisposeSavepoint | None = None,
 ) -> CollectionReport:
-    """Deletes what no root reaches. `collector` is a name never used before."""
+    """Deletes what no kept record needs. `collector` is a name that was never used before."""
     cache = {} if cache is None else cache
     pins, log = _observed(store, layout, cache)
     chosen = tuple(candidates(log, pins, retained))
-    # What is doomed has the mark of whoever doomed it, until its record is gone.
+    # A doomed record keeps the mark of the collector that doomed it until the record is gone.
     marked = [slot for slot in chosen if not log.slots[slot].doomed]
     _mark(store, {layout.dead(slot, collector): slot for slot in marked}, collector)
     if chosen:
-        # Marked first, read after: a pinner does it the other way round, so one of the two sees the other.
-        # And the log is read after the pins, for a restore decides its record and then lets go of its pin:
-        # whoever finds the pin gone must find the record that took its place.
+        # A collector marks first and then reads the pins. Whoever pins does it the other way round, so one of the two
+        # sees the other. The log is read after the pins, because a restore first decides its record and then releases
+        # its pin: whoever misses the pin must find the record.
         pins, log = _observed(store, layout, cache)
     files = _files(store, layout) if orphans else []
     others = _others(store, layout) if orphans else []
-    sure = [slot for slot in chosen if slot in marked or (slot in log.slots and log.slots[slot].doomed)]
-    todo = plan(log, pins, retained, chosen=sure, files=files, others=others)
-    withdrawn = tuple(slot for slot in marked if slot not in todo.records)
-    # One's own marks only: another collector's may be all that keeps a pinner from trusting a record it is
-    # deleting.
+    confirmed = [slot for slot in chosen if slot in marked or (slot in log.slots and log.slots[slot].doomed)]
+    final_plan = plan(log, pins, retained, chosen=confirmed, files=files, others=others)
+    withdrawn = tuple(slot for slot in marked if slot not in final_plan.records)
+    # Only this collector's marks: another collector may be deleting the record, and its mark warns whoever pins it.
     store.delete([layout.dead(slot, collector) for slot in withdrawn])
-    keep_history(store, layout, log, todo.records)
-    # Said before it is done: should this collector die halfway, the next one finds a record that has lost files and,
-    # perhaps, a pin whose maker died too. Without a word it would have to take that for a tag to keep.
-    doomed = [slot for slot in todo.records if not log.slots[slot].doomed]
+    keep_history(store, layout, log, final_plan.records)
+    # The doomed mark comes before the deletion. If this collector dies halfway, the next one finds a record without some
+    # of its files and, perhaps, a pin whose maker died too. Without the mark it would have to keep that pin.
+    doomed = [slot for slot in final_plan.records if not log.slots[slot].doomed]
     _mark(store, {layout.doomed(slot, collector): slot for slot in doomed}, collector)
-    store.delete([file.path for file in todo.files])
-    undisposed = disposed_of(todo.savepoints, dispose) if dispose is not None else {}
-    # A savepoint is found by the records that name it, so those stay with it: doomed as they are, for the next collector.
-    removed = tuple(slot for slot in todo.records if not _names(log.slots[slot].record, undisposed))
+    store.delete([file.path for file in final_plan.files])
+    undisposed = dispose_all(final_plan.savepoints, dispose) if dispose is not None else {}
+    # Only records tell which savepoints were claimed. So a record stays, doomed, while its savepoint could not be deleted.
+    removed = tuple(slot for slot in final_plan.records if not _names(log.slots[slot].record, undisposed))
     for slot in removed:
-        # Oldest first, and the record before its outcome and marks: at every point in between it is still a
-        # candidate, never a record that waits to be carried out, nor one that a pinner finds unmarked.
+        # Oldest first, and the record before its outcome and marks. So at every point in between it is still a
+        # candidate: never a record that waits to be carried out, nor one without a mark that somebody could pin.
         store.delete([layout.pending(slot)])
         mine = (layout.dead(slot, collector), layout.doomed(slot, collector))
         paths = {*log.slots[slot].paths, *mine}
         store.delete(sorted(paths - {layout.pending(slot)}, key=lambda p: ("_dead-" in p, p)))
-    store.delete(todo.leftovers)
+    store.delete(final_plan.leftovers)
     return CollectionReport(
         removed=removed,
-        files=len(todo.files),
-        bytes_by_reason=todo.bytes_by_reason,
+        files=len(final_plan.files),
+        bytes_by_reason=final_plan.bytes_by_reason,
         withdrawn=withdrawn,
-        savepoints=tuple(url for url in todo.savepoints if url not in undisposed),
+        savepoints=tuple(url for url in final_plan.savepoints if url not in undisposed),
         undisposed=undisposed,
     )
 
 
-def disposed_of(savepoints: Iterable[str], dispose: DisposeSavepoint) -> dict[str, str]:
-    """Disposes of each; those that it fails for, with the reason."""
+def dispose_all(savepoints: Iterable[str], dispose: DisposeSavepoint) -> dict[str, str]:
+    """Disposes of each savepoint. Returns those that could not be deleted, with the reason."""
     failed = {}
     for url in savepoints:
         try:
@@ -223,9 +226,9 @@ def _names(record: Record | None, savepoints: Mapping[str, str]) -> bool:
 
 
 def _observed(store: Store, layout: JobLayout, cache: BodyCache | None) -> tuple[list[Pin], Log]:
-    """Pins, and the log as it stands after they were read. Raises unless all that they keep was found."""
+    """The pins, and then the log. Raises when a record that a pin keeps is damaged."""
     pins = list_pins(store, layout, cache=cache)
-    log, damaged = read_kept(store, layout, pins, cache=cache)
+    log, damaged = read_with_pins(store, layout, pins, cache=cache)
     log.require_sound()
     for pin in damaged:
         remedy = (
@@ -241,7 +244,7 @@ def _observed(store: Store, layout: JobLayout, cache: BodyCache | None) -> tuple
 
 
 def _mark(store: Store, marks: Mapping[str, int], collector: str) -> None:
-    """Creates marks, in no order that matters. Each waits for the disk, so many are made at once."""
+    """Creates marks, in any order. Each waits for the disk, so it creates many at once."""
 
     def create(path: str) -> None:
         create_once(store, path, encode(DeadMark(slot=marks[path], collector=collector)))
@@ -272,22 +275,22 @@ def _old_claims(log: Log, others: Iterable[Entry]) -> list[str]:
     top = log.decided
     if top is None:
         return []
-    old = []
+    paths = []
     for entry in others:
         epoch = epoch_of(entry.path)
         if epoch is None:
             _, _, digits = entry.path.rpartition("-")
             epoch = int(digits) if digits.isdigit() else None
-        # Below an epoch that has a record: its own claim stays, so the newest one always does.
+        # The claim of the newest epoch that has a record stays, and so does every newer one.
         if epoch is not None and epoch < top.epoch:
-            old.append(entry.path)
-    return old
+            paths.append(entry.path)
+    return paths
 
 
 def _dangling(log: Log, pins: Iterable[Pin]) -> list[str]:
     layout = JobLayout(log.job)
     members = {record.slot for record in log.chain}
-    # Below the floor no record appears again, so such a pin failed and its maker died before removing it.
+    # Below the floor no record ever appears again: the attempt to pin failed, and its maker died before it removed the pin.
     return [
         layout.pin(p.id)
         for p in pins
@@ -296,7 +299,7 @@ def _dangling(log: Log, pins: Iterable[Pin]) -> list[str]:
 
 
 def unreached(log: Log, files: Iterable[Entry]) -> list[Entry]:
-    """Files that no record names and no run can name any more."""
+    """Files that no record names and no future record can name."""
     records: list[Record] = [slot.record for slot in log.slots.values() if slot.record is not None]
     reached = job_files(records)
     return [entry for entry in files if entry.path not in reached and is_over(log, entry.path)]

@@ -1,6 +1,6 @@
-"""What passes between a run and the programs beside it: stop requests, heartbeats, progress.
+"""Messages between a run and other programs: stop requests, heartbeats, progress.
 
-Nothing here decides who owns a job. It tells a run to end, and a second run whether to wait.
+Nothing here decides who owns a job. A stop request asks a run to end, and a heartbeat tells a second run to wait.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ INPUT_DRAINED = "the input was drained"
 BOUND_REACHED = "the bound was reached"
 JOB_DRAINED = "the job was drained"
 INTERRUPTED = "a stop was requested"
-"""Of the process itself, by a signal: no request in the store stands behind it, and its host may be shutting down."""
+"""A signal stopped the process: the store has no stop request, and the host may be shutting down."""
 KILLED = "its task was killed"
-"""The reason of a stop request that a retry need not heed: it starts another driver."""
+"""The reason of a stop request that a retry ignores: it starts another driver."""
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a run ended, for whoever started it and cannot ask its process any more."""
+    """How a run ended, for the program that started it and cannot ask its process any more."""
 
     exit_code: int = 0
     error: str = ""
@@ -49,16 +49,16 @@ class RunOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     checkpoint: int | None = None
     """The newest complete checkpoint."""
     stopped: str = ""
-    """Why it ended: drained, bound reached, or who asked."""
+    """Why it ended: drained, bound reached, or who asked it to stop."""
 
     @property
     def nothing_left(self) -> bool:
-        """Whether the run ended because it had read all that it was to read."""
+        """Whether the run ended because it had read all its input."""
         return self.exit_code == 0 and self.stopped in (INPUT_DRAINED, BOUND_REACHED, JOB_DRAINED)
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The body of `control/heartbeat-<epoch>`: only a counter that changes says that the run lives."""
+    """The body of `control/heartbeat-<epoch>`: only a changing counter proves that the run lives."""
 
     format: int = FORMAT
     epoch: int
@@ -67,11 +67,11 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: Micros = 0
     """For people: the clock of another machine may be wrong."""
     ended: bool = False
-    """The run's last beat: nobody need wait for another."""
+    """True in the run's last heartbeat: no other follows."""
     outcome: RunOutcome | None = None
-    """With the last beat of a pipeline's run."""
+    """How the run ended, in the last heartbeat of a pipeline's run."""
     looked_at: Micros | None = None
-    """When a run that goes on last waited for input: it had read all there was."""
+    """When a continuing run last waited for input, because it had read all there was."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -87,7 +87,7 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """What watching a job for a while has shown."""
+    """What `watch` has seen of a job."""
 
     epoch: int
     owner: Owner | None
@@ -98,17 +98,17 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def request_stop(store: Store, layout: JobLayout, request: StopRequest) -> None:
-    """Asks one run to end. It names an epoch, so that a request that came too late stops no later run."""
+    """Asks one run to end. The request names an epoch, so a late request never stops a later run."""
     store.put(layout.stop_request(request.epoch), encode(request))
 
 
 def stop_requested(store: Store, layout: JobLayout, epoch: int) -> StopRequest | None:
-    """What was asked of the run of this very epoch."""
+    """The stop request for the run of this epoch, if there is one."""
     return _read(store, layout.stop_request(epoch), StopRequest)
 
 
 def beat(store: Store, layout: JobLayout, heartbeat: Heartbeat) -> None:
-    """Shows that the run lives; the counter must differ from that of every earlier beat of the epoch."""
+    """Shows that the run lives. The counter must differ from every earlier counter of the epoch."""
     store.put(layout.heartbeat(heartbeat.epoch), encode(heartbeat))
 
 
@@ -133,9 +133,9 @@ def watch(
     sleep: Callable[[float], object],
     interval: float = 1.0,
 ) -> Liveness:
-    """Whether the newest run lives: its counter changed while looked at for up to `patience` seconds.
+    """Whether the newest run lives: whether its counter changes within `patience` seconds.
 
-    Only the watcher's own monotonic clock is read. A newer claim during the watch is a sign of life too.
+    It reads only its own monotonic clock. A newer claim during the watch is a sign of life too.
     """
     began = monotonic()
     epoch, first = _newest(store, layout)
@@ -144,12 +144,12 @@ def watch(
         return Liveness(epoch, owner, False)
     while monotonic() - began < patience:
         sleep(interval)
-        now, beating = _newest(store, layout)
-        if now != epoch:
-            return Liveness(now, beating.owner if beating else None, True)
-        if beating is not None and beating.ended:
+        newest, heartbeat = _newest(store, layout)
+        if newest != epoch:
+            return Liveness(newest, heartbeat.owner if heartbeat else None, True)
+        if heartbeat is not None and heartbeat.ended:
             return Liveness(epoch, owner, False)
-        if beating is not None and beating.counter != first.counter:
+        if heartbeat is not None and heartbeat.counter != first.counter:
             return Liveness(epoch, owner, True)
     return Liveness(epoch, owner, False)
 
@@ -164,21 +164,21 @@ def refuse_while_live(
     sleep: Callable[[float], object],
     interval: float = 1.0,
 ) -> None:
-    """Raises BusyError while another owner's run lives; the same DAG run and task takes over at once."""
+    """Raises BusyError while another owner's run lives. The same task of the same DAG run may take over at once."""
     _, newest = _newest(store, layout)
     if newest is None or same_owner(newest.owner, owner):
         return
-    live = watch(store, layout, patience=patience, monotonic=monotonic, sleep=sleep, interval=interval)
-    if live.alive and not (live.owner is not None and same_owner(live.owner, owner)):
-        who = _named(live.owner) if live.owner else "a run that has just begun"
+    liveness = watch(store, layout, patience=patience, monotonic=monotonic, sleep=sleep, interval=interval)
+    if liveness.alive and not (liveness.owner is not None and same_owner(liveness.owner, owner)):
+        who = _named(liveness.owner) if liveness.owner else "a run that has just begun"
         raise BusyError(
-            f"job {layout.job!r} is run by {who} (epoch {live.epoch}), which is alive: wait for it, "
+            f"job {layout.job!r} is run by {who} (epoch {liveness.epoch}), which is alive: wait for it, "
             f"or end it with `stateflow stop {layout.job}`"
         )
 
 
 def same_owner(one: Owner, other: Owner) -> bool:
-    """Whether two runs stand for the same task of the same DAG run, or are the same run."""
+    """Whether both are the same task of the same DAG run or, outside of Airflow, the same run."""
     if one.dag_run or other.dag_run:
         return (one.dag_run, one.task) == (other.dag_run, other.task)
     return one.run == other.run

@@ -1,4 +1,4 @@
-"""What a step wants recorded, before it has a slot. The one birth of a `Record`."""
+"""A record before it has a slot. Every `Record` is made from a `Draft`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CONTINUED = (
 
 
 class Draft(msgspec.Struct, frozen=True):
-    """The part of a record that its step knows; `Record` says what each field means."""
+    """The fields of a record that are known before it has a slot. `Record` says what each of them means."""
 
     kind: Kind
     based_on: int | None = None
@@ -53,9 +53,9 @@ class Draft(msgspec.Struct, frozen=True):
 
     @classmethod
     def continuing(cls, kind: Kind, parent: Record | None, **changes: Any) -> Draft:
-        """Leaves the state as `parent` has it, apart from `changes`."""
-        same: Mapping[str, Any] = {name: getattr(parent, name) for name in _CONTINUED} if parent else {}
-        return cls(kind, **{**same, **changes})
+        """A draft with the state of `parent`, apart from `changes`."""
+        inherited: Mapping[str, Any] = {name: getattr(parent, name) for name in _CONTINUED} if parent else {}
+        return cls(kind, **{**inherited, **changes})
 
     def record(
         self,
@@ -70,7 +70,7 @@ class Draft(msgspec.Struct, frozen=True):
         floor: int = 1,
         cut: int = 0,
     ) -> Record:
-        """The record, once the log has said where it stands."""
+        """The record, with its slot and what follows from the log."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         return Record(
             **fields,

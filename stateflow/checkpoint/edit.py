@@ -1,4 +1,4 @@
-"""Records that no run makes: restore, rescale, erase. Each claims the job, settles what was decided, adds one record."""
+"""Records that no run makes: restore, rescale, erase. Each claims the job, carries out what is pending, adds one record."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from stateflow.format.records import Kind, Outcome, Owner, Record
 from stateflow.storage.store import Store, refused_for_good
 
 MakeDraft = Callable[[Writer], Draft]
-"""The record to add, once everything below it is carried out. May bring files in: the slot and epoch are known."""
+"""Makes the record to add, once everything below it is carried out. It may copy files in: it knows the slot and epoch."""
 
 Commit = Callable[[CommitPermit, StillOwner], Mapping[str, str]]
-"""Carries the new record out in its sinks."""
+"""Commits the new record in its sinks and returns the outcome by sink uid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,13 @@ def edit(
     claimed_epoch: Callable[[int], object] = lambda epoch: None,
     once: Kind | None = None,
 ) -> Edited:
-    """Fences a running writer; a crash at any point leaves the old state or the new one, and may be repeated.
+    """Adds one record and fences a running writer. A crash leaves the old state or the new one, and the caller can repeat it.
 
-    `once`: a record of this kind that an earlier try of the same deed has added, as `owner.run` tells, stands for the new
-    one; whoever repeats a deed gets that. A try that another has overtaken so far that this record was collected is fenced.
+    `once`: if an earlier try with the same idempotency key (`owner.run`) has added a record of this kind, it returns that
+    record and adds none. If that record has been collected since, it raises FencedError.
     """
     if once is not None:
-        # Asked before the claim, which would fence a run, and after it, when no other try can do the deed any more.
+        # Checked before the claim, which would fence a run, and again after it, when no other try can add the record any more.
         _refuse_overtaken(store, layout, read_log(store, layout), owner.run, once)
     writer = claim(
         store,
@@ -68,25 +68,26 @@ def edit(
         retained=retained,
         claimed_epoch=claimed_epoch,
     )
-    if once is not None and (stands := made_by(writer.log, owner.run, once)) is not None:
-        outcome = writer.log.slots[stands.slot].outcome
-        assert outcome is not None  # the claim has carried out whatever was pending
-        return Edited(stands, outcome)
+    if once is not None and (earlier := made_by(writer.log, owner.run, once)) is not None:
+        outcome = writer.log.slots[earlier.slot].outcome
+        assert outcome is not None  # the claim has carried out every pending record
+        return Edited(earlier, outcome)
     if once is not None:
         _refuse_overtaken(store, layout, writer.log, owner.run, once)
     try:
-        made = draft(writer)
-        # What took long may have been overtaken: found out here it costs nothing, after the decision a stuck record.
+        new_draft = draft(writer)
+        # Making the draft may have taken long enough for a newer run to take over. Noticed here it costs nothing; noticed
+        # after the decision it would leave a pending record.
         writer.still_owner()
     except (Exception, KeyboardInterrupt):
-        _take_away(writer)
+        _delete_files(writer)
         raise
     slot = writer.next_slot
     try:
-        permit = writer.decide(made)
+        permit = writer.decide(new_draft)
     except UnavailableError:
         if refused_for_good(store, layout.pending(slot)):
-            _take_away(writer)
+            _delete_files(writer)
         raise
     outcomes = commit(permit, writer.still_owner) if permit.record.sinks else {}
     return Edited(permit.record, writer.complete(permit, outcomes))
@@ -95,18 +96,18 @@ def edit(
 def _refuse_overtaken(store: Store, layout: JobLayout, log: Log, run: str, kind: Kind) -> None:
     if made_by(log, run, kind) is not None or log.identity is None:
         return
-    told = history_line_of(history(store, layout, log=log), run, kind)
-    if told is not None:
+    line = history_line_of(history(store, layout, log=log), run, kind)
+    if line is not None:
         raise FencedError(
-            f"another try of this {kind} of job {layout.job!r} has made record {told.id}, and the job has gone on since"
+            f"another try of this {kind} of job {layout.job!r} has made record {line.id}, and the job has gone on since"
         )
 
 
-def _take_away(writer: Writer) -> None:
-    """Deletes what was brought in for a record that is never decided. Left there it would be collected only behind the
-    next claim, and a full disk may not have room for that."""
+def _delete_files(writer: Writer) -> None:
+    """Deletes the files that were copied in for a record that was not decided. Otherwise they would stay until a collection
+    after the next claim, and a full disk may have no room for that claim."""
     layout = writer.layout
     with suppress(StateflowError):
-        for beginning in (layout.shared_file, layout.staged_file):
-            brought = writer.store.list(beginning(writer.epoch, writer.next_slot, "", ""))
-            writer.store.delete([entry.path for entry in brought])
+        for file_path in (layout.shared_file, layout.staged_file):
+            entries = writer.store.list(file_path(writer.epoch, writer.next_slot, "", ""))
+            writer.store.delete([entry.path for entry in entries])

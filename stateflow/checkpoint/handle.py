@@ -1,4 +1,4 @@
-"""One job in its root: the store, the layout, and who acts there by which clock. What every step of the protocol needs."""
+"""One job in its root: the store, the layout, the owner, the ids and the clock. Every step of the protocol needs these."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class JobHandle:
         ids: Callable[[], str] = lambda: uuid.uuid4().hex,
         acts_as: Owner | None = None,
     ) -> None:
-        """`root`: the checkpoint root as it was typed; the store's URL when it is left out.
+        """`root`: the checkpoint root as the user typed it; the store's URL by default.
 
-        `acts_as` stands in everything that is written here, in place of this process. Its `run` is an idempotency key: a
-        restore or rescale that one try has made is not made again by the next.
+        `acts_as` is the owner written into records, claims and pins, in place of this process. Its `run` is an
+        idempotency key: when one try has made a restore or rescale, the next try does not make it again.
         """
         self.store, self.layout = store, layout
         self.name = layout.job
@@ -55,7 +55,7 @@ class JobHandle:
 
     @classmethod
     def at(cls, root: str, name: str, storage_options: Mapping[str, str] | None = None) -> JobHandle:
-        """A job of the checkpoint root with that URL."""
+        """A job in the checkpoint root with this URL."""
         options = dict(storage_options or {})
         return JobHandle(open_store(root, options), JobLayout(name), root=root, storage_options=options)
 
@@ -64,35 +64,35 @@ class JobHandle:
         return read_identity(self.store, self.layout) is not None
 
     def owner(self, note: str = "") -> Owner:
-        """Who does what is asked of this object."""
+        """The owner of what this handle writes: `acts_as`, or this process."""
         if self.acts_as is None:
             return this_process(run=self.new_id(), note=note)
         return msgspec.structs.replace(self.acts_as, note=note or self.acts_as.note)
 
     def log(self) -> Log:
-        """Everything that is known of the job's records."""
+        """The job's log. NotFoundError when there is no such job."""
         if not self.exists:
             raise self.unknown()
         return read_log(self.store, self.layout)
 
     def history(self) -> list[HistoryLine]:
-        """Every record that ever stood, collected ones too, oldest first."""
+        """A line for every record that ever was in the chain, also for collected ones, oldest first."""
         return history(self.store, self.layout, log=self.log())
 
     def done_before(self, kind: Literal["restore", "rescale"]) -> HistoryLine | None:
-        """What an earlier try with the same idempotency key has made; see `acts_as`."""
+        """The record that an earlier try with the same idempotency key has made; see `acts_as`."""
         if self.acts_as is None or not self.exists:
             return None
         return history_line_of(self.history(), self.acts_as.run, kind)
 
     def release_left(self) -> None:
-        """Releases the pins that killed tries with the same idempotency key have left; see `acts_as`."""
+        """Releases the pins that killed tries with the same idempotency key left behind; see `acts_as`."""
         if self.acts_as is not None:
             for pin in pins_of(self.store, self.layout, self.acts_as.run):
                 release(self.store, self.layout, pin.id)
 
     def refuse_while_live(self, owner: Owner, *, takeover: bool, patience: float | None = None) -> None:
-        """Raises BusyError while somebody else's run lives, unless it is to be fenced."""
+        """Raises BusyError while another owner's run lives. With `takeover` it never raises: the caller will fence that run."""
         if not takeover:
             control.refuse_while_live(
                 self.store,

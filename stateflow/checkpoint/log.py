@@ -1,8 +1,7 @@
-"""A job's log as it is observed, and what follows from it: the chain, the head, what is pending and what is
-void.
+"""A job's log as one process reads it, and what follows from it: the chain, the head, the pending and the void records.
 
-`assemble` is pure: the same facts give the same log for a writer, a reader and a collector, and nothing here
-looks at a clock or at the order in which listings returned.
+`assemble` is pure: from the same facts a writer, a reader and a collector get the same log. Nothing here depends on a
+clock, or on the order in which listings return.
 """
 
 from __future__ import annotations
@@ -17,36 +16,36 @@ import msgspec
 
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout, epoch_of, slot_of
-from stateflow.format.records import Claim, JobIdentity, Outcome, Record, decode
+from stateflow.format.records import EpochClaim, JobIdentity, Outcome, Record, decode
 from stateflow.format.references import as_read
 from stateflow.storage.store import Entry, Store
 
 BodyCache = MutableMapping[tuple[str, int], Any]
-"""Decoded bodies by path and size. What was not in the last listing is dropped: a name can be used again."""
+"""Decoded bodies by path and size. Reading drops a body that the last listing lacks, because a name can be used again."""
 
 LISTINGS = 8
-"""How often a torn listing is taken again before the gap is believed."""
+"""How often to list before a gap counts as real: a listing may miss a record that was there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """What lies in one record's folder."""
+class SlotContent:
+    """What one record's folder holds."""
 
     number: int
     record: Record | None = None
     outcome: Outcome | None = None
     marks: tuple[str, ...] = ()
-    """Collectors that have chosen it."""
+    """The collectors that have marked it."""
     doomed: bool = False
-    """A collector has found no pin after it had marked it, and deletes its files: no pin can save it any more."""
+    """A collector marked it, then found no pin, and deletes its files: no pin can save the record any more."""
     paths: tuple[str, ...] = ()
-    """Every object in the folder, whether its name means something or not."""
+    """Every object in the folder, also those with unknown names."""
     unreadable: tuple[str, ...] = ()
-    """Paths of its objects that should hold the record or the outcome and do not."""
+    """Paths of its objects that should hold the record or the outcome, and cannot be decoded."""
 
     @property
     def complete(self) -> bool:
-        """An outcome speaks for the very body it names, not for one created under its slot later."""
+        """Whether the outcome belongs to this record, and not to another one that was created in the slot."""
         if self.record is None or self.outcome is None:
             return False
         return self.outcome.record == self.record.writer
@@ -54,22 +53,22 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """The facts of one observation, and what is derived from them."""
+    """The facts that one process has read, and what follows from them."""
 
     job: str
     """The job's name."""
     identity: JobIdentity | None
     epochs: tuple[int, ...]
-    slots: Mapping[int, Slot]
+    slots: Mapping[int, SlotContent]
     unreadable: tuple[str, ...]
-    """Objects that should hold a record and do not."""
+    """Paths that should hold a record or an outcome, and cannot be decoded."""
     chain: tuple[Record, ...]
-    """The records that hold the job's history, ascending: linked from the newest one down, and below the
-    floor the complete ones that a pin or the retention has kept."""
+    """The job's records, ascending: those linked from the newest one down, and below the floor the complete ones that
+    a pin or the retention has kept."""
     gaps: tuple[int, ...]
     """Slots at or above the floor that should hold a record of the chain, or its outcome, and do not."""
     whole: bool = True
-    """Whether every folder was read; else only the newest, and below them no gap is known."""
+    """Whether every record's folder was read. False when only the newest were: then gaps below them are unknown."""
 
     @property
     def newest_epoch(self) -> int:
@@ -77,17 +76,17 @@ class Log:
 
     @property
     def sound(self) -> bool:
-        """Whether every record that must be there was read. If not, where the log begins is not known either."""
+        """Whether every record that must exist was read. Otherwise the floor is not known either."""
         return self.whole and not (self.unreadable or self.gaps)
 
     @property
     def identity_is_lost(self) -> bool:
-        """It is the first thing that is created and the last one that is deleted, after the tombstone was made."""
+        """Whether the job's identity is missing. It is created first, and deleted last, when the job has a tombstone."""
         return self.identity is None and bool(self.epochs or self.slots) and LAST_EPOCH not in self.epochs
 
     @property
     def decided(self) -> Record | None:
-        """The highest decided record: what a writer's next record follows."""
+        """The highest decided record: a writer's next record follows it."""
         return self.chain[-1] if self.chain else None
 
     @property
@@ -97,13 +96,13 @@ class Log:
     @property
     def next_slot(self) -> int:
         slot = self.chain[-1].slot + 1 if self.chain else 1
-        while (taken := self.slots.get(slot)) is not None and taken.record is not None:
-            slot += 1  # left there by a run of a deleted job of this name
+        while (content := self.slots.get(slot)) is not None and content.record is not None:
+            slot += 1  # a run of a deleted job of this name wrote it
         return slot
 
     @property
     def next_timeline(self) -> int:
-        """The one that a restore begins: a new job's first, else one above all before."""
+        """The timeline that a restore begins: 1 in a new job, otherwise one more than the last."""
         top = self.decided
         return top.timeline + 1 if top is not None and self.head is not None else 1
 
@@ -113,19 +112,19 @@ class Log:
 
     @property
     def head(self) -> Record | None:
-        """What a reader sees: the highest complete record that carries state."""
+        """The record that a reader sees: the highest complete one that carries state."""
         complete = (r for r in reversed(self.chain) if self.slots[r.slot].complete)
         return next((r for r in complete if r.carries_state), None)
 
     @property
     def pending(self) -> tuple[Record, ...]:
-        """Decided and not carried out, in the order in which that has to happen."""
+        """The records that are decided but not carried out, in the order in which they have to be."""
         above = last.slot if (last := self.last_complete) else 0
         return tuple(r for r in self.chain if r.slot > above)
 
     @property
     def checkpoints(self) -> tuple[Record, ...]:
-        """Complete checkpoints, ascending. One that a collector has marked may have lost files already."""
+        """Complete checkpoints without a mark, ascending: a marked one may have lost files already."""
         return tuple(
             r
             for r in self.chain
@@ -134,7 +133,7 @@ class Log:
 
     @property
     def void(self) -> tuple[Record, ...]:
-        """Records that mean nothing: created in a slot whose record had been collected, or by another job."""
+        """Records that count for nothing: another job made them, or a zombie in a slot whose record had been collected."""
         members = {r.slot for r in self.chain}
         return tuple(
             slot.record
@@ -144,13 +143,13 @@ class Log:
 
     @property
     def last_commits(self) -> dict[str, int]:
-        """Per sink uid, the highest slot whose output the sink has."""
+        """By sink uid: the highest slot whose output the sink has."""
         outcome = self._last_outcome
         return dict(outcome.last_commits) if outcome else {}
 
     @property
     def late(self) -> dict[str, tuple[int, ...]]:
-        """Per sink uid, the slots abandoned since, which a run that was fenced may deliver all the same."""
+        """By sink uid: the slots that were abandoned since. A fenced run may still deliver their output."""
         outcome = self._last_outcome
         return dict(outcome.late) if outcome else {}
 
@@ -165,14 +164,13 @@ class Log:
             if record.slot == slot:
                 return record
         raise NotFoundError(
-            f"job {self.job!r} has no checkpoint {slot} (any more): kept are "
+            f"job {self.job!r} has no checkpoint {slot} (any more): it keeps "
             f"{', '.join(str(r.slot) for r in self.chain if r.carries_state) or 'none'}; "
             f"`stateflow checkpoints {self.job}` lists them"
         )
 
     def require_sound(self) -> None:
-        """Raises unless every record that must be there was read: nothing may be decided or deleted on
-        less."""
+        """Raises unless every record that must exist was read. Without them nothing may be decided or deleted."""
         if not self.whole:
             raise UsageError(
                 f"only the newest records of job {self.job!r} were read, so nothing of it may be decided or deleted: "
@@ -201,29 +199,29 @@ def assemble(
     job: str,
     identity: JobIdentity | None,
     epochs: Iterable[int],
-    slots: Mapping[int, Slot],
+    slots: Mapping[int, SlotContent],
     unreadable: Iterable[str] = (),
 ) -> Log:
-    """The log that the facts amount to."""
+    """The log that follows from the facts."""
     uuid = identity.uuid if identity else None
     own = {n: s.record for n, s in slots.items() if s.record is not None and s.record.job == uuid}
     chain: dict[int, Record] = {}
     gaps: list[int] = []
     if own:
         newest = own[max(own)]
-        # Linked: each record names the one before it, body and all. So what a zombie created in a slot from
-        # the grave is off the chain, whatever it says of itself.
-        at: Record | None = newest
-        while at is not None:
-            chain[at.slot] = at
-            link = at.previous
-            below = own.get(link.slot) if link and link.slot < at.slot else None
+        # Each record names the slot and the writer id of the one before it. So a record that a zombie created in a
+        # collected slot is not in the chain, whatever the record itself says.
+        current: Record | None = newest
+        while current is not None:
+            chain[current.slot] = current
+            link = current.previous
+            below = own.get(link.slot) if link and link.slot < current.slot else None
             if below is not None and link is not None and below.writer == link.writer:
-                at = below
+                current = below
             else:
                 if link is not None and link.slot >= newest.floor:
                     gaps.append(link.slot)
-                at = None
+                current = None
         for number, record in own.items():
             if number < newest.floor and slots[number].complete:
                 chain.setdefault(number, record)
@@ -231,10 +229,10 @@ def assemble(
         for number in sorted(chain):
             if number < complete and not slots[number].complete:
                 if number >= newest.floor:
-                    gaps.append(number)  # carried out in order, so its outcome was overlooked or is lost
+                    gaps.append(number)  # a later record is complete, so this outcome was missed or is lost
                 del chain[number]
-    # What was carried out was decided: to decide the slot again would do its output twice. And what is missing below may
-    # be what it had announced as its floor.
+    # An outcome proves that its record was decided: to decide the slot again would deliver the output twice. And the
+    # lost record may have announced a higher floor, so records missing below it may be no gaps.
     if lost := list(_lost_above(max(own, default=0), slots)):
         gaps = lost
     return Log(
@@ -248,8 +246,8 @@ def assemble(
     )
 
 
-def _lost_above(newest: int, slots: Mapping[int, Slot]) -> Iterator[int]:
-    """Slots with an outcome and no record, right above the newest record and what another job has left there."""
+def _lost_above(newest: int, slots: Mapping[int, SlotContent]) -> Iterator[int]:
+    """Slots with an outcome but no record, directly above the newest record (another job's records in between are skipped)."""
     for number in count(newest + 1):
         slot = slots.get(number)
         if slot is None or (slot.record is None and slot.outcome is None):
@@ -266,29 +264,33 @@ class Folder:
     entries: tuple[Entry, ...]
 
 
-def _one_by_one(read: Callable[[Folder], Slot], folders: Sequence[Folder]) -> Iterable[Slot]:
+def _one_by_one(read: Callable[[Folder], SlotContent], folders: Sequence[Folder]) -> Iterable[SlotContent]:
     return map(read, folders)
 
 
 class SlotCache:
-    """A job's slots from one reading to the next: a folder whose objects are the same is not read again.
+    """Keeps a job's slots from one reading to the next: it does not read a folder with the same objects again.
 
-    `slim` removes from a slot what this reader never looks at, before the next slot is read. `each` reads several folders,
-    and may read them side by side. Slots arrive newest first.
+    `slim` removes the parts of a slot that this reader never uses, before the next slot is read. `each` calls the reading
+    function for several folders, perhaps in parallel. It gets the newest folders first.
     """
 
     def __init__(
         self,
-        slim: Callable[[Slot], Slot] = lambda slot: slot,
-        each: Callable[[Callable[[Folder], Slot], Sequence[Folder]], Iterable[Slot]] = _one_by_one,
+        slim: Callable[[SlotContent], SlotContent] = lambda slot: slot,
+        each: Callable[
+            [Callable[[Folder], SlotContent], Sequence[Folder]], Iterable[SlotContent]
+        ] = _one_by_one,
     ) -> None:
         self._slim, self._each = slim, each
         self._uuid = ""
-        self._slots: dict[int, tuple[tuple[tuple[str, int], ...], Slot]] = {}
+        self._slots: dict[int, tuple[tuple[tuple[str, int], ...], SlotContent]] = {}
 
-    def read(self, uuid: str, folders: Sequence[Folder], read: Callable[[Folder], Slot]) -> dict[int, Slot]:
+    def read(
+        self, uuid: str, folders: Sequence[Folder], read: Callable[[Folder], SlotContent]
+    ) -> dict[int, SlotContent]:
         if uuid != self._uuid:
-            # A job made anew under an old name has other bodies under the same names, and of the same sizes.
+            # A new job under the name of a deleted one may have other bodies with the same names and sizes.
             self._uuid, self._slots = uuid, {}
         objects = {
             folder.slot: tuple((intern(_name(entry)), entry.size) for entry in folder.entries)
@@ -315,10 +317,10 @@ def read_log(
     newest: int | None = None,
     listings: int = LISTINGS,
 ) -> Log:
-    """The log as it stands. A listing that missed a record, or met one being deleted, is taken again.
+    """The current log. It lists again when a listing missed a record, or ran while one was being deleted.
 
-    With `slots` the caller says what is held of each slot from one reading to the next, else `cache` holds whole bodies.
-    With `newest` only so many of the newest slots are read; such a log decides nothing.
+    `slots` keeps what the caller needs of each slot from one reading to the next; without it, `cache` keeps whole bodies.
+    `newest` reads only that many of the newest slots: nobody may decide anything from such a log.
     """
     bodies: BodyCache | None = None if slots is not None else {} if cache is None else cache
     for _ in range(listings):
@@ -337,15 +339,15 @@ def read_identity(store: Store, layout: JobLayout) -> JobIdentity | None:
 
 
 def read_epochs(store: Store, layout: JobLayout) -> tuple[int, ...]:
-    """Claimed epochs that are still noted, ascending; the newest always is."""
-    found = (epoch_of(entry.path) for entry in store.list(layout.epochs))
-    return tuple(sorted(epoch for epoch in found if epoch is not None))
+    """Claimed epochs whose claims were not collected, ascending; the newest is always among them."""
+    epochs = (epoch_of(entry.path) for entry in store.list(layout.epochs))
+    return tuple(sorted(epoch for epoch in epochs if epoch is not None))
 
 
-def read_claim(store: Store, layout: JobLayout, epoch: int) -> Claim:
+def read_epoch_claim(store: Store, layout: JobLayout, epoch: int) -> EpochClaim:
     """Who claimed an epoch, and when."""
     path = layout.epoch(epoch)
-    return decode(store.read(path), Claim, path)
+    return decode(store.read(path), EpochClaim, path)
 
 
 def list_jobs(store: Store) -> list[str]:
@@ -366,7 +368,7 @@ def _observe(
     folders = _folders(store, layout)
     chosen = folders if newest is None else folders[-newest:]
 
-    def read(folder: Folder) -> Slot:
+    def read(folder: Folder) -> SlotContent:
         return _read_slot(store, folder, bodies)
 
     if cache is not None:
@@ -381,7 +383,7 @@ def _observe(
     log = assemble(layout.job, identity, epochs, slots, unreadable)
     if len(chosen) == len(folders):
         return log
-    # Below the lowest slot that was read nothing is missing: nobody asked for it.
+    # A slot below the lowest one that was read is not missing: the caller did not ask for it.
     lowest = min(slots, default=0)
     return replace(log, whole=False, gaps=tuple(gap for gap in log.gaps if gap >= lowest))
 
@@ -390,12 +392,12 @@ def _folders(store: Store, layout: JobLayout) -> list[Folder]:
     """The folders of all records, ascending by slot."""
     entries: dict[int, list[Entry]] = {}
     for entry in store.list(layout.log):
-        if (place := slot_of(entry.path)) is not None:
-            entries.setdefault(place[0], []).append(entry)
+        if (parts := slot_of(entry.path)) is not None:
+            entries.setdefault(parts[0], []).append(entry)
     return [Folder(slot, tuple(entries[slot])) for slot in sorted(entries)]
 
 
-def _read_slot(store: Store, folder: Folder, bodies: BodyCache | None) -> Slot:
+def _read_slot(store: Store, folder: Folder, bodies: BodyCache | None) -> SlotContent:
     named = {_name(entry): entry for entry in folder.entries}
     unreadable: list[str] = []
 
@@ -406,12 +408,12 @@ def _read_slot(store: Store, folder: Folder, bodies: BodyCache | None) -> Slot:
         try:
             return read_body(store, entry.path, entry.size, kind, bodies)
         except NotFoundError:
-            return None  # collected since it was listed
+            return None  # collected since the listing
         except (CorruptError, IncompatibleError):
             unreadable.append(entry.path)
             return None
 
-    return Slot(
+    return SlotContent(
         number=folder.slot,
         record=body("_pending", Record),
         outcome=body("_metadata", Outcome),
@@ -430,7 +432,7 @@ B = TypeVar("B", bound=msgspec.Struct)
 
 
 def read_body(store: Store, path: str, size: int, kind: type[B], bodies: BodyCache | None) -> B:
-    """An immutable body, decoded once when there is a cache."""
+    """An immutable body. With a cache it is decoded only once."""
     key = (path, size)
     if bodies is not None and key in bodies:
         cached: B = bodies[key]

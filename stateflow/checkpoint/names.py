@@ -1,4 +1,4 @@
-"""How people name a checkpoint: `latest`, `42`, `checkpoint:42`, `tag:v1`; anything else is a place elsewhere."""
+"""How people name a checkpoint: `latest`, `42`, `checkpoint:42`, `tag:v1`. Any other text is the URL of a savepoint."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """The URL or folder of a savepoint, if it is anything."""
+    """Any other text: the URL or folder of a savepoint, perhaps."""
 
     url: str
 
@@ -54,7 +54,7 @@ Name = Latest | Slot | Tag | Elsewhere
 
 
 def parse(text: str) -> Name:
-    """What a text names. UsageError when it begins like a checkpoint's name and does not end like one."""
+    """What a text names. UsageError when it begins like the name of a checkpoint, but is none."""
     kind, _, rest = text.partition(":")
     if text == "latest":
         return Latest()
@@ -70,7 +70,7 @@ def parse(text: str) -> Name:
 
 
 def slot_of(name: Name, job: JobHandle, log: Log) -> int:
-    """The slot of the complete checkpoint of `job` that is meant. NotFoundError says what there is instead."""
+    """The slot of the complete checkpoint with this name. NotFoundError says which checkpoints exist."""
     match name:
         case Latest():
             return head_of(log).slot
@@ -85,12 +85,12 @@ def slot_of(name: Name, job: JobHandle, log: Log) -> int:
 
 
 def tag_of(name: str, job: JobHandle) -> Pin:
-    """The tag of that name. NotFoundError lists those that the job has."""
-    found = tags(job.store, job.layout)
-    if name not in found:
-        known = ", ".join(sorted(found)) or "none"
+    """The tag with this name. NotFoundError lists the tags of the job."""
+    pins = tags(job.store, job.layout)
+    if name not in pins:
+        known = ", ".join(sorted(pins)) or "none"
         raise NotFoundError(f"job {job.name!r} has no tag {name!r}; its tags are: {known}")
-    return found[name]
+    return pins[name]
 
 
 def head_of(log: Log) -> Record:
@@ -101,12 +101,12 @@ def head_of(log: Log) -> Record:
 
 
 def require_checkpoint(log: Log, slot: int) -> Outcome:
-    """How a record that has state and is carried out has come out; raises for any other."""
+    """The outcome of a record that has state and was carried out. Raises for any other record."""
     record, facts = log.record(slot), log.slots[slot]
     if not record.carries_state or not facts.complete or facts.outcome is None:
-        what = f"a {record.kind}" if not record.carries_state else "not carried out yet"
+        reason = f"a {record.kind}" if not record.carries_state else "not carried out yet"
         raise NotFoundError(
-            f"record {slot} of job {log.job!r} is no complete checkpoint (it is {what}): "
+            f"record {slot} of job {log.job!r} is no complete checkpoint (it is {reason}): "
             f"`stateflow checkpoints {log.job}` lists those that are"
         )
     return facts.outcome

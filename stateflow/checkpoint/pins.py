@@ -1,5 +1,5 @@
-"""Pins keep one record and everything it reaches: tags, savepoints being made, forks, readers, abandoned
-outputs."""
+"""A pin keeps one record and everything it names: for a tag, a savepoint being made, a fork, a reader, an abandoned
+output."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
 
-from stateflow.checkpoint.log import LISTINGS, BodyCache, Log, Slot, read_body, read_log
+from stateflow.checkpoint.log import LISTINGS, BodyCache, Log, SlotContent, read_body, read_log
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout, checked_name, slot_of
 from stateflow.format.records import Outcome, Owner, Pin, Record, decode, encode
@@ -31,57 +31,57 @@ def pin(
     name: str = "",
     reason: str = "",
 ) -> Pin:
-    """Pins a record. Fails, leaving nothing behind, when the record is being collected or is not there."""
+    """Pins a record. Raises and leaves no pin when the record is being collected or does not exist."""
     if kind == "tag":
         checked_name("tag", name)
         if any(p.kind == "tag" and p.name == name for p in list_pins(store, layout)):
             raise UsageError(
                 f"job {layout.job!r} has a tag {name!r} already: remove it first or choose another name"
             )
-    meant = _writer(store, layout, slot)
-    if meant is None:
-        raise _gone(layout, slot)
-    made = Pin(
-        id=ids(), slot=slot, kind=kind, name=name, owner=owner, reason=reason, at=clock(), writer=meant
+    writer = _writer(store, layout, slot)
+    if writer is None:
+        raise _not_pinned(layout, slot)
+    new_pin = Pin(
+        id=ids(), slot=slot, kind=kind, name=name, owner=owner, reason=reason, at=clock(), writer=writer
     )
-    create_once(store, layout.pin(made.id), encode(made))
-    # Created first, looked after: a collector marks first and reads the pins after, so one of the two sees
-    # the other.
+    create_once(store, layout.pin(new_pin.id), encode(new_pin))
+    # First the pin is created, then the marks are read. A collector marks first and then reads the pins, so one of the two
+    # sees the other.
     marked = any(
-        (found := slot_of(entry.path)) is not None and found[1].startswith("_dead-")
+        (parts := slot_of(entry.path)) is not None and parts[1].startswith("_dead-")
         for entry in store.list(layout.slot(slot))
     )
-    # And the record is read after the marks: when a collector is done, the record goes before its mark does.
-    if marked or _writer(store, layout, slot) != meant:
-        release(store, layout, made.id)
-        raise _gone(layout, slot)
-    return made
+    # The record is read after the marks: a collector deletes the record before its mark.
+    if marked or _writer(store, layout, slot) != writer:
+        release(store, layout, new_pin.id)
+        raise _not_pinned(layout, slot)
+    return new_pin
 
 
 def release(store: Store, layout: JobLayout, pin_id: str) -> None:
-    """Removes a pin; what only it kept goes with the next collection."""
+    """Removes a pin. The next collection deletes what only this pin kept."""
     store.delete([layout.pin(pin_id)])
 
 
 def list_pins(store: Store, layout: JobLayout, *, cache: BodyCache | None = None) -> list[Pin]:
-    """Every pin, by slot and then by time. An unreadable one raises: it may protect anything."""
-    found = []
+    """Every pin, sorted by slot and time. Raises for an unreadable pin, since it may protect anything."""
+    pins = []
     bodies: BodyCache = {} if cache is None else cache
     for entry in store.list(layout.pins):
         try:
-            found.append(read_body(store, entry.path, entry.size, Pin, bodies))
+            pins.append(read_body(store, entry.path, entry.size, Pin, bodies))
         except NotFoundError:
-            continue  # released since
-    return sorted(found, key=lambda p: (p.slot, p.at, p.id))
+            continue  # released since the listing
+    return sorted(pins, key=lambda p: (p.slot, p.at, p.id))
 
 
 def tags(store: Store, layout: JobLayout) -> dict[str, Pin]:
-    """Tags by name. When two were made at the same instant under one name, the lower id has it."""
-    found: dict[str, Pin] = {}
-    for made in sorted(list_pins(store, layout), key=lambda p: p.id):
-        if made.kind == "tag":
-            found.setdefault(made.name, made)
-    return found
+    """Tags by name. If two were made at once under one name, the lower id wins."""
+    by_name: dict[str, Pin] = {}
+    for tag in sorted(list_pins(store, layout), key=lambda p: p.id):
+        if tag.kind == "tag":
+            by_name.setdefault(tag.name, tag)
+    return by_name
 
 
 @contextmanager
@@ -96,24 +96,24 @@ def pinned(
     clock: Callable[[], int],
     reason: str = "",
 ) -> Iterator[Pin]:
-    """Keeps a record for the length of a block: whoever reads a snapshot pins it first."""
-    made = pin(store, layout, slot, kind=kind, owner=owner, ids=ids, clock=clock, reason=reason)
+    """Pins a record during a block: whoever reads a snapshot pins it first."""
+    new_pin = pin(store, layout, slot, kind=kind, owner=owner, ids=ids, clock=clock, reason=reason)
     try:
-        yield made
+        yield new_pin
     finally:
         try:
-            release(store, layout, made.id)
+            release(store, layout, new_pin.id)
         except StateflowError as error:
-            # What was done under the pin is done, or has an error of its own, which says more than this one.
+            # The block has done its work, or raised an error of its own, which says more than this one.
             _log.warning("a pin of job %s stays, until `stateflow gc` is run: %s", layout.job, error)
 
 
-def read_kept(
+def read_with_pins(
     store: Store, layout: JobLayout, pins: Iterable[Pin], *, cache: BodyCache | None = None
 ) -> tuple[Log, list[Pin]]:
-    """The log, and the pins whose records are there, and not whole: damaged, and kept by nothing but these pins.
+    """The log, and the pins whose records are damaged: only part of the record or outcome exists.
 
-    Below the floor no gap tells that a listing missed something, so one that misses what a pin keeps is taken again.
+    Below the floor a gap does not reveal an incomplete listing. So it lists again when a record that a pin keeps is missing.
     """
     for _ in range(LISTINGS):
         log = read_log(store, layout, cache=cache)
@@ -124,7 +124,7 @@ def read_kept(
 
 
 def damage_of(layout: JobLayout, pin: Pin) -> str:
-    """What `read_kept` has found, as a sentence up to its next step."""
+    """The damage that `read_with_pins` has found, as a sentence without its next step."""
     return (
         f"{layout.slot(pin.slot)}_pending or _metadata is missing, so that checkpoint {pin.slot}, which {pin.kind} "
         f"{pin.name or pin.id} of job {layout.job!r} keeps, cannot be read"
@@ -133,35 +133,34 @@ def damage_of(layout: JobLayout, pin: Pin) -> str:
 
 def _is_damaged(store: Store, layout: JobLayout, log: Log, pin: Pin) -> bool:
     if pin.slot >= log.floor:
-        return False  # a gap says so, or the record is younger than the listing
+        return False  # a gap reports it, or the record is newer than the listing
     slot = log.slots.get(pin.slot)
     if slot is None:
-        slot = _looked_at(store, layout, pin.slot)
+        slot = _read_slot(store, layout, pin.slot)
         return _is_of(pin, slot)
     if slot.complete or slot.marks or slot.doomed:
-        return False  # whole, or about to go
-    return bool(pin.writer) and _is_of(pin, slot)
+        return False  # complete, or being collected
+    return _is_of(pin, slot)
 
 
-def _is_of(pin: Pin, slot: Slot) -> bool:
-    """Whether the slot holds something of the record that was pinned. Pins of early versions do not say which that is."""
+def _is_of(pin: Pin, slot: SlotContent) -> bool:
+    """Whether the slot holds a part of the pinned record."""
     writers = {slot.record.writer if slot.record else None, slot.outcome.record if slot.outcome else None}
-    found = writers - {None}
-    return pin.writer in found if pin.writer else bool(found)
+    return pin.writer in writers
 
 
-def _looked_at(store: Store, layout: JobLayout, slot: int) -> Slot:
-    """A record's folder without a listing."""
+def _read_slot(store: Store, layout: JobLayout, slot: int) -> SlotContent:
+    """A record's folder, read without a listing."""
     record = outcome = None
     with suppress(NotFoundError):
         record = decode(store.read(layout.pending(slot)), Record, layout.pending(slot))
     with suppress(NotFoundError):
         outcome = decode(store.read(layout.metadata(slot)), Outcome, layout.metadata(slot))
-    return Slot(slot, record=record, outcome=outcome)
+    return SlotContent(slot, record=record, outcome=outcome)
 
 
 def _writer(store: Store, layout: JobLayout, slot: int) -> str | None:
-    """Of the record that stands in a slot; None when there is none."""
+    """The writer id of the record in a slot; None when there is no record."""
     path = layout.pending(slot)
     try:
         return decode(store.read(path), Record, path).writer
@@ -169,7 +168,7 @@ def _writer(store: Store, layout: JobLayout, slot: int) -> str | None:
         return None
 
 
-def _gone(layout: JobLayout, slot: int) -> NotFoundError:
+def _not_pinned(layout: JobLayout, slot: int) -> NotFoundError:
     return NotFoundError(
         f"checkpoint {slot} of job {layout.job!r} is being collected or gone, so it cannot be pinned: "
         f"`stateflow checkpoints {layout.job}` lists those that stay"

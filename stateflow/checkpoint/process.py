@@ -1,4 +1,4 @@
-"""Who this process is, when it writes records, claims and pins."""
+"""This process as an owner of records, claims and pins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stateflow.format.records import Owner
 
 
 def _pid_namespace() -> str:
-    """Empty where there is no such thing."""
+    """Empty on systems without PID namespaces."""
     try:
         return str(Path("/proc/self/ns/pid").readlink())
     except OSError:
@@ -21,7 +21,7 @@ def _pid_namespace() -> str:
 
 
 def this_process(*, run: str = "", dag_run: str = "", task: str = "", note: str = "") -> Owner:
-    """`run` tells apart what one process does; it is made up when it is not given."""
+    """This process as an `Owner`. `run` is the idempotency key of one request; a new one by default."""
     user = ""
     with suppress(Exception):  # a container may have no name for its user
         user = getpass.getuser()

@@ -1,7 +1,7 @@
-"""What a run that has claimed an epoch does next, as one pure function of what it observes.
+"""The next step of a run that has claimed an epoch, as one pure function of the log.
 
-The loop around it (`claim`) reads everything again before each step: every step is safe to repeat, to leave
-half done, and to find already done by somebody else.
+The loop around it (`claim`) reads the log again before each step. Every step can be repeated, interrupted half way, or
+done by another run first.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ DELIVERED = ("committed", "already")
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """A newer run owns the job: for good."""
+    """A newer run owns the job, and this run never gets it back."""
 
     newest: int
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceFence:
-    """Try to create the next slot, so that no lower epoch can decide anything any more."""
+    """Try to create a fence in the next slot, so that no lower epoch can decide anything any more."""
 
     slot: int
     previous: Link | None
@@ -41,7 +41,7 @@ class CarryOutRecord:
 
 @dataclass(frozen=True, slots=True)
 class CompleteFence:
-    """Everything below the fence is carried out."""
+    """Everything below the fence is carried out: complete the fence itself."""
 
     fence: Record
 
@@ -55,15 +55,14 @@ Step = Stop | PlaceFence | CarryOutRecord | CompleteFence | Ready
 
 
 def next_step(log: Log, epoch: int, fence_writer: str) -> Step:
-    """What the holder of `epoch`, whose fence has the writer id `fence_writer`, has to do now."""
+    """What the run with this epoch has to do now. `fence_writer` is the writer id of its fence."""
     top = log.decided
     newest = max(log.newest_epoch, top.epoch if top else 0)
     if newest > epoch:
         return Stop(newest)
     fence = next((record for record in log.chain if record.writer == fence_writer), None)
     if fence is None:
-        # Whatever stands below, be it a zombie's last decision or the fence of a run that never went on, is
-        # adopted.
+        # The new run adopts everything below: a zombie's last record, or the fence of a run that died.
         return PlaceFence(
             slot=log.next_slot,
             previous=link_to(top),
@@ -79,31 +78,31 @@ def next_step(log: Log, epoch: int, fence_writer: str) -> Step:
 
 
 def link_to(record: Record | None) -> Link | None:
-    """How the next record names the one before it."""
+    """The link with which the next record names this one."""
     return Link(slot=record.slot, writer=record.writer) if record else None
 
 
 def continued(record: Record | None) -> int | None:
-    """The slot whose state a fence on top of `record` leaves in force."""
+    """The slot whose state stays in force after a fence on top of `record`."""
     if record is None:
         return None
     return record.slot if record.carries_state else record.based_on
 
 
 def commits_after(record: Record, outcomes: Mapping[str, str], before: Mapping[str, int]) -> dict[str, int]:
-    """Per sink the highest slot whose output it has, once `record` has come out as `outcomes` says."""
-    given = {uid: record.slot for uid, outcome in outcomes.items() if outcome in DELIVERED}
-    return {**before, **given}
+    """By sink uid: the highest slot whose output the sink has, after `record` ended with `outcomes`."""
+    delivered = {uid: record.slot for uid, outcome in outcomes.items() if outcome in DELIVERED}
+    return {**before, **delivered}
 
 
 def late_after(
     record: Record, outcomes: Mapping[str, str], before: Mapping[str, tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
-    """Per sink the abandoned slots that it may turn out to have all the same.
+    """By sink uid: the abandoned slots whose output the sink may still get.
 
-    A run that is fenced between its last look at the epochs and its commit delivers what was abandoned
-    meanwhile. The sink is then ahead of the log, rightly so; without this, every later record would disagree
-    with it for good.
+    A run checks the epochs and then commits. If it is fenced in between, it delivers an output that was abandoned
+    meanwhile. The sink is then ahead of the log, and that is no error. Without this list every later record would
+    disagree with the sink for ever.
     """
     late = {uid: slots for uid, slots in before.items() if outcomes.get(uid) not in DELIVERED}
     for uid, outcome in outcomes.items():

@@ -1,7 +1,7 @@
 """Another parallelism for a job: an edit of its newest record, in which no file is copied. Pure.
 
-A shard's logical range only ever shrinks here, even when pieces of one shard come together again: a piece that was
-opened meanwhile has deleted what its sibling owns. Pieces are joined by reading them, inside a run.
+A rescale only ever narrows a shard's logical range, even when pieces of one shard meet in one subtask again: a piece that
+was opened meanwhile has deleted its sibling's keys. Only a run joins pieces, by reading them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stateflow.format.records import OperatorListState, OperatorState, Record, S
 
 
 def rescaled(operator: OperatorState, parallelism: int, where: str) -> OperatorState:
-    """The operator's state, handed to another number of subtasks."""
+    """The operator's state, divided among another number of subtasks."""
     if not 1 <= parallelism <= operator.max_parallelism:
         raise UsageError(
             f"{where} cannot have parallelism {parallelism}: use 1 to {operator.max_parallelism}, its max_parallelism; for "
@@ -41,20 +41,20 @@ def rescaled(operator: OperatorState, parallelism: int, where: str) -> OperatorS
     )
 
 
-def kept_key_groups(record: Record, wanted: int, job: str) -> str:
-    """Why operators that have state do not get `wanted` key groups, and how they would; empty if they have as many."""
-    kept = {uid: o.max_parallelism for uid, o in record.operators.items() if o.max_parallelism != wanted}
-    if not kept:
+def kept_key_groups(record: Record, count: int, job: str) -> str:
+    """Says which operators keep another number of key groups than `count`, and how to change that; empty if none does."""
+    others = {uid: o.max_parallelism for uid, o in record.operators.items() if o.max_parallelism != count}
+    if not others:
         return ""
-    have = ", ".join(f"{uid!r} keeps {count}" for uid, count in sorted(kept.items()))
+    operators = ", ".join(f"{uid!r} keeps {groups}" for uid, groups in sorted(others.items()))
     return (
-        f"of {wanted} key groups {have}, with which its state began; `stateflow savepoint create {job} --type canonical` and "
-        f"`stateflow restore {job} ... --from URL --max-parallelism {wanted}` change that"
+        f"instead of {count} key groups {operators}, with which its state began; `stateflow savepoint create {job} --type canonical` "
+        f"and `stateflow restore {job} ... --from URL --max-parallelism {count}` change that"
     )
 
 
 def clipped(shard: Shard, first: int, last: int) -> Shard | None:
-    """What of a shard lies in `first..last`; its files stay, and remember how wide they are."""
+    """The part of a shard in `first..last`; None if empty. It keeps the files, and the range for which they were written."""
     low, high = max(shard.first, first), min(shard.last, last)
     if low > high:
         return None
@@ -72,22 +72,22 @@ def clipped(shard: Shard, first: int, last: int) -> Shard | None:
 
 
 def joined(shards: Sequence[Shard], limit: int) -> tuple[tuple[Shard, ...], ...]:
-    """The shards of a subtask, the two neighbours that are smallest together in one group if they have at most `limit`
-    bytes. One pair at a time: a batch after a rescale is to be hardly longer than others."""
+    """The shards of a subtask in groups: the smallest pair of neighbours together if it has at most `limit` bytes, all others
+    alone. It joins only one pair, so that a batch after a rescale takes hardly longer than others."""
     neighbours = [
         (one.bytes + other.bytes, at)
         for at, (one, other) in enumerate(pairwise(shards))
         if one.last + 1 == other.first and one.backend == other.backend
     ]
-    size, chosen = min(neighbours, default=(limit + 1, -1))
+    size, at = min(neighbours, default=(limit + 1, -1))
     if size > limit:
         return tuple((shard,) for shard in shards)
-    pair = tuple(shards[chosen : chosen + 2])
-    return (*((s,) for s in shards[:chosen]), pair, *((s,) for s in shards[chosen + 2 :]))
+    pair = tuple(shards[at : at + 2])
+    return (*((s,) for s in shards[:at]), pair, *((s,) for s in shards[at + 2 :]))
 
 
 def redistributed(state: OperatorListState, parallelism: int) -> OperatorListState:
-    """List elements go round in turn; union and broadcast state are everybody's as they are."""
+    """Deals list elements out in turn. Union and broadcast state stay as they are: every subtask has all of it."""
     if state.kind != "list":
         return state
     elements = [element for part in state.parts for element in part]
@@ -106,7 +106,7 @@ def rescaled_operators(
 
 
 def needs_rescale(record: Record | None, parallelism: int) -> bool:
-    """Whether a run with this parallelism (0: as it is) has to edit the record first."""
+    """Whether a run with this parallelism (0: the current one) has to edit the record first."""
     if record is None or not parallelism:
         return False
     return any(len(operator.assignment) != parallelism for operator in record.operators.values())

@@ -1,7 +1,8 @@
-"""One history line per record, with Flink's names where it has one, that outlives the record.
+"""The history of a job: one line per record, which outlives the record. Names are Flink's where Flink has one.
 
-Lines of collected records are kept in segments of 256, so that months of history are a handful of objects. A segment never
-changes: an unfilled one is deleted when its lines stand in another. So whoever collects beside loses none of them.
+Lines of collected records go into segments of up to 256, so that months of history are a handful of objects. A segment never
+changes: a collector deletes one that is not full only after it has copied its lines into another. So no line is lost when
+two collectors run at once.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import xxhash
 
-from stateflow.checkpoint.log import LISTINGS, Log, Slot, read_log
+from stateflow.checkpoint.log import LISTINGS, Log, SlotContent, read_log
 from stateflow.errors import NotFoundError
 from stateflow.format.layout import JobLayout, first_slot_of, origin_of, segment_of
 from stateflow.format.records import END_OF_TIME, MOST, Count, Micros, Outcome, Record, decoder, total_size
@@ -25,7 +26,7 @@ Millis = Annotated[int, msgspec.Meta(ge=0, le=END_OF_TIME // 1000)]
 
 
 class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is told of one record; times (since 1970) and durations are milliseconds, as in Flink."""
+    """One record in the history. Times (since 1970) and durations are milliseconds, as in Flink."""
 
     id: Count
     """The slot."""
@@ -35,9 +36,9 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     epoch: Count = 0
     timeline: Count = 1
     based_on: Count | None = None
-    """The record whose state it continues; 0 when that came from outside the job."""
+    """The record whose state it continues; 0 when its state came from outside the job."""
     origin: str = ""
-    """Of a restore: what it was restored from."""
+    """For a restore: where the state came from."""
     writer: str = ""
     run: str = ""
     dag_run: str = ""
@@ -49,7 +50,7 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     latest_ack_timestamp: Millis = 0
     """When it was decided: every subtask had acknowledged."""
     end_to_end_duration: Count = 0
-    """From the trigger until every sink had it; 0 while in progress."""
+    """From the trigger until every sink had the output; 0 while in progress."""
     state_size: Count = 0
     """Everything the record names: Flink's lastCheckpointFullSize."""
     checkpointed_size: Count = 0
@@ -61,7 +62,7 @@ class HistoryLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     watermark: Micros | None = None
     sinks: dict[str, str] = {}
     metrics: dict[str, Any] = {}
-    """Whatever else the run noted."""
+    """All other statistics of the run."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +71,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     numberOfCompletedCheckpoints: int
     numberOfInProgressCheckpoints: int
     numberOfFailedCheckpoints: int
-    """Abandoned ones: any other failed batch leaves no record."""
+    """Abandoned checkpoints: any other failed batch leaves no record."""
     lastCheckpointId: int | None = None
     lastCheckpointDuration: int | None = None
     lastCheckpointSize: int | None = None
@@ -81,12 +82,14 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
     """The line of one record.
 
-    Of the statistics of record and outcome, `trigger_timestamp` (milliseconds), `processed_rows`,
-    `emitted_rows` and `checkpointed_size` have their own place; everything else is a metric.
+    The statistics `trigger_timestamp` (milliseconds), `processed_rows`, `emitted_rows` and `checkpointed_size` of the
+    record and the outcome have fields of their own. All others become metrics.
     """
-    noted = {**record.statistics, **(outcome.statistics if outcome else {})}
+    statistics = {**record.statistics, **(outcome.statistics if outcome else {})}
     decided = max(0, record.at // 1000)
-    trigger = min(END_OF_TIME // 1000, _number(noted, "trigger_timestamp", record.now // 1000 or decided))
+    trigger = min(
+        END_OF_TIME // 1000, _number(statistics, "trigger_timestamp", record.now // 1000 or decided)
+    )
     files = {ref.place: ref for ref in references(record)}
     new = [
         ref.size
@@ -113,14 +116,14 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
         latest_ack_timestamp=decided,
         end_to_end_duration=max(0, outcome.at // 1000 - trigger) if outcome else 0,
         state_size=min(MOST, total_size(files.values())),
-        checkpointed_size=_number(noted, "checkpointed_size", sum(new)),
+        checkpointed_size=_number(statistics, "checkpointed_size", sum(new)),
         num_files=len({(ref.base, ref.path) for ref in files.values() if ref.path}),
         num_subtasks=sum(len(operator.shards) for operator in record.operators.values()),
-        processed_rows=_number(noted, "processed_rows", 0),
-        emitted_rows=_number(noted, "emitted_rows", sum(sink.rows for sink in record.sinks.values())),
+        processed_rows=_number(statistics, "processed_rows", 0),
+        emitted_rows=_number(statistics, "emitted_rows", sum(sink.rows for sink in record.sinks.values())),
         watermark=record.watermark,
         sinks=dict(outcome.sinks) if outcome else {},
-        metrics=noted,
+        metrics=statistics,
     )
 
 
@@ -130,34 +133,34 @@ def held(noted: Mapping[str, Any]) -> tuple[str, int] | None:
     return (source, since) if isinstance(source, str) and isinstance(since, int) else None
 
 
-def _number(noted: dict[str, Any], name: str, default: int) -> int:
-    """Taken out of the statistics, in which a run may have noted anything."""
-    value = noted.pop(name, default)
+def _number(statistics: dict[str, Any], name: str, default: int) -> int:
+    """Taken out of the statistics, in which a run may have statistics anything."""
+    value = statistics.pop(name, default)
     return int(value) if isinstance(value, int | float) and 0 <= value <= MOST else min(default, MOST)
 
 
 def history(store: Store, layout: JobLayout, *, log: Log | None = None) -> list[HistoryLine]:
-    """Every record that ever stood, collected ones too, by slot."""
-    # The log first: what is collected after it was read has its line by then.
+    """A line for every record that ever was in the chain, also for collected ones, by slot."""
+    # The log is read first: a record that is collected afterwards has its line in a segment by then.
     log = log or read_log(store, layout)
     return merged(read_segments(store, layout), standing_lines(log))
 
 
 def standing_lines(log: Log) -> list[HistoryLine]:
-    """The lines of the records that have not been collected, without reading those that were."""
+    """The lines of the records that are still there. It reads no line of a collected record."""
     slots = [log.slots[record.slot] for record in log.chain]
     return [history_line(s.record, s.outcome if s.complete else None) for s in slots if s.record is not None]
 
 
 def merged(segments: Iterable[Segment], standing: Iterable[HistoryLine]) -> list[HistoryLine]:
-    """Ascending by slot. A segment says only what no standing record says itself."""
+    """All lines, ascending by slot. For a record that is still there, its own line replaces the segment's."""
     lines = {line.id: line for segment in segments for line in segment.lines}
     lines.update({line.id: line for line in standing})
     return [lines[slot] for slot in sorted(lines)]
 
 
 def summary(lines: Iterable[HistoryLine]) -> Summary:
-    """The gauges that the lines amount to."""
+    """The gauges, computed from the lines."""
     lines = list(lines)
     checkpoints = [line for line in lines if line.kind == "checkpoint"]
     completed = [line for line in checkpoints if line.status != "IN_PROGRESS"]
@@ -175,13 +178,13 @@ def summary(lines: Iterable[HistoryLine]) -> Summary:
     )
 
 
-def keep_history(store: Store, layout: JobLayout, log: Log, going: Iterable[int]) -> None:
+def keep_history(store: Store, layout: JobLayout, log: Log, removals: Iterable[int]) -> None:
     """Writes the lines of records that are about to be deleted, together with those of unfilled segments."""
-    slots: list[Slot] = [log.slots[number] for number in going if number in log.slots]
+    slots: list[SlotContent] = [log.slots[number] for number in removals if number in log.slots]
     new = [history_line(s.record, s.outcome) for s in slots if s.record is not None and s.complete]
     if not new:
         return
-    # A damaged one stays as it is: it may be had again from a copy of the store.
+    # A damaged segment stays as it is: the operator may put it back from a copy of the store.
     unfilled = [
         segment
         for segment in read_segments(store, layout, choose=_maybe_unfilled)
@@ -190,33 +193,33 @@ def keep_history(store: Store, layout: JobLayout, log: Log, going: Iterable[int]
     lines = {line.id: line for segment in unfilled for line in segment.lines}
     lines.update({line.id: line for line in new})
     ordered = [lines[slot] for slot in sorted(lines)]
-    written = set()
+    paths = set()
     for at in range(0, len(ordered), SEGMENT):
         part = ordered[at : at + SEGMENT]
         body = b"".join(msgspec.json.encode(line) + b"\n" for line in part)
         path = layout.statistics_segment(part[0].id, len(part), xxhash.xxh3_64_hexdigest(body))
         store.put(path, body)
-        written.add(path)
-    store.delete([segment.path for segment in unfilled if segment.path not in written])
+        paths.add(path)
+    store.delete([segment.path for segment in unfilled if segment.path not in paths])
 
 
 def damaged_segments(store: Store, layout: JobLayout) -> list[str]:
-    """Paths of segments that are not what they were when they were written."""
+    """Paths of the segments whose content does not match their name."""
     return [segment.path for segment in read_segments(store, layout) if not segment.sound]
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Lines of collected records, as one object holds them."""
+    """One object of the history: lines of collected records."""
 
     path: str
     lines: tuple[HistoryLine, ...]
     sound: bool
-    """Whether it is what was written."""
+    """Whether its content matches its name."""
 
 
 SegmentCache = MutableMapping[tuple[str, int], Segment]
-"""Segments by path and size. One that the last reading did not choose is dropped."""
+"""Segments by path and size. Reading drops those that it did not choose."""
 
 
 def read_segments(
@@ -227,9 +230,9 @@ def read_segments(
     cache: SegmentCache | None = None,
     slim: Callable[[HistoryLine], HistoryLine] = lambda line: line,
 ) -> list[Segment]:
-    """The history's segments, ascending by slot; `choose` says which of them are read.
+    """The history's segments, ascending by slot. It reads those that `choose` selects.
 
-    A listing that names a segment whose lines stand in another one by now is taken again.
+    It lists again when a collector has moved the lines of a listed segment to another one.
     """
     segments: SegmentCache = {} if cache is None else cache
     for _ in range(LISTINGS):
@@ -250,7 +253,7 @@ def _maybe_unfilled(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def _read(store: Store, path: str, slim: Callable[[HistoryLine], HistoryLine]) -> Segment | None:
-    """None when another segment has taken its lines over since it was listed."""
+    """None when a collector has moved its lines to another segment since the listing."""
     try:
         body = store.read(path)
     except NotFoundError:

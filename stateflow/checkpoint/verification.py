@@ -1,6 +1,6 @@
-"""Checking a job from the outside: files are whole, the log holds together, nothing is lost.
+"""Checking a job from outside: whether its files are whole, its log is sound, and nothing is lost.
 
-Reads only. Each finding is one sentence that names the thing and the next step.
+It only reads. Each finding is one sentence that names the thing and the next step.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Literal
 import xxhash
 
 from stateflow.checkpoint.collection import unreached
-from stateflow.checkpoint.log import Log, read_claim, read_epochs
-from stateflow.checkpoint.pins import damage_of, list_pins, read_kept
+from stateflow.checkpoint.log import Log, read_epoch_claim, read_epochs
+from stateflow.checkpoint.pins import damage_of, list_pins, read_with_pins
 from stateflow.checkpoint.statistics import damaged_segments
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError
 from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
@@ -28,8 +28,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`error`: something that is needed is missing or damaged. `warning`: something is there that nobody
-    needs."""
+    """`error`: something that the job needs is missing or damaged. `warning`: something exists that nobody needs."""
 
     severity: Severity
     text: str
@@ -56,7 +55,7 @@ def verify(
         unreadable_pin: list[Finding] = []
     except (CorruptError, IncompatibleError) as error:
         pins, unreadable_pin = [], [Finding("error", str(error))]
-    log, damaged = read_kept(store, layout, pins)
+    log, damaged = read_with_pins(store, layout, pins)
     if log.identity_is_lost:
         text = (
             f"{layout.identity}, which says who the job is, is missing: put it back from a copy of the store"
@@ -66,8 +65,7 @@ def verify(
         raise NotFoundError(
             f"job {layout.job!r} does not exist in {store.url}: `stateflow jobs` lists those that do"
         )
-    # Listed after the log: a file that a record names was there before the record, so what is missing now is
-    # missing.
+    # Listed after the log: a file exists before any record names it, so a file that is missing now is lost.
     listed = [*store.list(layout.shared), *store.list(layout.staged)]
     sizes = {entry.path: entry.size for entry in listed}
     findings = [
@@ -77,16 +75,16 @@ def verify(
         *(_damaged(layout, pin) for pin in damaged),
     ]
     bases = _Bases(log.identity.uuid, open_base)
-    seen: set[tuple[str, Wanted]] = set()
+    seen: set[tuple[str, ExpectedFile]] = set()
     for record in log.chain:
         if _being_collected(log, record, pins):
             continue
         missing = list(_file_findings(store, record, sizes, bases, seen, deep))
-        if missing and not _gone_meanwhile(store, layout, record):
+        if missing and not _collected_meanwhile(store, layout, record):
             findings += missing
     findings += bases.findings()
     if log.sound and not damaged:
-        findings += _needless(store, layout, log, pins, listed)
+        findings += _unneeded(store, layout, log, pins, listed)
     findings += [
         Finding(
             "warning",
@@ -101,13 +99,13 @@ def verify(
 
 def _log_findings(log: Log, layout: JobLayout) -> Iterator[Finding]:
     for path in log.unreadable:
-        found = slot_of(path)
+        parts = slot_of(path)
         yield Finding(
             "error",
             f"{path} cannot be read: restore it from a copy of the store, or restore the job from a "
             "savepoint",
             path=path,
-            slot=found[0] if found else None,
+            slot=parts[0] if parts else None,
         )
     for slot in log.gaps:
         if layout.pending(slot) in log.unreadable or layout.metadata(slot) in log.unreadable:
@@ -145,16 +143,16 @@ def _log_findings(log: Log, layout: JobLayout) -> Iterator[Finding]:
 def _claim_findings(store: Store, layout: JobLayout, log: Log) -> Iterator[Finding]:
     known, top = read_epochs(store, layout), log.decided
     if top is not None and top.epoch not in known:
-        # A collector keeps it, so that nobody can claim the epoch again.
+        # No collector deletes this claim, so that nobody can claim the epoch again.
         yield Finding(
             "error",
             f"{layout.epoch(top.epoch)}, the claim of the run that decided record {top.slot}, is missing: put it back from a "
-            "copy of the store, or start runs until one is no longer told that it was taken over",
+            "copy of the store, or start runs until one of them is not taken over",
             path=layout.epoch(top.epoch),
         )
     for epoch in known:
         try:
-            read_claim(store, layout, epoch)
+            read_epoch_claim(store, layout, epoch)
         except NotFoundError:
             continue  # collected since
         except (CorruptError, IncompatibleError):
@@ -171,10 +169,10 @@ def _damaged(layout: JobLayout, pin: Pin) -> Finding:
     return Finding("error", text, path=layout.slot(pin.slot), slot=pin.slot)
 
 
-def _needless(
+def _unneeded(
     store: Store, layout: JobLayout, log: Log, pins: list[Pin], listed: list[Entry]
 ) -> Iterator[Finding]:
-    """What nobody needs, which can be told when all that is needed was read, and what a collection then deletes."""
+    """Things that nobody needs and that a collection deletes. The caller has made sure that every needed record was read."""
     for record in log.void:
         yield Finding(
             "warning",
@@ -184,7 +182,7 @@ def _needless(
         )
     members = {record.slot for record in log.chain}
     for pin in pins:
-        # Those of readers come and go: it may have been released, and its record collected, since it was listed.
+        # Readers release their pins at any time: since the listing the pin may be gone and its record collected.
         if pin.slot not in members and _is_there(store, layout.pin(pin.id)):
             yield Finding(
                 "warning",
@@ -211,8 +209,8 @@ def _is_there(store: Store, path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A file that has to be there, by itself, inside a container, or inside what names it."""
+class ExpectedFile:
+    """A file that has to exist: by itself, inside a container, or inside the record."""
 
     path: str
     size: int
@@ -223,35 +221,35 @@ class Wanted:
     sha256: bytes = b""
 
     @classmethod
-    def by(cls, ref: FileRef) -> Wanted:
+    def by(cls, ref: FileRef) -> ExpectedFile:
         return cls(ref.path, ref.size, ref.xxh3, ref.offset, ref.data, ref.name, ref.sha256)
 
     def named(self, root: str) -> str:
         return f"{root}/{self.path}" if self.path else f"{self.name} (kept inside {root})"
 
 
-def damage(store: Store, sizes: Mapping[str, int], wanted: Wanted, *, deep: bool) -> str:
-    """What is wrong with a file, as the end of a sentence; empty when nothing is. `sizes` are of what was listed."""
-    if not wanted.path:
-        whole = wanted.data is not None and xxhash.xxh3_64_hexdigest(wanted.data) == wanted.xxh3
-        return "" if whole else f"does not have the checksum {wanted.xxh3}"
-    size = sizes.get(wanted.path)
-    start = wanted.offset or 0
+def damage(store: Store, sizes: Mapping[str, int], file: ExpectedFile, *, deep: bool) -> str:
+    """What is wrong with a file, as the end of a sentence; empty when nothing is. `sizes` come from a listing."""
+    if not file.path:
+        whole = file.data is not None and xxhash.xxh3_64_hexdigest(file.data) == file.xxh3
+        return "" if whole else f"does not have the checksum {file.xxh3}"
+    size = sizes.get(file.path)
+    start = file.offset or 0
     if size is None:
-        return "is a symbolic link, or lies behind one" if _linked(store, wanted.path) else "is missing"
-    if size < start + wanted.size or (wanted.offset is None and size != wanted.size):
-        return f"has {size} bytes instead of {start + wanted.size}"
+        return "is a symbolic link, or lies behind one" if _linked(store, file.path) else "is missing"
+    if size < start + file.size or (file.offset is None and size != file.size):
+        return f"has {size} bytes instead of {start + file.size}"
     if deep:
         try:
-            for _ in read_through(store, wanted.path, start, wanted.size, wanted.xxh3, sha256=wanted.sha256):
+            for _ in read_through(store, file.path, start, file.size, file.xxh3, sha256=file.sha256):
                 pass
         except (NotFoundError, CorruptError):
-            return f"does not have the checksum {wanted.sha256.hex() or wanted.xxh3}"
+            return f"does not have the checksum {file.sha256.hex() or file.xxh3}"
     return ""
 
 
 def _linked(store: Store, path: str) -> bool:
-    """Whether a file is not in a listing because a link is in its way."""
+    """Whether a listing lacks the file because it, or a folder above it, is a symbolic link."""
     if store.local_root is None:
         return False
     try:
@@ -264,7 +262,7 @@ def _linked(store: Store, path: str) -> bool:
 
 
 class _Bases:
-    """The savepoints whose files a job uses since it has claimed them: each is opened and listed once."""
+    """The savepoints that a job has claimed and whose files it uses. Each is opened and listed once."""
 
     def __init__(self, job: str, open_base: Callable[[str], Store]) -> None:
         self._job = job
@@ -279,7 +277,7 @@ class _Bases:
         return self._known[url]
 
     def findings(self) -> Iterator[Finding]:
-        """Of what was opened: a savepoint that is not the job's own can be deleted by somebody else."""
+        """Findings for opened savepoints that the job has not claimed: somebody else may delete these."""
         for url, (store, _) in self._known.items():
             path = f"{url}/{SAVEPOINT_CLAIM}"
             try:
@@ -298,11 +296,11 @@ def _file_findings(
     record: Record,
     sizes: dict[str, int],
     bases: _Bases,
-    seen: set[tuple[str, Wanted]],
+    seen: set[tuple[str, ExpectedFile]],
     deep: bool,
 ) -> Iterator[Finding]:
     for ref in references(record):
-        each = Wanted.by(ref)
+        each = ExpectedFile.by(ref)
         if ref.path and (ref.base, each) in seen:
             continue
         seen.add((ref.base, each))
@@ -319,11 +317,11 @@ def _file_findings(
 
 def _being_collected(log: Log, record: Record, pins: list[Pin]) -> bool:
     slot = log.slots[record.slot]
-    # A mark with a pin beside it is one that its collector has not withdrawn, so the record has to be whole.
+    # A marked record with a pin is not deleted: its collector will withdraw the mark. So the record has to be whole.
     return slot.doomed or (bool(slot.marks) and all(pin.slot != record.slot for pin in pins))
 
 
-def _gone_meanwhile(store: Store, layout: JobLayout, record: Record) -> bool:
-    """A running job collects while it is verified: a record that is marked or gone by now needs no files."""
-    names = {found[1] for e in store.list(layout.slot(record.slot)) if (found := slot_of(e.path)) is not None}
+def _collected_meanwhile(store: Store, layout: JobLayout, record: Record) -> bool:
+    """Whether the record was marked or deleted meanwhile, by a running job's collection: then it needs no files."""
+    names = {parts[1] for e in store.list(layout.slot(record.slot)) if (parts := slot_of(e.path)) is not None}
     return "_pending" not in names or any(name.startswith("_dead-") for name in names)

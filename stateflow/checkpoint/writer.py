@@ -11,7 +11,7 @@ import msgspec
 
 from stateflow.checkpoint.collection import CollectionReport, DisposeSavepoint, collect
 from stateflow.checkpoint.draft import Draft
-from stateflow.checkpoint.log import BodyCache, Log, Slot, assemble, read_epochs
+from stateflow.checkpoint.log import BodyCache, Log, SlotContent, assemble, read_epochs
 from stateflow.checkpoint.recovery import commits_after, continued, late_after, link_to
 from stateflow.checkpoint.retention import floor_after, retained_by_age
 from stateflow.errors import CorruptError, FencedError, StateflowError, UsageError
@@ -28,7 +28,7 @@ _GRANTED = object()
 
 @dataclass(frozen=True, slots=True)
 class CommitPermit:
-    """Says that `record` is decided: sinks commit nothing without one."""
+    """Proof that `record` is decided: a sink commits nothing without it."""
 
     record: Record
     granted: InitVar[object]
@@ -45,7 +45,7 @@ class CommitPermit:
 
     @classmethod
     def to_carry_out(cls, record: Record) -> CommitPermit:
-        """For the callback that carries out what recovery found decided."""
+        """For the callback that carries out a decided record during recovery."""
         if not isinstance(record, Record):
             raise TypeError("this record is a draft: only a decided one can be carried out")
         return cls(record, _GRANTED)
@@ -84,17 +84,17 @@ class Writer:
 
     @property
     def running(self) -> bool:
-        """Whether another record may be decided: none is open, and nothing unclear has happened."""
+        """Whether the writer may decide another record: none is open, and it has not stopped."""
         return self._stopped is None and self._open is None
 
     @property
     def log(self) -> Log:
-        """The job as this writer found it, with what it has added."""
+        """The log that this writer read when it claimed the job, with the records it has added."""
         return self._log
 
     @property
     def next_slot(self) -> int:
-        """What the next record will be called; files and sinks of the batch use it already."""
+        """The slot of the next record. Files and sinks of the batch use it before the record is decided."""
         return self._log.next_slot
 
     @property
@@ -112,11 +112,11 @@ class Writer:
 
     @property
     def late(self) -> Mapping[str, tuple[int, ...]]:
-        """Per sink uid the abandoned slots that may have arrived after all."""
+        """By sink uid: the abandoned slots whose output a fenced run may still have delivered."""
         return self._log.late
 
     def retained(self, least: int, age: int, now: int) -> int:
-        """How many checkpoints are kept when those younger than `age` are, too."""
+        """How many checkpoints to keep, so that those younger than `age` are among them."""
         return retained_by_age(self._log, least, age, now)
 
     def still_owner(self) -> None:
@@ -127,8 +127,7 @@ class Writer:
             raise taken_over(self.layout, newest, self.epoch)
 
     def decide(self, draft: Draft) -> CommitPermit:
-        """Creates the record in the next slot. After a FencedError it may stand all the same: commit
-        nothing."""
+        """Creates the record in the next slot. After a FencedError the record may exist all the same: commit nothing."""
         self._require_running()
         if self._open is not None:
             raise UsageError(
@@ -155,15 +154,15 @@ class Writer:
         )
         path = self.layout.pending(record.slot)
         body = encode(as_stored(record, self.store.url))
-        # Until the answer is in, nobody knows whether the slot is ours: a second attempt with another body
-        # could leave two runs of the batch in the world. So whatever goes wrong here ends this writer.
+        # Until the store answers, nobody knows whether the slot is ours: a second attempt with another body could store
+        # the batch twice. So any error here stops this writer.
         self._stopped = f"whether record {record.slot} was decided is not known"
-        stands = create_once(self.store, path, body)
-        if stands != body:
-            raise self._lost(record, decode(stands, Record, path))
-        self._observe(Slot(record.slot, record=record, paths=(path,)))
-        # The epoch may have passed on while the create was under way. The record stands, and the newer run
-        # carries it out: a commit from here could come after that run has rewound the sinks.
+        current = create_once(self.store, path, body)
+        if current != body:
+            raise self._lost(record, decode(current, Record, path))
+        self._observe(SlotContent(record.slot, record=record, paths=(path,)))
+        # A newer run may have claimed the job during the create. The record is decided, and the newer run carries it
+        # out. A commit from here could come after that run has rewound the sinks.
         self.still_owner()
         self._stopped = None
         self._open = CommitPermit(record, _GRANTED)
@@ -172,8 +171,7 @@ class Writer:
     def complete(
         self, permit: CommitPermit, outcomes: Mapping[str, str], statistics: Mapping[str, Any] | None = None
     ) -> Outcome:
-        """Notes that every sink has the record. May be called again with the same permit when an answer was
-        lost."""
+        """Notes that every sink has the record. When an answer was lost, call it again with the same permit."""
         self._require_running()
         if permit is not self._open:
             raise UsageError(
@@ -194,13 +192,13 @@ class Writer:
         self._open = None
         slot = permit.slot
         paths = (self.layout.metadata(slot), self.layout.pending(slot))
-        self._observe(Slot(slot, record=permit.record, outcome=outcome, paths=paths))
+        self._observe(SlotContent(slot, record=permit.record, outcome=outcome, paths=paths))
         return outcome
 
     def collect(
         self, retained: int, *, orphans: bool, dispose: DisposeSavepoint | None = None
     ) -> CollectionReport:
-        """Subsumes and deletes; with `orphans` also what crashed runs left behind, which takes a listing of
+        """Deletes what no kept record needs. With `orphans` also the remains of crashed runs, which takes a listing of
         all files."""
         self._retained = retained
         report = collect(
@@ -225,8 +223,8 @@ class Writer:
                 f"{self.epoch}; "
                 "do not retry, the newer run carries on"
             )
-        # Our batch continues a state that is no longer the last one. The record that stands is adopted by the
-        # next claim, which carries it out; to go on from here would fork the log.
+        # Our batch continues a state that is no longer the newest. The next claim adopts the other record and carries it
+        # out. To go on from here would fork the log.
         return StateflowError(
             f"slot {slot} of job {name!r} holds a record of epoch {theirs.epoch} that this run (epoch "
             f"{self.epoch}) did "
@@ -237,17 +235,17 @@ class Writer:
         if self._stopped is not None:
             raise StateflowError(
                 f"this run of job {self.layout.job!r} has stopped ({self._stopped}): run again, a new run "
-                "finds out"
+                "goes on from what was decided"
             )
 
-    def _observe(self, slot: Slot) -> None:
-        # A writer's own log: it alone adds to it, so it need not list for every batch.
+    def _observe(self, slot: SlotContent) -> None:
+        # Only this writer adds to the log, so it need not list it for every batch.
         with self._changing:
             slots = {**self._log.slots, slot.number: slot}
             self._log = assemble(self._log.job, self._log.identity, (self.epoch,), slots)
 
     def _forget(self, slot: int) -> None:
-        # Collection runs beside the next batch, which observes its record meanwhile.
+        # Another thread collects while the next batch adds its record.
         with self._changing:
             slots = {n: s for n, s in self._log.slots.items() if n != slot}
             self._log = assemble(self._log.job, self._log.identity, (self.epoch,), slots)
@@ -277,12 +275,12 @@ def complete_record(
     at: int,
     statistics: dict[str, Any],
 ) -> Outcome:
-    """Creates a record's `_metadata`, or returns the one that another run has created for the same record."""
+    """Creates a record's `_metadata`, or returns the outcome that another run has created for the same record."""
     if set(outcomes) != set(record.sinks):
         missing = sorted(set(record.sinks) ^ set(outcomes))
         raise UsageError(
-            f"record {record.slot} of job {layout.job!r} cannot be completed: sinks {missing} have no "
-            "outcome, or none is known"
+            f"record {record.slot} of job {layout.job!r} cannot be completed: the record and its "
+            f"outcomes name different sinks, {missing}"
         )
     outcome = Outcome(
         slot=record.slot,
@@ -297,10 +295,10 @@ def complete_record(
         statistics=statistics,
     )
     path = layout.metadata(record.slot)
-    stands = decode(create_once(store, path, encode(outcome)), Outcome, path)
-    if stands.record != record.writer:
+    current = decode(create_once(store, path, encode(outcome)), Outcome, path)
+    if current.record != record.writer:
         raise CorruptError(
             f"{path} completes another record than the one decided in slot {record.slot}: run `stateflow "
             f"verify {layout.job}`"
         )
-    return stands
+    return current

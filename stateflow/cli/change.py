@@ -124,7 +124,7 @@ def _claimed(job: Job) -> dict[str, int]:
     """URLs of the savepoints that are the job's own, with their bytes."""
     from stateflow.checkpoint.log import read_identity
     from stateflow.format.references import bases
-    from stateflow.savepoints.format import read_claim
+    from stateflow.savepoints.format import read_savepoint_claim
     from stateflow.storage.roots import open_store
 
     if (identity := read_identity(job.store, job.layout)) is None:
@@ -134,7 +134,7 @@ def _claimed(job: Job) -> dict[str, int]:
     return {
         url: sum(entry.size for entry in store.list(""))
         for url, store in stores.items()
-        if (claim := read_claim(store)) is not None and claim.job == identity.uuid
+        if (claim := read_savepoint_claim(store)) is not None and claim.job == identity.uuid
     }
 
 

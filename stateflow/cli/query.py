@@ -12,7 +12,7 @@ from stateflow.cli.text import moment
 from stateflow.errors import UsageError
 
 if TYPE_CHECKING:
-    from stateflow.reading.query import Found
+    from stateflow.reading.query import LookupResult
 
 
 @command
@@ -36,12 +36,12 @@ def query(
     import uuid
 
     from stateflow.checkpoint.process import this_process
-    from stateflow.reading.snapshots import checkpoint_reader, place_of, savepoint_reader
+    from stateflow.reading.snapshots import checkpoint_reader, reader_context, savepoint_reader
 
     if savepoint is not None and checkpoint != "latest":
         raise UsageError("--from and --checkpoint name two snapshots: leave one of them out")
     options = call.options()
-    place = place_of(options, "" if savepoint else root_of(options), lambda: time.time_ns() // 1000)
+    place = reader_context(options, "" if savepoint else root_of(options), lambda: time.time_ns() // 1000)
 
     def ids() -> str:
         return uuid.uuid4().hex
@@ -85,7 +85,7 @@ def query(
     )
 
 
-def _shown(found: Found) -> list[Piece]:
+def _shown(found: LookupResult) -> list[Piece]:
     value = found.json
     if not found.found:
         return []

@@ -33,7 +33,7 @@ from stateflow.errors import UsageError
 if TYPE_CHECKING:
     from stateflow.format.records import Savepoint
     from stateflow.jobs.savepoints import SavepointKind
-    from stateflow.savepoints.format import Listed
+    from stateflow.savepoints.format import ListedSavepoint
 
 app = typer.Typer(no_args_is_help=True, help="Snapshots that belong to whoever makes them.")
 
@@ -146,7 +146,7 @@ def list_(
     )
 
 
-def _listed(url: str, each: Listed) -> dict[str, Any]:
+def _listed(url: str, each: ListedSavepoint) -> dict[str, Any]:
     if each.savepoint is None:
         return {"place": url, "problem": each.problem}
     claim = {"job_uuid": each.claim.job, "job": each.claim.name} if each.claim else None

@@ -56,14 +56,14 @@ def serve(
 
     from stateflow.checkpoint.process import this_process
     from stateflow.liveness.stale_pins import note_of_process, process_start
-    from stateflow.reading.snapshots import place_of
+    from stateflow.reading.snapshots import reader_context
     from stateflow.serve.access import from_file, single
     from stateflow.serve.follow import FollowedJobs
     from stateflow.serve.server import StateServer
 
     options = call.options()
     logging.getLogger("uvicorn").setLevel(logging.DEBUG if call.debug else logging.WARNING)
-    place = place_of(options, root_of(options), lambda: time.time_ns() // 1000)
+    place = reader_context(options, root_of(options), lambda: time.time_ns() // 1000)
     token = None if tokens is not None else secrets.token_urlsafe(32)
     access = from_file(tokens) if tokens is not None else single(str(token))
 

@@ -17,7 +17,7 @@ Trigger = Literal["drain", "until-stopped"] | timedelta
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What the library knows about one option."""
+    """The declaration of one option."""
 
     kind: Kind
     doc: str
@@ -29,7 +29,7 @@ class Declaration:
 
 
 def read(declaration: Declaration, value: Any) -> Any:
-    """The value in its own type; raises ValueError, saying what would be right."""
+    """The value in the option's own type. ValueError says what would be right."""
     result = _READERS[declaration.kind](value)
     if declaration.choices and result not in declaration.choices:
         raise ValueError(f"{value!r} is not one of {', '.join(declaration.choices)}")
@@ -41,7 +41,7 @@ def read(declaration: Declaration, value: Any) -> Any:
 
 
 def written(declaration: Declaration, value: Any) -> str:
-    """As one would write it in `stateflow.toml`, without quotes; a secret only says how much is set."""
+    """The value as one writes it in `stateflow.toml`, without quotes. A secret mapping shows only its keys."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
@@ -108,7 +108,7 @@ def _read_trigger(value: Any) -> Trigger:
 
 
 def _read_mapping(value: Any) -> dict[str, str]:
-    """A table, a JSON object, or 'key=value,key=value'. Errors never repeat a value: it may be secret."""
+    """Reads a table, a JSON object, or 'key=value,key=value'. An error never repeats a value: it may be secret."""
     if isinstance(value, str):
         try:
             pairs = json.loads(value) if value.lstrip().startswith("{") else dict(_pairs(value))
@@ -124,8 +124,8 @@ def _read_mapping(value: Any) -> dict[str, str]:
 
 def _pairs(text: str) -> Iterator[tuple[str, str]]:
     for part in filter(None, (part.strip() for part in text.split(","))):
-        key, found, value = part.partition("=")
-        if not found:
+        key, equals, value = part.partition("=")
+        if not equals:
             raise ValueError
         yield key.strip(), value.strip()
 

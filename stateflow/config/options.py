@@ -1,7 +1,6 @@
 """Every option, declared once: its default, what it means, and what Flink calls it.
 
-`load` puts the layers together: command line > environment > code > file > default. Each value knows its
-origin.
+`load` combines the layers: command line > environment > code > file > default. Each value knows which layer set it.
 """
 
 from __future__ import annotations
@@ -277,7 +276,7 @@ DECLARATIONS: Mapping[str, Declaration] = {
 
 
 def checkpoint_root(options: Options) -> str:
-    """The root, which has to be given somewhere."""
+    """The checkpoint root. UsageError when no layer sets it."""
     if not options.checkpoint_dir:
         raise UsageError(
             "no checkpoint root: give --checkpoint-dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir into "
@@ -295,8 +294,8 @@ def load(
     folder: Path,
     origin_of_code: str = "the pipeline's code",
 ) -> Options:
-    """`folder` is where `stateflow.toml` is looked for. None in `cli`: the argument was not given. `typed` says how one was that
-    has not the option's own name, such as `--option backend`."""
+    """Reads all layers. `folder` may hold a `stateflow.toml`. In `cli`, None means that the argument was left out. `typed` tells
+    how the user wrote an argument that is not named like its option, such as `--option backend`."""
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     layers = (
@@ -310,10 +309,10 @@ def load(
         ),
     )
     for layer in layers:
-        for given, value, origin in layer:
-            name = given.replace("-", "_")
+        for written_name, value, origin in layer:
+            name = written_name.replace("-", "_")
             if name not in DECLARATIONS:
-                raise _unknown(given, origin)
+                raise _unknown(written_name, origin)
             try:
                 values[name] = read(DECLARATIONS[name], value)
             except ValueError as error:
@@ -325,9 +324,9 @@ def load(
 
 
 def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
-    """The default of `cache_dir`: a checkout keeps what it fetches to itself."""
-    if given := env.get("STATEFLOW_CACHE_DIR"):
-        return Path(given).expanduser().absolute()
+    """The default of `cache_dir`: inside a checkout if there is one, so that it shares nothing with others."""
+    if folder := env.get("STATEFLOW_CACHE_DIR"):
+        return Path(folder).expanduser().absolute()
     checkout = Path(__file__).resolve().parents[2]
     if (checkout / "scripts" / "bootstrap.py").is_file():
         return checkout / ".cache"
@@ -354,8 +353,8 @@ def _from_environment(env: Mapping[str, str]) -> Iterator[tuple[str, Any, str]]:
         if not variable.startswith(PREFIX) or variable in _NOT_OPTIONS:
             continue
         name = variable.removeprefix(PREFIX).lower()
-        # Kubernetes injects STATEFLOW_SERVICE_HOST and the like for a service of that name: only what looks
-        # like a misspelt option is an error.
+        # Kubernetes sets STATEFLOW_SERVICE_HOST and the like for a service of that name. So an unknown variable is an
+        # error only when it looks like a misspelt option.
         if name in DECLARATIONS or _nearest(name, cutoff=0.8):
             yield name, env[variable], f"the environment ({variable})"
 

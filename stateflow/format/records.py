@@ -41,7 +41,8 @@ Name = Annotated[str, msgspec.Meta(pattern=rf"^{_SEGMENT}\Z")]
 FileName = Annotated[str, msgspec.Meta(pattern=rf"^{_PLAIN}(?:/{_PLAIN})*\Z")]
 InnerPath = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_SEGMENT}(?:/{_SEGMENT})*)?\Z")]
 """What a store's `checked_path` takes, or nothing."""
-Checksum = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]*\Z")]
+Checksum = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]*\Z", min_length=1)]
+"""XXH3-64. A savepoint whose record leaves it out could hand over any bytes, so such a record is refused."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 KeyGroup = Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARALLELISM_LIMIT)]
 Parallelism = Annotated[int, msgspec.Meta(ge=1, le=MAX_PARALLELISM_LIMIT)]
@@ -278,7 +279,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     statistics: dict[str, Any] = {}
 
 
-class Claim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class EpochClaim(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of `epochs/N`."""
 
     format: int = FORMAT

@@ -1,10 +1,10 @@
-"""A person's right to be forgotten: one key leaves the job's state for good.
+"""A person's right to be forgotten: erases one key from the job's state for good.
 
-The shard that holds the key is written anew without it, since a deletion inside a database leaves the old bytes in its
-files, and so are others that still have such bytes (`traces`). What the job has in claimed savepoints moves to its own
-folder, so that they go. The record that names the new files lets nothing older be kept: retention starts again from it,
-and tags below it are let go. Whoever reads an older checkpoint at that time is waited for: a savepoint or a fork that is
-being made of it would have the key again. Savepoints are their owners' own, so they are named and left alone.
+Deleting a key inside a database leaves the old bytes in its files. So the erasure rewrites the shard of the key, and
+every other shard whose files may still hold such bytes. It copies the files of claimed savepoints into the job's own
+folder, so that these savepoints can be deleted. Then it decides a record that names the new files, deletes everything
+older, and releases the tags and other pins on it. It waits for readers of older checkpoints: a savepoint or fork in the
+making would hold the key again. Finished savepoints belong to their owners: the report names them, and they stay.
 """
 
 from __future__ import annotations
@@ -22,37 +22,36 @@ import msgspec
 from stateflow.checkpoint.collection import CollectionReport
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
-from stateflow.checkpoint.history_erasure import may_hold, newest_cut, spans
+from stateflow.checkpoint.history_erasure import may_hold, spans
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.writer import Writer
-from stateflow.config.options import cache_folder
+from stateflow.config.options import Options, cache_folder
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
 from stateflow.format.encoding import group_range, split, split_timer
 from stateflow.format.keygroups import key_groups
-from stateflow.format.records import OperatorState, Pin, Record, Shard
+from stateflow.format.records import OperatorState, Owner, Pin, Record, Shard
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.query import key_from_text
-from stateflow.restore.copying import copied
+from stateflow.restore.copying import copy_files
 from stateflow.savepoints.format import list_savepoints, unfinished
-from stateflow.spark.task.place import TaskPlace, place_of, sweep
+from stateflow.spark.carry_out import Sinks
 from stateflow.spark.task.shards import TaskShards
+from stateflow.spark.task.storage import TaskStorage, sweep, task_storage
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.choice import open_backend, open_reader
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
-    from stateflow.config.options import Options
-    from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
     from stateflow.state.backends.rocksdb import RocksReader
 
 CHUNK = 50_000
 LOOK_AGAIN = 0.5
-"""Seconds between two looks at who still reads an older checkpoint."""
+"""Seconds between two looks for readers of older checkpoints."""
 
 
 @dataclass(frozen=True)
@@ -65,13 +64,13 @@ class ErasePlan:
     """The key per operator uid, as that operator has it."""
     checkpoint: int
     dropped: tuple[int, ...]
-    """Checkpoints that hold older state, and go."""
+    """Checkpoints with older state: the erasure deletes them."""
     pins: tuple[Pin, ...]
-    """Tags and other pins that are let go."""
+    """Tags and other pins that the erasure releases."""
     savepoints: tuple[str, ...]
-    """Savepoints of the job in its root, unfinished ones, too: they may hold the key and stay."""
+    """Savepoints of the job in its root, also unfinished ones. They may hold the key, and stay."""
     rewritten_bytes: int
-    """At most: some shards are only looked at."""
+    """An upper bound: the erasure only reads some of these shards."""
 
     def apply(self, owner: Owner, *, takeover: bool = False) -> Erased:
         return _Erasure(self, owner, takeover).run()
@@ -83,20 +82,20 @@ class Erased:
     entries: int
     """How many entries of the key there were."""
     report: CollectionReport
-    """Of the collection after which nothing older was left."""
+    """The report of the collection that deleted the last older checkpoint."""
     savepoints: tuple[str, ...]
-    """Those of the plan that are still there, and those that were made meanwhile."""
+    """The plan's savepoints that are still there, and new ones."""
 
 
 def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> ErasePlan:
-    """`key` as text; without `operator` it is erased from every operator whose key it can be."""
+    """Plans to erase `key`, given as text. Without `operator`: from every operator whose key it can be."""
     log = job.log()
     head = log.head
     if head is None:
         raise NotFoundError(f"job {job.name!r} has no checkpoint yet, so there is nothing to erase")
     if operator and operator not in head.operators:
-        known = ", ".join(sorted(head.operators)) or "none"
-        raise NotFoundError(f"job {job.name!r} has no operator {operator!r}; its operators are: {known}")
+        names = ", ".join(sorted(head.operators)) or "none"
+        raise NotFoundError(f"job {job.name!r} has no operator {operator!r}; its operators are: {names}")
     keys = dict(_keys(head, key, operator))
     if not keys:
         raise UsageError(
@@ -108,9 +107,9 @@ def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> E
         keys=keys,
         checkpoint=head.slot,
         dropped=tuple(r.slot for r in log.chain if r.carries_state),
-        pins=tuple(_let_go(log, list_pins(job.store, job.layout))),
+        pins=tuple(_pins_to_release(log, list_pins(job.store, job.layout))),
         savepoints=_savepoints(job),
-        rewritten_bytes=_rewritten(head, keys, newest_cut(head, job.history())),
+        rewritten_bytes=_bytes_to_rewrite(head, keys, head.cut),
     )
 
 
@@ -125,28 +124,28 @@ def _keys(head: Record, text: str, operator: str) -> Iterator[tuple[str, object]
                 raise
 
 
-def _let_go(log: Log, pins: list[Pin]) -> Iterator[Pin]:
-    members, held = {record.slot for record in log.chain}, _held(pins)
-    yield from (pin for pin in pins if pin.slot in members and pin not in held)
+def _pins_to_release(log: Log, pins: list[Pin]) -> Iterator[Pin]:
+    members, in_use = {record.slot for record in log.chain}, _pins_in_use(pins)
+    yield from (pin for pin in pins if pin.slot in members and pin not in in_use)
 
 
-def _held(pins: Iterable[Pin], run: str = "") -> list[Pin]:
-    """Pins of others who read at this moment, as far as that can be known; `run` is the deed that asks."""
-    passing = [pin for pin in pins if pin.kind not in ("tag", "abandoned") and pin.owner.run != run]
-    gone = stale(passing, this_process())
-    return [pin for pin in passing if pin not in gone]
+def _pins_in_use(pins: Iterable[Pin], run: str = "") -> list[Pin]:
+    """Pins of other processes that may still be reading. `run` is the idempotency key of this erasure."""
+    others = [pin for pin in pins if pin.kind not in ("tag", "abandoned") and pin.owner.run != run]
+    dead = stale(others, this_process())
+    return [pin for pin in others if pin not in dead]
 
 
 def _savepoints(job: Job) -> tuple[str, ...]:
-    made = {path for path, _ in list_savepoints(job.store, job.name)}
-    return tuple(sorted(made | set(unfinished(job.store, job.name))))
+    finished = {path for path, _ in list_savepoints(job.store, job.name)}
+    return tuple(sorted(finished | set(unfinished(job.store, job.name))))
 
 
 def group_of(operator: OperatorState, key: object) -> int:
     return key_groups([key], operator.max_parallelism)[0]
 
 
-def _rewritten(head: Record, keys: Mapping[str, object], cut: int) -> int:
+def _bytes_to_rewrite(head: Record, keys: Mapping[str, object], cut: int) -> int:
     operators = {uid: (head.operators[uid], group_of(head.operators[uid], key)) for uid, key in keys.items()}
     return sum(
         shard.bytes
@@ -174,41 +173,41 @@ class _Erasure:
         beats = options.heartbeat_interval.total_seconds()
         self._refuse_while_copied()
         with Heart(job.store, job.layout, self.owner, beats, Event()) as heart:
-            edited = self._edited(heart.begin)
-        report = self._collected(edited.slot, max(1, round(patience / LOOK_AGAIN)))
+            edited = self._edit(heart.begin)
+        report = self._collect(edited.slot, max(1, round(patience / LOOK_AGAIN)))
         self._forget()
         return Erased(edited.slot, self.entries, report, _savepoints(job))
 
     def _refuse_while_copied(self) -> None:
-        """Before anything is claimed. Who begins later is found by `_collected`."""
-        for pin in _held(list_pins(self.job.store, self.job.layout), self.owner.run):
+        """Runs before the claim. `_collect` finds readers that begin later."""
+        for pin in _pins_in_use(list_pins(self.job.store, self.job.layout), self.owner.run):
             if pin.kind != "reader":
                 raise BusyError(f"nothing of job {self.job.name!r} is erased now: {self._reads(pin)}")
 
-    def _collected(self, slot: int, looks: int) -> CollectionReport:
-        """Nothing older than the record in `slot` is left after this. Tags are made at any time, so it looks again."""
+    def _collect(self, slot: int, looks: int) -> CollectionReport:
+        """Deletes everything older than the record in `slot`. It looks again and again: tags may appear at any time."""
         job = self.job
         for look in range(looks):
             if look:
                 _pause()
             pins = [pin for pin in list_pins(job.store, job.layout) if pin.slot < slot]
-            held = _held(pins, self.owner.run)
+            in_use = _pins_in_use(pins, self.owner.run)
             for pin in pins:
-                if pin not in held:
+                if pin not in in_use:
                     release(job.store, job.layout, pin.id)
             report = job.collect(retained=1)
             slots = job.log().slots
-            left = [n for n in sorted(slots) if n < slot and slots[n].record is not None]
-            if not left:
+            remaining = [n for n in sorted(slots) if n < slot and slots[n].record is not None]
+            if not remaining:
                 return report
-        done = f"record {slot} of job {job.name!r} has erased the key, but older ones still hold it"
-        if held:
-            raise BusyError(f"{done}: {self._reads(held[0])}")
+        state = f"record {slot} of job {job.name!r} has erased the key, but older ones still hold it"
+        if in_use:
+            raise BusyError(f"{state}: {self._reads(in_use[0])}")
         for url, why in report.undisposed.items():
             raise StateflowError(
-                f"{done}, and the savepoint {url} cannot be deleted: {why}; then erase it again"
+                f"{state}, and the savepoint {url} cannot be deleted: {why}; then erase it again"
             )
-        raise StateflowError(f"{done} ({', '.join(map(str, left))}): erase it again")
+        raise StateflowError(f"{state} ({', '.join(map(str, remaining))}): erase it again")
 
     def _reads(self, pin: Pin) -> str:
         owner, gc = pin.owner, f"`stateflow gc {self.job.name} --release {pin.id} --yes`"
@@ -219,14 +218,13 @@ class _Erasure:
         )
 
     def _forget(self) -> None:
-        """Out of this host's cache, too: all of it, for nobody knows which entries came from files that are gone."""
-        place = place_of(self.options, self.job.root, self.job.name, 0, 0)
-        place.cache().clear()
-        sweep(Path(place.scratch_dir))
+        """Empties this host's cache: nobody knows which of its entries came from deleted files."""
+        storage = task_storage(self.options, self.job.root, self.job.name, 0, 0)
+        storage.cache().clear()
+        sweep(Path(storage.scratch_dir))
 
-    def _edited(self, begin: Callable[[int], object]) -> Edited:
-        from stateflow.spark.carry_out import Sinks
-        from stateflow.spark.session.build import build_session
+    def _edit(self, begin: Callable[[int], object]) -> Edited:
+        from stateflow.spark.session.build import build_session  # loads Spark
 
         job = self.job
         sinks = Sinks.of(job, lambda: build_session(f"stateflow erase {job.name}"))
@@ -237,36 +235,36 @@ class _Erasure:
             owner=self.owner,
             ids=job.new_id,
             clock=job.clock,
-            carry_out=sinks.recover,
+            carry_out=sinks.carry_out_pending,
             claimed_epoch=begin,
         )
 
     def _draft(self, writer: Writer) -> Draft:
         parent = writer.parent
         assert parent is not None
-        cut = newest_cut(parent, self.job.history())
+        cut = parent.cut
         operators = dict(parent.operators)
         for uid, key in self.plan.keys.items():
             if uid in operators:
                 operators[uid] = self._without(operators[uid], key, writer, cut)
-        # A claimed savepoint goes as a whole, when no record names a file of it any more.
-        own, _ = copied(
+        # A claimed savepoint is deleted as a whole, once no record names any of its files.
+        own, _ = copy_files(
             msgspec.structs.replace(parent, operators=operators),
             writer,
             lambda base: open_store(base, self.job.storage_options),
             ids=self.job.new_id,
             scratch=Path(self.options.scratch_dir or cache_folder() / "scratch"),
-            which=lambda ref: bool(ref.base),
+            needs_copy=lambda ref: bool(ref.base),
         )
         return Draft.continuing("erase", own)
 
     def _without(self, operator: OperatorState, key: object, writer: Writer, cut: int) -> OperatorState:
         group = group_of(operator, key)
-        place = place_of(self.options, self.job.root, self.job.name, writer.epoch, writer.next_slot)
+        storage = task_storage(self.options, self.job.root, self.job.name, writer.epoch, writer.next_slot)
         keep = _Keep(operator, key)
         shards = tuple(
             tuple(
-                self._anew(shard, place, keep) if self._holds(shard, place, group, cut) else shard
+                self._rewrite(shard, storage, keep) if self._holds(shard, storage, group, cut) else shard
                 for shard in task
             )
             for task in operator.shards
@@ -274,20 +272,20 @@ class _Erasure:
         self.entries += keep.dropped
         return msgspec.structs.replace(operator, shards=shards)
 
-    def _holds(self, shard: Shard, place: TaskPlace, group: int, cut: int) -> bool:
-        """Whether files of the shard may have bytes of the key group; looks into them when names do not tell."""
+    def _holds(self, shard: Shard, storage: TaskStorage, group: int, cut: int) -> bool:
+        """Whether files of the shard may have bytes of the key group. It opens them when the record does not tell."""
         if not may_hold(shard, group, cut):
             return False
         if spans(shard, group) or shard.backend != "rocksdb":
             return True
-        with self._opened(shard, place, open_reader(self.options)) as found:
-            return cast("RocksReader", found).reaches(*group_range(group, group))
+        with self._open(shard, storage, open_reader(self.options)) as reader:
+            return cast("RocksReader", reader).reaches(*group_range(group, group))
 
-    def _anew(self, old: Shard, place: TaskPlace, keep: _Keep) -> Shard:
-        shards = TaskShards((emptied(old),), place, open_backend(self.options))
+    def _rewrite(self, old: Shard, storage: TaskStorage, keep: _Keep) -> Shard:
+        shards = TaskShards((empty_shard(old),), storage, open_backend(self.options))
         try:
             target = shards.open(0)
-            with self._opened(old, place, open_backend(self.options)) as source:
+            with self._open(old, storage, open_backend(self.options)) as source:
                 for chunk in _chunks(source.scan(*group_range(old.first, old.last)), keep):
                     target.write(chunk)
             shards.finish(0, target, (old.next_event_timer, old.next_processing_timer))
@@ -297,14 +295,14 @@ class _Erasure:
         return new
 
     @contextmanager
-    def _opened(
-        self, shard: Shard, place: TaskPlace, open_shard: Callable[[str], OpenShard]
+    def _open(
+        self, shard: Shard, storage: TaskStorage, open_shard: Callable[[str], OpenShard]
     ) -> Iterator[Backend]:
-        folder = place.folder()
+        folder = storage.folder()
         try:
             fetched = folder / "fetched"
             fetched.mkdir()
-            fetch = place.cache().fetcher(place.store, fetched)
+            fetch = storage.cache().fetcher(storage.store, fetched)
             source = open_shard(shard.backend)(shard, folder / "old", fetch)
             try:
                 yield source
@@ -315,7 +313,7 @@ class _Erasure:
 
 
 class _Keep:
-    """Whether an entry is of another key; counts those that are not."""
+    """Whether an entry belongs to another key. Counts the entries that do not."""
 
     def __init__(self, operator: OperatorState, key: object) -> None:
         self._key = KeyCodec([kind for _, kind in operator.key]).encode(key)
@@ -349,6 +347,6 @@ def _chunks(
         yield chunk
 
 
-def emptied(shard: Shard) -> Shard:
-    """The same range, empty."""
+def empty_shard(shard: Shard) -> Shard:
+    """An empty shard over the same range."""
     return Shard(first=shard.first, last=shard.last, backend=shard.backend)

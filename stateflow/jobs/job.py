@@ -1,4 +1,8 @@
-"""A job from outside: what the command line, Airflow and scripts call. Only `run` and `abandon` may need Spark."""
+"""`Job`: the verbs that the command line, Airflow and scripts call.
+
+Imports of `stateflow.spark`, and of whatever else is heavy, stay inside the verbs that need them: the command line and
+DAG files load this module and must start fast.
+"""
 
 from __future__ import annotations
 
@@ -27,25 +31,26 @@ from stateflow.checkpoint.statistics import HistoryLine, Summary, history, stand
 from stateflow.checkpoint.verification import Finding
 from stateflow.checkpoint.verification import verify as verify_job
 from stateflow.checkpoint.writer import Writer
+from stateflow.config.options import Options, load
 from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Pin, Record
+from stateflow.jobs.savepoints import MadeSavepoint, SavepointRequest, create_savepoint
 from stateflow.jobs.stopping import Stopped, stop_job
 from stateflow.observe.status import JobStatus, status_of
 from stateflow.pipelines.parameters import known_parameters
 from stateflow.savepoints.dispose import dispose_claimed
+from stateflow.savepoints.origin import find_origin
 from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
     from stateflow.compatibility.flows import Check
-    from stateflow.config.options import Options
-    from stateflow.jobs.savepoints import MadeSavepoint
     from stateflow.pipelines.flow import Pipeline
     from stateflow.restore.planned import RestorePlan
     from stateflow.spark.runner import RunReport
 
 COLLECTED_RETAINED = 3
-"""What `garbage` and `collect` keep unless told otherwise: the default of `retained_checkpoints`."""
+"""How many checkpoints `garbage` and `collect` keep by default, like the option `retained_checkpoints`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +78,7 @@ class Job(JobHandle):
         conf: Mapping[str, str] | None = None,
         **handle: Any,
     ) -> None:
-        """`conf`: Spark's, should something have to be carried out. `handle` takes what `JobHandle` does."""
+        """`conf` is Spark's, for verbs that carry out a record. `handle` takes what `JobHandle` takes."""
         options = dict(storage_options or {})
         store = open_store(root, options)
         super().__init__(store, JobLayout(name), root=root, storage_options=options, **handle)
@@ -88,12 +93,12 @@ class Job(JobHandle):
         return summary(self.history())
 
     def status(self) -> JobStatus:
-        """The job at one glance; by clocks where it says RUNNING or LOST, so decide nothing by it."""
+        """The job at a glance. RUNNING and LOST depend on clocks, so decide nothing by them."""
         log = self.log()
         return self._status(log, history(self.store, self.layout, log=log))
 
     def glance(self) -> JobStatus:
-        """The same for who asks every minute: the gauges count only records that stand, not all that ever did."""
+        """Like `status()`, cheaper, for pollers: the gauges count only the records that are still in the log."""
         log = self.log()
         return self._status(log, standing_lines(log))
 
@@ -118,7 +123,7 @@ class Job(JobHandle):
         parallelism: int = 0,
         allow_non_restored_state: bool = False,
     ) -> Check:
-        """Whether a run of the pipeline would fit the newest state. Parameters that are not given are its last ones."""
+        """Whether a run of the pipeline would fit the newest state. Missing parameters are those of the last run."""
         from stateflow.compatibility.flows import compare
 
         record = None
@@ -126,9 +131,9 @@ class Job(JobHandle):
             log = read_log(self.store, self.layout)
             decided = log.decided
             record = decided if decided is not None and decided.carries_state else log.head
-        given = {**known_parameters(pipeline.function, record), **(parameters or {})}
+        values = {**known_parameters(pipeline.function, record), **(parameters or {})}
         return compare(
-            pipeline.build(given),
+            pipeline.build(values),
             self.name,
             record,
             parallelism=parallelism,
@@ -145,21 +150,20 @@ class Job(JobHandle):
     ) -> RunReport:
         """Runs the pipeline as this job, to the end of its trigger. `request` takes the fields of `RunRequest`.
 
-        What a mapping of options leaves open comes from the environment and `stateflow.toml`; root and credentials are the job's.
+        Options that the mapping does not set come from the environment and `stateflow.toml`. Root and credentials are the job's.
         """
-        from stateflow.config.options import Options, load
-        from stateflow.spark.runner import RunRequest, run
+        from stateflow.spark.runner import RunRequest, run  # loads Spark
 
         if not isinstance(options, Options):
-            found = load(code=options or {}, folder=Path.cwd())
-            options = replace(found, checkpoint_dir=self.root, storage_options=self.storage_options)
+            loaded = load(code=options or {}, folder=Path.cwd())
+            options = replace(loaded, checkpoint_dir=self.root, storage_options=self.storage_options)
         return run(RunRequest(pipeline, options, dict(parameters or {}), job=self.name, **request))
 
     def stop(self, *, wait: float | None = None, reason: str = "", drain: bool = False) -> Stopped:
-        """Asks the newest run to end after its batch; with `wait` (seconds) watches until it has.
+        """Asks the newest run to end after its batch. With `wait` (seconds) watches until it has ended.
 
-        With `drain` the run raises the watermark to its end first, so that all event-time timers fire: the job is over
-        then. A run whose heart does not beat while watched is called lost. BusyError when the time is up.
+        With `drain` the run first raises the watermark to its end, so that all event-time timers fire: the job is over
+        then. A run whose heartbeat stops meanwhile counts as lost. BusyError when the time is up.
         """
         return stop_job(
             self, wait=wait, reason=reason, drain=drain, patience=self.heartbeat_timeout, monotonic=self.monotonic,
@@ -167,9 +171,9 @@ class Job(JobHandle):
         )  # fmt: skip
 
     def settle(self) -> int | None:
-        """Carries out what a run decided and did not finish; gives the newest complete checkpoint.
+        """Carries out what a run decided and did not finish; returns the newest complete checkpoint.
 
-        Does nothing when nothing is pending. Fences a run that is under way otherwise.
+        Does nothing when nothing is pending. Otherwise it fences a running run.
         """
         log = self.log()
         if any(record.carries_state for record in log.pending):
@@ -189,10 +193,10 @@ class Job(JobHandle):
         )  # fmt: skip
 
     def untag(self, name: str) -> int:
-        """Lets a tag go; what only it kept goes with the next collection. Gives the checkpoint that it named."""
-        made = tag_of(name, self)
-        release(self.store, self.layout, made.id)
-        return made.slot
+        """Removes a tag; returns the checkpoint that it named. The next collection deletes what only the tag kept."""
+        tag = tag_of(name, self)
+        release(self.store, self.layout, tag.id)
+        return tag.slot
 
     def savepoint(
         self,
@@ -206,11 +210,9 @@ class Job(JobHandle):
 
         `request` takes the fields of `SavepointRequest`: checkpoint, to, name, note, expires, max_files, split_size.
         """
-        from stateflow.jobs.savepoints import SavepointRequest, create_savepoint
-
         owner = request.pop("owner", None) or self.owner()
-        wanted = SavepointRequest(self, options or self._options(), owner, kind, **request)
-        return create_savepoint(wanted, progress)
+        savepoint_request = SavepointRequest(self, options or self._options(), owner, kind, **request)
+        return create_savepoint(savepoint_request, progress)
 
     def restore(
         self,
@@ -223,16 +225,15 @@ class Job(JobHandle):
         approved: str | None = None,
         **request: Any,
     ) -> RestorePlan:
-        """The plan of a restore from `latest`, `checkpoint:N`, `tag:NAME` or a savepoint's URL; nothing is done yet.
+        """Plans a restore from `latest`, `checkpoint:N`, `tag:NAME` or a savepoint's URL. Writes nothing.
 
-        With `approved`, the digest of a plan that was approved, `apply` carries out that plan or none.
+        With `approved`, the digest of an approved plan, `apply` does exactly that plan or nothing.
 
-        `from_job` names the job whose checkpoint is meant, when it is another one of this root. `request` takes the
-        fields of `RestoreRequest`: claim_mode, rewind_sinks, allow_non_restored_state, parallelism and so on.
+        `from_job` names another job of this root whose checkpoint to restore. `request` takes the fields of
+        `RestoreRequest`: claim_mode, rewind_sinks, allow_non_restored_state, parallelism and so on.
         """
         from stateflow.restore.plan import RestoreRequest
         from stateflow.restore.planned import plan_restore
-        from stateflow.savepoints.origin import find_origin
 
         whose = self if from_job in ("", self.name) else self.beside(from_job)
         return plan_restore(
@@ -249,7 +250,7 @@ class Job(JobHandle):
         )
 
     def rescale(self, parallelism: int, *, note: str = "", takeover: bool = False) -> Edited:
-        """Hands the state to another number of subtasks: an edit of the record, which takes effect at the next run."""
+        """Hands the state to another number of subtasks. It edits only the record, and the next run follows it."""
         self.refuse_while_live(self.owner(), takeover=takeover)
 
         def draft(writer: Writer) -> Draft:
@@ -262,7 +263,7 @@ class Job(JobHandle):
 
         head = self.log().head
         if head is not None:
-            rescaled_operators(head.operators, parallelism, self.name)  # refused before anything is claimed
+            rescaled_operators(head.operators, parallelism, self.name)  # refuses before the claim
         return edit(
             self.store,
             self.layout,
@@ -277,7 +278,7 @@ class Job(JobHandle):
     def delete(self, *, note: str = "", takeover: bool = False) -> Deleted:
         """Deletes the job: its state, checkpoints and claimed savepoints. A tombstone keeps zombies out.
 
-        May be repeated, also for what a run that was fenced by it has left behind since.
+        Repeating it is safe, and deletes what a fenced run has written since.
         """
         exists = self.exists
         if LAST_EPOCH not in read_epochs(self.store, self.layout):
@@ -290,7 +291,7 @@ class Job(JobHandle):
             owner=self.owner(note),
             ids=self.new_id,
             clock=self.clock,
-            # Who the job was goes last, when it has no savepoint any more.
+            # The job's identity is deleted last: a job without one has no savepoint left.
             dispose=self._disposal() if exists else lambda url: None,
         )
 
@@ -303,7 +304,7 @@ class Job(JobHandle):
         )  # fmt: skip
 
     def plan_abandon(self, slot: int) -> AbandonPlan:
-        """What `abandon` would give up; nothing is written."""
+        """What `abandon` would give up. Writes nothing."""
         log = self.log()
         pending = [r for r in log.pending if r.carries_state]
         if not pending or pending[0].slot != slot:
@@ -336,7 +337,7 @@ class Job(JobHandle):
     ) -> Abandoned:
         """Completes a decided record without the outputs that cannot be delivered. Fences a running run.
 
-        `probe` tells which sinks have the output; left out, tables are asked, for which Spark is started.
+        `probe` tells which sinks have the output. The default starts Spark and asks the tables.
         """
         self.plan_abandon(slot)
         return abandon_record(
@@ -346,12 +347,12 @@ class Job(JobHandle):
             owner=self.owner(),
             ids=self.new_id,
             clock=self.clock,
-            probe=probe or self._asked(conf or {}),
+            probe=probe or self._probe(conf or {}),
             reason=reason,
         )
 
     def verify(self, *, deep: bool = False) -> list[Finding]:
-        """Everything that is wrong with the job; with `deep` every file is read and compared."""
+        """Everything that is wrong with the job. With `deep` it reads and compares every file."""
         if not self.exists and not read_epochs(self.store, self.layout):
             raise self.unknown()
         return verify_job(
@@ -359,14 +360,14 @@ class Job(JobHandle):
         )
 
     def garbage(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> Plan:
-        """What `collect` would delete now, and what it keeps and why."""
+        """What `collect` would delete now, what it would keep, and why."""
         cache: BodyCache = {}
-        return inspect(self.store, self.layout, self._kept(retained, age, cache), cache=cache)
+        return inspect(self.store, self.layout, self._retained(retained, age, cache), cache=cache)
 
     def collect(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> CollectionReport:
-        """Deletes what no checkpoint in need of keeping reaches; a running job need not be stopped for it.
+        """Deletes the files that only subsumed checkpoints name. A run may go on meanwhile.
 
-        Kept are the newest `retained` checkpoints, all younger than `age`, and what tags and other pins name.
+        It keeps the newest `retained` checkpoints, all younger than `age`, and those that tags and other pins name.
         """
         cache: BodyCache = {}
         sweep(self.store, self.layout)
@@ -374,13 +375,13 @@ class Job(JobHandle):
             self.store,
             self.layout,
             collector=f"gc-{self.new_id()}",
-            retained=self._kept(retained, age, cache),
+            retained=self._retained(retained, age, cache),
             orphans=True,
             cache=cache,
             dispose=self._disposal(),
         )
 
-    def _kept(self, retained: int, age: timedelta, cache: BodyCache) -> int:
+    def _retained(self, retained: int, age: timedelta, cache: BodyCache) -> int:
         if not self.exists:
             raise self.unknown()
         log = read_log(self.store, self.layout, cache=cache)
@@ -395,19 +396,19 @@ class Job(JobHandle):
         )
 
     def _recovery(self) -> CarryOut:
-        """Carries out what a run left pending; Spark is started only if there is such a thing."""
+        """Carries out what a run left pending. It starts Spark only when there is something to carry out."""
         from stateflow.spark.carry_out import Sinks
         from stateflow.spark.session.build import build_session
 
-        return Sinks.of(self, lambda: build_session(f"stateflow {self.name}", conf=self._conf)).recover
+        return Sinks.of(
+            self, lambda: build_session(f"stateflow {self.name}", conf=self._conf)
+        ).carry_out_pending
 
     def _options(self) -> Options:
-        from stateflow.config.options import load
-
         return load(cli={"checkpoint_dir": self.root}, folder=Path.cwd())
 
-    def _asked(self, conf: Mapping[str, str]) -> Probe:
-        from stateflow.spark.delivered import delivered, needs_spark
+    def _probe(self, conf: Mapping[str, str]) -> Probe:
+        from stateflow.spark.sinks.delivered import delivered, needs_spark
 
         def probe(record: Record) -> Mapping[str, bool]:
             if not needs_spark(record):

@@ -1,4 +1,4 @@
-"""A run of a pipeline that was loaded from a file: what the command line and a scheduler's task have in common."""
+"""Runs a pipeline that was loaded from a file, for the command line and for a scheduler's task."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from stateflow.spark.runner import RunReport
 
 
-def checked_parameters(loaded: LoadedPipeline, job: Job, given: Mapping[str, str]) -> dict[str, str]:
-    """Those given, and those that the pipeline cannot do without as its last run had them.
+def checked_parameters(loaded: LoadedPipeline, job: Job, parameters: Mapping[str, str]) -> dict[str, str]:
+    """The given parameters; for required ones that are missing, the values of the job's last run.
 
-    Says what is wrong with them before Spark is loaded.
+    Refuses wrong ones before Spark loads.
     """
     if job.exists:
-        given = {**required_parameters(loaded.pipeline.function, job.log().head), **given}
-    loaded.pipeline.arguments(given)
-    return dict(given)
+        parameters = {**required_parameters(loaded.pipeline.function, job.log().head), **parameters}
+    loaded.pipeline.arguments(parameters)
+    return dict(parameters)
 
 
 def run_loaded(
@@ -36,10 +36,10 @@ def run_loaded(
     conf: Mapping[str, str] = {},
     **request: Any,
 ) -> RunReport:
-    """Runs it as `job`. Its code travels to the workers by value, since they have no file of that name."""
+    """Runs the pipeline as `job`. Spark sends its code to the workers by value, because they do not have its file."""
     from stateflow.spark.session.shipping import by_value
 
-    # Under spark-submit the master is the submit's own, and may well be a cluster.
+    # spark-submit sets the master itself, and it may be a cluster.
     submitted = master is None and "PYSPARK_GATEWAY_PORT" in os.environ
     cluster = submitted or (master is not None and not master.startswith("local"))
     by_value([loaded.module, *(loaded.siblings() if cluster else ())])

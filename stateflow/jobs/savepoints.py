@@ -1,4 +1,4 @@
-"""Savepoints of a job: made from a complete checkpoint by a process of its own, beside the run or without one."""
+"""Savepoints of a job. A process of its own makes them from a complete checkpoint, with or without a run beside it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import pins_of, release_others
 from stateflow.checkpoint.log import is_job
 from stateflow.checkpoint.names import parse, slot_of
 from stateflow.checkpoint.pins import list_pins, pinned, release
 from stateflow.checkpoint.process import this_process
-from stateflow.config.options import cache_folder
+from stateflow.config.options import Options, cache_folder
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.layout import checked_name, default_savepoint
 from stateflow.format.records import Owner, Savepoint
@@ -23,22 +24,18 @@ from stateflow.observe.status import decoded_offsets
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import (
     expired,
+    is_whole,
     list_savepoints,
-    read_claim,
     read_savepoint,
+    read_savepoint_claim,
     unfinished,
-    whole,
 )
+from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
 from stateflow.savepoints.origin import newest_sinks
-from stateflow.savepoints.place import require_fit
 from stateflow.savepoints.publish import probe_elsewhere, require_vacant
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
-
-if TYPE_CHECKING:
-    from stateflow.checkpoint.handle import JobHandle
-    from stateflow.config.options import Options
 
 _log = logging.getLogger(__name__)
 
@@ -49,7 +46,7 @@ Progress = Callable[[str, int, int], object]
 
 @dataclass(frozen=True)
 class SavepointRequest:
-    """Which savepoint to make of which checkpoint, and where."""
+    """Which savepoint to make, of which checkpoint, and where."""
 
     job: JobHandle
     options: Options
@@ -58,15 +55,15 @@ class SavepointRequest:
     checkpoint: str = "latest"
     """latest, N, checkpoint:N or tag:NAME."""
     to: str = ""
-    """URL or folder of its own; empty: `_savepoints/<job>/<name>` in the job's root."""
+    """A folder or URL of its own. When empty: `_savepoints/<job>/<name>` in the job's root."""
     name: str = ""
     note: str = ""
     expires: timedelta | None = None
-    """Time after which a clean-up may dispose of it."""
+    """How long it lives: later a clean-up may dispose of it."""
     max_files: int = 0
-    """Native: pack small files until so many objects are left; 0 leaves every file on its own."""
+    """Native: packs small files into at most so many objects; 0 packs none."""
     split_size: int = 512 << 20
-    """Canonical: state that one task writes."""
+    """Canonical: how many bytes of state one task writes."""
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -76,14 +73,14 @@ class MadeSavepoint:
     savepoint: Savepoint
 
     def __repr__(self) -> str:
-        made = self.savepoint
-        return f"MadeSavepoint({self.url!r}: {made.kind}, checkpoint {made.record.slot} of job {made.job!r})"
+        savepoint = self.savepoint
+        return f"MadeSavepoint({self.url!r}: {savepoint.kind}, checkpoint {savepoint.record.slot} of job {savepoint.job!r})"
 
 
 def create_savepoint(
     request: SavepointRequest, progress: Progress = lambda what, done, total: None
 ) -> MadeSavepoint:
-    """Nothing is visible before it is whole. The checkpoint is pinned meanwhile, so no collection harms it."""
+    """Makes a savepoint. It becomes visible when it is whole. A pin keeps the checkpoint from collection meanwhile."""
     job = request.job
     log = job.log()
     slot = slot_of(parse(request.checkpoint), job, log)
@@ -92,8 +89,8 @@ def create_savepoint(
     url = request.to or f"{job.root.rstrip('/')}/{default_savepoint(job.name, name)}"
     target = open_store(url, job.storage_options)
     require_fit(target.url, job.store.url, job.name, lambda folder: is_job(job.store, folder))
-    if (stands := _made_before(request, target)) is not None:
-        return MadeSavepoint(target.url, stands)
+    if (existing := _from_earlier_try(request, target)) is not None:
+        return MadeSavepoint(target.url, existing)
     require_vacant(target)
     probe_elsewhere(target, job.store.url, job.new_id)
     facts: dict[str, Any] = {
@@ -116,10 +113,10 @@ def create_savepoint(
         ids=job.new_id,
         clock=job.clock,
         reason=f"{request.kind} savepoint {name}",
-    ) as mine:
-        release_others(job.store, job.layout, mine)
+    ) as pin:
+        release_others(job.store, job.layout, pin)
         if request.kind == "native":
-            made = create_native(
+            savepoint = create_native(
                 job.store,
                 job.layout,
                 record,
@@ -130,11 +127,12 @@ def create_savepoint(
                 **facts,
             )
         else:
+            # Only a canonical savepoint needs Spark.
             from stateflow.spark.session.build import build_session
             from stateflow.spark.state_tables.canonical import create_canonical
 
             spark = build_session(f"stateflow savepoint {job.name}", conf=dict(request.conf))
-            made = create_canonical(
+            savepoint = create_canonical(
                 spark,
                 root_url=job.root,
                 job=job.name,
@@ -148,61 +146,66 @@ def create_savepoint(
                 options=request.options,
                 **facts,
             )
-    return MadeSavepoint(target.url, made)
+    return MadeSavepoint(target.url, savepoint)
 
 
-def _made_before(request: SavepointRequest, target: Store) -> Savepoint | None:
-    """What an earlier try of the same deed has made there. What one that was killed halfway has left is deleted."""
+def _from_earlier_try(request: SavepointRequest, target: Store) -> Savepoint | None:
+    """The savepoint that an earlier try with the same idempotency key made there, if it is whole.
+
+    Deletes what a try that was killed halfway left behind.
+    """
     job, owner = request.job, request.owner
-    left = pins_of(job.store, job.layout, owner.run)
+    pins = pins_of(job.store, job.layout, owner.run)
     try:
-        stands = read_savepoint(target)
+        savepoint = read_savepoint(target)
     except NotFoundError:
-        if left:
+        if pins:
             with suppress(
                 NotFoundError, UsageError
             ):  # nothing was stored yet, or that try has just made it after all
                 dispose_savepoint(target, owner=owner, clock=job.clock, expect="")
         return None
     except (CorruptError, IncompatibleError):
-        return None  # not ours, then
-    if stands.owner.run != owner.run or ((claim := read_claim(target)) is not None and not claim.job):
+        return None  # another program's, then
+    if savepoint.owner.run != owner.run or (
+        (claim := read_savepoint_claim(target)) is not None and not claim.job
+    ):
         return None
-    if not whole(target, stands):
-        # That try was killed between making it visible and finding out that its files were disposed of meanwhile.
+    if not is_whole(target, savepoint):
+        # The try made it visible, and was killed before it noticed that somebody had disposed of its files.
         with suppress(NotFoundError):
-            dispose_savepoint(target, owner=owner, clock=job.clock, expect=stands.id)
+            dispose_savepoint(target, owner=owner, clock=job.clock, expect=savepoint.id)
         return None
-    for pin in left:
+    for pin in pins:
         release(job.store, job.layout, pin.id)
-    return stands
+    return savepoint
 
 
 def expired_savepoints(job: JobHandle) -> list[str]:
-    """URLs of the job's savepoints in its root whose time is over and that nobody has claimed."""
+    """URLs of the job's savepoints in its root that have expired and that nobody has claimed."""
     return list(_expired(job))
 
 
 def _expired(job: JobHandle) -> dict[str, str]:
-    """The same, each with the savepoint's id."""
+    """The URLs of `expired_savepoints`, each with the savepoint's id."""
     now = job.clock()
     return {
-        f"{job.store.url}/{path}": listed.savepoint.id
-        for path, listed in list_savepoints(job.store, job.name)
-        if listed.savepoint is not None and listed.claim is None and expired(listed.savepoint, now)
+        f"{job.store.url}/{path}": entry.savepoint.id
+        for path, entry in list_savepoints(job.store, job.name)
+        if entry.savepoint is not None and entry.claim is None and expired(entry.savepoint, now)
     }
 
 
 def dispose_expired(job: JobHandle) -> dict[str, int]:
     """Deletes them; gives the bytes of each."""
-    return _disposed_of(job, _expired(job))
+    return _dispose(job, _expired(job))
 
 
 def unfinished_savepoints(job: JobHandle) -> list[str]:
-    """URLs in the job's root where the making or the disposal of a savepoint was cut off: nobody sees what lies there.
+    """URLs in the job's root where the making or the disposal of a savepoint was cut off. Nothing there is visible.
 
-    None as long as one is being made: its maker holds a pin from before its first file to after its `_metadata`. So they
-    are listed before the pins, and again after them.
+    Empty while somebody makes a savepoint: its maker holds a pin from before the first file until after `_metadata`. That
+    is why it lists the folders before the pins, and again after them.
     """
     before = unfinished(job.store, job.name)
     if not before or any(pin.kind == "savepoint" for pin in list_pins(job.store, job.layout)):
@@ -212,20 +215,20 @@ def unfinished_savepoints(job: JobHandle) -> list[str]:
 
 def dispose_unfinished(job: JobHandle) -> dict[str, int]:
     """Deletes them; gives the bytes of each."""
-    return _disposed_of(job, dict.fromkeys(unfinished_savepoints(job), ""))
+    return _dispose(job, dict.fromkeys(unfinished_savepoints(job), ""))
 
 
-def _disposed_of(job: JobHandle, found: Mapping[str, str]) -> dict[str, int]:
-    """By URL the savepoint that was listed, or nothing. What has become another since, or somebody's, is passed over."""
+def _dispose(job: JobHandle, savepoints: Mapping[str, str]) -> dict[str, int]:
+    """Deletes `savepoints`: by URL the expected id, or "" for an unfinished one. Skips one that was replaced or claimed."""
     freed = {}
-    for url, listed in found.items():
+    for url, savepoint_id in savepoints.items():
         store = open_store(url, job.storage_options)
         try:
             freed[url] = dispose_savepoint(
-                store, owner=this_process(run=job.new_id()), clock=job.clock, expect=listed
+                store, owner=this_process(run=job.new_id()), clock=job.clock, expect=savepoint_id
             )
         except NotFoundError:
-            pass  # others were faster
+            pass  # somebody else has deleted it
         except UsageError as error:
             _log.warning("%s was passed over: %s", url, error)
     return freed

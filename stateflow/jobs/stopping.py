@@ -1,33 +1,31 @@
-"""Stopping a job's run from outside: asking, and watching until it has ended."""
+"""Stops a job's run from outside: asks it to end, and watches until it has ended."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from stateflow.checkpoint.control import StopRequest, read_heartbeat, request_stop, stop_requested
+from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import EDITS
 from stateflow.checkpoint.log import Log, read_epochs, read_log
 from stateflow.errors import BusyError
 
-if TYPE_CHECKING:
-    from stateflow.checkpoint.handle import JobHandle
-
-LOOKED_BACK = 8
-"""So many runs can have begun since an earlier try of a deed."""
+RECENT_EPOCHS = 8
+"""How many epochs to look through for the stop request of an earlier try."""
 StopOutcome = Literal["not running", "requested", "stopped", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """What a stop request has led to."""
+    """What became of a stop request."""
 
     epoch: int
     outcome: StopOutcome
     checkpoint: int | None
-    """The newest complete checkpoint when the answer was known."""
+    """The newest complete checkpoint at that time."""
     drained: bool = False
     """Whether that checkpoint is the job's last: every event-time timer has fired."""
 
@@ -42,16 +40,16 @@ def stop_job(
     monotonic: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> Stopped:
-    """Asks the newest run to end; with `wait` (seconds) watches until it has. BusyError when the time is up."""
+    """Asks the newest run to end. With `wait` (seconds) watches until it has ended. BusyError when the time is up."""
     store, layout, owner = job.store, job.layout, job.owner()
     log = job.log()
     epoch = _asked_before(job, owner.run) or log.newest_epoch
     beat = read_heartbeat(store, layout, epoch)
     over = epoch < log.newest_epoch or (beat is not None and beat.ended)
     if epoch == 0 or over or (beat is None and _edited(log, epoch)):
-        asked = stop_requested(store, layout, epoch)
-        # An earlier try of this very deed may have asked and not have seen the end.
-        return _stopped(job, epoch, "stopped" if asked and asked.by.run == owner.run else "not running")
+        request = stop_requested(store, layout, epoch)
+        # An earlier try with this idempotency key may have asked, and may have missed the end.
+        return _stopped(job, epoch, "stopped" if request and request.by.run == owner.run else "not running")
     request_stop(
         store, layout, StopRequest(epoch=epoch, by=owner, reason=reason, drain=drain, at=job.clock())
     )
@@ -76,17 +74,17 @@ def stop_job(
         sleep(0.25)
 
 
-def _asked_before(job: JobHandle, deed: str) -> int | None:
-    """The run that an earlier try of this deed has asked to end: the one that came after it is none of its business."""
-    for epoch in sorted(read_epochs(job.store, job.layout), reverse=True)[:LOOKED_BACK]:
-        asked = stop_requested(job.store, job.layout, epoch)
-        if asked is not None and asked.by.run == deed:
+def _asked_before(job: JobHandle, key: str) -> int | None:
+    """The epoch that an earlier try with this idempotency key asked to end. A later run must not be stopped instead."""
+    for epoch in sorted(read_epochs(job.store, job.layout), reverse=True)[:RECENT_EPOCHS]:
+        request = stop_requested(job.store, job.layout, epoch)
+        if request is not None and request.by.run == key:
             return epoch
     return None
 
 
 def _edited(log: Log, epoch: int) -> bool:
-    """Whether the epoch was claimed for an edit, which is done: nobody will ever beat for it."""
+    """Whether a finished edit claimed the epoch: it has no process, and no heartbeat will come."""
     top = log.decided
     return top is not None and top.epoch == epoch and top.kind in EDITS and not log.pending
 

@@ -1,4 +1,4 @@
-"""The thread beside whoever holds a job: shows that it lives, hears stop requests, and notices who took the job over."""
+"""The thread beside a run: it writes heartbeats, reads stop requests, and notices when a newer run took the job over."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stateflow.storage.store import Store
 
 _log = logging.getLogger(__name__)
 LAST_BEATS = 4
-"""How often the last beat is tried: whoever follows the run by its heartbeat alone learns from it how it ended."""
+"""How often to try the last heartbeat: a follower that sees only heartbeats learns from it how the run ended."""
 
 
 class Heart(threading.Thread):
-    """Beats from `begin`, when an epoch is claimed, to the end of the block; sets `stop` on a stop request."""
+    """Writes heartbeats from `begin`, when the run has claimed an epoch, to the end of the block. Sets `stop` on a stop request."""
 
     def __init__(
         self,
@@ -44,9 +44,9 @@ class Heart(threading.Thread):
         self.drain = False
         """Whether the stop request asks for all timers to fire first."""
         self.fenced: FencedError | None = None
-        """Set once a newer epoch was seen. A run without input decides nothing, and would never find out by itself."""
+        """Set when a newer epoch was seen. A run without input decides no record, so nothing else would tell it."""
         self.outcome: RunOutcome | None = None
-        """Told with the last beat; of a block that raises, the error is."""
+        """Written with the last heartbeat. When the block raises, the error is written instead."""
         self._looked_at: int | None = None
 
     def begin(self, epoch: int) -> None:
@@ -54,28 +54,29 @@ class Heart(threading.Thread):
         self.start()
 
     def found_nothing(self) -> None:
-        """Said by a run that waits for input: its job is as fresh as it can be."""
+        """Called by a run that waits for input: it has read everything there is."""
         self._looked_at = time.time_ns() // 1000
 
     def run(self) -> None:
-        heard = False
+        read_recall = False
         while True:
-            # After a beat, which whoever recalls a driver looks for after the recall: one of both is seen.
-            if self.beat_once() and not heard:
-                heard = self._hear_recall()
+            # After a heartbeat: whoever recalls a driver writes the recall and then looks for a heartbeat, so one of the
+            # two sees the other.
+            if self.beat_once() and not read_recall:
+                read_recall = self._read_recall()
             if self._ended.wait(self._interval):
                 return
 
     def beat_once(self, *, ended: bool = False) -> bool:
-        """Whether it could be written."""
+        """Whether the heartbeat could be written."""
         self._counter += 1
         now = time.time_ns() // 1000
-        sign = Heartbeat(
+        heartbeat = Heartbeat(
             epoch=self._epoch, counter=self._counter, owner=self._owner, at=now, ended=ended,
             outcome=self.outcome if ended else None, looked_at=self._looked_at,
         )  # fmt: skip
         try:
-            beat(self._store, self._layout, sign)
+            beat(self._store, self._layout, heartbeat)
             request = stop_requested(self._store, self._layout, self._epoch)
             require_newest(self._store, self._layout, self._epoch)
         except FencedError as error:
@@ -84,14 +85,14 @@ class Heart(threading.Thread):
                 self._end_run("a newer run")
             return True
         except Exception as error:
-            # The run's own writes will say so if the store stays away; a missed beat alone ends nothing.
+            # A missed heartbeat ends nothing. If the store stays away, the run's own writes fail.
             _log.warning("no heartbeat: %s", error)
             return False
         if request is not None:
             self._end_run(request.reason or "a stop request", drain=request.drain)
         return True
 
-    def _hear_recall(self) -> bool:
+    def _read_recall(self) -> bool:
         """Whether the mark of the DAG run could be read."""
         if not self._owner.dag_run:
             return True
@@ -105,7 +106,7 @@ class Heart(threading.Thread):
         return True
 
     def _end_run(self, reason: str, *, drain: bool = False) -> None:
-        """Whoever asks first is heard."""
+        """Stops the run. Only the first reason counts."""
         if not self._stop_run.is_set():
             self.reason, self.drain = reason, drain
             self._stop_run.set()

@@ -1,4 +1,4 @@
-"""Pins of processes that died: a killed process releases nothing, and what it pinned would be kept for ever."""
+"""Pins of processes that died. A killed process does not release its pins, and they would keep their records for ever."""
 
 from __future__ import annotations
 
@@ -16,49 +16,51 @@ _STARTED = "process started "
 
 
 def note_of_process(start: str) -> str:
-    """What an owner notes so that a later process with its number is not taken for it."""
+    """The note in an owner that tells its process apart from a later one with the same number."""
     return f"{_STARTED}{start}" if start else ""
 
 
 def process_start(pid: int) -> str | None:
-    """A mark that tells apart processes with one number, empty where there is none; None for no such process."""
+    """When the process started, as a mark that tells apart processes with one number. Empty if unknown; None for no process."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None if Path("/proc/self/stat").exists() or not _answers(pid) else ""
     fields = text.rpartition(")")[2].split()
-    # A process that ended and that nobody has waited for is dead all the same.
+    # A zombie process has ended, although its parent has not waited for it.
     return None if fields[0] in ("Z", "X") else fields[19]
 
 
 def stale(
     pins: Iterable[Pin], here: Owner, started: Callable[[int], str | None] = process_start
 ) -> list[Pin]:
-    """Pins that processes of the host of `here` made for as long as they ran, and that are gone; those of other hosts, or of another
-    container of this name, cannot be judged from here. Tags and abandoned outputs are kept until somebody lets them go."""
-    passing = ("reader", "fork", "savepoint")
-    return [pin for pin in pins if pin.kind in passing and beside(pin.owner, here) and _gone(pin, started)]
+    """The pins of dead processes on this host (`here`). From here nobody can tell whether a process lives on another host, or in
+    another container with this host's name. Tags and pins of abandoned outputs stay until somebody releases them."""
+    temporary = ("reader", "fork", "savepoint")
+    return [
+        pin for pin in pins if pin.kind in temporary and same_host(pin.owner, here) and _is_dead(pin, started)
+    ]
 
 
-def beside(one: Owner, other: Owner) -> bool:
-    """Whether the number of one's process means the same to the other."""
+def same_host(one: Owner, other: Owner) -> bool:
+    """Whether both owners number processes alike: the same host and the same PID namespace."""
     return one.host == other.host and (not one.pids or one.pids == other.pids)
 
 
 def release_stale(store: Store, layout: JobLayout) -> list[Pin]:
-    """Lets them go; gives those that were."""
-    found = stale(list_pins(store, layout), this_process())
-    for pin in found:
+    """Releases the stale pins and returns them."""
+    pins = stale(list_pins(store, layout), this_process())
+    for pin in pins:
         release(store, layout, pin.id)
-    return found
+    return pins
 
 
-def _gone(pin: Pin, started: Callable[[int], str | None]) -> bool:
+def _is_dead(pin: Pin, started: Callable[[int], str | None]) -> bool:
     if pin.owner.pid <= 0:
         return False
     start = started(pin.owner.pid)
-    noted = pin.owner.note.removeprefix(_STARTED) if pin.owner.note.startswith(_STARTED) else ""
-    return start is None or bool(noted and start and noted != start)
+    noted_start = pin.owner.note.removeprefix(_STARTED) if pin.owner.note.startswith(_STARTED) else ""
+    return start is None or bool(noted_start and start and noted_start != start)
 
 
 def _answers(pid: int) -> bool:

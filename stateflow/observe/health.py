@@ -1,7 +1,7 @@
-"""Whether somebody should look at a job: one word and one sentence that says why and what to do. Pure.
+"""Whether somebody should look at a job: one word, and one sentence that says why and what to do. Pure.
 
-Fresh is a job that has what its sources held: its newest checkpoint is young, or somebody looked lately and there was
-nothing to read. A night without input makes no job stale, a run that hangs does.
+A job is fresh if it has read what its sources held: its newest checkpoint is young, or a run looked a short time ago and
+found nothing to read. A night without input does not make a job stale; a run that hangs does.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ HealthState = Literal["ok", "stale", "lost", "blocked", "new"]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What is to be said of a job at the moment."""
+    """The health of a job at one moment."""
 
     state: HealthState
     reason: str
-    """One sentence; of a job that is not well, with the next step."""
+    """One sentence. If the job is not well, it names the next step."""
     fresh_at: int | None
-    """When it last had all that its sources held, in microseconds since 1970; None of a job that never had."""
+    """When the job last had read all its input, in microseconds since 1970; None if it never had."""
     age: int | None
     """Microseconds since then."""
 
@@ -36,30 +36,30 @@ class Health:
 
 
 def fresh_at(status: JobStatus) -> int | None:
-    """The newest checkpoint, or when a run last found nothing to read, whichever is later."""
-    signs = [at for at in (status.last_checkpoint_at, status.looked_at) if at is not None]
-    return max(signs, default=None)
+    """When the newest checkpoint was taken, or when a run last found nothing to read, whichever is later."""
+    times = [at for at in (status.last_checkpoint_at, status.looked_at) if at is not None]
+    return max(times, default=None)
 
 
 def age_of(status: JobStatus, now: int) -> int | None:
-    """Microseconds since the job was last fresh; a clock that runs behind makes nothing younger than new."""
+    """Microseconds since the job was last fresh. It is never negative, even if the caller's clock runs behind."""
     fresh = fresh_at(status)
     return None if fresh is None else max(0, now - fresh)
 
 
 def health_of(status: JobStatus, now: int, stale_after: timedelta | None) -> Health:
-    """`now` is microseconds since 1970, by the caller's clock; without `stale_after` age alone says nothing.
+    """The health of a job. `now` is microseconds since 1970, by the caller's clock. Without `stale_after` no job is stale.
 
-    The worst comes first: a lost run needs a new one, whatever else is true.
+    The worst problem comes first: a lost run needs a new run, whatever else is true.
     """
     fresh, age = fresh_at(status), age_of(status, now)
     bound = None if stale_after is None else stale_after // timedelta(microseconds=1)
     old = bound is not None and (now - _began(status) if age is None else age) > bound
-    state, reason = _judged(status, now, age, old)
+    state, reason = _state_and_reason(status, now, age, old)
     return Health(state, f"job {status.name!r} {reason}", fresh, age)
 
 
-def _judged(status: JobStatus, now: int, age: int | None, old: bool) -> tuple[HealthState, str]:
+def _state_and_reason(status: JobStatus, now: int, age: int | None, old: bool) -> tuple[HealthState, str]:
     if status.status == "LOST":
         silent = f" for {age_text(now - status.heartbeat_at)}" if status.heartbeat_at is not None else ""
         return "lost", (
@@ -69,7 +69,7 @@ def _judged(status: JobStatus, now: int, age: int | None, old: bool) -> tuple[He
     if status.pending and (old or status.status != "RUNNING"):
         first = status.pending[0]
         return "blocked", (
-            f"has decided record {first} and not delivered it: start the next run, which does it, or if that fails see "
+            f"has decided record {first} and not delivered it: start the next run, which delivers it, or if that fails see "
             f"`stateflow abandon {status.name} {first}`"
         )
     if status.over:
@@ -104,12 +104,12 @@ def _advice(status: JobStatus) -> str:
             f"`stateflow stop {status.name}`"
         )
     if error := status.outcome.get("error"):
-        return f"its last run failed ({error.rstrip('.')}), mend that and start it again"
+        return f"its last run failed ({error.rstrip('.')}), repair that and start it again"
     return "start its next run, or see why the schedule does not"
 
 
 def _whereabouts(status: JobStatus) -> str:
-    """Whose run it is, so that somebody finds its log."""
+    """The DAG run and host of the run, so that somebody finds its log."""
     owner = status.owner
     parts = [f"DAG run {owner['dag_run']}"] if owner.get("dag_run") else []
     parts += [f"on {owner['host']}"] if owner.get("host") else []

@@ -1,6 +1,6 @@
-"""What a job is at the moment: for people and programs that look at it, decided by nobody.
+"""What a job looks like from outside, for people and programs. Nothing in the protocol depends on it.
 
-`asdict` of each value is a stable document; names are Flink's where Flink has one.
+`asdict` of each value is a stable document. Names are Flink's where Flink has one.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class OperatorStatus:
     max_parallelism: int
     shards: int
     entries: int
-    """An estimate: what was written over counts until its database has merged it away."""
+    """An estimate: an overwritten entry counts until the database has merged it away."""
     state_size: int
     backend: str
     states: dict[str, str]
-    """Name and type of each."""
+    """By name of the state: its type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class SourceStatus:
     kind: str
     position: str
     offsets: list[dict[str, Any]]
-    """Of every stream that the source consists of, decoded."""
+    """The decoded offset of every stream of the source."""
     lines: list[str]
-    """The same as Spark writes them, and as `stateflow state import --offset` takes them."""
+    """The same offsets as Spark writes them, and as `stateflow state import --offset` takes them."""
     event_time: int | None
     """Highest event time seen, microseconds since 1970."""
 
@@ -52,7 +52,7 @@ class SinkStatus:
     kind: str
     target: str
     last_commit: int | None
-    """The slot whose output it has."""
+    """The highest slot whose output the sink has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +63,25 @@ class JobStatus:
     root: str
     uuid: str
     created_at: int
-    """Microseconds since 1970, like every time here that does not say otherwise."""
+    """Microseconds since 1970, like every time here unless noted otherwise."""
     status: Status
     epoch: int
     owner: dict[str, Any]
-    """Who made the newest record, or runs the job."""
+    """The owner of the newest run that wrote a heartbeat, or else of the newest record."""
     heartbeat_at: int | None
     head: int | None
     """The newest complete checkpoint that carries state."""
     head_at: int | None
     """When it was decided."""
     last_checkpoint_at: int | None
-    """When the newest checkpoint of the head's own history was taken: after a restore, the one that was restored. None
-    if there is none, as after a restore from a savepoint."""
+    """When the newest checkpoint in the head's own history was taken: after a restore, the restored one. None if there is
+    none, for example after a restore from a savepoint."""
     looked_at: int | None
-    """When the newest run last had read all that it was to read, with or without a checkpoint; None if it never had."""
+    """When the newest run last had read all its input, with or without a checkpoint; None if it never had."""
     over: bool
-    """Drained for good: no run is expected."""
+    """Whether the job was drained for good and needs no more runs."""
     pending: list[int]
-    """Decided and not carried out: the next run does it, or `stateflow abandon`."""
+    """Slots that are decided and not carried out: the next run carries them out, or `stateflow abandon` gives them up."""
     timeline: int
     floor: int
     watermark: int | None
@@ -97,12 +97,12 @@ class JobStatus:
     checkpoints: dict[str, Any] = field(default_factory=dict)
     """Flink's gauges: numberOfCompletedCheckpoints, lastCheckpointSize, ..."""
     progress: dict[str, Any] = field(default_factory=dict)
-    """What the newest run said of its last batch."""
+    """What the newest run reported about its last batch."""
     watermark_held: dict[str, Any] = field(default_factory=dict)
     """The source that holds the watermark back while others are ahead, and since when it has had no rows; empty when
     none does."""
     outcome: dict[str, Any] = field(default_factory=dict)
-    """How the newest run ended: exit_code, error, stopped, ...; empty while it runs, or when it did not say."""
+    """How the newest run ended: exit_code, error, stopped, ...; empty while it runs, or when it did not report it."""
 
 
 def status_of(
@@ -116,7 +116,7 @@ def status_of(
     now: int,
     patience: int,
 ) -> JobStatus:
-    """All of it, from facts that were read. `now` and `patience` are microseconds."""
+    """The status, computed from what was read. `now` and `patience` are microseconds."""
     assert log.identity is not None
     head, top = log.head, log.decided
     pins, lines = list(pins), list(lines)
@@ -178,7 +178,7 @@ def _held(head: Record | None) -> dict[str, Any]:
 
 
 def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int) -> Status:
-    """For people, by the clocks of the run and of whoever asks; whether to wait for a run is decided by `watch`."""
+    """For people only: it compares the clocks of two hosts. `watch` decides whether to wait for a run."""
     if heartbeat is not None and not heartbeat.ended:
         return "RUNNING" if now - heartbeat.at < patience else "LOST"
     return "IDLE" if log.chain else "CREATED"
@@ -187,12 +187,12 @@ def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int) -> S
 def _looked_at(heartbeat: Heartbeat | None) -> int | None:
     if heartbeat is None:
         return None
-    through = heartbeat.outcome is not None and heartbeat.outcome.nothing_left
-    return heartbeat.at if through else heartbeat.looked_at
+    read_all = heartbeat.outcome is not None and heartbeat.outcome.nothing_left
+    return heartbeat.at if read_all else heartbeat.looked_at
 
 
 def _last_checkpoint_at(head: Record | None, lines: Iterable[HistoryLine]) -> int | None:
-    """Edits and restores make no data fresher: what counts is the checkpoint whose state they go on from."""
+    """When the checkpoint was taken whose state the head continues. A restore or another edit reads no newer input."""
     if head is None or head.kind == "checkpoint":
         return head.at if head else None
     by_slot = {line.id: line for line in lines}
@@ -223,7 +223,7 @@ def _operator(uid: str, state: OperatorState) -> OperatorStatus:
 
 
 def decoded_offsets(state: SourceState) -> list[dict[str, Any]]:
-    """Where each stream of a source is, as people and programs read it."""
+    """The position of each stream of a source, readable for people and programs."""
     from stateflow.format.source_offsets import decode
 
     return [decode(line, state.kind if len(state.lines) == 1 else "") for line in state.lines]
@@ -246,14 +246,14 @@ def _source(uid: str, state: SourceState) -> SourceStatus:
 
 def _sinks(log: Log, head: Record | None) -> list[SinkStatus]:
     commits = log.last_commits
-    known = (
+    sinks = (
         {uid: SinkStatus(uid, p.kind, p.target, commits.get(uid)) for uid, p in head.sinks.items()}
         if head
         else {}
     )
     for uid, slot in commits.items():
-        known.setdefault(uid, SinkStatus(uid, "", "", slot))
-    return [known[uid] for uid in sorted(known)]
+        sinks.setdefault(uid, SinkStatus(uid, "", "", slot))
+    return [sinks[uid] for uid in sorted(sinks)]
 
 
 def _pin(pin: Pin) -> dict[str, Any]:

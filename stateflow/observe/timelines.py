@@ -1,4 +1,4 @@
-"""A job's history as a graph of commits: newest first, one lane per timeline, like `git log --graph`. Pure."""
+"""A job's history as a graph, like `git log --graph`: newest first, one lane per timeline. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ AUDITED = ("restore", "rescale", "erase")
 
 @dataclass(frozen=True)
 class Span:
-    """One row of the graph: a record that means something, or several plain checkpoints in a row."""
+    """One row of the graph: one special record, or several plain checkpoints in a row."""
 
     newest: int
     oldest: int
@@ -29,19 +29,19 @@ def graph(
     lines: Sequence[HistoryLine],
     tags: Mapping[str, int],
     head: int | None,
-    kept: Collection[int] | None = None,
+    stored: Collection[int] | None = None,
 ) -> list[str]:
-    """The rows of the drawing. With `kept`, the slots that stand, those that were collected say so."""
-    return list(_drawn(list(spans(lines, tags, head, kept))))
+    """The rows of the graph as text. `stored`: the slots that still have a record; the others are shown as collected."""
+    return list(_draw(list(spans(lines, tags, head, stored))))
 
 
 def spans(
     lines: Sequence[HistoryLine],
     tags: Mapping[str, int],
     head: int | None,
-    kept: Collection[int] | None = None,
+    stored: Collection[int] | None = None,
 ) -> Iterator[Span]:
-    """Newest first; plain checkpoints that follow each other, and are kept or collected alike, are one."""
+    """Newest first. Plain checkpoints that follow each other are one span, if all are stored or all collected."""
     by_slot = {line.id: line for line in lines if line.kind != "fence"}
     # A record continues an earlier one; a damaged one that names a later one would lead in a circle.
     parents = {
@@ -70,7 +70,7 @@ def spans(
             below = parents[run[-1]]
             if below is None or below not in by_slot or not plain(below) or below in done:
                 break
-            if kept is not None and (below in kept) != (slot in kept):
+            if stored is not None and (below in stored) != (slot in stored):
                 break
             run.append(below)
         done.update(run)
@@ -83,12 +83,12 @@ def spans(
             timeline=line.timeline,
             parent=parents[run[-1]],
             text=_text(line, len(run), run[-1], named.get(slot, []), slot == head)
-            + ("" if kept is None or slot in kept else ", collected"),
+            + ("" if stored is None or slot in stored else ", collected"),
         )
 
 
 def audit(lines: Iterable[HistoryLine]) -> list[HistoryLine]:
-    """What people did to the job, newest first: restores, rescales, erasures, outputs that were given up."""
+    """What people did to the job, newest first: restores, rescales, erasures, abandoned outputs."""
     return [line for line in reversed(list(lines)) if line.kind in AUDITED or line.status == "ABANDONED"]
 
 
@@ -107,8 +107,8 @@ def _text(line: HistoryLine, count: int, oldest: int, tags: list[str], head: boo
     return f"{line.id}{what}{status}{marked}  {at}{who}{note}"
 
 
-def _drawn(rows: Sequence[Span]) -> Iterator[str]:
-    """Each lane waits for the slot that its newest row stands on; lanes that wait for the same one join."""
+def _draw(rows: Sequence[Span]) -> Iterator[str]:
+    """Draws the rows. Each lane waits for the slot below its newest row. Lanes that wait for the same slot join."""
     lanes: list[int | None] = []
     for row in rows:
         waiting = [k for k, slot in enumerate(lanes) if slot == row.newest]

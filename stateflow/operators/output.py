@@ -55,7 +55,7 @@ class RowWriter:
         self._nested = [pa.types.is_nested(field.type) for field in schema]
 
     def write(self, rows: Values) -> Any:
-        """One batch; an output that does not fit names the column and the value."""
+        """One batch. An error names the column and the value that does not fit."""
         columns = self._columns(rows)
         arrays = []
         for field, values, nested in zip(self._schema, columns, self._nested, strict=True):
@@ -160,7 +160,7 @@ def _length(row: Any) -> int:
 
 
 def _check_whole(values: Values) -> None:
-    """Arrow would cut the fraction off without a word."""
+    """Arrow would cut the fraction off silently."""
     if float in set(map(type, values)):
         for value in values:
             if isinstance(value, float) and not value.is_integer():
@@ -168,7 +168,7 @@ def _check_whole(values: Values) -> None:
 
 
 def _check_zoned(values: Values) -> None:
-    """Arrow would take a time without a zone for UTC; it may as well be local time."""
+    """Arrow would read a time without a zone as UTC, but it may be local time."""
     for value in values:
         if isinstance(value, datetime) and value.tzinfo is None:
             raise ValueError("it has no time zone; use datetime(..., tzinfo=UTC)")

@@ -1,4 +1,4 @@
 """What a cluster needs to run a pipeline, as files: the environment of its executors, the pipeline, the lock.
 
-`build.package` puts them together; nothing here imports Spark.
+`build.package` builds them. Nothing here imports Spark.
 """

@@ -1,4 +1,4 @@
-"""An archive that depends on nothing but its files: the same content makes the same bytes, wherever and whenever."""
+"""Reproducible archives: the same content always makes the same bytes."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from stateflow.packaging.entries import Entry
 from stateflow.packaging.native import Native, native
 
 LEVEL = 2
-"""Native libraries shrink by another tenth at most, and take four times as long."""
+"""A higher level takes four times as long and makes native libraries at most a tenth smaller."""
 _SHORT = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
-    """What goes into an archive, looked at once."""
+class ArchiveContent:
+    """The files of an archive, read once to know their size and fingerprint."""
 
     entries: tuple[Entry, ...]
     fingerprint: str
-    """Of names, modes and bytes; not of the compression."""
+    """A hash of names, modes and bytes, but not of the compression."""
     size: int
     natives: tuple[tuple[str, Native], ...]
 
@@ -46,10 +46,10 @@ class Archive:
     """False when an archive of this content was there already."""
 
 
-def looked_at(
+def read_content(
     entries: Iterable[Entry], advance: Callable[[int, int], object] = lambda done, total: None
-) -> Content:
-    """Reads every file. Of two entries of one name the first counts."""
+) -> ArchiveContent:
+    """Reads every file. If two entries have one name, the first one counts."""
     named: dict[str, Entry] = {}
     for entry in entries:
         named.setdefault(entry.name, entry)
@@ -60,24 +60,24 @@ def looked_at(
     for entry in ordered:
         data = entry.read()
         digest.update(f"{entry.name}\0{entry.executable:d}\0{hashlib.sha256(data).hexdigest()}\n".encode())
-        if (found := native(data)) is not None:
-            natives.append((entry.name, found))
+        if (library := native(data)) is not None:
+            natives.append((entry.name, library))
         done += len(data)
         advance(done, total)
-    return Content(ordered, digest.hexdigest(), done, tuple(natives))
+    return ArchiveContent(ordered, digest.hexdigest(), done, tuple(natives))
 
 
-def archive_path(folder: Path, stem: str, content: Content) -> Path:
-    """The name says what is in it, so that hosts which cache by name never serve an older one."""
+def archive_path(folder: Path, stem: str, content: ArchiveContent) -> Path:
+    """The name contains the fingerprint, so that a host that caches archives by name never uses an older one."""
     return folder / f"{stem}-{content.short}.tar.gz"
 
 
 def write_archive(
-    path: Path, content: Content, advance: Callable[[int, int], object] = lambda done, total: None
+    path: Path, content: ArchiveContent, advance: Callable[[int, int], object] = lambda done, total: None
 ) -> Archive:
-    """Whole or not at all; one that is there already is kept."""
+    """Writes the whole archive or nothing. If the archive exists, it stays."""
     if path.is_file():
-        return _described(path, content, made=False)
+        return _archive(path, content, made=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -90,7 +90,7 @@ def write_archive(
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-    return _described(path, content, made=True)
+    return _archive(path, content, made=True)
 
 
 def _write(
@@ -102,14 +102,14 @@ def _write(
         member = tarfile.TarInfo(entry.name)
         member.size = len(data)
         member.mode = 0o755 if entry.executable else 0o644
-        # No time, no owner: neither says anything about the content.
+        # No time and no owner: they are not part of the content.
         member.mtime = 0
         tar.addfile(member, io.BytesIO(data))
         done += len(data)
         advance(done, total)
 
 
-def _described(path: Path, content: Content, *, made: bool) -> Archive:
+def _archive(path: Path, content: ArchiveContent, *, made: bool) -> Archive:
     with path.open("rb") as file:
         checksum = hashlib.file_digest(file, "sha256").hexdigest()
     return Archive(

@@ -15,8 +15,8 @@ from typing import Any
 
 from stateflow.distribution import DISTRIBUTION, installed_version
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.packaging.archive import Archive, Content, archive_path, looked_at, write_archive
-from stateflow.packaging.closure import FROM_SPARK, Needed, closure, files_of, lock
+from stateflow.packaging.archive import Archive, ArchiveContent, archive_path, read_content, write_archive
+from stateflow.packaging.closure import FROM_SPARK, NeededDistribution, closure, files_of, lock
 from stateflow.packaging.entries import Entry
 from stateflow.packaging.interpreter import interpreter, launcher
 from stateflow.packaging.native import Demands, demands
@@ -33,18 +33,18 @@ Advance = Callable[[str, int, int], object]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What to package, and for whom."""
+    """What to package, and for which hosts."""
 
     file: Path
-    """The pipeline's."""
+    """The pipeline's file."""
     name: str
     folder: Path
     """Where the package goes."""
     include_python: bool = True
     also: Sequence[str] = ()
-    """Distributions that no import names."""
+    """Distributions to add although no import names them."""
     platform: str = ""
-    """Of the cluster's hosts, if they are not like this one."""
+    """The platform of the cluster's hosts, if it differs from this one's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,47 +56,47 @@ class Package:
 
 
 def package(request: Request, advance: Advance = lambda what, done, total: None) -> Package:
-    """Writes it into the folder; what is there already in this content is kept. Refuses what could not work."""
+    """Writes a package into the folder. An archive with the same content stays. UsageError for a package that could not work."""
     hosts = hosts_of(request.platform)
     # Before anything large is read: an environment of one system never runs on another.
     refuse_others(Demands((), (0, 0), ()), hosts)
     own = sources(request.file)
-    needed = closure(_wanted(own, request.also))
-    content = looked_at(
+    needed = closure(_imported_distributions(own, request.also))
+    content = read_content(
         _environment(needed, include_python=request.include_python),
         lambda done, total: advance("looked at", done, total),
     )
-    asked = demands(content.natives)
-    refuse_others(asked, hosts)
+    host_demands = demands(content.natives)
+    refuse_others(host_demands, hosts)
     environment = write_archive(
         archive_path(request.folder, "environment", content),
         content,
         lambda done, total: advance("packed", done, total),
     )
-    mine = looked_at(own.entries())
-    pipeline = write_archive(archive_path(request.folder, request.name, mine), mine)
+    pipeline_content = read_content(own.entries())
+    pipeline = write_archive(archive_path(request.folder, request.name, pipeline_content), pipeline_content)
     if environment.made or pipeline.made:
-        _tried(request, environment, pipeline, content)
-    document = _document(request, hosts, asked, needed, environment, pipeline)
+        _try_package(request, environment, pipeline, content)
+    document = _document(request, hosts, host_demands, needed, environment, pipeline)
     path = request.folder / f"{request.name}.json"
     _write(request.folder / f"{request.name}.lock", lock(needed))
     _write(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     return Package(environment, pipeline, path, document)
 
 
-def _wanted(own: Sources, also: Iterable[str]) -> dict[str, str]:
-    """Names of distributions, each with who wants it."""
+def _imported_distributions(own: Sources, also: Iterable[str]) -> dict[str, str]:
+    """Names of distributions, each with the import or option that asks for it."""
     homes = metadata.packages_distributions()
-    wanted = {DISTRIBUTION: "stateflow package"}
+    requesters = {DISTRIBUTION: "stateflow package"}
     for module, where in {**own.optional, **own.imports}.items():
         if home := homes.get(module):
             for name in home:
-                wanted.setdefault(name, f"{where}, which imports {module},")
+                requesters.setdefault(name, f"{where}, which imports {module},")
         elif module in own.imports:
             raise _without_home(module, where)
     for name in also:
-        wanted.setdefault(name, "--also")
-    return wanted
+        requesters.setdefault(name, "--also")
+    return requesters
 
 
 def _without_home(module: str, where: str) -> Exception:
@@ -113,7 +113,7 @@ def _without_home(module: str, where: str) -> Exception:
     )
 
 
-def _environment(needed: Sequence[Needed], *, include_python: bool) -> Iterable[Entry]:
+def _environment(needed: Sequence[NeededDistribution], *, include_python: bool) -> Iterable[Entry]:
     yield launcher(included=include_python)
     yield Entry(LOCK, lock(needed).encode())
     for each in needed:
@@ -122,13 +122,13 @@ def _environment(needed: Sequence[Needed], *, include_python: bool) -> Iterable[
         yield from interpreter()
 
 
-def _tried(request: Request, environment: Archive, pipeline: Archive, content: Content) -> None:
-    """What does not work here is not left where somebody would use it."""
+def _try_package(request: Request, environment: Archive, pipeline: Archive, content: ArchiveContent) -> None:
+    """Tries the new archives. If they do not work, it deletes them, so that nobody uses them."""
     packed = {entry.name.split("/")[1].removesuffix(".py") for entry in content.entries if "/" in entry.name}
     try:
         spec = f"{request.file.name}:{request.name}"
         try_out(environment.path, pipeline.path, spec, sorted(packed & _modules()))
-    except BaseException:  # an interrupted trial has shown nothing either
+    except BaseException:  # also after an interrupted trial
         for archive in (environment, pipeline):
             if archive.made:
                 archive.path.unlink()
@@ -142,8 +142,8 @@ def _modules() -> set[str]:
 def _document(
     request: Request,
     hosts: Hosts,
-    asked: Demands,
-    needed: Sequence[Needed],
+    host_demands: Demands,
+    needed: Sequence[NeededDistribution],
     environment: Archive,
     pipeline: Archive,
 ) -> dict[str, Any]:
@@ -162,19 +162,19 @@ def _document(
         "platform": {
             "system": sys.platform,
             "machine": hosts.machine,
-            "glibc": version_text(asked.glibc) if asked.glibc != (0, 0) else None,
-            "libraries": list(asked.libraries),
+            "glibc": version_text(host_demands.glibc) if host_demands.glibc != (0, 0) else None,
+            "libraries": list(host_demands.libraries),
         },
         "spark": metadata.version("pyspark"),
         "from_spark": sorted(FROM_SPARK),
         "packages": list(packages()),
         "requirements": {each.name: each.version for each in needed},
-        "archives": {"environment": _told(environment), "pipeline": _told(pipeline)},
+        "archives": {"environment": _archive_document(environment), "pipeline": _archive_document(pipeline)},
         "conf": settings(str(environment.path), str(pipeline.path)),
     }
 
 
-def _told(archive: Archive) -> dict[str, Any]:
+def _archive_document(archive: Archive) -> dict[str, Any]:
     return {
         "file": archive.path.name,
         "size": archive.size,

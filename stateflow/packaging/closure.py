@@ -14,12 +14,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.packaging.entries import Entry, file_entry, walked
+from stateflow.packaging.entries import Entry, file_entry, files_below
 
 FROM_SPARK = frozenset(("pyspark", "pyspark-client", "py4j"))
-"""Every Spark installation has these for its executors, in its own version."""
+"""Every Spark installation brings these for its executors, in its own version."""
 ROOM = "site-packages"
-# Large, and used by the libraries' own developers only.
+# Large, and only the libraries' own developers use them.
 _PRUNED: Mapping[str, re.Pattern[str]] = {
     "numpy": re.compile(r"numpy/(.+/)?tests/"),
     "pandas": re.compile(r"pandas/tests/"),
@@ -31,27 +31,30 @@ Find = Callable[[str], metadata.Distribution]
 
 
 @dataclass(frozen=True, slots=True)
-class Needed:
-    """A distribution that goes along."""
+class NeededDistribution:
+    """A distribution that goes into the environment."""
 
     name: str
     version: str
     distribution: metadata.Distribution
 
 
-def closure(wanted: Mapping[str, str], find: Find = metadata.distribution) -> list[Needed]:
-    """`wanted` and all that they require, by name; a value says who wants it. Refuses what is missing or does not fit."""
-    found: dict[str, Needed] = {}
+def closure(requesters: Mapping[str, str], find: Find = metadata.distribution) -> list[NeededDistribution]:
+    """The distributions and everything they require, by name. A value of `requesters` says what asks for a distribution.
+
+    NotFoundError when a distribution is not installed, UsageError when its version does not fit.
+    """
+    by_name: dict[str, NeededDistribution] = {}
     seen: set[tuple[str, str]] = set()
-    waiting = [(Requirement(name), by) for name, by in wanted.items()]
-    while waiting:
-        requirement, by = waiting.pop()
+    queue = [(Requirement(name), by) for name, by in requesters.items()]
+    while queue:
+        requirement, by = queue.pop()
         name = canonicalize_name(requirement.name)
         if name in FROM_SPARK:
             continue
-        if name not in found:
-            found[name] = _installed(requirement, name, by, find)
-        needed = found[name]
+        if name not in by_name:
+            by_name[name] = _installed(requirement, name, by, find)
+        needed = by_name[name]
         if requirement.specifier and not requirement.specifier.contains(needed.version, prereleases=True):
             raise UsageError(
                 f"{by} needs {requirement}, but {needed.version} is installed: pip install '{requirement}'"
@@ -59,27 +62,27 @@ def closure(wanted: Mapping[str, str], find: Find = metadata.distribution) -> li
         for extra in ("", *sorted(requirement.extras)):
             if (name, extra) not in seen:
                 seen.add((name, extra))
-                waiting += [(each, name) for each in _requirements(needed.distribution, extra)]
-    return [found[name] for name in sorted(found)]
+                queue += [(each, name) for each in _requirements(needed.distribution, extra)]
+    return [by_name[name] for name in sorted(by_name)]
 
 
-def lock(needed: Iterable[Needed]) -> str:
+def lock(needed: Iterable[NeededDistribution]) -> str:
     """Exact versions, as pip reads them."""
     return "".join(f"{each.name}=={each.version}\n" for each in needed)
 
 
-def files_of(needed: Needed) -> Iterator[Entry]:
-    """What an executor needs of a distribution. One that is installed editable is taken from where its modules are."""
+def files_of(needed: NeededDistribution) -> Iterator[Entry]:
+    """The files of a distribution that an executor needs. If it is installed editable, they come from its project folder."""
     distribution = needed.distribution
     if distribution.read_text("RECORD") is None and distribution.read_text("SOURCES.txt") is not None:
-        # What setuptools notes in a project's own folder; Python finds it first when started there.
+        # Setuptools writes these notes into a project's own folder, and Python finds them first when it starts there.
         yield from _own_modules(needed)
         place = f"{ROOM}/{needed.name.replace('-', '_')}-{needed.version}.dist-info/METADATA"
         yield Entry(place, (distribution.read_text("PKG-INFO") or "").encode())
         return
     if distribution.files is None:
         raise UsageError(
-            f"{needed.name} {needed.version} does not say which files it has, so it cannot be packaged: install it with "
+            f"{needed.name} {needed.version} has no list of its files, so it cannot be packaged: install it with "
             "pip into a virtual environment"
         )
     editable = _is_editable(distribution)
@@ -101,14 +104,14 @@ def files_of(needed: Needed) -> Iterator[Entry]:
         yield file_entry(f"{ROOM}/{name}", path)
 
 
-def _installed(requirement: Requirement, name: str, by: str, find: Find) -> Needed:
+def _installed(requirement: Requirement, name: str, by: str, find: Find) -> NeededDistribution:
     try:
         distribution = find(name)
     except metadata.PackageNotFoundError:
         raise NotFoundError(
             f"{by} needs {requirement}, which is not installed here: pip install '{requirement}', then package again"
         ) from None
-    return Needed(name, distribution.version, distribution)
+    return NeededDistribution(name, distribution.version, distribution)
 
 
 def _requirements(distribution: metadata.Distribution, extra: str) -> Iterator[Requirement]:
@@ -136,11 +139,11 @@ def _is_editable(distribution: metadata.Distribution) -> bool:
     return bool(origin.get("dir_info", {}).get("editable"))
 
 
-def _own_modules(needed: Needed) -> Iterator[Entry]:
+def _own_modules(needed: NeededDistribution) -> Iterator[Entry]:
     names = (needed.distribution.read_text("top_level.txt") or "").split()
     if not names:
         raise UsageError(
-            f"{needed.name} is installed editable and does not say which modules it has: pip install it without -e"
+            f"{needed.name} is installed editable and has no list of its modules: pip install it without -e"
         )
     for name in names:
         spec = importlib.util.find_spec(name)
@@ -149,14 +152,14 @@ def _own_modules(needed: Needed) -> Iterator[Entry]:
                 f"module {name} of {needed.name}, which is installed editable, cannot be found: install it again"
             )
         for folder in spec.submodule_search_locations or ():
-            for path in walked(Path(folder)):
+            for path in files_below(Path(folder)):
                 yield file_entry(f"{ROOM}/{name}/{path.relative_to(folder).as_posix()}", path)
         if not spec.submodule_search_locations and spec.origin:
             yield file_entry(f"{ROOM}/{Path(spec.origin).name}", Path(spec.origin))
 
 
 def _is_left_out(name: PurePosixPath) -> bool:
-    """Programs and data outside of the packages, what was compiled here, and the installer's notes on this machine."""
+    """Whether the file is a program, data outside of the packages, compiled here, or an installer's note about this machine."""
     if name.is_absolute() or ".." in name.parts or "__pycache__" in name.parts:
         return True
     if name.suffix in (".pyc", ".pth"):

@@ -1,4 +1,4 @@
-"""Files on their way into an archive."""
+"""The files that go into an archive."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NEVER = frozenset(("__pycache__", ".git", ".mypy_cache", ".ruff_cache", ".pytes
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A file under its name in the archive: one of the disk, or bytes made here."""
+    """A file and its name in the archive. Its content is a file on disk, or bytes."""
 
     name: str
     source: Path | bytes
@@ -30,8 +30,8 @@ def file_entry(name: str, path: Path) -> Entry:
     return Entry(name, path, executable=os.access(path, os.X_OK))
 
 
-def walked(folder: Path) -> Iterator[Path]:
-    """Every file below a folder but what compilers, checkers and version control keep there, in a fixed order."""
+def files_below(folder: Path) -> Iterator[Path]:
+    """Every file below a folder, in a fixed order, without those of compilers, checkers and version control."""
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if name not in _NEVER)
         for name in sorted(files):

@@ -1,4 +1,4 @@
-"""The Python of the executors: this one, copied along, or one that their hosts have."""
+"""The Python of the executors: a copy of this one, or one that their hosts have."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from stateflow.errors import UsageError
-from stateflow.packaging.entries import Entry, file_entry, walked
+from stateflow.packaging.entries import Entry, file_entry, files_below
 
 FOLDER = "python"
 NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -50,7 +50,7 @@ exit 1
 
 
 def launcher(*, included: bool) -> Entry:
-    """`bin/python`: finds its environment by its own place, so it works wherever Spark unpacks it."""
+    """`bin/python`. It finds its environment by its own path, so it works wherever Spark unpacks it."""
     start = _INCLUDED if included else _ON_HOST
     version = NAME.removeprefix("python")
     text = _LAUNCHER.format(start=start.format(folder=FOLDER, name=NAME, minor=_MINOR, version=version))
@@ -58,7 +58,7 @@ def launcher(*, included: bool) -> Entry:
 
 
 def interpreter() -> Iterator[Entry]:
-    """The running interpreter with its standard library. It finds the library by its own place, too."""
+    """The running interpreter and its standard library. The interpreter finds the library by its own path."""
     program = Path(sys.executable).resolve()
     library = Path(sysconfig.get_path("stdlib"))
     if sys.implementation.name != "cpython" or not (library / "os.py").is_file():
@@ -67,13 +67,13 @@ def interpreter() -> Iterator[Entry]:
         )
     place = f"{FOLDER}/{sys.platlibdir}/{NAME}"
     yield file_entry(f"{FOLDER}/bin/{NAME}", program)
-    for path in walked(library):
+    for path in files_below(library):
         name = path.relative_to(library).as_posix()
         if not _UNUSED.match(name):
             yield file_entry(f"{place}/{name}", path)
     extensions = Path(sysconfig.get_config_var("DESTSHARED") or library / "lib-dynload")
     if not extensions.is_relative_to(library):
-        for path in walked(extensions):
+        for path in files_below(extensions):
             if not _UNUSED.match(path.name):
                 yield file_entry(f"{place}/lib-dynload/{path.name}", path)
     if sysconfig.get_config_var("Py_ENABLE_SHARED"):

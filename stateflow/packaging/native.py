@@ -1,4 +1,4 @@
-"""What a native library asks of the machine that loads it, read from the file itself (ELF, little endian)."""
+"""What a native library needs from the machine that loads it, read from its file (ELF, little endian)."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ class Native:
 
     machine: str
     needed: tuple[str, ...] = ()
-    """Names of the libraries that it is linked with."""
+    """Names of the libraries that it links."""
     glibc: Version = (0, 0)
-    """The oldest glibc that has every symbol it asks for."""
+    """The oldest glibc that has every symbol it uses."""
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """What many of them ask for together."""
+    """What many libraries need together."""
 
     machines: tuple[str, ...]
     glibc: Version
     libraries: tuple[str, ...]
-    """What must be on the host: neither glibc's own nor among the files themselves."""
+    """Libraries that the host must have: they are neither part of glibc nor among the packed files."""
 
 
 def native(data: bytes) -> Native | None:
-    """None for everything that is no ELF file, or that cannot be read as one."""
+    """The library or program in a file; None when it is not an ELF file."""
     if data[:4] != b"\x7fELF" or len(data) < 64 or data[5] != 1:
         return None
     machine = _MACHINES.get(struct.unpack_from("<H", data, 18)[0], "unknown")
@@ -49,18 +49,18 @@ def native(data: bytes) -> Native | None:
         return Native(machine)
 
 
-def demands(found: Iterable[tuple[str, Native]]) -> Demands:
-    """Of files by name."""
+def demands(natives: Iterable[tuple[str, Native]]) -> Demands:
+    """The demands of all libraries. Each comes with the name of its file."""
     machines: set[str] = set()
-    own: set[str] = set()
+    packed: set[str] = set()
     needed: set[str] = set()
     glibc: Version = (0, 0)
-    for name, each in found:
+    for name, each in natives:
         machines.add(each.machine)
-        own |= {name.rpartition("/")[2], each.name}
+        packed |= {name.rpartition("/")[2], each.name}
         needed.update(each.needed)
         glibc = max(glibc, each.glibc)
-    foreign = sorted(name for name in needed - own if not _OF_GLIBC.match(name))
+    foreign = sorted(name for name in needed - packed if not _OF_GLIBC.match(name))
     return Demands(tuple(sorted(machines)), glibc, tuple(foreign))
 
 
@@ -80,14 +80,14 @@ def _linked(data: bytes, machine: str) -> Native:
         else ()
     )
     glibc: Version = max(
-        ((int(found[1]), int(found[2])) for text in versions if (found := _GLIBC.fullmatch(text))),
+        ((int(match[1]), int(match[2])) for text in versions if (match := _GLIBC.fullmatch(text))),
         default=(0, 0),
     )
     return Native(machine, names, glibc, _text(data, strings + tags[_SONAME]) if _SONAME in tags else "")
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int, int, int]]:
-    """Kind, place in the file, address, size."""
+    """Kind, offset in the file, address and size of each segment."""
     (start,) = struct.unpack_from("<Q", data, 32)
     size, count = struct.unpack_from("<HH", data, 54)
     for i in range(count):
@@ -111,7 +111,7 @@ def _offset(loads: list[tuple[int, int, int]], address: int) -> int:
 
 
 def _versions(data: bytes, at: int, count: int, strings: int) -> Iterator[str]:
-    """Names of the versions that are asked for, of every library."""
+    """Names of the symbol versions that it needs, from every library."""
     for _ in range(count):
         _, many, _, first, following = struct.unpack_from("<HHIII", data, at)
         entry = at + first

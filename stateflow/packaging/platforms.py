@@ -1,4 +1,4 @@
-"""Where an environment runs: what its native code asks for against what the cluster's hosts are said to be."""
+"""Whether an environment runs on the cluster's hosts: what its native code needs, compared with `--platform`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALIASES = {"arm64": "aarch64", "amd64": "x86_64"}
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """As `--platform` says; an unknown glibc is (0, 0)."""
+    """The cluster's hosts, as `--platform` describes them. An unknown glibc is (0, 0)."""
 
     text: str
     system: str
@@ -28,18 +28,18 @@ def hosts_of(text: str) -> Hosts:
     """`manylinux_2_28_x86_64` as wheels name it, or `linux_x86_64`; empty: hosts like this one."""
     if not text:
         return Hosts(f"{sys.platform}_{platform.machine()}", sys.platform, _machine(platform.machine()))
-    found = _TAG.match(text)
-    if found is None:
+    match = _TAG.match(text)
+    if match is None:
         raise UsageError(
             f"--platform {text!r} is not a platform: write it as wheels do, such as manylinux_2_28_x86_64 or linux_aarch64"
         )
-    glibc = (int(found[2]), int(found[3])) if found[1] else (0, 0)
-    system = "linux" if found[1] else found[4] or re.split(r"[_\d]", found[5])[0]
-    return Hosts(text, system, _machine(found[6]), glibc)
+    glibc = (int(match[2]), int(match[3])) if match[1] else (0, 0)
+    system = "linux" if match[1] else match[4] or re.split(r"[_\d]", match[5])[0]
+    return Hosts(text, system, _machine(match[6]), glibc)
 
 
 def refuse_others(demands: Demands, hosts: Hosts, running: str = sys.platform) -> None:
-    """UsageError when what was packed cannot run there."""
+    """UsageError when the packed code cannot run on these hosts."""
     made_for = f"{running} {' and '.join(demands.machines) or platform.machine()}"
     if hosts.system != running or (demands.machines and demands.machines != (hosts.machine,)):
         raise UsageError(
@@ -50,7 +50,7 @@ def refuse_others(demands: Demands, hosts: Hosts, running: str = sys.platform) -
         raise UsageError(
             f"what is installed here needs glibc {version_text(demands.glibc)} or newer, and {hosts.text} has "
             f"{version_text(hosts.glibc)}: run stateflow package on a host as old as the cluster's, or leave this machine's "
-            "Python out (--no-python) if that is what asks for it"
+            "Python out (--no-python) if only that needs it"
         )
 
 

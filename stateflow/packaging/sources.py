@@ -1,4 +1,4 @@
-"""The pipeline's own files: the one that was named, the modules beside it that it imports, and what they need."""
+"""The pipeline's own files: its file, the modules beside it that it imports, and what these import."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stateflow.errors import UsageError
-from stateflow.packaging.entries import Entry, file_entry, walked
+from stateflow.packaging.entries import Entry, file_entry, files_below
 
 
 @dataclass
 class Sources:
-    """Files by their names below the pipeline's folder, and imports that lead out of it."""
+    """The pipeline's files by their names below its folder, and its imports from elsewhere."""
 
     folder: Path
     files: dict[str, Path] = field(default_factory=dict)
     imports: dict[str, str] = field(default_factory=dict)
     """Top-level module -> where it is first imported."""
     optional: dict[str, str] = field(default_factory=dict)
-    """Those that the code can do without: in a `try` that catches ImportError, or for type checkers only."""
+    """Modules that the code works without: imported in a `try` that catches ImportError, or only for type checkers."""
 
     def entries(self) -> Iterator[Entry]:
         for name, path in self.files.items():
@@ -29,31 +29,31 @@ class Sources:
 
 
 def sources(file: Path) -> Sources:
-    """Without running anything: imports are read from the text, those inside functions, too."""
-    found = Sources(file.parent)
-    waiting = [file]
-    while waiting:
-        path = waiting.pop()
-        name = path.relative_to(found.folder).as_posix()
-        if name in found.files:
+    """Reads the imports from the source text, also those inside functions. It runs no code."""
+    result = Sources(file.parent)
+    queue = [file]
+    while queue:
+        path = queue.pop()
+        name = path.relative_to(result.folder).as_posix()
+        if name in result.files:
             continue
-        found.files[name] = path
+        result.files[name] = path
         if path.suffix != ".py":
             continue
         for module, line, needed in _imports(path):
-            beside = list(_beside(found.folder, module))
-            waiting += beside
+            beside = list(_beside(result.folder, module))
+            queue += beside
             if not beside and module not in sys.stdlib_module_names:
-                (found.imports if needed else found.optional).setdefault(module, f"{name}, line {line}")
-    for module in found.imports:
-        found.optional.pop(module, None)
-    return found
+                (result.imports if needed else result.optional).setdefault(module, f"{name}, line {line}")
+    for module in result.imports:
+        result.optional.pop(module, None)
+    return result
 
 
 def _beside(folder: Path, module: str) -> Iterator[Path]:
-    """The file or the whole package of that name: what a package reads, such as templates, lies in it."""
+    """The module's file, or all files of the package with that name, since a package may read data files of its own."""
     if (package := folder / module).is_dir():
-        own = list(walked(package))
+        own = list(files_below(package))
         if any(path.suffix == ".py" for path in own):
             yield from own
             return
@@ -67,17 +67,17 @@ def _imports(path: Path) -> Iterator[tuple[str, int, bool]]:
         tree = ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
         raise UsageError(f"{path}, line {error.lineno}: {error.msg}; mend the file and try again") from None
-    spared = set(_spared(tree))
+    optional = set(_optional_nodes(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield alias.name.partition(".")[0], node.lineno, node not in spared
+                yield alias.name.partition(".")[0], node.lineno, node not in optional
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.partition(".")[0], node.lineno, node not in spared
+            yield node.module.partition(".")[0], node.lineno, node not in optional
 
 
-def _spared(tree: ast.Module) -> Iterator[ast.AST]:
-    """What the code can do without."""
+def _optional_nodes(tree: ast.Module) -> Iterator[ast.AST]:
+    """The nodes of imports that the code works without."""
     for node in ast.walk(tree):
         for statement in _optional_body(node):
             yield from ast.walk(statement)

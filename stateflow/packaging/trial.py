@@ -1,4 +1,4 @@
-"""Does the environment work where nothing of this machine's is at hand? Tried before anybody relies on it."""
+"""A trial of the environment without this machine's own packages, before anybody relies on it."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ if strangers:
 
 
 def try_out(environment: Path, pipeline: Path, spec: str, modules: list[str]) -> None:
-    """Unpacks both elsewhere and imports what an executor will import, in a process without this one's surroundings."""
+    """Unpacks both archives and imports what an executor imports, in a process without this one's environment variables."""
     with tempfile.TemporaryDirectory(prefix="stateflow-trial-") as scratch:
         folder = Path(scratch)
         for archive, name in ((environment, ENVIRONMENT), (pipeline, PIPELINE)):
             with tarfile.open(archive) as tar:
                 tar.extractall(folder / name, filter="data")
-        surroundings = {
+        variables = {
             "PATH": "/usr/bin:/bin",
             "HOME": scratch,
             "PYTHONPATH": ":".join([*spark_modules(), PIPELINE]),
             "PYTHONDONTWRITEBYTECODE": "1",
-            # For an environment without an interpreter; this one's packages are not seen (-S).
+            # For an environment without an interpreter. With -S it does not see this Python's packages.
             "STATEFLOW_HOST_PYTHON": str(Path(sys.executable).resolve()),
         }
         command = [str(folder / ENVIRONMENT / "bin" / "python"), "-S", "-c", _CODE, spec, ",".join(modules)]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command,
                 cwd=folder,
-                env=surroundings,
+                env=variables,
                 capture_output=True,
                 text=True,
                 errors="replace",
@@ -70,16 +70,16 @@ def try_out(environment: Path, pipeline: Path, spec: str, modules: list[str]) ->
                 f"the environment {environment} did not answer within {_PATIENCE:.0f} s when it was tried here: "
                 "does the pipeline's file wait for something while it is imported?"
             ) from None
-    if done.returncode:
-        told = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    if process.returncode:
+        lines = process.stderr.strip().splitlines() or [f"exit code {process.returncode}"]
         raise UsageError(
-            f"the environment {environment} does not work on its own: {told[-1].removeprefix('stateflow: ')}; "
+            f"the environment {environment} does not work on its own: {lines[-1].removeprefix('stateflow: ')}; "
             "install what is missing and package again, or name a distribution with --also"
         )
 
 
 def spark_modules() -> list[str]:
-    """Spark's Python modules as its installations bring them to executors."""
+    """The archives with Spark's Python modules, which every Spark installation gives to its executors."""
     spec = find_spec("pyspark")
     folder = Path(spec.origin).parent if spec is not None and spec.origin else None
     zips = sorted((folder / "python" / "lib").glob("*.zip")) if folder is not None else []

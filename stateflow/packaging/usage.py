@@ -1,4 +1,4 @@
-"""How a package is used: the same three settings of Spark, as one types them."""
+"""How to use a package: three Spark settings, as a user types them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MASTER = "spark://HOST:7077"
 
 
 def settings(environment: str, pipeline: str) -> dict[str, str]:
-    """Of a run on a cluster; archives by path or URL."""
+    """The Spark settings of a run on a cluster. The archives are paths or URLs."""
     return {
         "spark.archives": f"{environment}#{ENVIRONMENT},{pipeline}#{PIPELINE}",
         "spark.pyspark.python": f"./{ENVIRONMENT}/bin/python",
@@ -32,15 +32,15 @@ def submit_command(
     packages: Sequence[str],
     delta: Mapping[str, str],
 ) -> list[str]:
-    """Client mode. Under spark-submit Delta's jars and settings have to be there before Python starts."""
-    given = {**conf, "spark.pyspark.driver.python": python, **delta}
+    """The command for client mode. Under spark-submit Delta's jars and settings must be set before Python starts."""
+    all_settings = {**conf, "spark.pyspark.driver.python": python, **delta}
     return [
-        "spark-submit", "--master", MASTER, "--packages", ",".join(packages), *_flags(given), program, "run", spec,
+        "spark-submit", "--master", MASTER, "--packages", ",".join(packages), *_flags(all_settings), program, "run", spec,
     ]  # fmt: skip
 
 
 def operator_call(spec: str, name: str, conf: Mapping[str, str]) -> str:
-    """As a DAG has it."""
+    """The Python code of a task in a DAG."""
     lines = "".join(f"        {key!r}: {value!r},\n" for key, value in conf.items()).replace("'", '"')
     return (
         f'StateflowRunOperator(\n    task_id="{name}",\n    pipeline="{spec}",\n    spark_conn_id="spark_default",\n'
@@ -49,7 +49,7 @@ def operator_call(spec: str, name: str, conf: Mapping[str, str]) -> str:
 
 
 def typed(command: Sequence[str]) -> str:
-    """A command over several lines, an option a line."""
+    """A command over several lines, one option per line."""
     lines: list[str] = []
     words = list(command)
     while words:

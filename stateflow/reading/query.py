@@ -1,7 +1,7 @@
 """Point queries: what one state holds for one key, in a complete checkpoint or a native savepoint. No Spark.
 
-Only the shard that owns the key is fetched and opened. A shard may still hold what another one has owned since a
-rescale, so the owner is found by the logical range, `first..last`, and nothing else is asked of a shard.
+A query fetches and opens only the shard that owns the key. After a rescale another shard may still hold old entries of the
+key, so the logical range `first..last` alone decides which shard owns it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from stateflow.storage.cache import FileCache
 from stateflow.storage.store import Store
 
 LIMIT = 1000
-"""Entries of a list or map in one answer, unless told otherwise."""
+"""Most entries of a list or map in one answer, by default."""
 OPEN_SHARDS = 64
 _EXPIRED_AT_ONCE = 10_000
-"""Expired entries that one look-up passes over before it says that there may be more."""
+"""A look-up skips at most this many expired entries; then it says that there may be more."""
 
 What = Literal["value", "accumulator", "list", "map", "map entry", "timer", "columns"]
 _WHAT: dict[str, What] = {
@@ -52,21 +52,21 @@ _expiry = Serializer.expiry
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class LookupResult:
     """What a state holds for a key."""
 
     found: bool
-    """False: nothing was ever set, or it was cleared, or it has expired."""
+    """False when nothing was ever set, or it was cleared, or it has expired."""
     value: Any
-    """None when nothing was found; an empty list or map for those kinds."""
+    """None when there is nothing; an empty list or map for those kinds."""
     what: What
-    """An accumulator is what `add` has gathered: code would make the result of it, and there is none here."""
+    """An accumulator is what `add` has gathered. Only the job's code can make the result of it."""
     more: bool = False
-    """A list or map has entries beyond the limit."""
+    """Whether a list or map has entries beyond the limit."""
 
     @property
     def json(self) -> Any:
-        """The value as JSON has it; a map becomes an object, its keys written as `--map-key` takes them."""
+        """The value as JSON. A map becomes an object, with its keys as `--map-key` takes them."""
         if self.what == "map":
             return {text_of_key(key): jsonable(value) for key, value in self.value.items()}
         return jsonable(self.value)
@@ -74,7 +74,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One state of one operator, ready to be asked."""
+    """One state of one operator, with everything that a look-up needs."""
 
     operator: str
     name: str
@@ -85,7 +85,7 @@ class Target:
     map_codec: KeyCodec | None
     max_parallelism: int
     state_id: int
-    """Of the entry under the key: a timer has another one, in its queue."""
+    """The id in the entry's key. A timer has a second id, in its queue."""
     plain: Callable[[bytes], Any]
     shards: Sequence[Shard]
     firsts: Sequence[int]
@@ -96,7 +96,7 @@ class Target:
             encoded = self.codec.encode(tuple(key) if isinstance(key, list) else key)
         except UsageError as error:
             raise UsageError(f"operator {self.operator!r}: {error}") from None
-        # Hashed as what was declared: that is what the exchange hashed.
+        # Hashed with its declared type, as the exchange hashes it.
         group = xxhash64(self.codec.decode(encoded, 0)[0]) % self.max_parallelism
         at = bisect_right(self.firsts, group) - 1
         if at < 0 or self.shards[at].last < group:
@@ -114,7 +114,7 @@ class Target:
             raise UsageError(f"the map key of state {self.name!r}: {error}") from None
 
     def key_of_plain(self, value: Any) -> Any:
-        """A key as JSON has it."""
+        """The key from its JSON value."""
         return key_of_plain(self.key, value)
 
     def key_of_text(self, text: str) -> Any:
@@ -135,14 +135,16 @@ class Target:
             )
         return self.map_codec
 
-    def nothing(self, suffix: bytes | None) -> Found:
+    def empty_result(self, suffix: bytes | None) -> LookupResult:
         if suffix is not None:
-            return Found(False, None, "map entry")
-        return Found(False, [] if self.what == "list" else {} if self.what == "map" else None, self.what)
+            return LookupResult(False, None, "map entry")
+        return LookupResult(
+            False, [] if self.what == "list" else {} if self.what == "map" else None, self.what
+        )
 
 
 class StateReader:
-    """One record opened for look-ups, by any number of threads. It must be kept from collection meanwhile."""
+    """One record, open for look-ups from any number of threads. The caller keeps it from collection meanwhile."""
 
     def __init__(
         self,
@@ -167,20 +169,20 @@ class StateReader:
         self._making = threading.Lock()
 
     def get(self, operator: str, state: str, key: Any, map_key: Any = None) -> Any:
-        """The value, a whole list, a whole map or one entry of it; None where there is none."""
+        """The value, a whole list, a whole map, or one entry of a map; None when there is none."""
         return self.look_up(operator, state, key, map_key, limit=None).value
 
     def look_up(
         self, operator: str, state: str, key: Any, map_key: Any = None, *, limit: int | None = LIMIT
-    ) -> Found:
-        """What the state holds now: what has expired is hidden, as it is from user code."""
+    ) -> LookupResult:
+        """What the state holds now. It hides expired entries, as user code does not see them either."""
         target = self.target(operator, state)
         at, full = target.place(key)
         suffix = None if map_key is None else target.entry(map_key)
         if not target.shards[at].files:
-            return target.nothing(suffix)
+            return target.empty_result(suffix)
         with self._reading(operator, at, target.shards[at]) as opening:
-            return self._found(target, opening, full, suffix, limit)
+            return self._result(target, opening, full, suffix, limit)
 
     def look_up_many(
         self,
@@ -191,21 +193,21 @@ class StateReader:
         *,
         limit: int | None = LIMIT,
         most: int | None = None,
-    ) -> list[Found]:
-        """In the order of `keys`; every shard is visited once. More than `most` entries of lists or maps together are
-        refused."""
+    ) -> list[LookupResult]:
+        """The results in the order of `keys`. It opens every shard once. UsageError when lists or maps together have more than
+        `most` entries."""
         target = self.target(operator, state)
         suffix = None if map_key is None else target.entry(map_key)
-        answers = [target.nothing(suffix)] * len(keys)
+        answers = [target.empty_result(suffix)] * len(keys)
         entries = 0
         placed = sorted((*target.place(key), i) for i, key in enumerate(keys))
-        for at, group in itertools.groupby(placed, key=lambda place: place[0]):
-            if not target.shards[at].files:
+        for shard, group in itertools.groupby(placed, key=lambda place: place[0]):
+            if not target.shards[shard].files:
                 continue
-            with self._reading(operator, at, target.shards[at]) as opening:
+            with self._reading(operator, shard, target.shards[shard]) as opening:
                 for _, full, i in group:
-                    answers[i] = found = self._found(target, opening, full, suffix, limit)
-                    entries += len(found.value) if found.what in ("list", "map") else 0
+                    answers[i] = result = self._result(target, opening, full, suffix, limit)
+                    entries += len(result.value) if result.what in ("list", "map") else 0
                     if most is not None and entries > most:
                         raise UsageError(
                             f"the answer would hold more than {most} entries: ask for fewer keys at once, or lower the limit"
@@ -213,18 +215,18 @@ class StateReader:
         return answers
 
     def target(self, operator: str, state: str) -> Target:
-        """The state as it was declared. NotFoundError names what there is."""
-        found = self._targets.get((operator, state))
-        if found is None:
-            found = self._targets[operator, state] = self._made_target(operator, state)
-        return found
+        """The state with its declaration. NotFoundError names the states that exist."""
+        target = self._targets.get((operator, state))
+        if target is None:
+            target = self._targets[operator, state] = self._make_target(operator, state)
+        return target
 
     def open_shards(self) -> list[tuple[str, int, int]]:
-        """Operator, first and last key group of what is open, the least recently used first."""
+        """The open shards as operator, first and last key group, the least recently used first."""
         return [key[1:] for key in self._shards.kept() if self._is_mine(key)]  # type: ignore[index]
 
     def warm(self, operator: str, first: int, last: int) -> None:
-        """Opens the shards that have key groups `first..last`, so that no query has to wait for it."""
+        """Opens the shards with key groups `first..last`, so that no query has to wait for that."""
         owner = self.record.operators.get(operator)
         for at, shard in enumerate(_flat(owner) if owner else ()):
             if shard.files and shard.first <= last and first <= shard.last:
@@ -232,29 +234,29 @@ class StateReader:
                     pass
 
     def close(self) -> None:
-        """Closes its shards; nobody may be reading."""
+        """Closes its shards. Nobody may be reading."""
         self._shards.drop(self._is_mine)
         with self._making:
             folder, self._folder = self._folder, None
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _found(
+    def _result(
         self, target: Target, opening: Opening, full: bytes, suffix: bytes | None, limit: int | None
-    ) -> Found:
+    ) -> LookupResult:
         now = None if target.schema.ttl is None else self._clock()
         if target.what in ("list", "map") and suffix is None:
             with opening.scanning:
                 entries, more = _live(opening.backend.scan(full, after(full)), now, limit)
             if not entries:
-                return target.nothing(suffix)
-            return Found(True, _gathered(target, len(full), entries), target.what, more)
+                return target.empty_result(suffix)
+            return LookupResult(True, _gathered(target, len(full), entries), target.what, more)
         raw = opening.backend.get(full if suffix is None else full + suffix)
         if raw is None or _expired(raw, now):
-            return target.nothing(suffix)
-        return Found(True, target.plain(raw), target.what if suffix is None else "map entry")
+            return target.empty_result(suffix)
+        return LookupResult(True, target.plain(raw), target.what if suffix is None else "map entry")
 
-    def _made_target(self, operator: str, name: str) -> Target:
+    def _make_target(self, operator: str, name: str) -> Target:
         owner = self.record.operators.get(operator)
         if owner is None:
             known = ", ".join(sorted(self.record.operators)) or "none"
@@ -290,12 +292,12 @@ class StateReader:
 
     def _reading(self, operator: str, at: int, shard: Shard) -> AbstractContextManager[Opening]:
         key = (self._token, operator, shard.first, shard.last)
-        return self._shards.reading(key, lambda: self._opened(shard))
+        return self._shards.reading(key, lambda: self._open_backend(shard))
 
     def _is_mine(self, key: Any) -> bool:
         return isinstance(key, tuple) and key[0] is self._token
 
-    def _opened(self, shard: Shard) -> Backend:
+    def _open_backend(self, shard: Shard) -> Backend:
         directory = self._directory()
         fetched = directory.with_name(f"{directory.name}-fetched")
         fetched.mkdir()
@@ -303,20 +305,20 @@ class StateReader:
             fetch = self._cache.fetcher(self._store_of, fetched)
             return self._open_shard(shard.backend)(shard, directory, fetch)
         finally:
-            # The backend has made links or copies of its own.
+            # The backend has its own links or copies by now.
             shutil.rmtree(fetched, ignore_errors=True)
 
     def _directory(self) -> Path:
         with self._making:
             if self._folder is None:
                 self._scratch.mkdir(parents=True, exist_ok=True)
-                # Named so that the next run on this host sweeps away what a killed process leaves.
+                # The next run on this host deletes folders with such names that a killed process left behind.
                 self._folder = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-query-", dir=self._scratch))
             return self._folder / str(next(self._numbers))
 
 
 def key_from_text(operator: OperatorState, text: str) -> Any:
-    """A key as typed: `42`; of several columns `a,7`, `["a", 7]` or `{"user": "a", "day": 7}`."""
+    """A key as a user types it: `42`; of several columns `a,7`, `["a", 7]` or `{"user": "a", "day": 7}`."""
     return key_of_text(operator.key, text)
 
 
@@ -325,7 +327,7 @@ def _flat(operator: OperatorState) -> list[Shard]:
 
 
 def _expired(raw: bytes, now: int | None) -> bool:
-    # Without a ttl in the declaration user code sees what expires, too.
+    # Without a ttl in the declaration user code sees expired entries, and so does a query.
     return now is not None and (expiry := _expiry(raw)) is not None and expiry <= now
 
 
@@ -333,18 +335,18 @@ def _live(
     entries: Iterator[tuple[bytes, bytes]], now: int | None, limit: int | None
 ) -> tuple[list[tuple[bytes, bytes]], bool]:
     """Up to `limit` entries that have not expired, and whether there are more."""
-    found: list[tuple[bytes, bytes]] = []
-    passed = 0
+    live: list[tuple[bytes, bytes]] = []
+    expired = 0
     for key, raw in entries:
         if _expired(raw, now):
-            passed += 1
-            if limit is not None and passed > _EXPIRED_AT_ONCE:
-                return found, True
-        elif len(found) == limit:
-            return found, True
+            expired += 1
+            if limit is not None and expired > _EXPIRED_AT_ONCE:
+                return live, True
+        elif len(live) == limit:
+            return live, True
         else:
-            found.append((key, raw))
-    return found, False
+            live.append((key, raw))
+    return live, False
 
 
 def _gathered(target: Target, begin: int, entries: Sequence[tuple[bytes, bytes]]) -> Any:
@@ -359,4 +361,4 @@ def _timer(raw: bytes) -> Any:
     return instant(int.from_bytes(raw, "big", signed=True))
 
 
-__all__ = ["LIMIT", "Found", "StateReader", "Target", "key_from_text"]
+__all__ = ["LIMIT", "LookupResult", "StateReader", "Target", "key_from_text"]

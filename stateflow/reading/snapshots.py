@@ -1,4 +1,4 @@
-"""Opens the snapshot that is meant (the newest, a checkpoint, a tag, a savepoint) for look-ups on this host."""
+"""Opens a snapshot (the newest, a checkpoint, a tag, a savepoint) for look-ups on this host."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _TRIES = 5
 
 
 @dataclass(frozen=True)
-class ReadingPlace:
-    """What every reader of a process shares: the host's cache, a scratch folder, the way to stores and backends."""
+class ReaderContext:
+    """What all readers of a process share: the host's cache, a scratch folder, and how to open stores and backends."""
 
     root: str
     cache: FileCache
@@ -56,10 +56,10 @@ class ReadingPlace:
         )
 
 
-def place_of(options: Options, root: str, clock: Callable[[], int]) -> ReadingPlace:
-    """The folders that runs use, so that a state file which is on this host already is not fetched again."""
+def reader_context(options: Options, root: str, clock: Callable[[], int]) -> ReaderContext:
+    """Uses the same folders as runs, so that a state file in this host's cache is not fetched again."""
     folder = Path(options.cache_dir) if options.cache_dir else cache_folder()
-    return ReadingPlace(
+    return ReaderContext(
         root=root,
         cache=FileCache(folder / "state", options.cache_size),
         scratch=Path(options.scratch_dir or folder / "scratch").absolute(),
@@ -71,33 +71,33 @@ def place_of(options: Options, root: str, clock: Callable[[], int]) -> ReadingPl
 
 @contextmanager
 def checkpoint_reader(
-    place: ReadingPlace, job: str, which: str = "latest", *, owner: Owner, ids: Callable[[], str]
+    context: ReaderContext, job: str, which: str = "latest", *, owner: Owner, ids: Callable[[], str]
 ) -> Iterator[StateReader]:
-    """A complete checkpoint: `latest`, `42`, `checkpoint:42` or `tag:v1`; pinned for as long as it is read."""
-    handle = JobHandle(place.store(), JobLayout(job), clock=place.clock, ids=ids)
-    record, kept = _pinned(handle, parse(which), owner)
-    reader = place.reader(record)
+    """Opens a complete checkpoint: `latest`, `42`, `checkpoint:42` or `tag:v1`. It is pinned until the block ends."""
+    handle = JobHandle(context.store(), JobLayout(job), clock=context.clock, ids=ids)
+    record, record_pin = _pinned(handle, parse(which), owner)
+    reader = context.reader(record)
     try:
         yield reader
     finally:
         reader.close()
-        release(handle.store, handle.layout, kept.id)
+        release(handle.store, handle.layout, record_pin.id)
 
 
 @contextmanager
-def savepoint_reader(place: ReadingPlace, url: str, job: str = "") -> Iterator[StateReader]:
-    """A native savepoint, wherever it lies; with `job` only one of that job."""
+def savepoint_reader(context: ReaderContext, url: str, job: str = "") -> Iterator[StateReader]:
+    """Opens a native savepoint in any root or folder. With `job` it raises for a savepoint of another job."""
     from stateflow.savepoints.format import read_savepoint, resolved
 
-    savepoint = read_savepoint(place.store(url))
+    savepoint = read_savepoint(context.store(url))
     if savepoint.kind != "native":
         raise UsageError(
-            f"the savepoint {url} is canonical, which is tables and not made for look-ups: read it as a table, filtered "
-            "by the key"
+            f"the savepoint {url} is canonical: it consists of tables, which have no look-ups; read it as a table, "
+            "filtered by the key"
         )
     if job and savepoint.job != job:
         raise UsageError(f"the savepoint {url} is of job {savepoint.job!r}, not of {job!r}: name its job")
-    reader = place.reader(resolved(savepoint, url))
+    reader = context.reader(resolved(savepoint, url))
     try:
         yield reader
     finally:
@@ -109,7 +109,7 @@ def _pinned(job: JobHandle, name: Name, owner: Owner) -> tuple[Record, Pin]:
         log = job.log()
         record = log.record(slot_of(name, job, log))
         try:
-            made = pin(
+            record_pin = pin(
                 job.store,
                 job.layout,
                 record.slot,
@@ -119,12 +119,12 @@ def _pinned(job: JobHandle, name: Name, owner: Owner) -> tuple[Record, Pin]:
                 clock=job.clock,
                 reason="query",
             )
-            return record, made
+            return record, record_pin
         except NotFoundError:
-            # What was the newest when it was looked up may be collected by now.
+            # The record that was the newest a moment ago may be collected by now.
             if name != Latest() or not tries_left:
                 raise
     raise AssertionError("the last try returns or raises")
 
 
-__all__ = ["ReadingPlace", "checkpoint_reader", "place_of", "savepoint_reader"]
+__all__ = ["ReaderContext", "checkpoint_reader", "reader_context", "savepoint_reader"]

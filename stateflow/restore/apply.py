@@ -1,7 +1,7 @@
-"""Doing what a restore plan says: state, timers, watermark and source offsets come back as one record.
+"""Applies a restore plan: state, timers, watermark and source offsets come back as one record.
 
-The job is claimed, what was decided is carried out, files are brought in under the claimed epoch, and only then the
-record is decided. So a crash at any point leaves the job as it was, or restored.
+The restore claims the job, carries out what was decided, copies files in under the claimed epoch, and only then decides
+its record. So a crash at any point leaves the job as it was, or restored.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
+from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.idempotency import history_line_of, release_others
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.pins import pinned
@@ -29,20 +30,20 @@ from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.records import FileRef, Pin, Prepared, Record
 from stateflow.format.references import bases
 from stateflow.liveness.heart import Heart
+from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.parameters import as_texts
-from stateflow.restore.copying import copied
+from stateflow.restore.copying import copy_files
 from stateflow.restore.digest import require_same
 from stateflow.restore.plan import Plan, Progress, Restored, same_job
-from stateflow.restore.planning import kept_by, make_plan
+from stateflow.restore.planning import make_plan, taken_over
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.format import claim_savepoint, read_savepoint, to_pin
 from stateflow.savepoints.origin import find_origin, newest_sinks, refuse_erased
 from stateflow.savepoints.publish import probe_elsewhere
+from stateflow.spark.carry_out import Sinks, functions_of
+from stateflow.spark.sinks.delta_rewind import prepare_rewind
+from stateflow.spark.sinks.slot import SinkSlot
 from stateflow.storage.roots import open_store
-
-if TYPE_CHECKING:
-    from stateflow.checkpoint.handle import JobHandle
-    from stateflow.pipelines.flow import Flow
 
 
 class RestoreRun:
@@ -55,10 +56,10 @@ class RestoreRun:
         self.job = plan.request.job
         self.flow: Flow = self.request.pipeline.build(plan.values)
         self.progress = progress
-        self.copied = 0
-        self._held = ExitStack()
+        self.copied_bytes = 0
+        self._stack = ExitStack()
         self._pin: Pin | None = None
-        """What keeps the snapshot, when it is a checkpoint."""
+        """Keeps the snapshot from collection, when it is a checkpoint."""
 
     def run(self) -> Restored:
         job, request = self.job, self.request
@@ -68,45 +69,45 @@ class RestoreRun:
             patience = request.options.heartbeat_timeout.total_seconds()
             job.refuse_while_live(request.owner, takeover=request.takeover, patience=patience)
         with ExitStack() as stack:
-            self._held = stack
+            self._stack = stack
             if self.origin.owner is not None:
                 self._pin = stack.enter_context(self._pinned(self.origin.owner, self.origin.record.slot))
             self._check_sources()
             heart = stack.enter_context(
                 Heart(job.store, job.layout, request.owner, self._beat_every(), Event())
             )
-            edited = self._edited(heart)
+            edited = self._edit(heart)
         self._dispose_of_what_nothing_names(edited)
         return Restored(
             job=job.name,
             checkpoint=edited.slot,
             timeline=edited.record.timeline,
-            copied_bytes=self.copied,
+            copied_bytes=self.copied_bytes,
             sinks=dict(edited.outcome.sinks),
         )
 
     def _is_done(self) -> bool:
-        """Whether another try of this deed has restored meanwhile: the plan was made from what it has left."""
+        """Whether an earlier try with this idempotency key has restored already: the plan then shows its result."""
         if not self.job.exists:
             return False
         return history_line_of(self.job.history(), self.request.owner.run, "restore") is not None
 
     def _require_approved(self) -> None:
-        """Asked when nobody else has the job any more: a run that lived until now may have gone on since the plan was made."""
+        """Compares the plans again once this restore owns the job: until then a live run may have gone on."""
         if self.request.approved is not None:
             whose = self.origin.owner or self.job
             origin = find_origin(self.origin.label, whose, self.job.storage_options)
             require_same(self.request.approved, make_plan(replace(self.request, origin=origin)), self.plan)
 
     def _dispose_of_what_nothing_names(self, edited: Edited) -> None:
-        """State so small that it travels in records leaves nothing of a claimed savepoint to own."""
+        """Disposes of a claimed savepoint that no record names: its state was so small that it went into the record."""
         request, origin = self.request, self.origin
         if origin.savepoint is None or request.claim_mode != "claim":
             return
-        # Of any record: an earlier restore from it may still be wanted.
+        # Every record counts: one that an earlier restore made from the savepoint may still need it.
         slots = read_log(self.job.store, self.job.layout).slots.values()
         if origin.url not in bases(slot.record for slot in slots if slot.record is not None):
-            with suppress(NotFoundError):  # disposed of by others: nothing of it is needed
+            with suppress(NotFoundError):  # somebody else has disposed of it, and nothing of it is needed
                 self._claim(edited.record.job)
                 dispose = dispose_claimed(
                     self.job.storage_options,
@@ -118,7 +119,7 @@ class RestoreRun:
                 dispose(origin.url)
 
     def _claim(self, job: str) -> None:
-        """The savepoint that was planned with, for the job of this UUID."""
+        """Claims the plan's savepoint for the job with this UUID."""
         assert self.origin.savepoint is not None
         claim_savepoint(
             open_store(self.origin.url, self.job.storage_options),
@@ -135,7 +136,7 @@ class RestoreRun:
 
     @contextmanager
     def _pinned(self, owner: JobHandle, slot: int) -> Iterator[Pin]:
-        """The snapshot stays while it is restored, whatever its job collects."""
+        """Pins the snapshot for the length of a block, so that its job's collection spares it."""
         same = same_job(owner, self.job)
         with pinned(
             owner.store,
@@ -150,14 +151,16 @@ class RestoreRun:
             yield mine
 
     def _check_sources(self) -> None:
-        """Input that is to be read again must still be there."""
+        """Refuses when input that the job would read again is gone."""
         if not self.job.exists:
             return
         head = read_log(self.job.store, self.job.layout).head
         files = head is not None and any(s.kind == "file" for s in head.sources.values())
         if head is None or not files or head.slot == self.origin.record.slot:
             return
-        from stateflow.spark.sources.availability import check_rewindable
+        from stateflow.spark.sources.availability import (
+            check_rewindable,  # loads Spark, which few restores need
+        )
 
         with tempfile.TemporaryDirectory(prefix="stateflow-") as scratch:
 
@@ -168,9 +171,7 @@ class RestoreRun:
 
             check_rewindable(self.spark, self.origin.record.sources, head.sources, fetch)
 
-    def _edited(self, heart: Heart) -> Edited:
-        from stateflow.spark.carry_out import Sinks, functions_of
-
+    def _edit(self, heart: Heart) -> Edited:
         job, request = self.job, self.request
         sinks = Sinks.of(job, lambda: self.spark, functions_of(self.flow))
         return edit(
@@ -180,8 +181,8 @@ class RestoreRun:
             owner=request.owner,
             ids=self.job.new_id,
             clock=self.job.clock,
-            carry_out=sinks.recover,
-            commit=sinks.commit,
+            carry_out=sinks.carry_out_pending,
+            commit=sinks.carry_out,
             retained=request.options.retained_checkpoints,
             claimed_epoch=heart.begin,
             once="restore",
@@ -190,11 +191,11 @@ class RestoreRun:
     def _draft(self, writer: Writer) -> Draft:
         origin, request = self.origin, self.request
         self._require_approved()
-        brought = self._brought(kept_by(origin.record, self.flow), writer)
-        operators = dict(brought.operators)
+        snapshot = self._bring_in(taken_over(origin.record, self.flow), writer)
+        operators = dict(snapshot.operators)
         if request.parallelism:
             operators = rescaled_operators(operators, request.parallelism, self.job.name)
-        sources, watermark = dict(brought.sources), brought.watermark
+        sources, watermark = dict(snapshot.sources), snapshot.watermark
         if request.reset_watermark:
             watermark = None
             sources = {
@@ -203,30 +204,30 @@ class RestoreRun:
         own = origin.owner is not None and same_job(origin.owner, self.job)
         return Draft(
             "restore",
-            # 0 is no slot: the state comes from elsewhere.
+            # 0 is no slot: the state comes from another job or a savepoint.
             based_on=origin.record.slot if own else 0,
             sources=sources,
             operators={uid: msgspec.structs.replace(o, hosts=()) for uid, o in operators.items()},
             sinks=self._rewinds(writer),
             timeline=writer.next_timeline,
             watermark=watermark,
-            now=brought.now,
+            now=snapshot.now,
             parameters=as_texts(self.plan.values),
-            versions=brought.versions,
+            versions=snapshot.versions,
             origin=origin.label,
-            shift=max(0, brought.slot + brought.shift - writer.next_slot),
-            statistics={"trigger_timestamp": self.job.clock() // 1000, "restored_bytes": self.copied},
+            shift=max(0, snapshot.slot + snapshot.shift - writer.next_slot),
+            statistics={"trigger_timestamp": self.job.clock() // 1000, "restored_bytes": self.copied_bytes},
         )
 
-    def _brought(self, record: Record, writer: Writer) -> Record:
+    def _bring_in(self, record: Record, writer: Writer) -> Record:
         """The snapshot's record with every file where this job keeps its own, or may read it for good."""
         origin = self.origin
         if origin.savepoint is not None and self.request.claim_mode == "claim" and not origin.canonical:
             naming = to_pin(read_log(writer.store, writer.layout), origin.url)
             if naming is not None:
-                # Claimed by an earlier restore: until the new record names it, only this keeps it from disposal.
-                self._held.enter_context(self._pinned(self.job, naming.slot))
-            # After the log was read: when no record named it there, a disposal that has ended is found by the claim.
+                # An earlier restore claimed it. Until the new record names it, only this pin keeps it from disposal.
+                self._stack.enter_context(self._pinned(self.job, naming.slot))
+            # After reading the log: if no record named the savepoint there, the claim finds a disposal that has ended.
             probe_elsewhere(
                 open_store(origin.url, self.job.storage_options), self.job.store.url, self.job.new_id
             )
@@ -234,30 +235,30 @@ class RestoreRun:
             return record
         if origin.owner is not None and self._pin is not None:
             if same_job(origin.owner, self.job):
-                self._pin = self._held.enter_context(self._pinned(self.job, record.slot))
+                self._pin = self._stack.enter_context(self._pinned(self.job, record.slot))
                 self._require_same(writer.log)
-            # Only now, when tries before this one are fenced: until then their pins are all that they have.
+            # Only now, when earlier tries are fenced: until then they rely on their pins.
             release_others(origin.owner.store, origin.owner.layout, self._pin)
             if same_job(origin.owner, self.job):
                 return record
-        copied = self._copied(record, writer)
-        return self._loaded(copied, writer) if origin.canonical else copied
+        copied = self._copy(record, writer)
+        return self._load(copied, writer) if origin.canonical else copied
 
     def _require_same(self, log: Log) -> None:
-        """Whoever had the job between the plan and the claim may have let go of its pin and collected, or erased a key."""
+        """Between the plan and the claim, another process may have collected the checkpoint or erased a key."""
         slot = self.origin.record.slot
-        stands = log.slots[slot].record if slot in log.slots else None
-        if stands is None or stands.writer != self.origin.record.writer:
+        record = log.slots[slot].record if slot in log.slots else None
+        if record is None or record.writer != self.origin.record.writer:
             raise NotFoundError(
                 f"checkpoint {slot} of job {self.job.name!r} was collected after this restore was planned: "
                 f"`stateflow checkpoints {self.job.name}` lists those that stay"
             )
         refuse_erased(log, slot)
 
-    def _copied(self, record: Record, writer: Writer) -> Record:
-        brought, missing = record, None
+    def _copy(self, record: Record, writer: Writer) -> Record:
+        local_record, missing = record, None
         try:
-            brought, self.copied = copied(
+            local_record, self.copied_bytes = copy_files(
                 record,
                 writer,
                 self._store_of,
@@ -268,7 +269,7 @@ class RestoreRun:
         except NotFoundError as error:
             missing = error
         if self.origin.savepoint is not None:
-            # It may have been disposed of while it was copied: then something copied may be missing.
+            # Somebody may have disposed of it during the copy. Then files may be missing.
             again = read_savepoint(open_store(self.origin.url, self.job.storage_options))
             if again.id != self.origin.savepoint.id:
                 raise NotFoundError(f"{self.origin.url} was replaced while it was copied: restore again")
@@ -277,13 +278,13 @@ class RestoreRun:
                 f"{self.origin.label} is not whole: {missing}; restore another snapshot (`stateflow verify` tells which are "
                 "sound)"
             )
-        return brought
+        return local_record
 
-    def _loaded(self, record: Record, writer: Writer) -> Record:
-        from stateflow.spark.state_tables.restore import loaded
+    def _load(self, record: Record, writer: Writer) -> Record:
+        from stateflow.spark.state_tables.restore import load_canonical  # loads Spark
 
         assert self.origin.savepoint is not None
-        operators = loaded(
+        operators = load_canonical(
             self.spark,
             self.origin.savepoint,
             self.origin.url,
@@ -299,11 +300,8 @@ class RestoreRun:
     def _rewinds(self, writer: Writer) -> dict[str, Prepared]:
         if not self.request.rewind_sinks:
             return {}
-        from stateflow.spark.sinks.delta_rewind import prepare_rewind
-        from stateflow.spark.sinks.slot import SinkSlot
-
         newest = newest_sinks(read_log(writer.store, writer.layout))
-        wanted = {sink.uid for sink in self.plan.sinks if sink.action == "rewinds"}
+        rewound = {sink.uid for sink in self.plan.sinks if sink.action == "rewinds"}
         return {
             uid: prepare_rewind(
                 self.spark,
@@ -314,7 +312,7 @@ class RestoreRun:
                 writer.last_commits.get(uid),
                 self.origin.last_commits.get(uid),
             )
-            for uid in sorted(wanted)
+            for uid in sorted(rewound)
         }
 
     def _store_of(self, base: str) -> Any:
@@ -324,6 +322,6 @@ class RestoreRun:
 
     @cached_property
     def spark(self) -> Any:
-        from stateflow.spark.session.build import build_session
+        from stateflow.spark.session.build import build_session  # loads Spark
 
         return build_session(f"stateflow restore {self.job.name}", conf=dict(self.request.conf))

@@ -1,4 +1,4 @@
-"""Files that a record names, copied to where the job keeps its own, under the claimed epoch and slot."""
+"""Copies files that a record names into the job's own folder, under the claimed epoch and slot."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from stateflow.storage.store import Store
 from stateflow.storage.transfer import Transfer, transfer
 
 
-def copied(
+def copy_files(
     record: Record,
     writer: Writer,
     store_of: Callable[[str], Store],
     *,
     ids: Callable[[], str],
     scratch: Path,
-    progress: Callable[[int, int], object] = lambda done, total: None,
-    which: Callable[[FileRef], bool] = lambda ref: True,
+    progress: Callable[[int, int], object] = lambda copied_bytes, total: None,
+    needs_copy: Callable[[FileRef], bool] = lambda ref: True,
 ) -> tuple[Record, int]:
     """The record with copies for the references that `which` picks, and their bytes. `store_of`: by a reference's base."""
-    refs = {ref.place: ref for ref in references(record) if ref.path and which(ref)}
+    refs = {ref.place: ref for ref in references(record) if ref.path and needs_copy(ref)}
     paths = {
         place: writer.layout.shared_file(
             writer.epoch, writer.next_slot, ids(), Path(ref.name).suffix or ".bin"
@@ -36,17 +36,17 @@ def copied(
         Transfer(store_of(ref.base), ref.path, paths[place], ref.size, ref.xxh3, ref.offset)
         for place, ref in refs.items()
     ]
-    total, done = total_size(refs.values()), 0
+    total, copied_bytes = total_size(refs.values()), 0
 
     def count(size: int) -> None:
-        nonlocal done
-        done += size
-        progress(done, total)
+        nonlocal copied_bytes
+        copied_bytes += size
+        progress(copied_bytes, total)
 
     transfer(items, writer.store, scratch=scratch, progress=count)
 
-    def moved(ref: FileRef) -> FileRef:
+    def to_copy(ref: FileRef) -> FileRef:
         path = paths.get(ref.place)
         return ref if path is None else msgspec.structs.replace(ref, base="", path=path, offset=None)
 
-    return with_references(record, moved), total
+    return with_references(record, to_copy), total

@@ -1,7 +1,7 @@
 """What an approval of a restore plan binds, as one digest.
 
-It is all that is carried out: which job, from which snapshot, parameters, sources, outputs, operators, options. Not in it is what
-only tells: where a live run is at the moment, sizes, times, who asks and why.
+The digest covers everything that the restore does: which job, from which snapshot, parameters, sources, outputs, operators,
+options. It leaves out what only informs: where a live run is at the moment, sizes, times, who asks and why.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def checked_digest(text: str) -> str:
-    """The digest that somebody has typed or passed on."""
+    """`text`, if it has the form of a digest."""
     if not DIGEST.fullmatch(text):
         raise UsageError(
             f"{text!r} is no digest of a restore plan: take the 64 digits that the plan ends with"
@@ -31,8 +31,8 @@ def checked_digest(text: str) -> str:
     return text
 
 
-def bound(plan: Plan, *, shown: bool = False) -> dict[str, Any]:
-    """Every decision of the plan; as `shown` without secret parameters."""
+def bound(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
+    """Every decision of the plan. `masked` hides secret parameters."""
     request, origin = plan.request, plan.request.origin
     record, savepoint = origin.record, origin.savepoint
     content = msgspec.json.encode(savepoint if savepoint is not None else record)
@@ -49,7 +49,9 @@ def bound(plan: Plan, *, shown: bool = False) -> dict[str, Any]:
             "content": hashlib.sha256(content).hexdigest(),
         },
         "timeline": plan.timeline,
-        "parameters": {p.name: [p.shown(p.value) if shown else p.value, p.origin] for p in plan.parameters},
+        "parameters": {
+            p.name: [p.masked_text(p.value) if masked else p.value, p.origin] for p in plan.parameters
+        },
         "sources": {
             s.uid: {"kind": s.kind, "reads": s.reads, "verdict": s.verdict, "position": s.position}
             for s in plan.sources
@@ -78,12 +80,12 @@ def bound(plan: Plan, *, shown: bool = False) -> dict[str, Any]:
 
 
 def digest(plan: Plan) -> str:
-    """SHA-256 of the canonical JSON of all that is bound, in hex."""
+    """SHA-256, in hex, of `bound(plan)` as canonical JSON."""
     return hashlib.sha256(json.dumps(bound(plan), sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def differences(approved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What is not as it was approved, for a sentence. Both are `bound(plan, shown=True)`."""
+    """What has changed since the approval, as parts of a sentence. Both are `bound(plan, masked=True)`."""
     return list(_differences(approved, now))
 
 
@@ -97,7 +99,7 @@ def _differences(approved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterato
         elif isinstance(before, Mapping) and isinstance(after, Mapping):
             for name in sorted({*before, *after}):
                 if before.get(name) != after.get(name):
-                    yield f"{_WORDS.get(section, section)} {name} was {_said(before, name)} and is {_said(after, name)}"
+                    yield f"{_WORDS.get(section, section)} {name} was {_value_text(before, name)} and is {_value_text(after, name)}"
         else:
             yield f"the {section} was {before!r} and is {after!r}"
 
@@ -113,17 +115,17 @@ _WORDS = {
 }
 
 
-def _said(found: Mapping[str, Any], name: str) -> str:
-    """In ASCII and on one line, whatever the value is."""
-    return json.dumps(found[name]) if name in found else "not there"
+def _value_text(section: Mapping[str, Any], name: str) -> str:
+    """The value in ASCII, on one line."""
+    return json.dumps(section[name]) if name in section else "not there"
 
 
 def require_same(approved: str, plan: Plan, before: Plan | None = None) -> None:
-    """Refuses a plan that is not the one that was approved; `before`: that one, when it is at hand."""
+    """Refuses a plan that differs from the approved one. `before` is the approved plan, when it is at hand."""
     if digest(plan) == approved:
         return
-    found = differences(bound(before, shown=True), bound(plan, shown=True)) if before is not None else []
-    what = f" ({'; '.join(found)})" if found else ""
+    changes = differences(bound(before, masked=True), bound(plan, masked=True)) if before is not None else []
+    what = f" ({'; '.join(changes)})" if changes else ""
     raise UsageError(
         f"the restore of job {plan.request.job.name!r} from {plan.request.origin.label} is not the one that was approved any more"
         f"{what}: its plan was {approved[:12]} and is {digest(plan)[:12]}; nothing was restored, so plan again and have that "

@@ -1,4 +1,4 @@
-"""A restore plan as Markdown, for whoever has to approve it."""
+"""A restore plan as Markdown, for the person who approves it."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def _lines(plan: Plan) -> Iterator[str]:
         [
             (
                 code(p.name),
-                "unset" if p.value is None else code(p.shown(p.value)) or "empty",
+                "unset" if p.value is None else code(p.masked_text(p.value)) or "empty",
                 SOURCES[p.origin],
-                code(p.shown(p.snapshot)),
-                code(p.shown(p.job)),
+                code(p.masked_text(p.snapshot)),
+                code(p.masked_text(p.job)),
             )
             for p in plan.parameters
         ],
@@ -114,5 +114,5 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str
 
 
 def _row(cells: Iterable[str]) -> str:
-    # A bar inside of a cell would end it, even in code.
+    # A bar inside a cell would end the cell, even in code.
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"

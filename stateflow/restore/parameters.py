@@ -1,8 +1,8 @@
 """Which parameters a restore takes, and where each comes from.
 
-What the caller gives comes first. A job that exists keeps its own: those of its newest record, or, when it goes back to one of its
-own checkpoints, those of that checkpoint. Whoever hands out a savepoint has written its parameters, an output among them, so only
-a job that does not exist yet takes them, and the plan says so.
+The caller's parameters win. An existing job keeps its own: those of its newest record, or, when it goes back to one of its own
+checkpoints, those of that checkpoint. The author of a savepoint has written its parameters, which may name an output: so only a
+new job takes them, and the plan says so.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stateflow.format.records import Record
 from stateflow.pipelines.parameters import as_texts, known_parameters, masked, required_parameters
 
 Whose = Literal["checkpoint", "savepoint", "other job"]
-"""Of what snapshot: a checkpoint of the job itself, a savepoint, or a checkpoint of another job."""
+"""The kind of snapshot: a checkpoint of the job itself, a savepoint, or a checkpoint of another job."""
 Source = Literal["given", "job", "checkpoint", "savepoint", "other job", "default"]
 
 SOURCES: Mapping[Source, str] = {
@@ -31,36 +31,36 @@ SOURCES: Mapping[Source, str] = {
 
 @dataclass(frozen=True)
 class ParameterRestore:
-    """One parameter after the restore; `value` is None where the pipeline's function decides."""
+    """One parameter after the restore. `value` is None when the pipeline's function chooses it."""
 
     name: str
     value: str | None
     origin: Source
     job: str | None = None
-    """What the job's newest record has, where that is something else."""
+    """The value in the job's newest record, if it differs."""
     snapshot: str | None = None
-    """What the snapshot was made with, where that is something else."""
+    """The value in the snapshot, if it differs."""
 
     @property
     def note(self) -> str:
         notes = []
         if self.snapshot is not None:
-            kept = ", the job keeps its own" if self.origin == "job" else ""
-            notes.append(f"the snapshot was made with {self.shown(self.snapshot)}{kept}")
+            remark = ", the job keeps its own" if self.origin == "job" else ""
+            notes.append(f"the snapshot was made with {self.masked_text(self.snapshot)}{remark}")
         if self.job is not None:
-            notes.append(f"the job's newest record has {self.shown(self.job)}")
+            notes.append(f"the job's newest record has {self.masked_text(self.job)}")
         return "; ".join(notes)
 
-    def shown(self, value: str | None) -> str:
+    def masked_text(self, value: str | None) -> str:
         return "" if value is None else masked(self.name, value)
 
     def document(self) -> dict[str, Any]:
-        """As people and programs may read it."""
+        """The parameter for people and programs, with secrets hidden."""
         hidden = {name: getattr(self, name) for name in ("value", "job", "snapshot")}
         return {
             "name": self.name,
             "origin": self.origin,
-            **{name: None if value is None else self.shown(value) for name, value in hidden.items()},
+            **{name: None if value is None else self.masked_text(value) for name, value in hidden.items()},
         }
 
 
@@ -72,17 +72,17 @@ def restored_parameters(
     snapshot: Record,
     whose: Whose,
 ) -> tuple[dict[str, Any], tuple[ParameterRestore, ...]]:
-    """What the pipeline is built with, and a line for each parameter. `own`: the job's newest record, if it has one."""
+    """The values to build the pipeline with, and a line per parameter. `own` is the job's newest record, if it has one."""
     theirs, ours = known_parameters(function, snapshot), known_parameters(function, own)
     origins: dict[str, Source] = {}
     values: dict[str, Any] = {}
 
-    def take(found: Mapping[str, Any], origin: Source) -> None:
-        values.update(found)
-        origins.update(dict.fromkeys(found, origin))
+    def take(texts: Mapping[str, Any], origin: Source) -> None:
+        values.update(texts)
+        origins.update(dict.fromkeys(texts, origin))
 
     if whose == "checkpoint":
-        # Its own log, but the pipeline may need one by now that the checkpoint did not.
+        # By now the pipeline may need a parameter that the checkpoint does not have.
         take(required_parameters(function, own), "job")
         take(theirs, "checkpoint")
     elif own is not None:
@@ -93,8 +93,8 @@ def restored_parameters(
 
     texts = {**_defaults(function), **dict.fromkeys(values), **as_texts(values)}
 
-    def other(found: Mapping[str, str], name: str) -> str | None:
-        return found[name] if name in found and found[name] != texts.get(name) else None
+    def other(recorded: Mapping[str, str], name: str) -> str | None:
+        return recorded[name] if name in recorded and recorded[name] != texts.get(name) else None
 
     names = dict.fromkeys([*_accepted(function), *values])
     return values, tuple(
@@ -111,6 +111,6 @@ def _accepted(function: Callable[..., Any]) -> dict[str, signatures.Parameter]:
 
 
 def _defaults(function: Callable[..., Any]) -> dict[str, str]:
-    """Those that text can say; the text of any other object may have its address, which is another one each time."""
-    found = {name: p.default for name, p in _accepted(function).items() if p.default is not p.empty}
-    return as_texts({name: d for name, d in found.items() if isinstance(d, (str, int, float, bool))})
+    """The defaults that have a stable text. The text of other objects may contain their address."""
+    defaults = {name: p.default for name, p in _accepted(function).items() if p.default is not p.empty}
+    return as_texts({name: d for name, d in defaults.items() if isinstance(d, (str, int, float, bool))})

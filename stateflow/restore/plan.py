@@ -1,21 +1,19 @@
-"""What a restore is asked for, and what it would do: plain data."""
+"""A restore's request, its plan and its result: plain data."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from stateflow.checkpoint.handle import JobHandle
 from stateflow.compatibility.flows import Check
+from stateflow.config.options import Options
 from stateflow.format.records import Owner
 from stateflow.pipelines.flow import Pipeline
 from stateflow.restore.parameters import ParameterRestore
 from stateflow.savepoints.origin import Origin
-
-if TYPE_CHECKING:
-    from stateflow.config.options import Options
 
 ClaimMode = Literal["no_claim", "claim"]
 Progress = Callable[[str, int, int], object]
@@ -28,9 +26,9 @@ class SourceRestore:
     verdict: Literal["resumes", "new", "dropped"]
     position: str
     now: str
-    """Where the job is at the moment."""
+    """The job's position at the moment."""
     kind: str = ""
-    """delta, file, kafka, other; of a new one, empty unless it is a table."""
+    """delta, file, kafka or other; empty for a new source that is no table."""
     reads: str = ""
     """The table's path, if it is a table."""
 
@@ -42,18 +40,18 @@ class SinkRestore:
     action: Literal["rewinds", "keeps", "starts"]
     note: str
     kind: str
-    """append, upsert, or what else it does with rows."""
+    """The sink's mode: append, upsert, function or collect."""
     before: str = ""
-    """Where the job has written so far, if not to `target`: what is taken back is taken back there."""
+    """The table that the job has written to so far, if it is not `target`: a rewind takes back output there."""
     back_to: int | None = None
-    """Of one that rewinds: the slot whose output stays; None: none of this job's."""
+    """For a sink that rewinds, the slot whose output stays; None when no output of this job stays."""
     again: bool = False
-    """Whether what followed the snapshot is delivered again."""
+    """Whether the sink will receive again what followed the snapshot."""
 
 
 @dataclass(frozen=True)
 class RestoreRequest:
-    """What is wanted, and by whom."""
+    """What to restore, how, and who asks."""
 
     job: JobHandle
     pipeline: Pipeline
@@ -68,7 +66,7 @@ class RestoreRequest:
     max_parallelism: int = 0
     takeover: bool = False
     approved: str | None = None
-    """The digest of the plan that somebody has approved: any other is refused."""
+    """The digest of the approved plan. The restore refuses any other plan."""
     owner: Owner = field(default_factory=lambda: Owner(run=uuid.uuid4().hex))
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,7 +80,7 @@ class Restored:
     timeline: int
     copied_bytes: int
     sinks: Mapping[str, str]
-    """Per rewound sink what came of it."""
+    """Per rewound sink what became of it."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +90,10 @@ class Plan:
     request: RestoreRequest
     new_job: bool
     job_uuid: str
-    """Which job of that name; empty until it has a checkpoint."""
+    """Tells jobs of one name apart; empty until the job has a checkpoint."""
     timeline: int
     values: Mapping[str, Any] = field(repr=False)
-    """What the pipeline is built with, and what the record keeps."""
+    """The parameters that build the pipeline, and that the record keeps."""
     parameters: tuple[ParameterRestore, ...]
     check: Check
     sources: tuple[SourceRestore, ...]
@@ -106,7 +104,7 @@ class Plan:
 
     @property
     def copies(self) -> bool:
-        """Whether files are brought into the job's own folder."""
+        """Whether the restore copies files into the job's own folder."""
         origin, request = self.request.origin, self.request
         if origin.canonical:
             return True

@@ -1,4 +1,4 @@
-"""The plan of a restore as whoever asked for it holds it: to print, to have approved, to carry out."""
+"""The plan of a restore in the caller's hands: to print, to have approved, and to apply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stateflow.restore.text import text
 
 
 def plan_restore(request: RestoreRequest) -> RestorePlan:
-    """Compares snapshot, pipeline and job; raises for the first thing that cannot be."""
+    """Compares snapshot, pipeline and job. Raises the first misfit."""
     return RestorePlan(**vars(make_plan(request)))
 
 
@@ -21,15 +21,15 @@ class RestorePlan(Plan):
 
     @property
     def digest(self) -> str:
-        """What an approval names: of any two plans that do something else it is another one."""
+        """What an approval names. Two plans that do different things have different digests."""
         return digest(self)
 
     def apply(self, progress: Progress = lambda what, done, total: None) -> Restored:
-        """Restores. A crash leaves the job as it was or restored; repeating it is safe."""
+        """Restores the job. A crash leaves it as it was, or restored. Repeating is safe."""
         return RestoreRun(self, progress).run()
 
     def document(self) -> dict[str, Any]:
-        """The plan as programs read it."""
+        """The plan for programs."""
         request, record = self.request, self.request.origin.record
         return {
             "job": request.job.name,
@@ -55,7 +55,7 @@ class RestorePlan(Plan):
             "copies": self.copies,
             "warnings": list(self.warnings),
             "digest": self.digest,
-            "bound": bound(self, shown=True),
+            "bound": bound(self, masked=True),
         }
 
     def __str__(self) -> str:

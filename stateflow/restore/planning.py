@@ -1,6 +1,6 @@
-"""What a restore would mean. Nothing is written; whatever does not fit is refused here.
+"""The plan of a restore. Planning writes nothing, and refuses whatever does not fit.
 
-What changes between the plan and its application is found by the claim and by the store.
+If something changes between the plan and its application, the claim or the store notices.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from stateflow.restore.parameters import ParameterRestore, Whose, restored_param
 from stateflow.restore.plan import Plan, RestoreRequest, SinkRestore, SourceRestore, same_job
 from stateflow.savepoints.format import verify_savepoint
 from stateflow.savepoints.origin import Origin, newest_sinks
+from stateflow.spark.sinks.delta_rewind import rewindable
 from stateflow.storage.roots import open_store
 
 
 def make_plan(request: RestoreRequest) -> Plan:
-    """Compares snapshot, pipeline and job; raises for the first thing that cannot be."""
+    """Compares snapshot, pipeline and job. Raises the first misfit."""
     job, origin = request.job, request.origin
     record = origin.record
     if request.approved is not None:
@@ -62,7 +63,7 @@ def make_plan(request: RestoreRequest) -> Plan:
     if not check.compatible:
         raise IncompatibleError(check.problems[0])
     if log is None:
-        # A name that was deleted is refused here, not when all is confirmed.
+        # Refuses the name of a deleted job here, rather than after the user has confirmed the plan.
         living_epochs(job.store, job.layout)
     if request.rewind_sinks and (origin.owner is None or not same_job(origin.owner, job)):
         raise UsageError(
@@ -73,8 +74,8 @@ def make_plan(request: RestoreRequest) -> Plan:
     parallelism = request.parallelism
     if parallelism:
         # Raises for an operator that cannot have it.
-        rescaled_operators(kept_by(record, flow).operators, parallelism, job.name)
-    refs = distinct(references(kept_by(record, flow)))
+        rescaled_operators(taken_over(record, flow).operators, parallelism, job.name)
+    refs = distinct(references(taken_over(record, flow)))
     tables = origin.savepoint.tables if origin.savepoint is not None else {}
     parts = [file for states in tables.values() for files in states.values() for file in files]
     return Plan(
@@ -89,26 +90,26 @@ def make_plan(request: RestoreRequest) -> Plan:
         sinks=tuple(_sinks(flow, origin, log, request.rewind_sinks)),
         files=len(refs) + len(parts),
         bytes=sum(ref.size for ref in refs) + sum(part.size for part in parts),
-        warnings=(*_warnings(request, log), *_brought_outputs(flow, parameters)),
+        warnings=(*_warnings(request, log), *_inherited_outputs(flow, parameters)),
     )
 
 
 def _newest(log: Log | None) -> Record | None:
-    """The record that says what the job is now, carried out or not."""
+    """The newest record with state, carried out or not."""
     if log is None:
         return None
     return log.decided if log.decided is not None and log.decided.carries_state else log.head
 
 
 def _whose(request: RestoreRequest) -> Whose:
-    """A savepoint lies where others may write: that its record names the job says nothing."""
+    """Whose snapshot it is. A savepoint lies where others may write, so the job's name in its record proves nothing."""
     if request.origin.owner is None:
         return "savepoint"
     return "checkpoint" if same_job(request.origin.owner, request.job) else "other job"
 
 
 def _refuse_damaged(origin: Origin, job: JobHandle) -> None:
-    """A savepoint that has lost a file is found before a job is claimed for it."""
+    """Refuses a savepoint that has lost a file, before the restore claims the job."""
     if origin.savepoint is None:
         return
     store = open_store(origin.url, job.storage_options)
@@ -117,8 +118,8 @@ def _refuse_damaged(origin: Origin, job: JobHandle) -> None:
         raise CorruptError(f"savepoint {origin.url} is not whole: {errors[0].text}; restore another snapshot")
 
 
-def kept_by(record: Record, flow: Flow) -> Record:
-    """What of a snapshot the pipeline takes over."""
+def taken_over(record: Record, flow: Flow) -> Record:
+    """The snapshot's record with only the operators and sources that the pipeline has."""
     operators = {node.uid for node in flow.operators}
     sources = {node.uid for node in flow.sources}
     return msgspec.structs.replace(
@@ -132,8 +133,8 @@ def distinct(refs: Iterable[FileRef]) -> list[FileRef]:
     return list({(r.base, r.path, r.offset): r for r in refs if r.path}.values())
 
 
-def _place(target: object) -> str:
-    """A table's path in a form that can be compared."""
+def _target_path(target: object) -> str:
+    """A table's path, normalised for comparison."""
     path = str(getattr(target, "path", target))
     return path if "://" in path else os.path.normpath(Path(path.removeprefix("file:")).absolute())
 
@@ -141,11 +142,11 @@ def _place(target: object) -> str:
 def _refuse_shared_outputs(flow: Flow, origin: Origin, job: JobHandle) -> None:
     if origin.job == job.name:
         return
-    theirs = {_place(target) for target in origin.targets.values()}
+    theirs = {_target_path(target) for target in origin.targets.values()}
     for sink in flow.sinks:
-        if sink.mode in ("append", "upsert") and _place(sink.target) in theirs:
+        if sink.mode in ("append", "upsert") and _target_path(sink.target) in theirs:
             raise UsageError(
-                f"sink {sink.uid!r} of job {job.name!r} would write to {_place(sink.target)}, where job {origin.job!r} "
+                f"sink {sink.uid!r} of job {job.name!r} would write to {_target_path(sink.target)}, where job {origin.job!r} "
                 "writes: two jobs would mix their output there; give the fork an output of its own, such as "
                 "-p output=/another/path"
             )
@@ -164,17 +165,17 @@ def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRest
             position=position_of(state) if state is not None else "its own beginning",
             now=position_of(current) if current is not None else "",
             kind=state.kind if state is not None else str(getattr(tables.get(uid), "kind", "")),
-            reads=_place(tables[uid]) if uid in tables else "",
+            reads=_target_path(tables[uid]) if uid in tables else "",
         )
 
 
 def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterator[SinkRestore]:
     newest = newest_sinks(log) if log else {}
-    # Of a savepoint it is not known what its job had delivered; of one that was edited, the slot is that of its model.
+    # A savepoint does not say what its job had delivered. The slot of an edited one is that of the snapshot it is like.
     still = log is not None and origin.job == log.job and not _moves(flow, origin.record, log)
     commits = log.last_commits if log else {}
     for node in flow.sinks:
-        target = _place(node.target) if node.mode in ("append", "upsert") else node.mode
+        target = _target_path(node.target) if node.mode in ("append", "upsert") else node.mode
         had, has = origin.last_commits.get(node.uid), commits.get(node.uid)
         sink = partial(
             SinkRestore,
@@ -185,7 +186,7 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
         )
         if has is None:
             yield sink("starts", "has nothing of this job yet")
-        elif rewind and node.uid in newest and _can_go_back(newest[node.uid]):
+        elif rewind and node.uid in newest and rewindable(newest[node.uid]):
             to = f"slot {had}" if had is not None else "before this job's first output"
             yield sink("rewinds", f"back to {to}", back_to=had)
         elif has == had or (still and has <= origin.record.slot):
@@ -199,26 +200,20 @@ def _sinks(flow: Flow, origin: Origin, log: Log | None, rewind: bool) -> Iterato
 
 
 def _written_so_far(newest: Prepared | None, target: str) -> str:
-    """The table that the sink has written to, if it is another one than from now on."""
+    """The table that the sink has written to so far, if it is another one from now on."""
     if newest is None or not newest.kind.startswith("delta"):
         return ""
-    so_far = _place(newest.target)
+    so_far = _target_path(newest.target)
     return so_far if so_far != target else ""
 
 
 def _moves(flow: Flow, record: Record, log: Log) -> bool:
-    """Whether any source reads something again, or leaves something out."""
+    """Whether any source will read something again, or leave something out."""
     now = log.head.sources if log.head is not None else {}
     return any(
         (record.sources[uid].lines if uid in record.sources else ()) != (now[uid].lines if uid in now else ())
         for uid in (node.uid for node in flow.sources)
     )
-
-
-def _can_go_back(prepared: Prepared) -> bool:
-    from stateflow.spark.sinks.delta_rewind import rewindable
-
-    return rewindable(prepared)
 
 
 def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
@@ -231,8 +226,8 @@ def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
         yield "the savepoint becomes the job's own: it is deleted when no checkpoint needs its files any more"
 
 
-def _brought_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> Iterator[str]:
-    """Outputs of a new job that somebody else has chosen."""
+def _inherited_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> Iterator[str]:
+    """Warns of outputs that a parameter of the snapshot has chosen for a new job."""
     for parameter in parameters:
         if parameter.origin not in ("savepoint", "other job") or not parameter.value:
             continue
@@ -241,6 +236,6 @@ def _brought_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> Iter
                 getattr(sink.target, "path", sink.target)
             ):
                 yield (
-                    f"sink {sink.uid} will write to {_place(sink.target)}, which parameter {parameter.name} of the snapshot says: "
+                    f"sink {sink.uid} will write to {_target_path(sink.target)}, which parameter {parameter.name} of the snapshot says: "
                     f"give -p {parameter.name}=... if that is not meant"
                 )

@@ -1,4 +1,4 @@
-"""A restore plan as people read it."""
+"""A restore plan as text for people."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _lines(plan: Plan) -> Iterator[str]:
     files = f"{plan.files} files, {size_text(plan.bytes)}"
     yield f"  state       {files}{', copied' if plan.copies else ', nothing is copied'}"
     for parameter in plan.parameters:
-        value = "unset" if parameter.value is None else parameter.shown(parameter.value)
+        value = "unset" if parameter.value is None else parameter.masked_text(parameter.value)
         note = f"; {parameter.note}" if parameter.note else ""
         yield f"  parameter   {parameter.name} = {value} ({SOURCES[parameter.origin]}{note})"
     for operator in plan.check.operators:
@@ -55,7 +55,7 @@ def _lines(plan: Plan) -> Iterator[str]:
 
 
 def _key_groups(plan: Plan, uid: str) -> str:
-    before, wanted = plan.request.origin.record.operators.get(uid), plan.request.max_parallelism
-    if before is None or wanted in (0, before.max_parallelism):
+    before, max_parallelism = plan.request.origin.record.operators.get(uid), plan.request.max_parallelism
+    if before is None or max_parallelism in (0, before.max_parallelism):
         return ""
-    return f", key groups {before.max_parallelism} -> {wanted}"
+    return f", key groups {before.max_parallelism} -> {max_parallelism}"

@@ -1,8 +1,8 @@
 """Disposing of savepoints: by hand, by a clean-up, and by the collector of the job that has claimed them.
 
-The claim that a disposal makes says which savepoint is meant. It deletes all files that lie there, also those of an attempt
-that is under way: whoever makes a savepoint finds the claim when it has created `_metadata`, or misses its files, and
-gives way. What was made before the claim is looked for after it, and is what the disposal gives way to.
+A disposal first creates a claim that names the savepoint it means. Then it deletes every file in the folder, also the files
+of an attempt that is under way. Whoever makes a savepoint there looks for a claim after it has created `_metadata`, or
+misses its files, and gives up. A savepoint that was made just before the claim wins: the disposal finds it and gives up.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import MappingProxyType
 
 from stateflow.checkpoint.collection import DisposeSavepoint
-from stateflow.checkpoint.log import read_claim as read_epoch
+from stateflow.checkpoint.log import read_epoch_claim
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import (
     LAST_EPOCH,
@@ -27,16 +27,16 @@ from stateflow.format.layout import (
 from stateflow.format.records import Owner, SavepointClaim, decode, encode
 from stateflow.savepoints.format import (
     belongs,
-    half_written,
+    claim_is,
+    claimed_error,
+    expected_files,
     id_of,
-    missing,
-    read_claim,
+    is_whole,
+    no_savepoint,
     read_savepoint,
-    stands_still,
+    read_savepoint_claim,
     stored_files,
-    taken,
-    wanted,
-    whole,
+    unfinished_bytes,
     withdraw,
 )
 from stateflow.storage.local import LocalStore
@@ -56,83 +56,89 @@ def dispose_savepoint(
     expect: str | None = None,
     storage_options: Mapping[str, str] = _NO_OPTIONS,
 ) -> int:
-    """Deletes a savepoint; gives the bytes. Safe to repeat after a crash at any point, and by several at once.
+    """Deletes a savepoint and returns the bytes it freed. Several processes may call it at once, and after any crash again.
 
-    Also deletes what failed attempts to make it have left, and nothing that has another name than a savepoint's files.
-    NotFoundError when there is nothing.
+    It also deletes the files of failed attempts to make the savepoint. It deletes no file that is named unlike a
+    savepoint's files. NotFoundError when there is nothing to delete.
 
-    `by_job`: UUID of the job that has claimed it, for its own disposal. `expect`: the id of the savepoint that is meant,
-    or empty for what is left of none; UsageError when something else is there by now. What stands is meant without it,
-    even what a job has claimed that was deleted since; `storage_options` are those of its root.
+    `by_job`: UUID of the job that claimed the savepoint and now disposes of it. `expect`: the id of the savepoint to
+    delete, or empty to delete the remains of a failed attempt; UsageError when the folder holds something else. None
+    deletes whatever the folder holds, even a savepoint that a job claimed before the job itself was deleted;
+    `storage_options` open that job's root.
     """
 
-    def disposed(by_job: str, expect: str | None) -> int:
-        return _emptied(store, _held(store, owner, clock, by_job, expect, storage_options))
+    def dispose(by_job: str, expect: str | None) -> int:
+        claim = _claim_for_disposal(store, owner, clock, by_job, expect, storage_options)
+        return _empty_folder(store, claim)
 
     _refuse_linked_folders(store)
-    freed = disposed(by_job, expect)
-    # One that was made just before the claim went has lost its files: its maker leaves it to whose claim it has seen.
+    freed = dispose(by_job, expect)
+    # A savepoint that was made just before the claim was withdrawn has lost its files. Its maker saw the claim and left
+    # the rest to this disposal.
     with suppress(NotFoundError, UsageError):
-        while (broken := _broken(store)) is not None:
-            freed += disposed("", broken)
+        while (broken := _broken_savepoint(store)) is not None:
+            freed += dispose("", broken)
     if store.local_root is not None:
-        with suppress(OSError):  # something else is in it
+        with suppress(OSError):  # the folder holds something else
             store.local_root.rmdir()
     return freed
 
 
-def _emptied(store: Store, claim: bytes) -> int:
+def _empty_folder(store: Store, claim: bytes) -> int:
     named: set[str] = set()
     with suppress(NotFoundError, CorruptError, IncompatibleError):
-        named = {each.path for each in wanted(read_savepoint(store))}
+        named = {each.path for each in expected_files(read_savepoint(store))}
     entries = [e for e in stored_files(store) if e.path in named or is_savepoint_file(e.path)]
     heads = [e for e in store.list("_") if e.path in (SAVEPOINT_METADATA, SAVEPOINT_CLAIM)]
-    halves = half_written(store)
-    # Named but not listed: missing, or a link in a file's place, which is removed itself, never what it points to.
+    unfinished = unfinished_bytes(store)
+    # A listing leaves out a link in a file's place. Deleting its path removes the link, never the file it points to.
     paths = {entry.path for entry in entries} | {path for path in named if is_savepoint_file(path)}
-    # To delete in a folder, be it nothing, is to take along what killed writers have left there.
-    files = [*sorted(paths), *(f"{folder}{SAVEPOINT_CLAIM}" for folder in halves)]
-    # Asked before each: another disposal may have finished this one, and the folder be used anew.
-    if stands_still(store, claim):
+    # A local store removes a folder's unfinished files whenever it deletes a path in that folder, even a path that does
+    # not exist.
+    files = [*sorted(paths), *(f"{folder}{SAVEPOINT_CLAIM}" for folder in unfinished)]
+    # Checked before each step: another disposal may have finished this work, and somebody may use the folder again.
+    if claim_is(store, claim):
         store.delete([SAVEPOINT_METADATA])
-    if stands_still(store, claim):
+    if claim_is(store, claim):
         store.delete(files)
-    if store.list(SAVEPOINT_METADATA) and stands_still(store, claim):
-        store.delete([SAVEPOINT_METADATA])  # whoever made it meanwhile has seen the claim, or is about to
+    if store.list(SAVEPOINT_METADATA) and claim_is(store, claim):
+        store.delete([SAVEPOINT_METADATA])  # its maker has seen the claim, or will
     withdraw(store, claim)
-    return sum(entry.size for entry in (*entries, *heads)) + sum(halves.values())
+    return sum(entry.size for entry in (*entries, *heads)) + sum(unfinished.values())
 
 
 def _refuse_linked_folders(store: Store) -> None:
-    """CorruptError, before anything is claimed, when a folder of the savepoint is a link: what lies there is not ours."""
+    """CorruptError, before anything is claimed, when a folder of the savepoint is a link: its files belong to somebody else."""
     if not isinstance(store, LocalStore):
         return
     folders = {SAVEPOINT_STATE, SAVEPOINT_TABLES}
     with suppress(NotFoundError, CorruptError, IncompatibleError):
         folders |= {
-            f"{each.path.rpartition('/')[0]}/" for each in wanted(read_savepoint(store)) if "/" in each.path
+            f"{each.path.rpartition('/')[0]}/"
+            for each in expected_files(read_savepoint(store))
+            if "/" in each.path
         }
     for folder in sorted(folders):
         store.folders(folder)
 
 
-def _broken(store: Store) -> str | None:
-    """The id of a savepoint that lacks files."""
+def _broken_savepoint(store: Store) -> str | None:
+    """The id of the savepoint, if files of it are missing."""
     try:
         savepoint = read_savepoint(store)
     except (NotFoundError, CorruptError, IncompatibleError):
         return None
-    return None if whole(store, savepoint) else savepoint.id
+    return None if is_whole(store, savepoint) else savepoint.id
 
 
 def size_of(store: Store) -> int:
-    """Bytes that a disposal would free, its own claim apart."""
-    seen = sum(
+    """Bytes that a disposal would free, without its own claim."""
+    listed = sum(
         entry.size
         for entry in (*stored_files(store), *store.list("_"))
         if entry.path == SAVEPOINT_METADATA or is_savepoint_file(entry.path)
     )
-    return seen + sum(half_written(store).values())
+    return listed + sum(unfinished_bytes(store).values())
 
 
 def dispose_claimed(
@@ -144,12 +150,12 @@ def dispose_claimed(
     root: str = "",
     open_base: Callable[..., Store] = open_store,
 ) -> DisposeSavepoint:
-    """What `collect` calls for savepoints that a job (its UUID, in the root of that URL) had claimed. One that is gone, or
-    that has become another's, is left as it is."""
+    """The function that `collect` calls for each savepoint that a job had claimed. `job` is the job's UUID, `root` the URL of
+    its root. It does nothing for a savepoint that is gone, or that another job has claimed."""
 
     def dispose(url: str) -> None:
         store = open_base(url, storage_options)
-        claim = read_claim(store)
+        claim = read_savepoint_claim(store)
         if claim is None or claim.job != job:
             return
         if not belongs(claim, root, store.url):
@@ -165,7 +171,7 @@ def dispose_claimed(
     return dispose
 
 
-def _held(
+def _claim_for_disposal(
     store: Store,
     owner: Owner,
     clock: Callable[[], int],
@@ -176,63 +182,63 @@ def _held(
     """The body of the claim under which the savepoint is deleted."""
     while True:
         try:
-            stands = store.read(SAVEPOINT_CLAIM)
+            body = store.read(SAVEPOINT_CLAIM)
         except NotFoundError:
             if by_job:
                 raise NotFoundError(
-                    f"no job has claimed what is in {store.url}: nothing was deleted"
+                    f"no job has claimed a savepoint in {store.url}: nothing was deleted"
                 ) from None
-            if (made := _claimed_for_disposal(store, owner, clock, expect)) is not None:
-                return made
+            if (created := _create_claim(store, owner, clock, expect)) is not None:
+                return created
             continue
-        claim = decode(stands, SavepointClaim, f"{store.url}/{SAVEPOINT_CLAIM}")
+        claim = decode(body, SavepointClaim, f"{store.url}/{SAVEPOINT_CLAIM}")
         if claim.job != by_job and not (expect is None and _of_deleted_job(claim, storage_options)):
-            raise taken(store, claim)
+            raise claimed_error(store, claim)
         if expect:
-            raise taken(store, claim)  # of another disposal, and who knows of what
-        if by_job or not _misses(store, claim):
-            return stands
-        # Whoever made it stopped before it saw that there was something else by then.
-        withdraw(store, stands)
+            raise claimed_error(store, claim)  # by another disposal, perhaps of another savepoint
+        if by_job or not _names_another(store, claim):
+            return body
+        # Its disposal died before it noticed that another savepoint had been made.
+        withdraw(store, body)
 
 
-def _claimed_for_disposal(
-    store: Store, owner: Owner, clock: Callable[[], int], expect: str | None
-) -> bytes | None:
+def _create_claim(store: Store, owner: Owner, clock: Callable[[], int], expect: str | None) -> bytes | None:
     """None when another claim came first."""
-    # A damaged or newer `_metadata` is refused: who knows what this folder is.
+    # A damaged `_metadata`, or one of a newer version, raises here: nobody knows what this folder holds.
     before = id_of(store)
-    if before is None and (expect or not (_has_files(store) or half_written(store))):
-        raise missing(store)
+    if before is None and (expect or not (_has_files(store) or unfinished_bytes(store))):
+        raise no_savepoint(store)
     if expect is not None and before != (expect or None):
         raise _replaced(store)
     body = encode(SavepointClaim(job="", owner=owner, at=clock(), savepoint=before or ""))
     if create_once(store, SAVEPOINT_CLAIM, body) != body:
         return None
-    # From here on whoever makes one finds the claim, and gives way. So what was made before has to be looked for now.
+    # From here on whoever makes a savepoint finds the claim and gives up. One made before the claim is found here.
     if (after := id_of(store)) != before:
         withdraw(store, body)
-        raise missing(store) if after is None else _replaced(store)
+        raise no_savepoint(store) if after is None else _replaced(store)
     return body
 
 
-def _misses(store: Store, claim: SavepointClaim) -> bool:
-    """Whether a disposal's claim stands over a whole savepoint that it does not mean."""
+def _names_another(store: Store, claim: SavepointClaim) -> bool:
+    """Whether the folder holds a whole savepoint that is not the one the disposal's claim names."""
     if claim.savepoint is None:
         return False
     try:
         savepoint = read_savepoint(store)
     except (NotFoundError, CorruptError, IncompatibleError):
         return False
-    return savepoint.id != claim.savepoint and whole(store, savepoint)
+    return savepoint.id != claim.savepoint and is_whole(store, savepoint)
 
 
 def _of_deleted_job(claim: SavepointClaim, storage_options: Mapping[str, str]) -> bool:
-    """Whether the job that claimed it is gone for good. A root that cannot be asked keeps what is its."""
+    """Whether the job that claimed the savepoint was deleted. False when its root cannot be read."""
     if not claim.job or not claim.root:
         return False
     try:
-        tombstone = read_epoch(open_store(claim.root, storage_options), JobLayout(claim.name), LAST_EPOCH)
+        tombstone = read_epoch_claim(
+            open_store(claim.root, storage_options), JobLayout(claim.name), LAST_EPOCH
+        )
     except StateflowError:
         return False
     return tombstone.job == claim.job

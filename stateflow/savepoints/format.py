@@ -1,9 +1,9 @@
 """Savepoints from outside: reading, listing and checking them, and who owns one.
 
-A savepoint is `_metadata`, created last, and the files that it names; without `_metadata` there is none. `_claimed`,
-created once, says who may delete it: the job that took it over, or (with no job) whoever disposes of it now, and which
-savepoint is meant. Disposal deletes `_metadata` first and `_claimed` last, so that whatever dies in between leaves no half
-savepoint, only work for the next disposal.
+A savepoint is the file `_metadata` and the files that it names. `_metadata` is created last: without it there is no
+savepoint. `_claimed` is created once. It names the savepoint and says who may delete it: the job that took it over, or, when
+it names no job, the disposal that is under way. A disposal deletes `_metadata` first and `_claimed` last. So a disposal that
+dies in between never leaves half a savepoint, only work for the next disposal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.verification import Finding, Wanted, damage
+from stateflow.checkpoint.verification import ExpectedFile, Finding, damage
 from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import (
     SAVEPOINT_BUILT,
@@ -48,12 +48,12 @@ def read_savepoint(store: Store) -> Savepoint:
     try:
         body = store.read(SAVEPOINT_METADATA)
     except NotFoundError:
-        raise missing(store) from None
+        raise no_savepoint(store) from None
     return decode(body, Savepoint, f"{store.url}/{SAVEPOINT_METADATA}")
 
 
-def read_claim(store: Store) -> SavepointClaim | None:
-    """Who has taken the savepoint over, or disposes of it; None: nobody."""
+def read_savepoint_claim(store: Store) -> SavepointClaim | None:
+    """Which job has taken the savepoint over, or which disposal is deleting it; None when neither."""
     try:
         body = store.read(SAVEPOINT_CLAIM)
     except NotFoundError:
@@ -62,7 +62,7 @@ def read_claim(store: Store) -> SavepointClaim | None:
 
 
 def resolved(savepoint: Savepoint, url: str) -> Record:
-    """The savepoint's record, its files named so that they are found from anywhere."""
+    """The savepoint's record, with the savepoint's URL in every file reference."""
     base = url.rstrip("/")
     return with_references(
         savepoint.record, lambda ref: msgspec.structs.replace(ref, base=base) if ref.path else ref
@@ -75,32 +75,34 @@ def expired(savepoint: Savepoint, now: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListedSavepoint:
     """What a savepoint's folder holds."""
 
     savepoint: Savepoint | None
-    """None when it cannot be read, or is not whole: see `problem`."""
+    """None when the savepoint cannot be read, or is being deleted: see `problem`."""
     claim: SavepointClaim | None = None
     problem: str = ""
 
 
-def list_savepoints(root: Store, job: str | None = None) -> list[tuple[str, Listed]]:
-    """The savepoints in the default place of a root, of one job or of all, each with its folder's path.
+def list_savepoints(root: Store, job: str | None = None) -> list[tuple[str, ListedSavepoint]]:
+    """The savepoints in the root's default folder, of one job or of all jobs, each with the path of its folder.
 
-    A damaged one is in the list with its problem; one that is not finished yet is not.
+    The list has a damaged savepoint with its problem. It leaves out one that is still being made.
     """
     jobs = [job] if job is not None else root.folders(f"{SAVEPOINTS}/")
     folders = []
     for name in jobs:
         for each in root.folders(f"{SAVEPOINTS}/{name}/"):
-            with suppress(UsageError):  # no name of ours
+            with suppress(UsageError):  # stateflow gives no savepoint such a name
                 folders.append(default_savepoint(name, each))
     with ThreadPoolExecutor(_READERS, "stateflow-savepoints") as pool:
-        found = list(pool.map(lambda folder: _look(root, folder), folders))
-    return [(folder, listed) for folder, listed in zip(folders, found, strict=True) if listed is not None]
+        listings = list(pool.map(lambda folder: _look(root, folder), folders))
+    return [
+        (folder, listing) for folder, listing in zip(folders, listings, strict=True) if listing is not None
+    ]
 
 
-def _look(root: Store, folder: str) -> Listed | None:
+def _look(root: Store, folder: str) -> ListedSavepoint | None:
     names = {entry.path.rpartition("/")[2] for entry in root.list(f"{folder}/_")}
     savepoint: Savepoint | None = None
     claim: SavepointClaim | None = None
@@ -114,48 +116,48 @@ def _look(root: Store, folder: str) -> Listed | None:
     except NotFoundError:
         return None  # disposed of since it was listed
     except (CorruptError, IncompatibleError) as error:
-        return Listed(None, claim, str(error))
+        return ListedSavepoint(None, claim, str(error))
     if claim is not None and (savepoint is None or not claim.job):
-        return Listed(None, claim, "it is being disposed of")
-    return Listed(savepoint, claim) if savepoint is not None else None
+        return ListedSavepoint(None, claim, "it is being disposed of")
+    return ListedSavepoint(savepoint, claim) if savepoint is not None else None
 
 
 def unfinished(root: Store, job: str) -> list[str]:
-    """Folders in the default place where a savepoint is being made or disposed of, or where whoever did that has died."""
-    found = []
+    """Folders in the default folder that hold an unfinished savepoint or an unfinished disposal, under way or dead."""
+    folders = []
     for name in root.folders(f"{SAVEPOINTS}/{job}/"):
         try:
             folder = default_savepoint(job, name)
         except UsageError:
-            continue  # no name of ours
+            continue  # stateflow gives no savepoint such a name
         paths = [entry.path.removeprefix(f"{folder}/") for entry in root.list(f"{folder}/")]
         if SAVEPOINT_CLAIM in paths:
-            over = not _claimed_by_job(root, f"{folder}/{SAVEPOINT_CLAIM}")
+            is_unfinished = not _claimed_by_job(root, f"{folder}/{SAVEPOINT_CLAIM}")
         else:
-            left = any(map(is_savepoint_file, paths)) or bool(half_written(root, folder))
-            over = SAVEPOINT_METADATA not in paths and left
-        if over:
-            found.append(folder)
-    return found
+            has_files = any(map(is_savepoint_file, paths)) or bool(unfinished_bytes(root, folder))
+            is_unfinished = SAVEPOINT_METADATA not in paths and has_files
+        if is_unfinished:
+            folders.append(folder)
+    return folders
 
 
 def _claimed_by_job(root: Store, path: str) -> bool:
     try:
         return bool(decode(root.read(path), SavepointClaim, path).job)
     except NotFoundError:
-        return True  # gone since it was listed: somebody is at work
+        return True  # deleted since the listing: a disposal is under way
     except (CorruptError, IncompatibleError):
-        return True  # whose it is nobody knows
+        return True  # nobody knows who owns it
 
 
-def wanted(savepoint: Savepoint) -> Iterator[Wanted]:
-    """Every file that the savepoint needs, and what is kept in its metadata."""
+def expected_files(savepoint: Savepoint) -> Iterator[ExpectedFile]:
+    """Every file that the savepoint needs, also those whose bytes are in its metadata."""
     for ref in references(savepoint.record):
-        yield Wanted.by(ref)
+        yield ExpectedFile.by(ref)
     for states in savepoint.tables.values():
         for files in states.values():
             for file in files:
-                yield Wanted(file.path, file.size, file.xxh3, sha256=file.sha256)
+                yield ExpectedFile(file.path, file.size, file.xxh3, sha256=file.sha256)
 
 
 def verify_savepoint(store: Store, *, deep: bool) -> list[Finding]:
@@ -164,12 +166,12 @@ def verify_savepoint(store: Store, *, deep: bool) -> list[Finding]:
     NotFoundError when there is none, IncompatibleError when a newer stateflow wrote it.
     """
     try:
-        savepoint, claim = read_savepoint(store), read_claim(store)
+        savepoint, claim = read_savepoint(store), read_savepoint_claim(store)
     except CorruptError as error:
         return [Finding("error", str(error), path=SAVEPOINT_METADATA)]
     try:
         findings = _findings(store, savepoint, deep=deep)
-    except CorruptError as error:  # a link in a folder's place
+    except CorruptError as error:  # a folder is a symbolic link
         return [Finding("error", str(error))]
     if claim is not None and not claim.job:
         text = f"{store.url} is being disposed of: `stateflow savepoint dispose {store.url}` finishes that"
@@ -181,7 +183,7 @@ def _findings(store: Store, savepoint: Savepoint, *, deep: bool) -> list[Finding
     findings = []
     entries = stored_files(store)
     sizes = {entry.path: entry.size for entry in entries}
-    files = list(dict.fromkeys(wanted(savepoint)))
+    files = list(dict.fromkeys(expected_files(savepoint)))
     for each in files:
         if wrong := damage(store, sizes, each, deep=deep):
             text = f"{each.named(store.url)} {wrong}: restore it from a copy, or use another savepoint"
@@ -200,8 +202,8 @@ def _findings(store: Store, savepoint: Savepoint, *, deep: bool) -> list[Finding
     return findings
 
 
-def whole(store: Store, savepoint: Savepoint) -> bool:
-    """Whether every file is there, with its size."""
+def is_whole(store: Store, savepoint: Savepoint) -> bool:
+    """Whether every file exists and has the right size."""
     return all(finding.severity != "error" for finding in _findings(store, savepoint, deep=False))
 
 
@@ -215,13 +217,13 @@ def claim_savepoint(
     expect: str = "",
     root: str = "",
 ) -> Savepoint:
-    """Makes the savepoint the job's own (`job` is its UUID), once and for all; gives what was claimed, which is whole.
+    """Gives the savepoint to a job for good, and returns it. All its files were there when it was claimed.
 
-    `expect` is the id of the savepoint that is meant: another one in its place is left alone. `root` is the URL of the
-    job's checkpoint root.
+    `job` is the job's UUID, `root` the URL of its checkpoint root. `expect` is the id of the savepoint to claim: another
+    savepoint in the folder is left alone.
 
-    A job may claim again what it has claimed, but before it restores from that a second time it has to pin what
-    `to_pin` names: its own collector may be about to dispose of it.
+    A job may claim its own savepoint again. Before it restores from the savepoint a second time, it pins the record that
+    `to_pin` returns: the job's own collector may be about to dispose of the savepoint.
     """
     before = read_savepoint(store)
     if expect and before.id != expect:
@@ -233,23 +235,23 @@ def claim_savepoint(
             job=job, name=name, url=store.url, owner=owner, at=clock(), savepoint=before.id, root=root
         )
     )
-    stands = create_once(store, SAVEPOINT_CLAIM, body)
-    claim = decode(stands, SavepointClaim, f"{store.url}/{SAVEPOINT_CLAIM}")
+    current = create_once(store, SAVEPOINT_CLAIM, body)
+    claim = decode(current, SavepointClaim, f"{store.url}/{SAVEPOINT_CLAIM}")
     if claim.job != job:
-        raise taken(store, claim)
+        raise claimed_error(store, claim)
     if not belongs(claim, root, store.url):
         if claim.root not in ("", root):
             raise UsageError(
                 f"the savepoint in {store.url} was claimed by this job in {claim.root}, of which {root} is a copy: restore "
                 "it with --claim-mode no-claim"
             )
-        # Records that name one savepoint by two URLs are two savepoints to a collector: it would dispose of one of them.
+        # A collector takes one savepoint under two URLs for two savepoints, and would dispose of one of them.
         raise UsageError(
             f"the savepoint in {store.url} was claimed by this job as {claim.url}: restore from that URL, or with "
             "--claim-mode no-claim"
         )
     try:
-        # A disposal may have come and gone in between: it ends with the deletion of its own claim.
+        # A whole disposal may have run since the first read. It leaves no trace: it deletes its own claim last.
         if id_of(store) != before.id:
             raise NotFoundError(
                 f"the savepoint in {store.url} was disposed of meanwhile: restore another one"
@@ -264,10 +266,11 @@ def claim_savepoint(
 
 
 def to_pin(log: Log, url: str) -> Record | None:
-    """The record that a job pins while it restores again from a savepoint that it has claimed; None: needs none.
+    """The record that a job pins while it restores once more from a savepoint it has claimed; None when it needs no pin.
 
-    A collector disposes of a claimed savepoint, and only then removes the records that named it. So when no record
-    names it, either none ever did and no collector knows of it, or it is gone, which the next claim finds out.
+    A collector first disposes of a claimed savepoint and then removes the records that named it. So when no record names
+    the savepoint, there are two cases: no record ever did, and no collector knows of it; or the savepoint is gone, and
+    the next claim fails.
     """
     base = url.rstrip("/")
     naming = [s.record for s in log.slots.values() if s.record is not None and base in bases([s.record])]
@@ -284,15 +287,15 @@ def to_pin(log: Log, url: str) -> Record | None:
 
 
 def belongs(claim: SavepointClaim, root: str, url: str) -> bool:
-    """Whether a job's claim is that of the job in this root on the savepoint at this URL. One in the job's own root goes
-    wherever the root is moved or copied to."""
+    """Whether the claim is by the job in this root, on the savepoint at this URL. A savepoint inside the job's root stays
+    the job's own when the root is moved or copied."""
     if not root or not claim.root:
         return claim.url == url
     inside = path_inside(claim.url, claim.root)
     return inside == path_inside(url, root) if inside else (claim.url, claim.root) == (url, root)
 
 
-def stands_still(store: Store, claim: bytes) -> bool:
+def claim_is(store: Store, claim: bytes) -> bool:
     try:
         return store.read(SAVEPOINT_CLAIM) == claim
     except NotFoundError:
@@ -300,12 +303,12 @@ def stands_still(store: Store, claim: bytes) -> bool:
 
 
 def withdraw(store: Store, claim: bytes) -> None:
-    # Looked at first: by now it may be the claim of another, on another savepoint in this folder.
-    if stands_still(store, claim):
+    # Checked first: by now the folder may hold another savepoint and another claim.
+    if claim_is(store, claim):
         store.delete([SAVEPOINT_CLAIM])
 
 
-def taken(store: Store, claim: SavepointClaim) -> StateflowError:
+def claimed_error(store: Store, claim: SavepointClaim) -> StateflowError:
     if not claim.job:
         return NotFoundError(f"the savepoint in {store.url} is being disposed of: use another one")
     return UsageError(
@@ -315,7 +318,7 @@ def taken(store: Store, claim: SavepointClaim) -> StateflowError:
     )
 
 
-def missing(store: Store) -> NotFoundError:
+def no_savepoint(store: Store) -> NotFoundError:
     return NotFoundError(
         f"there is no savepoint in {store.url}: it has no {SAVEPOINT_METADATA}; `stateflow savepoint list JOB` "
         "shows those of a job"
@@ -330,20 +333,19 @@ def id_of(store: Store) -> str | None:
 
 
 def stored_files(store: Store) -> list[Entry]:
-    """What lies where only a savepoint's files do."""
+    """Every file in the folders that only a savepoint's files are written to."""
     return [
         entry for part in (SAVEPOINT_STATE, SAVEPOINT_TABLES, SAVEPOINT_BUILT) for entry in store.list(part)
     ]
 
 
-def half_written(store: Store, folder: str = "") -> dict[str, int]:
-    """Folders of a savepoint, each with its `/`, where killed processes have left half a file, which no listing shows, and
-    the bytes."""
+def unfinished_bytes(store: Store, folder: str = "") -> dict[str, int]:
+    """The bytes of unfinished files, by folder (with its `/`). Killed processes leave them, and no listing shows them."""
     if not isinstance(store, LocalStore):
         return {}
     top = f"{folder}/" if folder else ""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for part in (SAVEPOINT_STATE, SAVEPOINT_TABLES, SAVEPOINT_BUILT):
         for inside, size in store.unfinished(f"{top}{part}").items():
-            found[inside.removeprefix(top)] = size
-    return found
+            sizes[inside.removeprefix(top)] = size
+    return sizes

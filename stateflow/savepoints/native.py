@@ -1,7 +1,7 @@
-"""Native savepoints: the files of a checkpoint, as its state backend has them, copied to a folder of their own.
+"""Native savepoints: the files of a checkpoint, as its state backend wrote them, copied to a folder of their own.
 
-On the same disk they are hard links, in the same bucket the service copies. Small files can be packed into containers,
-which have to be read and written.
+On the same disk a copy is a hard link. In the same bucket the service copies. Small files can be packed into containers;
+these are read and written by this process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CONTAINER = ".pack"
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a file of the savepoint is made of: one state file, or several in a container."""
+    """One file of the savepoint, and the state files in it: one, or several in a container."""
 
     path: str
     refs: tuple[FileRef, ...]
@@ -57,13 +57,15 @@ def create_native(
     progress: Callable[[str, int, int], object] = lambda what, done, total: None,
     threads: int = THREADS,
 ) -> Savepoint:
-    """Makes a savepoint of a complete record, which the caller has pinned, in the folder `target`.
+    """Makes a savepoint in the folder `target`, of a complete record that the caller has pinned.
 
-    With `max_files` the smallest files are packed together until no more objects than that hold the state. After an
-    error, or a crash at any point, there is no savepoint in the folder, and the call can be repeated.
+    `max_files` limits the number of files: the smallest state files are packed into containers. After an error, or after
+    a crash at any point, the folder holds no savepoint and the caller can try again.
     """
     if max_files < 0:
-        raise UsageError(f"max_files={max_files} is no number of files: use 1 or more, or 0 not to pack any")
+        raise UsageError(
+            f"max_files={max_files} is not a number of files: use 1 or more, or 0 not to pack any"
+        )
     require_vacant(target)
     attempt = ids()
     contents = planned(distinct(record), max_files, attempt)
@@ -89,7 +91,7 @@ def create_native(
             _pack(contents, target, store_of, scratch, threads, report)
         except (NotFoundError, CorruptError) as error:
             raise CorruptError(
-                f"savepoint {name!r} cannot be made, for checkpoint {record.slot} of job {layout.job!r} is damaged: {error}"
+                f"savepoint {name!r} cannot be made, because checkpoint {record.slot} of job {layout.job!r} is damaged: {error}"
             ) from error
     savepoint = Savepoint(
         id=ids(),
@@ -109,18 +111,18 @@ def create_native(
 
 
 def distinct(record: Record) -> list[FileRef]:
-    """Every file that a savepoint of the record has to hold, once."""
-    found: dict[tuple[str, str, int], FileRef] = {}
+    """Every file that a savepoint of the record has to contain, once."""
+    by_place: dict[tuple[str, str, int], FileRef] = {}
     for ref in references(msgspec.structs.replace(record, sinks={})):
         if ref.path:
-            found.setdefault(ref.place, ref)
-    return list(found.values())
+            by_place.setdefault(ref.place, ref)
+    return list(by_place.values())
 
 
 def planned(
     refs: Sequence[FileRef], max_files: int, attempt: str, container_bytes: int = CONTAINER_BYTES
 ) -> list[Content]:
-    """Which file of the savepoint holds what. Pure."""
+    """The files of the savepoint, and which state files go into each. Pure."""
     groups = grouped(refs, max_files, container_bytes)
     return [
         Content(savepoint_state_file(attempt, number, _suffix(group)), tuple(group))
@@ -131,9 +133,9 @@ def planned(
 def grouped(
     refs: Sequence[FileRef], max_files: int, container_bytes: int = CONTAINER_BYTES
 ) -> list[list[FileRef]]:
-    """The files in at most `max_files` groups (0: each on its own): the smallest together, as few as need be.
+    """The files in at most `max_files` groups (0: each file alone). Only as many of the smallest as needed share a group.
 
-    A group outgrows `container_bytes` only where the limit on their number leaves no other way.
+    A group is larger than `container_bytes` only when `max_files` allows no other way.
     """
     if not max_files or len(refs) <= max_files:
         return [[ref] for ref in refs]
@@ -141,14 +143,14 @@ def grouped(
     while True:
         groups: list[list[FileRef]] = [[]]
         filled = 0
-        for taken, ref in enumerate(by_size, 1):
+        for count, ref in enumerate(by_size, 1):
             if filled + ref.size > container_bytes:
                 groups.append([])
                 filled = 0
             groups[-1].append(ref)
             filled += ref.size
-            if len(groups) + len(by_size) - taken <= max_files:
-                return [*groups, *([alone] for alone in by_size[taken:])]
+            if len(groups) + len(by_size) - count <= max_files:
+                return [*groups, *([alone] for alone in by_size[count:])]
         container_bytes *= 2
 
 
@@ -174,17 +176,17 @@ def _pack(
             target.upload(local, content.path)
             local.unlink()
 
-        # Few at a time: each fills the scratch folder with as much as a container holds.
+        # Two at a time: each needs room for a whole container in the scratch folder.
         at_once(pack, containers, min(threads, 2), lambda content: progress(content.size))
 
 
 def _moved(record: Record, contents: Sequence[Content]) -> Record:
     places: dict[tuple[str, str, int], tuple[str, int | None]] = {}
     for content in contents:
-        at = 0
+        position = 0
         for ref in content.refs:
-            places[ref.place] = content.path, at if len(content.refs) > 1 else None
-            at += ref.size
+            places[ref.place] = content.path, position if len(content.refs) > 1 else None
+            position += ref.size
 
     def moved(ref: FileRef) -> FileRef:
         if not ref.path:
@@ -198,17 +200,17 @@ def _moved(record: Record, contents: Sequence[Content]) -> Record:
 
 
 class _Progress:
-    """Adds up bytes, from one thread at a time."""
+    """Adds up the bytes that were copied. Only one thread calls it at a time."""
 
-    def __init__(self, tell: Callable[[str, int, int], object], total: int) -> None:
-        self._tell = tell
+    def __init__(self, report: Callable[[str, int, int], object], total: int) -> None:
+        self._report = report
         self._total = total
         self._done = 0
-        tell("copying files", 0, total)
+        report("copying files", 0, total)
 
     def __call__(self, size: int) -> None:
         self._done += size
-        self._tell("copying files", self._done, self._total)
+        self._report("copying files", self._done, self._total)
 
 
 def _text(ref: FileRef) -> str:

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Origin:
-    """A snapshot to restore from; the files of its record can be read from where they are."""
+    """A snapshot to restore from. The references in its record are complete: every file can be read where it is."""
 
     label: str
     """checkpoint:42, tag:v1, or the URL of a savepoint."""
     record: Record
     job: str
-    """The job that made it."""
+    """The job that made the snapshot."""
     owner: JobHandle | None = None
-    """That job, when the snapshot is one of its checkpoints."""
+    """The same job as a handle, when the snapshot is one of its checkpoints."""
     last_commits: Mapping[str, int] = field(default_factory=dict)
-    """Per sink uid the slot whose output was its last at the snapshot."""
+    """By sink uid: the slot of the last output that the sink had at the snapshot."""
     targets: Mapping[str, str] = field(default_factory=dict)
-    """Where that job's sinks write."""
+    """By sink uid: where the job writes."""
     savepoint: Savepoint | None = None
     url: str = ""
 
@@ -74,7 +74,7 @@ def _checkpoint(name: Name, job: JobHandle) -> Origin:
 
 
 def refuse_erased(log: Log, slot: int) -> None:
-    """What was erased does not come back with an older checkpoint that has outlived it, as one that is pinned does."""
+    """UsageError for a checkpoint from before an erasure, which a pin may have kept: it still holds the erased key."""
     erased = next(
         (record.slot for record in log.chain if record.kind == "erase" and record.slot > slot), None
     )
@@ -85,8 +85,8 @@ def refuse_erased(log: Log, slot: int) -> None:
 
 
 def newest_sinks(log: Log) -> dict[str, Prepared]:
-    """Per sink uid what was prepared last."""
-    found: dict[str, Prepared] = {}
+    """By sink uid: the newest prepared output."""
+    newest: dict[str, Prepared] = {}
     for record in log.chain:
-        found.update(record.sinks)
-    return found
+        newest.update(record.sinks)
+    return newest

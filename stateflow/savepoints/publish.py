@@ -1,8 +1,8 @@
-"""Making a savepoint visible, once all its files are stored: the create of its `_metadata`.
+"""Making a savepoint visible: creating its `_metadata` after all its files are stored.
 
-Several attempts may be made in one folder at once. Each has its own file names, so whichever creates `_metadata` first
-stands with exactly its files, and the others delete theirs. A disposal may be under way, too: it takes all files, those
-of attempts included, so whoever finds its claim after the create gives way.
+Several processes may try to make a savepoint in one folder at once. Each uses its own file names. The first to create
+`_metadata` wins, with exactly its own files, and the others delete theirs. A disposal may run at the same time and deletes
+all files, also those of attempts. So a maker that finds the claim of a disposal after its create gives up.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_METADATA
 from stateflow.format.records import Owner, Savepoint, encode
 from stateflow.format.references import path_inside
 from stateflow.savepoints.dispose import dispose_savepoint
-from stateflow.savepoints.format import read_claim, stored_files
+from stateflow.savepoints.format import read_savepoint_claim, stored_files
 from stateflow.storage.probe import probe
 from stateflow.storage.store import Store, create_once, refused_for_good
 
 
 def require_vacant(target: Store) -> None:
-    """Raises unless a savepoint can be made in the folder; asked before anything is written there."""
+    """Raises unless the folder is free for a savepoint. Call it before writing anything there."""
     names = {entry.path for entry in target.list("_")}
     if SAVEPOINT_CLAIM in names:
         raise UsageError(
@@ -32,7 +32,7 @@ def require_vacant(target: Store) -> None:
 
 
 def probe_elsewhere(store: Store, root: str, ids: Callable[[], str]) -> None:
-    """UsageError if the store of a savepoint cannot say who was first. That of the job's root was probed long ago."""
+    """UsageError if the savepoint's store accepts two creates of one path. The store of the job's root was probed before."""
     if not root or path_inside(store.url, root) is None:
         try:
             probe(store, ids)
@@ -42,7 +42,7 @@ def probe_elsewhere(store: Store, root: str, ids: Callable[[], str]) -> None:
 
 @contextmanager
 def deleted_unless_stored(target: Store, paths: Sequence[str]) -> Iterator[None]:
-    """Around the storing of a savepoint's files: deletes them when that fails. `paths` may grow meanwhile."""
+    """Deletes the files `paths` when the block that stores them fails. The block may add paths."""
     try:
         yield
     except (Exception, KeyboardInterrupt):
@@ -53,10 +53,10 @@ def deleted_unless_stored(target: Store, paths: Sequence[str]) -> Iterator[None]
 def publish(
     target: Store, savepoint: Savepoint, files: Mapping[str, int], *, owner: Owner, clock: Callable[[], int]
 ) -> Savepoint:
-    """The savepoint as it stands now. `files`: path and size of all that this attempt has stored.
+    """Creates the savepoint and returns it. `files`: path and size of every file that this attempt has stored.
 
-    They are deleted when it cannot stand. When nobody knows whether it does (the store has not answered), they stay:
-    `stateflow savepoint dispose` removes them.
+    When the savepoint cannot be created, the files are deleted. When the store did not answer, so that nobody knows
+    whether it was created, the files stay: `stateflow savepoint dispose` removes them.
     """
     with deleted_unless_stored(target, list(files)):
         require_vacant(target)
@@ -66,23 +66,23 @@ def publish(
             )
     body = encode(savepoint)
     try:
-        stands = create_once(target, SAVEPOINT_METADATA, body)
+        current = create_once(target, SAVEPOINT_METADATA, body)
     except UnavailableError as error:
         if refused_for_good(target, SAVEPOINT_METADATA):
             _delete(target, files)
             raise
         raise UnavailableError(
-            f"whether the savepoint in {target.url} was made is not known: `stateflow savepoint show` tells when the "
+            f"nobody knows whether the savepoint in {target.url} was made: `stateflow savepoint show` tells when the "
             f"store answers again ({error})"
         ) from error
-    if stands != body:
+    if current != body:
         _delete(target, files)
         raise UsageError(
             f"another savepoint was made in {target.url} meanwhile: use that one, or choose another name"
         )
     if _being_disposed_of(target, savepoint) or not _whole(target, files):
-        # Somebody disposed of what lay here before the create, or still does. A disposal that has come to its end no longer
-        # looks at what was made here; one that has not takes this along.
+        # A disposal of what the folder held before has taken files of this savepoint. If it has ended, nobody else
+        # deletes the rest; if it has not, it deletes the rest and the call below finds nothing to do.
         with suppress(StateflowError):
             dispose_savepoint(target, owner=owner, clock=clock, expect=savepoint.id)
         raise NotFoundError(
@@ -92,8 +92,8 @@ def publish(
 
 
 def _being_disposed_of(target: Store, savepoint: Savepoint) -> bool:
-    """Asked before the files are looked at: a disposal that has withdrawn its claim deletes no more of them."""
-    claim = read_claim(target)
+    """Call this before checking the files: a disposal that has withdrawn its claim deletes no more of them."""
+    claim = read_savepoint_claim(target)
     return claim is not None and not (claim.job and claim.savepoint == savepoint.id)
 
 
@@ -103,13 +103,13 @@ def _whole(target: Store, files: Mapping[str, int]) -> bool:
 
 
 def _delete(target: Store, paths: Iterable[str]) -> None:
-    with suppress(StateflowError):  # what stays is not visible, and goes with a disposal
+    with suppress(StateflowError):  # files that stay are not visible, and a disposal removes them
         target.delete(paths)
     remove_empty(target)
 
 
 def remove_empty(target: Store) -> None:
-    """Removes the folder of a savepoint that is none, where stores have folders."""
+    """Removes a folder that holds no savepoint, in stores that have folders."""
     if target.local_root is not None:
-        with suppress(OSError):  # something else is in it
+        with suppress(OSError):  # the folder holds something else
             target.local_root.rmdir()

@@ -1,6 +1,6 @@
-"""Who may read what: bearer tokens, and for each the states that it opens.
+"""Who may read what: bearer tokens, and the states that each token may read.
 
-A tokens file is TOML, one table per token; its name is for people and logs:
+A tokens file is TOML with one table per token. The name of the table is for people and logs:
 
     [dashboard]
     sha256 = "5994471abb01112afcc18159f6cc74b4f511b99806da59b3caf5a9c173cacfc5"   # or token = "..."
@@ -27,7 +27,7 @@ _HASH = re.compile(r"[0-9a-fA-F]{64}\Z")
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """Patterns with `*` and `?`, none of which reaches over a `/`."""
+    """Three patterns, each of which may have `*` and `?`."""
 
     job: str
     operator: str
@@ -43,7 +43,7 @@ class Right:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One token. Only its hash is kept."""
+    """One token and its rights. Only the token's hash is in memory."""
 
     name: str
     digest: bytes = field(repr=False)
@@ -53,7 +53,7 @@ class Grant:
         return any(right.allows(job, operator, state) for right in self.rights)
 
     def allows_job(self, job: str) -> bool:
-        """Whether it opens any state of the job."""
+        """Whether the token may read any state of the job."""
         return any(fnmatchcase(job, right.job) for right in self.rights)
 
 
@@ -64,32 +64,32 @@ class Access:
         self._grants = tuple(grants)
 
     def grant_of(self, authorization: str | None) -> Grant | None:
-        """Whose `Authorization` header this is; None when it is nobody's."""
+        """The grant of the token in an `Authorization` header; None for an unknown token."""
         scheme, _, token = (authorization or "").partition(" ")
         digest = _digest(token.strip())
-        found = None
-        # All of them, whichever fits: how long it takes says nothing of how near a guess came.
+        match = None
+        # Compares with every token, so that the time it takes does not tell how close a guess came.
         for grant in self._grants:
             if hmac.compare_digest(grant.digest, digest):
-                found = grant
-        return found if scheme.lower() == "bearer" else None
+                match = grant
+        return match if scheme.lower() == "bearer" else None
 
 
 def single(token: str) -> Access:
-    """One token that opens everything which is queryable."""
+    """One token that may read every queryable state."""
     return Access([Grant("generated", _digest(token), (Right("*", "*", "*"),))])
 
 
 def from_file(path: Path) -> Access:
-    """What a tokens file grants."""
+    """The tokens and rights in a tokens file."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise NotFoundError(f"the tokens file {path} does not exist: check --tokens") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        # The text of the error does not quote the file: a line of it may be a token.
+        # The message does not repeat the parser's error, which may quote a line with a token.
         raise UsageError(
-            f"the tokens file {path} cannot be read as TOML ({type(error).__name__}): mend it"
+            f"the tokens file {path} cannot be read as TOML ({type(error).__name__}): repair it"
         ) from None
     if not content:
         raise UsageError(f"the tokens file {path} has no token: write one table for each")
@@ -108,10 +108,10 @@ def _grant(path: Path, name: str, entry: Any) -> Grant:
         return UsageError(f"the tokens file {path}, [{name}]: {what}")
 
     if not isinstance(entry, dict):
-        raise wrong("this is no table: write [name], then sha256 (or token) and rights under it")
+        raise wrong("this is not a table: write [name], then sha256 (or token) and rights under it")
     unknown = sorted(set(entry) - {"sha256", "token", "rights"})
     if unknown:
-        raise wrong(f"{unknown[0]} means nothing here: sha256 (or token) and rights do")
+        raise wrong(f"{unknown[0]} is unknown here: use sha256 (or token) and rights")
     digest, token, rights = entry.get("sha256"), entry.get("token"), entry.get("rights")
     if (digest is None) == (token is None):
         raise wrong("give either sha256 or token")

@@ -1,4 +1,4 @@
-"""What is asked and what is answered, without HTTP. Runs in threads: it reads state."""
+"""Questions and answers, without HTTP. Runs in threads, because it reads state."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import msgspec
 
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorState, Record, StateSchema
-from stateflow.reading.query import LIMIT, Found, Target
+from stateflow.reading.query import LIMIT, LookupResult, Target
 from stateflow.serve.access import Grant
 from stateflow.serve.follow import FollowedJob
 from stateflow.serve.problems import Refusal
 
 MOST_ENTRIES = 10_000
-"""Of a list or map in one answer."""
+"""Most entries of a list or map in one answer."""
 MOST_KEYS = 1_000
-"""Of one batch."""
+"""Most keys in one batch."""
 MOST_TOGETHER = 100_000
-"""Entries of all lists or maps of one batch."""
+"""Most entries of all lists or maps together in one batch."""
 _DECLARED = {
     "value": "ValueState",
     "list": "ListState",
@@ -31,7 +31,7 @@ _DECLARED = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One look-up or several; `None` for a map key asks for the whole map."""
+    """What a request asks for. A `map_key` of None asks for the whole map."""
 
     operator: str
     state: str
@@ -40,24 +40,24 @@ class Question:
 
 
 def answer(job: FollowedJob, question: Question, key: str) -> bytes:
-    """One key, written as on the command line."""
+    """The answer for one key, which is written as on the command line."""
     with job.reading() as served:
         target = _queryable(served.reader.target(question.operator, question.state))
         map_key = None if question.map_key is None else target.map_key_of_text(question.map_key)
-        found = served.reader.look_up(
+        result = served.reader.look_up(
             question.operator, question.state, target.key_of_text(key), map_key, limit=question.limit
         )
         return msgspec.json.encode(
-            {**_head(job.name, served.record, target), "key": key, **_body(found, question.map_key)}
+            {**_head(job.name, served.record, target), "key": key, **_body(result, question.map_key)}
         )
 
 
 def answer_many(job: FollowedJob, question: Question, keys: list[Any]) -> bytes:
-    """Many keys, as JSON has them; the answers come in their order."""
+    """The answers for many keys, in their order. The keys are JSON values."""
     with job.reading() as served:
         target = _queryable(served.reader.target(question.operator, question.state))
         map_key = None if question.map_key is None else target.map_key_of_plain(question.map_key)
-        found = served.reader.look_up_many(
+        lookups = served.reader.look_up_many(
             question.operator,
             question.state,
             [target.key_of_plain(key) for key in keys],
@@ -65,19 +65,19 @@ def answer_many(job: FollowedJob, question: Question, keys: list[Any]) -> bytes:
             limit=question.limit,
             most=MOST_TOGETHER,
         )
-        results = [{"key": key, **_body(one, None)} for key, one in zip(keys, found, strict=True)]
+        results = [{"key": key, **_body(one, None)} for key, one in zip(keys, lookups, strict=True)]
         return msgspec.json.encode(
             {**_head(job.name, served.record, target), "map_key": question.map_key, "results": results}
         )
 
 
 def describe(job: FollowedJob, grant: Grant) -> bytes:
-    """What there is to ask, as far as the token opens it."""
+    """The operators and states of the job that the token may read."""
     with job.reading() as served:
         record = served.record
         return msgspec.json.encode(
             {
-                **_place(job.name, record),
+                **_checkpoint(job.name, record),
                 "watermark": record.watermark,
                 "timeline": record.timeline,
                 "operators": {
@@ -104,21 +104,21 @@ def _queryable(target: Target) -> Target:
     )
 
 
-def _place(job: str, record: Record) -> dict[str, Any]:
+def _checkpoint(job: str, record: Record) -> dict[str, Any]:
     return {"job": job, "checkpoint": record.slot, "at": record.at}
 
 
 def _head(job: str, record: Record, target: Target) -> dict[str, Any]:
     return {
-        **_place(job, record),
+        **_checkpoint(job, record),
         "operator": target.operator,
         "state": target.name,
         "kind": target.schema.kind,
     }
 
 
-def _body(found: Found, map_key: Any) -> dict[str, Any]:
-    body = {"found": found.found, "what": found.what, "value": found.json, "more": found.more}
+def _body(result: LookupResult, map_key: Any) -> dict[str, Any]:
+    body = {"found": result.found, "what": result.what, "value": result.json, "more": result.more}
     return body if map_key is None else {"map_key": map_key, **body}
 
 

@@ -1,4 +1,4 @@
-"""The routes. They do little but read a request, since they run on the event loop: stores and state are left to threads."""
+"""The routes. They run on the event loop, so they only read requests: threads read stores and state."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 STATE = "/jobs/{job}/operators/{operator}/states/{state}"
 MIN_CHECKPOINT = "stateflow-min-checkpoint"
-"""The header that says the same as `min_checkpoint`."""
+"""The header with the same meaning as the parameter `min_checkpoint`."""
 LARGEST_BODY = 1 << 20
 LONGEST_WAIT = 60.0
 NAMES_LAST = 5.0
-"""Seconds for which the names of jobs are not listed again: in an object store that takes a listing of everything."""
+"""Seconds before the names of jobs are listed again: in an object store that means listing everything."""
 _FOLLOWERS = 8
-"""Threads for stores: a slow one delays what is new, never a query."""
-_ASKED = frozenset({"key", "map_key", "limit", "min_checkpoint", "wait"})
+"""Threads that read stores: a slow store delays new checkpoints, never a query."""
+_PARAMETERS = frozenset({"key", "map_key", "limit", "min_checkpoint", "wait"})
 
 
 class Batch(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,7 +57,7 @@ class Batch(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Service:
-    """Belongs to one event loop, from `start` to `stop`. The followed jobs are the caller's, who closes them after."""
+    """Belongs to one event loop, from `start` to `stop`. The caller closes the followed jobs afterwards."""
 
     def __init__(self, jobs: FollowedJobs, access: Access, *, max_queries: int, interval: float) -> None:
         self._jobs, self._access, self._interval = jobs, access, interval
@@ -87,7 +87,7 @@ class Service:
         grant = self._grant(request)
         now = asyncio.get_running_loop().time()
         if now - self._listed > NAMES_LAST:
-            self._names, self._listed = await self._away(self._jobs.names), now
+            self._names, self._listed = await self._in_thread(self._jobs.names), now
         names = [name for name in self._names if grant.allows_job(name)]
         followed = {name: job.record for name in names if (job := self._jobs.get(name)) is not None}
         listed = [
@@ -104,19 +104,19 @@ class Service:
         return _json(await self._turns.take(partial(describe, job, grant)))
 
     async def state(self, request: Request) -> Response:
-        name, operator, state = self._opened(request)
-        given = _parameters(request)
-        key = given.get("key")
+        name, operator, state = self._authorized(request)
+        parameters = _parameters(request)
+        key = parameters.get("key")
         if key is None:
-            raise UsageError("no key was asked for: add ?key=... to the URL")
-        limit = _limit(given.get("limit", LIMIT))
-        minimum, wait = given.get("min_checkpoint"), given.get("wait", 0)
+            raise UsageError("the request names no key: add ?key=... to the URL")
+        limit = _limit(parameters.get("limit", LIMIT))
+        minimum, wait = parameters.get("min_checkpoint"), parameters.get("wait", 0)
         job = await self._job(name, minimum, wait, request)
-        question = Question(operator, state, given.get("map_key"), limit)
+        question = Question(operator, state, parameters.get("map_key"), limit)
         return _json(await self._turns.take(partial(answer, job, question, key)))
 
     async def states(self, request: Request) -> Response:
-        name, operator, state = self._opened(request)
+        name, operator, state = self._authorized(request)
         try:
             batch = msgspec.json.decode(await _body(request), type=Batch)
         except msgspec.MsgspecError as error:
@@ -139,41 +139,41 @@ class Service:
             raise unknown_token()
         return grant
 
-    def _opened(self, request: Request) -> tuple[str, str, str]:
-        """Job, operator and state of a request whose token opens them; before anything says whether they exist."""
+    def _authorized(self, request: Request) -> tuple[str, str, str]:
+        """The job, operator and state of a request, if its token may read them. It does not say whether they exist."""
         grant, names = self._grant(request), request.path_params
-        asked = (names["job"], names["operator"], names["state"])
-        if not grant.allows(*asked):
-            raise no_right(grant.name, f"read {'/'.join(asked)}")
-        return asked
+        path = (names["job"], names["operator"], names["state"])
+        if not grant.allows(*path):
+            raise no_right(grant.name, f"read {'/'.join(path)}")
+        return path
 
     async def _job(
         self, name: str, minimum: Any = None, wait: Any = 0, request: Request | None = None
     ) -> FollowedJob:
         job = self._jobs.get(name)
         if job is None or job.record is None:
-            job = await self._away(partial(self._jobs.follow, name))
+            job = await self._in_thread(partial(self._jobs.follow, name))
         if name not in self._polls:
             self._polls[name] = asyncio.create_task(self._poll(job))
         if minimum is None and request is not None:
             minimum = request.headers.get(MIN_CHECKPOINT)
         if minimum is not None:
-            await self._reached(
+            await self._wait_for(
                 job,
                 int(_number("min_checkpoint", minimum, whole=True)),
                 _number("wait", wait, most=LONGEST_WAIT),
             )
         return job
 
-    async def _reached(self, job: FollowedJob, minimum: int, wait: float) -> None:
-        """Waits until at least checkpoint `minimum` is served."""
+    async def _wait_for(self, job: FollowedJob, minimum: int, wait: float) -> None:
+        """Waits until the job serves at least checkpoint `minimum`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         if _slot(job) < minimum:
-            await self._refreshed(job)
+            await self._refresh(job)
         while _slot(job) < minimum:
-            left = deadline - loop.time()
-            if left <= 0:
+            remaining = deadline - loop.time()
+            if remaining <= 0:
                 raise Refusal(
                     409,
                     BusyError(
@@ -184,43 +184,43 @@ class Service:
                 )
             change = self._changes.setdefault(job.name, asyncio.Event())
             try:
-                await asyncio.wait_for(change.wait(), left)
+                await asyncio.wait_for(change.wait(), remaining)
             except TimeoutError:
                 continue
 
     async def _poll(self, job: FollowedJob) -> None:
-        well = True
+        healthy = True
         while True:
             await asyncio.sleep(self._interval)
             try:
-                await self._refreshed(job)
-                well = True
+                await self._refresh(job)
+                healthy = True
             except NotFoundError as error:
                 _log.warning("job %s is no longer served: %s", job.name, error)
                 del self._polls[job.name]
-                await self._away(partial(self._jobs.forget, job.name))
+                await self._in_thread(partial(self._jobs.forget, job.name))
                 return
             except StateflowError as error:
-                # Once, not every second; what was served stays.
-                if well:
+                # Logged once, not every second. The job keeps serving the checkpoint it has.
+                if healthy:
                     _log.warning("job %s cannot be followed for now: %s", job.name, error)
-                well = False
+                healthy = False
 
-    async def _refreshed(self, job: FollowedJob) -> None:
-        """Looks for a newer checkpoint, once for all who want to know."""
+    async def _refresh(self, job: FollowedJob) -> None:
+        """Looks for a newer checkpoint, once for all requests that wait for it."""
         running = self._refreshes.get(job.name)
         if running is None:
-            running = self._refreshes[job.name] = asyncio.ensure_future(self._away(job.refresh))
+            running = self._refreshes[job.name] = asyncio.ensure_future(self._in_thread(job.refresh))
             running.add_done_callback(lambda _: self._refreshes.pop(job.name, None))
         if await asyncio.shield(running) and (change := self._changes.pop(job.name, None)) is not None:
             change.set()
 
-    async def _away(self, work: Callable[[], T]) -> T:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
 def make_app(service: Service) -> FastAPI:
-    """The application; nothing that it shows is loaded from elsewhere."""
+    """The application. It loads nothing from other servers."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -230,7 +230,7 @@ def make_app(service: Service) -> FastAPI:
         finally:
             await service.stop()
 
-    # The usual pages for browsers load their scripts from a network that may not be reachable, or not be trusted.
+    # FastAPI's pages for browsers load their scripts from the internet, which may be unreachable or not trusted.
     app = FastAPI(**description.ABOUT, lifespan=lifespan, docs_url=None, redoc_url=None)
     routes: list[tuple[str, str, Endpoint, Mapping[str, Any]]] = [
         ("GET", "/healthz", service.health, description.HEALTH),
@@ -239,8 +239,10 @@ def make_app(service: Service) -> FastAPI:
         ("GET", STATE, service.state, description.STATE),
         ("POST", STATE, service.states, description.STATES),
     ]
-    for method, path, endpoint, described in routes:
-        app.add_api_route(path, _guarded(endpoint), methods=[method], response_model=None, **described)
+    for method, path, endpoint, route_description in routes:
+        app.add_api_route(
+            path, _guarded(endpoint), methods=[method], response_model=None, **route_description
+        )
 
     @app.exception_handler(HTTPException)
     async def unknown_route(request: Request, error: HTTPException) -> Response:
@@ -249,7 +251,7 @@ def make_app(service: Service) -> FastAPI:
             Refusal(error.status_code, kind(f"{error.detail}: /openapi.json lists what there is"))
         )
 
-    app.openapi = partial(description.described, app)  # type: ignore[method-assign]
+    app.openapi = partial(description.openapi_document, app)  # type: ignore[method-assign]
     return app
 
 
@@ -263,9 +265,9 @@ def _guarded(endpoint: Endpoint) -> Endpoint:
         except StateflowError as error:
             return _refused(refusal_of(error))
         except Exception:
-            # Its text may quote what was asked, so it goes to the log of the host and not to the client.
-            _log.exception("a request failed in a way that was not expected")
-            failure = StateflowError("the server failed in a way that was not expected: its log says how")
+            # The error may quote the request, so it goes to the log of the host and not to the client.
+            _log.exception("a request failed unexpectedly")
+            failure = StateflowError("the server failed unexpectedly: its log says how")
             return _refused(Refusal(500, failure))
 
     return guarded
@@ -281,11 +283,11 @@ def _json(body: bytes) -> Response:
 
 
 def _parameters(request: Request) -> dict[str, Any]:
-    given = dict(request.query_params)
-    if not given.keys() <= _ASKED:
-        unknown = sorted(given.keys() - _ASKED)[0]
-        raise UsageError(f"the parameter {unknown!r} means nothing here: use {', '.join(sorted(_ASKED))}")
-    return given
+    parameters = dict(request.query_params)
+    if not parameters.keys() <= _PARAMETERS:
+        unknown = sorted(parameters.keys() - _PARAMETERS)[0]
+        raise UsageError(f"the parameter {unknown!r} is unknown here: use {', '.join(sorted(_PARAMETERS))}")
+    return parameters
 
 
 async def _body(request: Request) -> bytes:

@@ -1,4 +1,4 @@
-"""Asks a `stateflow serve`. Only the standard library and msgspec, so that it starts fast anywhere."""
+"""A client of `stateflow serve`. It needs only the standard library and msgspec, so it starts fast."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _BROKEN = (http.client.HTTPException, OSError)
 class StateClient:
     """`StateClient("http://127.0.0.1:8765", token).get("orders", "balance", "total", 42)`
 
-    Values are what JSON holds: numbers, texts, lists, dicts; instants and decimals are texts. Connections are kept;
-    one client may be used by any number of threads. Errors are the library's own, as the command line raises them.
+    Values are JSON values: numbers, texts, lists, dicts; instants and decimals are texts. Any number of threads may use one
+    client. It reuses connections. It raises the library's own errors, like the command line.
     """
 
     def __init__(self, url: str, token: str, *, timeout: float = 30.0) -> None:
@@ -30,7 +30,7 @@ class StateClient:
             raise UsageError(f"{url!r} is not the URL of a server: write http://HOST:PORT")
         if not token.isascii() or not token.isprintable() or not token.strip():
             raise UsageError(
-                "the token is empty or has characters that no token has: check where it comes from"
+                "the token is empty or has characters that a token cannot have: check where it comes from"
             )
         self._url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
         self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
@@ -64,11 +64,11 @@ class StateClient:
         min_checkpoint: int | None = None,
         wait: float | None = None,
     ) -> dict[str, Any]:
-        """The whole answer: found, value, what it is, whether there is more, and the checkpoint that it is from."""
-        asked = {"key": _text(key), "map_key": None if map_key is None else _text(map_key)}
-        asked |= {"limit": _text(limit), "min_checkpoint": _text(min_checkpoint), "wait": _text(wait)}
-        query = urlencode({name: value for name, value in asked.items() if value is not None})
-        return self._asked("GET", f"{_path(job, operator, state)}?{query}")
+        """The whole answer: found, value, what it is, whether there is more, and the checkpoint that was read."""
+        parameters = {"key": _text(key), "map_key": None if map_key is None else _text(map_key)}
+        parameters |= {"limit": _text(limit), "min_checkpoint": _text(min_checkpoint), "wait": _text(wait)}
+        query = urlencode({name: value for name, value in parameters.items() if value is not None})
+        return self._request("GET", f"{_path(job, operator, state)}?{query}")
 
     def look_up_many(
         self,
@@ -82,18 +82,21 @@ class StateClient:
         min_checkpoint: int | None = None,
         wait: float | None = None,
     ) -> dict[str, Any]:
-        """The whole answer for many keys; its `results` are in their order."""
-        asked = {"map_key": map_key, "limit": limit, "min_checkpoint": min_checkpoint, "wait": wait}
-        body = {"keys": list(keys), **{name: value for name, value in asked.items() if value is not None}}
-        return self._asked("POST", _path(job, operator, state), msgspec.json.encode(body))
+        """The whole answer for many keys. Its `results` are in the order of the keys."""
+        parameters = {"map_key": map_key, "limit": limit, "min_checkpoint": min_checkpoint, "wait": wait}
+        body = {
+            "keys": list(keys),
+            **{name: value for name, value in parameters.items() if value is not None},
+        }
+        return self._request("POST", _path(job, operator, state), msgspec.json.encode(body))
 
     def jobs(self) -> list[dict[str, Any]]:
-        """The jobs that the token opens something of."""
-        return list(self._asked("GET", "/jobs")["jobs"])
+        """The jobs of which the token may read a state."""
+        return list(self._request("GET", "/jobs")["jobs"])
 
     def job(self, job: str) -> dict[str, Any]:
-        """A job's newest checkpoint, and the states that the token opens."""
-        return self._asked("GET", f"/jobs/{quote(job, safe='')}")
+        """A job's newest checkpoint, and the states that the token may read."""
+        return self._request("GET", f"/jobs/{quote(job, safe='')}")
 
     def close(self) -> None:
         with self._lock:
@@ -112,8 +115,8 @@ class StateClient:
     def __repr__(self) -> str:
         return f"StateClient({self._url!r})"
 
-    def _asked(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
-        status, answer = self._sent(method, self._prefix + path, body)
+    def _request(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        status, answer = self._send(method, self._prefix + path, body)
         try:
             document = msgspec.json.decode(answer)
         except msgspec.DecodeError:
@@ -124,22 +127,22 @@ class StateClient:
             raise UnavailableError(f"{self._url} answers, but not as `stateflow serve` does: check the URL")
         return document
 
-    def _sent(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+    def _send(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
         headers: Mapping[str, str] = self._headers
         if body is not None:
             headers = {**headers, "Content-Type": "application/json"}
         while True:
             with self._lock:
-                kept = self._idle.pop() if self._idle else None
-            connection = kept or self._connection()
+                reused = self._idle.pop() if self._idle else None
+            connection = reused or self._connection()
             try:
                 connection.request(method, path, body, headers)
                 response = connection.getresponse()
                 answer = response.read()
             except _BROKEN as error:
                 connection.close()
-                # A server may close what was idle at any moment. Reading twice does no harm.
-                if kept is not None and not isinstance(error, TimeoutError):
+                # A server may close an idle connection at any moment. To read twice does no harm.
+                if reused is not None and not isinstance(error, TimeoutError):
                     continue
                 raise UnavailableError(
                     f"{self._url} does not answer ({type(error).__name__}: {error}): is `stateflow serve` running there?"
@@ -162,7 +165,7 @@ def _path(job: str, operator: str, state: str) -> str:
 
 
 def _text(value: Any) -> Any:
-    """As the command line and URLs write it."""
+    """The text of a key as the command line and URLs write it."""
     if value is None or isinstance(value, str):
         return value
     plain = msgspec.to_builtins(value)

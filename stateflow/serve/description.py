@@ -1,4 +1,4 @@
-"""What /openapi.json says of the routes."""
+"""What /openapi.json says about the routes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ABOUT: dict[str, Any] = {
     "title": "Stateflow queryable state",
     "version": installed_version(),
     "description": "Looks up what a job's states hold for a key, in its newest complete checkpoint. Only states that were "
-    "declared with `queryable=True` are served, and only to tokens that have a right to them.",
+    "declared with `queryable=True` are served, and only to tokens that may read them.",
 }
 
 _TEXT: Schema = {"type": "string"}
@@ -26,11 +26,14 @@ _CHECKPOINT: Schema = {
     "at": {**_MICROS, "description": "When it was decided, in microseconds since 1970-01-01 UTC."},
 }
 _FOUND: Schema = {
-    "found": {"type": "boolean", "description": "False when the key has nothing there, or it has expired."},
+    "found": {
+        "type": "boolean",
+        "description": "False when the state has nothing for the key, or it has expired.",
+    },
     "what": {
         "type": "string",
         "enum": ["value", "accumulator", "list", "map", "map entry", "timer", "columns"],
-        "description": "An accumulator is what `add` has gathered: the result is made by the job's code.",
+        "description": "An accumulator is what `add` has gathered: only the job's code makes the result.",
     },
     "value": {"description": "Any JSON. A map is an object whose keys are written as `map_key` takes them."},
     "more": {"type": "boolean", "description": "A list or map has entries beyond the limit."},
@@ -157,13 +160,13 @@ HEALTH: Schema = {
 }
 JOBS: Schema = {
     "operation_id": "jobs",
-    "summary": "The jobs that the token opens something of.",
+    "summary": "The jobs of which the token may read a state.",
     "responses": _answers(_JOBS, 401, 503),
     "openapi_extra": _SECURED,
 }
 JOB: Schema = {
     "operation_id": "job",
-    "summary": "A job's newest checkpoint and the states that the token opens.",
+    "summary": "A job's newest checkpoint and the states that the token may read.",
     "responses": _answers(_JOB, 401, 403, 404, 503),
     "openapi_extra": {**_SECURED, "parameters": _in_path("job")},
 }
@@ -228,13 +231,13 @@ STATES: Schema = {
 }
 
 
-def described(app: FastAPI) -> Schema:
-    """The document, made once."""
+def openapi_document(app: FastAPI) -> Schema:
+    """The OpenAPI document. It is made once."""
     if app.openapi_schema is None:
-        made = get_openapi(
+        document = get_openapi(
             **{name: ABOUT[name] for name in ("title", "version", "description")}, routes=app.routes
         )
         bearer = {"type": "http", "scheme": "bearer"}
-        made.setdefault("components", {})["securitySchemes"] = {"bearer": bearer}
-        app.openapi_schema = made
+        document.setdefault("components", {})["securitySchemes"] = {"bearer": bearer}
+        app.openapi_schema = document
     return app.openapi_schema

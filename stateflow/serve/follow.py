@@ -1,4 +1,4 @@
-"""A job's newest checkpoint, open for queries: pinned before it is opened, let go when a newer one has taken over."""
+"""A job's newest checkpoint, open for queries. It is pinned before it is opened, and released after a newer one replaces it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.query import OPEN_SHARDS, StateReader
-from stateflow.reading.snapshots import ReadingPlace
+from stateflow.reading.snapshots import ReaderContext
 from stateflow.state.backends.openings import OpenShards
 
 _log = logging.getLogger(__name__)
@@ -34,32 +34,32 @@ class Served:
 
 
 class FollowedJob:
-    """Safe from many threads. Only `refresh` and `close` speak to the store, and they are never called by a query."""
+    """Many threads may use it at once. Only `refresh` and `close` use the store, and a query never calls them."""
 
     def __init__(
-        self, place: ReadingPlace, name: str, *, owner: Owner, ids: Callable[[], str], shards: OpenShards
+        self, context: ReaderContext, name: str, *, owner: Owner, ids: Callable[[], str], shards: OpenShards
     ) -> None:
         self.name = name
-        self._place, self._store, self._layout = place, place.store(), JobLayout(name)
+        self._context, self._store, self._layout = context, context.store(), JobLayout(name)
         self._owner, self._ids, self._shards = owner, ids, shards
         self._bodies: BodyCache = {}
         self._seen: frozenset[tuple[str, int]] = frozenset()
         self._served: Served | None = None
-        self._past: list[Served] = []
-        """No longer served; let go when their last user has."""
+        self._retired: list[Served] = []
+        """No longer served. Each is closed and released when its last reader is done."""
         self._lock = threading.Lock()
         self._refreshing = threading.Lock()
         self._closed = False
 
     @property
     def record(self) -> Record | None:
-        """What is served now."""
+        """The record that is served now."""
         served = self._served
         return served.record if served else None
 
     @contextmanager
     def reading(self) -> Iterator[Served]:
-        """What is served now, kept until the block ends."""
+        """The record that is served now. It stays open until the block ends."""
         with self._lock:
             served = self._served
             if served is None:
@@ -72,57 +72,57 @@ class FollowedJob:
                 served.users -= 1
 
     def refresh(self) -> bool:
-        """Looks for a newer checkpoint and goes over to it; whether it did. What is served stays if that fails."""
+        """Looks for a newer checkpoint and serves it. Returns whether there was one. On an error it keeps serving the old one."""
         with self._refreshing:
             if self._closed:
                 raise self._unknown()
-            self._let_go()
-            # One listing, for as long as nothing happens.
+            self._release_retired()
+            # As long as nothing happens, this one listing is all that a refresh costs.
             listed = frozenset((entry.path, entry.size) for entry in self._store.list(self._layout.log))
             if self._served is not None and listed == self._seen:
                 return False
             if read_identity(self._store, self._layout) is None:
                 self._retire(None)
-                self._let_go()
+                self._release_retired()
                 raise self._unknown()
-            found = self._pinned()
-            if found is not None:
-                self._go_over(*found)
+            newest = self._pin_newest()
+            if newest is not None:
+                self._switch_to(*newest)
             self._seen = listed
-            self._let_go()
-            return found is not None
+            self._release_retired()
+            return newest is not None
 
-    def _pinned(self) -> tuple[Record, str] | None:
-        """The newest checkpoint and the pin on it; None when it is served already."""
+    def _pin_newest(self) -> tuple[Record, str] | None:
+        """Pins the newest checkpoint. Returns it with the pin's id; None when it is served already."""
         for tries_left in reversed(range(_TRIES)):
             head = head_of(read_log(self._store, self._layout, cache=self._bodies))
             served = self._served
             if served is not None and served.record.writer == head.writer:
                 return None
             try:
-                made = pin(
+                reader_pin = pin(
                     self._store,
                     self._layout,
                     head.slot,
                     kind="reader",
                     owner=self._owner,
                     ids=self._ids,
-                    clock=self._place.clock,
+                    clock=self._context.clock,
                     name="serve",
                     reason="stateflow serve",
                 )
-                return head, made.id
+                return head, reader_pin.id
             except NotFoundError:
-                # Collected since it was the newest.
+                # It was the newest a moment ago and has been collected since.
                 if not tries_left:
                     raise
         raise AssertionError("the last try returns or raises")
 
-    def _go_over(self, record: Record, pin_id: str) -> None:
-        reader = self._place.reader(record, self._shards)
+    def _switch_to(self, record: Record, pin_id: str) -> None:
+        reader = self._context.reader(record, self._shards)
         before = self._served
         try:
-            # What was asked for will be asked for again, and should not wait for its files.
+            # A shard that was queried will be queried again, and that query should not wait for its files.
             for operator, first, last in before.reader.open_shards() if before else ():
                 reader.warm(operator, first, last)
         except BaseException:
@@ -134,14 +134,14 @@ class FollowedJob:
     def _retire(self, successor: Served | None) -> None:
         with self._lock:
             if self._served is not None:
-                self._past.append(self._served)
+                self._retired.append(self._served)
             self._served = successor
 
-    def _let_go(self, *, all_of_it: bool = False) -> None:
-        """Of what nobody reads any more. A pin that cannot be released now is released later."""
+    def _release_retired(self, *, also_used: bool = False) -> None:
+        """Closes and releases the retired records that nobody reads. A pin that cannot be released now is released later."""
         with self._lock:
-            over = [served for served in self._past if all_of_it or served.users == 0]
-        for served in over:
+            unused = [served for served in self._retired if also_used or served.users == 0]
+        for served in unused:
             served.reader.close()
             try:
                 release(self._store, self._layout, served.pin)
@@ -149,32 +149,32 @@ class FollowedJob:
                 _log.warning("the pin on checkpoint %d stays for now: %s", served.record.slot, error)
                 continue
             with self._lock:
-                self._past.remove(served)
+                self._retired.remove(served)
 
     def close(self) -> None:
-        """Releases everything, for good. A query that is still under way may fail."""
+        """Closes and releases everything for good. A query that is still running may fail."""
         with self._refreshing:
             self._closed = True
             self._retire(None)
-            self._let_go(all_of_it=True)
+            self._release_retired(also_used=True)
 
     def _unknown(self) -> NotFoundError:
         return NotFoundError(f"there is no job {self.name!r} in {self._store.url}")
 
 
 class FollowedJobs:
-    """The jobs of a root, each followed from the first time that it is asked for."""
+    """The jobs of a root. Each is followed from the first request for it."""
 
     def __init__(
         self,
-        place: ReadingPlace,
+        context: ReaderContext,
         *,
         owner: Owner,
         ids: Callable[[], str],
         only: Sequence[str] = (),
         open_shards: int = OPEN_SHARDS,
     ) -> None:
-        self._place, self._owner, self._ids = place, owner, ids
+        self._context, self._owner, self._ids = context, owner, ids
         self.only = tuple(only)
         self._shards = OpenShards(open_shards)
         self._jobs: dict[str, FollowedJob] = {}
@@ -185,14 +185,14 @@ class FollowedJobs:
         return self._jobs.get(name)
 
     def follow(self, name: str) -> FollowedJob:
-        """The job, opened if need be. NotFoundError when there is none, or none with a checkpoint."""
+        """The job, opened if necessary. NotFoundError when there is no such job, or it has no checkpoint."""
         if self.only and name not in self.only:
             raise NotFoundError(f"this server does not serve job {name!r}: start it with --job {name}")
         with self._lock:
             job = self._jobs.get(name)
             if job is None:
                 job = self._jobs[name] = FollowedJob(
-                    self._place, name, owner=self._owner, ids=self._ids, shards=self._shards
+                    self._context, name, owner=self._owner, ids=self._ids, shards=self._shards
                 )
         try:
             if job.record is None:
@@ -203,15 +203,15 @@ class FollowedJobs:
         return job
 
     def forget(self, name: str) -> None:
-        """A job that is no more."""
+        """Stops following a job and closes it."""
         with self._lock:
             job = self._jobs.pop(name, None)
         if job is not None:
             job.close()
 
     def names(self) -> list[str]:
-        """Every job that could be asked for."""
-        return sorted(self.only) if self.only else list_jobs(self._place.store())
+        """Every job that a client may ask for."""
+        return sorted(self.only) if self.only else list_jobs(self._context.store())
 
     def close(self) -> None:
         for name in list(self._jobs):
@@ -222,8 +222,8 @@ class FollowedJobs:
         self._shards.drop()
 
     def release_stale(self) -> int:
-        """Releases what readers that died on this host had pinned; how many pins those were."""
-        store, released = self._place.store(), 0
+        """Releases the pins of readers that died on this host. Returns how many."""
+        store, released = self._context.store(), 0
         for name in self.names():
             layout = JobLayout(name)
             try:
@@ -231,7 +231,7 @@ class FollowedJobs:
                     release(store, layout, old.id)
                     released += 1
             except StateflowError as error:
-                # Others may be served all the same.
+                # The other jobs are served all the same.
                 _log.warning("pins of dead readers of job %s stay for now: %s", name, error)
         return released
 

@@ -1,4 +1,4 @@
-"""Errors as HTTP has them: a status, and the same document that `-o json` gives on the command line."""
+"""Errors over HTTP: a status, and the same document that `-o json` prints on the command line."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STATUS: dict[type[StateflowError], int] = {
 
 
 class Refusal(Exception):
-    """A request that gets a status of its own instead of an answer."""
+    """An error with its own HTTP status instead of an answer."""
 
     def __init__(self, status: int, error: StateflowError, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(str(error))
@@ -33,7 +33,7 @@ class Refusal(Exception):
 
 def unknown_token() -> Refusal:
     message = (
-        "this server answers to tokens only: send the header Authorization: Bearer TOKEN with one it knows"
+        "this server needs a token: send the header Authorization: Bearer TOKEN with a token that it knows"
     )
     return Refusal(401, UsageError(message), {"WWW-Authenticate": "Bearer"})
 
@@ -43,7 +43,7 @@ def no_right(name: str, what: str) -> Refusal:
 
 
 def refusal_of(error: StateflowError) -> Refusal:
-    """What the error of a look-up means to a client."""
+    """The HTTP answer for the error of a look-up."""
     status = next((_STATUS[cls] for cls in type(error).__mro__ if cls in _STATUS), 500)
     return Refusal(status, error, RETRY_AFTER if status == 503 else None)
 
@@ -55,14 +55,14 @@ def document(error: StateflowError) -> dict[str, Any]:
 
 
 def error_of(body: Any, status: int) -> StateflowError:
-    """The error that a server's document stands for."""
-    found = body.get("error") if isinstance(body, dict) else None
-    if not isinstance(found, dict) or not isinstance(found.get("message"), str):
+    """The error that a server's document describes."""
+    description = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(description, dict) or not isinstance(description.get("message"), str):
         return UnavailableError(f"the server answered {status} without saying why: is it `stateflow serve`?")
-    cls = getattr(errors, str(found.get("type")), None)
+    cls = getattr(errors, str(description.get("type")), None)
     if not (isinstance(cls, type) and issubclass(cls, StateflowError)):
         cls = StateflowError
-    return cls(found["message"])
+    return cls(description["message"])
 
 
 __all__ = ["RETRY_AFTER", "Refusal", "document", "error_of", "no_right", "refusal_of", "unknown_token"]

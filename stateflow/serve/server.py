@@ -16,12 +16,12 @@ from stateflow.serve.follow import FollowedJobs
 LOOPBACK = "127.0.0.1"
 MAX_QUERIES = 16
 _GRACE = 5
-"""Seconds that requests under way have to end."""
+"""Seconds that running requests have to end."""
 _BACKLOG = 256
 
 
 class StateServer:
-    """The socket is bound when this is made: a port that is taken is an error, and port 0 is a free one."""
+    """Binds its socket when it is made. UsageError for a port that is taken; port 0 takes a free one."""
 
     def __init__(
         self,
@@ -57,11 +57,11 @@ class StateServer:
 
     @property
     def open_to_others(self) -> bool:
-        """Whether others than this host can reach it."""
+        """Whether other hosts can reach it."""
         return not ipaddress.ip_address(self._socket.getsockname()[0].partition("%")[0]).is_loopback
 
     def run(self) -> None:
-        """Serves until `stop`, SIGINT or SIGTERM; whatever was pinned is released on the way out."""
+        """Serves until `stop`, SIGINT or SIGTERM. At the end it releases all pins."""
         try:
             self._server.run(sockets=[self._socket])
         finally:
@@ -73,12 +73,12 @@ class StateServer:
         self._jobs.close()
 
     def stop(self) -> None:
-        """From any thread: ends after the requests under way."""
+        """Ends the server after the running requests. Any thread may call it."""
         self._server.should_exit = True
 
 
 class _Quiet(uvicorn.Config):
-    """Without a log of requests, whatever is set up for logging here: a key in a URL can be a person's."""
+    """Logs no requests, however logging is set up: a key in a URL may name a person."""
 
     def load(self) -> None:
         super().load()
@@ -98,7 +98,7 @@ def _bound(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=_BACKLOG)
     except (OSError, OverflowError) as error:
         raise UsageError(
-            f"{host}:{port} cannot be listened on: {error}; choose another --port or --host"
+            f"the server cannot listen on {host}:{port}: {error}; choose another --port or --host"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""How many queries run and wait at once; more are turned away, so that a flood does not become a queue of minutes."""
+"""A limit on the queries that run and wait at once. More are refused, so that nobody waits in a queue for minutes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from stateflow.serve.problems import RETRY_AFTER, Refusal
 T = TypeVar("T")
 
 QUEUE = 8
-"""Queries that may wait for each one that may run."""
+"""Queries that may wait, for each query that may run."""
 
 
 class Turns:
-    """Runs work in threads, off the event loop. Belongs to one loop."""
+    """Runs work in threads, outside of the event loop. Belongs to one loop."""
 
     def __init__(self, running: int, waiting: int | None = None) -> None:
         self.running = running

@@ -1,8 +1,8 @@
-"""One micro-batch: the flow's operators evaluated on its rows, its sinks prepared, its record drafted.
+"""One micro-batch: it evaluates the flow's operators on the batch's rows and prepares the sinks.
 
-A keyed operator runs in the result stage of exactly one Spark job. When its rows go to one sink that can write them
-as they come, that job is the sink's own. Otherwise the tasks write them to files that their acks list, and every reader
-gets that list.
+A keyed operator runs in the result stage of exactly one Spark job. When its rows go to a single sink that writes them
+as they come, that job is the sink's own. Otherwise the tasks write the rows to files, their acks list the files, and
+every reader gets that list.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from stateflow.compatibility.states import check_key, resolve_states, state_ids
 from stateflow.errors import StateflowError, UsageError
@@ -39,11 +41,18 @@ from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.placement import Placement
 from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.spark.sinks.staging import Kept, Scratch, StagedWriter, Stager, Target, arrow_schema
-from stateflow.spark.task.acks import Ack, AckList, collected, decoded, total
+from stateflow.spark.sinks.staging import (
+    ScratchTarget,
+    StagedWriter,
+    Stager,
+    StoreTarget,
+    Target,
+    arrow_schema,
+)
+from stateflow.spark.task.acks import Ack, AckList, collected, decoded, summed, total
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.task.columns import RowReader
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.values.serializers import serializer_for
@@ -79,21 +88,21 @@ class BatchSettings:
 
 @dataclass
 class Batch:
-    """The evaluation of one batch; made anew for every attempt."""
+    """The evaluation of one batch. Every attempt has its own."""
 
     spark: SparkSession
     settings: BatchSettings
     frames: SourceFrames
-    """The rows of each source; released when the batch has run."""
+    """The rows of each source. `run` releases them."""
     moment: Moment
     parent: Record | None
     last_commits: Mapping[str, int]
-    place: TaskPlace
+    storage: TaskStorage
     late: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Per sink uid the abandoned slots that may have arrived."""
-    _made: dict[tuple[int, str], DataFrame] = field(default_factory=dict)
+    """Per sink uid the abandoned slots whose output may have arrived all the same."""
+    _frames: dict[tuple[int, str], DataFrame] = field(default_factory=dict)
     _persisted: list[DataFrame] = field(default_factory=list)
-    _running: dict[str, _Running] = field(default_factory=dict)
+    _running: dict[str, _RunningOperator] = field(default_factory=dict)
     operators: dict[str, OperatorState] = field(default_factory=dict)
     acks: dict[str, list[Ack]] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
@@ -111,7 +120,7 @@ class Batch:
                 prev = self.last_commits.get(sink.uid)
                 frame = self._visible(self._frame(stream))
                 prepared[sink.uid] = self.settings.sinks[sink.uid].prepare(
-                    frame, self._sink_place(sink), prev, self.settings.stager
+                    frame, self._sink_slot(sink), prev, self.settings.stager
                 )
                 if isinstance(stream.node, KeyedNode) and self._direct(stream.node):
                     self._collect(stream.node)
@@ -125,20 +134,13 @@ class Batch:
     def statistics(self) -> dict[str, Any]:
         """Per operator, and in sum."""
         per_operator = {uid: total(acks) for uid, acks in self.acks.items()}
-        metrics: dict[str, float] = {}
-        for numbers in per_operator.values():
-            for name, value in numbers["metrics"].items():
-                metrics[name] = (
-                    max(metrics.get(name, 0), value)
-                    if name.startswith("max_")
-                    else metrics.get(name, 0) + value
-                )
+        metrics = summed(numbers["metrics"] for numbers in per_operator.values())
         return {"operators": per_operator, "metrics": metrics, "timings": dict(self.timings)}
 
-    def _sink_place(self, sink: SinkNode) -> SinkSlot:
+    def _sink_slot(self, sink: SinkNode) -> SinkSlot:
         settings = self.settings
         late = self.late.get(sink.uid, ())
-        return SinkSlot(settings.job_uuid, settings.job, sink.uid, self.moment.slot, self.place.epoch, late)
+        return SinkSlot(settings.job_uuid, settings.job, sink.uid, self.moment.slot, self.storage.epoch, late)
 
     @staticmethod
     def _visible(frame: DataFrame) -> DataFrame:
@@ -146,24 +148,27 @@ class Batch:
 
     def _frame(self, stream: Stream) -> DataFrame:
         key = (id(stream.node), stream.output)
-        if key not in self._made:
+        if key not in self._frames:
             frame = self._evaluated(stream)
             once = isinstance(stream.node, KeyedNode) or _splits(stream.node)
             if not once and len(self.settings.flow.consumers(stream.node)) > 1:
                 frame = self._shared(stream.node, frame)
-            self._made[key] = frame
-        return self._made[key]
+            self._frames[key] = frame
+        return self._frames[key]
 
     def _shared(self, node: Node, frame: DataFrame) -> DataFrame:
-        """A frame with several readers: each would otherwise read the source again, and see what a nondeterministic
-        step made anew. Cached blocks die with their executor and are made anew too, so on a cluster it goes to files."""
+        """The frame, stored for its several readers.
+
+        Otherwise each reader would read the source again, and see other rows from a nondeterministic step. Spark
+        recomputes cached blocks when their executor dies, so on a cluster the frame goes to files.
+        """
         if self.settings.shared_scratch:
             frame = frame.persist()
             self._persisted.append(frame)
             return frame
         settings = self.settings
-        place = SinkSlot(settings.job_uuid, settings.job, node.uid, self.moment.slot, self.place.epoch)
-        files = settings.stager.stage(frame, place)
+        at = SinkSlot(settings.job_uuid, settings.job, node.uid, self.moment.slot, self.storage.epoch)
+        files = settings.stager.stage(frame, at)
         return settings.stager.read(self.spark, files, frame.schema)
 
     def _evaluated(self, stream: Stream) -> DataFrame:
@@ -190,12 +195,12 @@ class Batch:
         """A source's rows before the late ones are split off. Both branches read one copy: each would otherwise read
         the source, and count its rows, again."""
         key = (id(node), _JUDGED)
-        if key not in self._made:
+        if key not in self._frames:
             frame = with_lateness(node, self.frames[node.uid], self.moment.watermark)
             if _splits(node) and len(self.settings.flow.consumers(node)) > 1:
                 frame = self._shared(node, frame)
-            self._made[key] = frame
-        return self._made[key]
+            self._frames[key] = frame
+        return self._frames[key]
 
     def _transformed(self, node: TransformNode) -> DataFrame:
         frame = node.function(self._frame(node.inputs[0]))
@@ -204,7 +209,7 @@ class Batch:
         return frame
 
     def _direct(self, node: KeyedNode) -> bool:
-        """Whether the operator's only reader is a sink that writes rows in the stage that computes them."""
+        """Whether a sink is the operator's only reader, and writes rows in the stage that computes them."""
         readers = self.settings.flow.consumers(node)
         if len(readers) != 1 or readers[0][1].output != MAIN:
             return False
@@ -212,7 +217,7 @@ class Batch:
         return isinstance(reader, SinkNode) and reader.mode in NARROW_SINKS
 
     def _start(self, node: KeyedNode, stage: Callable[[str, Any], Any] | None) -> DataFrame:
-        """The operator's task over its exchanged rows; not run yet."""
+        """Plans the operator's task over its exchanged rows. Spark has not run it yet."""
         settings = self.settings
         before = self.parent.operators.get(node.uid) if self.parent else None
         inputs = [
@@ -224,7 +229,7 @@ class Batch:
             check_key(node.uid, types, before)
         states, next_id = resolve_states(node, before)
         assignment, shards = self._shards(node, before)
-        running = _Running(
+        running = _RunningOperator(
             node, types, assignment, states, next_id, self.spark.sparkContext.accumulator([], AckList())
         )
         self._running[node.uid] = running
@@ -253,7 +258,7 @@ class Batch:
     def _worker(
         self,
         node: KeyedNode,
-        running: _Running,
+        running: _RunningOperator,
         inputs: list[KeyedInput],
         shards: tuple[tuple[Shard, ...], ...],
         before: OperatorState | None,
@@ -262,43 +267,53 @@ class Batch:
         assert node.output is not None
         main = _arrow(node.output)
         if node.arrow is not None:
-            return arrow_worker(
-                ArrowTask(
-                    node.uid, node.arrow.function, dict(node.arrow.state), node.keyed[0].columns, running.key_types,
-                    inputs[0].rows.names, node.arrow.chunk_rows, running.states["columns"].id, self.moment, self.place,
-                    shards, self.settings.open_shard, main, self._max_parallelism(before), stage, self.settings.user_paths,
-                ),
-                running.accumulator,
-            )  # fmt: skip
+            arrow_task = ArrowTask(
+                uid=node.uid,
+                function=node.arrow.function,
+                state=dict(node.arrow.state),
+                key_columns=node.keyed[0].columns,
+                key_types=running.key_types,
+                fields=inputs[0].rows.names,
+                chunk_rows=node.arrow.chunk_rows,
+                state_id=running.states["columns"].id,
+                moment=self.moment,
+                storage=self.storage,
+                shards=shards,
+                open_shard=self.settings.open_shard,
+                output=main,
+                max_parallelism=self._max_parallelism(before),
+                stage=stage,
+                user_paths=self.settings.user_paths,
+            )
+            return arrow_worker(arrow_task, running.accumulator)
         assert node.process is not None
         assert node.process_type is not None
         spec = OperatorSpec(
-            node.uid,
-            node.process,
-            node.process_type,
-            node.keyed[0].columns,
-            running.key_types,
-            tuple(i.rows for i in inputs),
-            node.output,
-            dict(node.sides),
-            state_ids(running.states),
-            node.on_error,
-            self.settings.dead_letter_limit,
+            uid=node.uid,
+            process=node.process,
+            process_type=node.process_type,
+            key_columns=node.keyed[0].columns,
+            key_types=running.key_types,
+            rows=tuple(i.rows for i in inputs),
+            output=node.output,
+            sides=dict(node.sides),
+            state_ids=state_ids(running.states),
+            on_error=node.on_error,
+            dead_letter_limit=self.settings.dead_letter_limit,
         )
-        elements = {n: s.parts for n, s in before.operator_states.items()} if before else {}
         task = KeyedTask(
-            spec,
-            self.moment,
-            self.place,
-            shards,
-            self.settings.open_shard,
-            main,
-            {name: _arrow(rows) for name, rows in node.sides.items()},
-            stage,
-            frozenset(stream.output for _, stream in self.settings.flow.consumers(node)),
-            elements,
-            {name: self._broadcast(stream) for name, stream in node.broadcast.items()},
-            self.settings.user_paths,
+            spec=spec,
+            moment=self.moment,
+            storage=self.storage,
+            shards=shards,
+            open_shard=self.settings.open_shard,
+            main=main,
+            sides={name: _arrow(rows) for name, rows in node.sides.items()},
+            stage=stage,
+            read_outputs=frozenset(stream.output for _, stream in self.settings.flow.consumers(node)),
+            elements={n: s.parts for n, s in before.operator_states.items()} if before else {},
+            broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
+            user_paths=self.settings.user_paths,
         )
         return keyed_worker(task, running.accumulator)
 
@@ -326,18 +341,18 @@ class Batch:
         for name in {stream.output for _, stream in self.settings.flow.consumers(node)}:
             files = [ref for ack in acks if (ref := ack.staged.get(name)) is not None]
             schema = _struct(outputs[name])
-            self._made[(id(node), name)] = self.settings.stager.read(self.spark, files, schema)
+            self._frames[(id(node), name)] = self.settings.stager.read(self.spark, files, schema)
         self.timings[f"operator {node.uid}"] = time.perf_counter() - began
 
     def _staging_target(self) -> Callable[[str], Target]:
         settings = self.settings
         if settings.shared_scratch:
             return partial(_scratch_target, f"{settings.scratch}/staged")
-        layout, opener = self.place.layout, settings.stager.opener
-        return partial(_kept_target, opener, layout, self.place.epoch, self.moment.slot)
+        layout, opener = self.storage.layout, settings.stager.opener
+        return partial(_store_target, opener, layout, self.storage.epoch, self.moment.slot)
 
     def _collect(self, node: KeyedNode) -> list[Ack]:
-        """Takes the acks of an operator whose job is done."""
+        """Takes the acks of an operator whose job has ended."""
         running = self._running[node.uid]
         acks = collected(node.uid, len(running.assignment), decoded(running.accumulator.value))
         self._check_dead_letters(node, acks)
@@ -373,7 +388,7 @@ def _splits(node: Node) -> bool:
 
 
 @dataclass(frozen=True)
-class _Running:
+class _RunningOperator:
     node: KeyedNode
     key_types: tuple[str, ...]
     assignment: tuple[tuple[int, int], ...]
@@ -404,9 +419,7 @@ def _operator_states(node: KeyedNode, acks: list[Ack]) -> dict[str, OperatorList
 
 
 def _staged_writer(target: Callable[[str], Target], token: str, name: str, schema: Any) -> StagedWriter:
-    """In the worker: one file per output and attempt."""
-    from pyspark import TaskContext
-
+    """Runs in the worker. Every output of every attempt gets its own file."""
     task = TaskContext.get()
     assert task is not None
     output = {MAIN: "main", DEAD_LETTERS: "dead"}.get(name, name)
@@ -414,16 +427,14 @@ def _staged_writer(target: Callable[[str], Target], token: str, name: str, schem
 
 
 def _scratch_target(folder: str, unique: str) -> Target:
-    return Scratch(folder, unique)
+    return ScratchTarget(folder, unique)
 
 
-def _kept_target(opener: Any, layout: Any, epoch: int, slot: int, unique: str) -> Target:
-    return Kept(opener, layout.staged_file(epoch, slot, unique, ".parquet"))
+def _store_target(opener: Any, layout: Any, epoch: int, slot: int, unique: str) -> Target:
+    return StoreTarget(opener, layout.staged_file(epoch, slot, unique, ".parquet"))
 
 
 def _struct(rows: RowType) -> Any:
-    from pyspark.sql.types import StructType
-
     return StructType.fromDDL(rows.ddl)
 
 

@@ -1,4 +1,4 @@
-"""Giving every sink of a decided record its output: in the run that decided it, or in whatever comes after a crash."""
+"""Carrying a decided record out: every sink commits. The run that decided it does so, or after a crash the next one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from stateflow.checkpoint.claim import StillOwner
+from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.writer import CommitPermit
 from stateflow.format.records import Record
 from stateflow.pipelines.flow import Flow
@@ -21,8 +22,6 @@ from stateflow.storage.roots import open_store
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from stateflow.checkpoint.handle import JobHandle
-
 _log = logging.getLogger(__name__)
 
 
@@ -33,7 +32,7 @@ def functions_of(flow: Flow) -> dict[str, BatchFunction]:
 
 @dataclass(frozen=True)
 class Sinks:
-    """All that is needed to carry records of one job out. Spark is asked for when the first sink needs it."""
+    """What carrying out the records of one job needs. It asks for Spark when the first sink needs it."""
 
     job: str
     spark: Callable[[], SparkSession]
@@ -48,18 +47,19 @@ class Sinks:
         spark: Callable[[], SparkSession],
         functions: Mapping[str, BatchFunction] | None = None,
     ) -> Sinks:
-        """For whoever changes a job from outside a run."""
+        """For a verb that changes a job outside a run, such as a restore."""
         stager = Stager(partial(open_store, job.root, job.storage_options), job.new_id)
         return cls(job.name, spark, stager, functions or {})
 
-    def recover(
+    def carry_out_pending(
         self, record: Record, last_commits: Mapping[str, int], still_owner: StillOwner
     ) -> dict[str, str]:
-        """For `claim`: what an earlier run decided and did not finish."""
+        """For `claim`: carries out the record that an earlier run decided and did not finish."""
         _log.info("carrying out record %d, which an earlier run had decided", record.slot)
-        return self.commit(CommitPermit.to_carry_out(record), still_owner)
+        return self.carry_out(CommitPermit.to_carry_out(record), still_owner)
 
-    def commit(self, permit: CommitPermit, still_owner: StillOwner) -> dict[str, str]:
+    def carry_out(self, permit: CommitPermit, still_owner: StillOwner) -> dict[str, str]:
+        """Commits every sink of the record; per sink uid, what became of it."""
         record = permit.record
         return {
             uid: commit(

@@ -1,4 +1,4 @@
-"""A small run of what a pipeline uses, in a JVM that keeps the classes it has loaded when it ends.
+"""A small run of everything that a pipeline uses. Its JVM writes the classes that it has loaded to an archive.
 
 `python -m stateflow.spark.class_data_run FOLDER ARCHIVE`; `class_data` calls it.
 """
@@ -27,12 +27,12 @@ class Count(sf.KeyedProcess[int, Any, Any]):
 
 
 def exercise(folder: Path, archive: Path) -> None:
-    # The classes are what matters, not how fast this one run is.
-    given = (
+    # Only the classes matter here: the simplest compiler makes this run start sooner.
+    java_options = (
         f'"-XX:ArchiveClassesAtExit={archive}" -XX:TieredStopAtLevel=1 -Xlog:disable -Xlog:all=error:stderr'
     )
     spark = build_session(
-        "stateflow class data", master="local[2]", conf={"spark.driver.extraJavaOptions": given}
+        "stateflow class data", master="local[2]", conf={"spark.driver.extraJavaOptions": java_options}
     )
     rows = spark.range(200).selectExpr("id % 7 AS user", "id", "timestamp_seconds(id) AS ts")
     rows.write.format("delta").save(str(folder / "events"))
@@ -47,14 +47,14 @@ def exercise(folder: Path, archive: Path) -> None:
         counted.append("appended", sf.delta(str(folder / "appended")))
         counted.upsert("newest", sf.delta(str(folder / "newest")), keys=["user"])
 
-    chosen = load(code={"checkpoint_dir": str(folder / "root")}, env={}, folder=folder)
-    run(RunRequest(pipeline, chosen))
+    options = load(code={"checkpoint_dir": str(folder / "root")}, env={}, folder=folder)
+    run(RunRequest(pipeline, options))
     rows.write.format("delta").mode("append").save(str(folder / "events"))
-    run(RunRequest(pipeline, chosen))
+    run(RunRequest(pipeline, options))
     spark.read.format("delta").load(str(folder / "newest")).collect()
     gateway: Any = SparkContext._gateway
     spark.stop()
-    # Java writes the archive when it ends, and it ends with its standard input.
+    # Java writes the archive when it ends, and it ends when its standard input closes.
     gateway.proc.stdin.close()
     gateway.proc.wait(120)
 

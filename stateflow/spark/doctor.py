@@ -1,4 +1,4 @@
-"""What only a Spark session can tell: does it start, and do its executors have what tasks need?"""
+"""The checks that need a Spark session: does it start, and do its executors have what tasks need?"""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from py4j.java_gateway import JavaPackage
 from stateflow.config.options import Options
 from stateflow.errors import StateflowError
 from stateflow.spark.session.build import build_session
-from stateflow.spark.session.doctor import Finding
+from stateflow.spark.session.doctor import DoctorFinding
 from stateflow.spark.task.failures import translated
 
 MOST_SKEW = 1.0
-"""Seconds. Clocks decide nothing; one that is off makes what people read misleading."""
+"""Seconds. The protocol does not depend on clocks, but a wrong clock makes the times that people read misleading."""
 
 
 def examine_spark(
@@ -25,43 +25,45 @@ def examine_spark(
     master: str | None,
     conf: Mapping[str, str],
     clock: Callable[[], float] = time.time,
-) -> Iterator[Finding]:
+) -> Iterator[DoctorFinding]:
     """Starts a session, or takes the one that runs, and looks at every executor that answers."""
     began = clock()
     try:
         spark = build_session("stateflow doctor", master=master, conf=conf)
     except StateflowError as error:
-        yield Finding("spark session", "fail", str(error), "see the message")
+        yield DoctorFinding("spark session", "fail", str(error), "see the message")
         return
     except Exception as error:
-        yield Finding("spark session", "fail", str(translated(error)), "check --master and the log above")
+        yield DoctorFinding(
+            "spark session", "fail", str(translated(error)), "check --master and the log above"
+        )
         return
     context = spark.sparkContext
-    yield Finding(
+    yield DoctorFinding(
         "spark session", "ok", f"{spark.version} on {context.master}, up in {clock() - began:.1f} s"
     )
-    # A name that is no class is taken for a package.
+    # py4j takes a name that is no class for a package.
     if isinstance(spark._jvm.org.apache.spark.sql.delta.DeltaLog, JavaPackage):  # type: ignore[union-attr]
-        yield Finding(
+        yield DoctorFinding(
             "delta on the driver",
             "fail",
             "Delta's classes are not there",
             "add delta-spark's jar to spark.jars",
         )
     else:
-        yield Finding("delta on the driver", "ok", "Delta's classes are there")
+        yield DoctorFinding("delta on the driver", "ok", "Delta's classes are there")
     try:
         answers = _answers(context, options.scratch_dir)
     except Exception as error:
-        yield Finding(
+        yield DoctorFinding(
             "executors", "fail", str(translated(error)), "check that Python and stateflow are on every host"
         )
         return
-    yield from judged(answers)
+    yield from findings(answers)
 
 
 def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
-    # Nested, so that it travels whole: a worker without the library must be able to say so.
+    # Nested, so that it travels by value: a worker without the library must be able to say so.
     def look(_: Any) -> Any:
         import importlib
         import os
@@ -93,18 +95,18 @@ def _answers(context: Any, scratch: str) -> list[dict[str, Any]]:
 
     slots = max(2, 2 * context.defaultParallelism)
     before = time.time()
-    found: list[dict[str, Any]] = context.parallelize(range(slots), slots).mapPartitions(look).collect()
+    answers: list[dict[str, Any]] = context.parallelize(range(slots), slots).mapPartitions(look).collect()
     after = time.time()
-    for answer in found:
-        # Between the two is right; beyond them is the clock's own error.
+    for answer in answers:
+        # A sound clock shows a time between the two. What lies beyond them is the clock's error.
         answer["skew"] = max(before - answer["at"], answer["at"] - after, 0.0)
     one_each: dict[tuple[str, str], dict[str, Any]] = {}
-    for answer in found:
+    for answer in answers:
         one_each.setdefault((answer["host"], answer["executor"]), answer)
     return list(one_each.values())
 
 
-def judged(answers: list[dict[str, Any]]) -> Iterator[Finding]:
+def findings(answers: list[dict[str, Any]]) -> Iterator[DoctorFinding]:
     """What the executors' answers mean."""
     own = platform.python_version_tuple()[:2]
     for answer in answers:
@@ -118,17 +120,17 @@ def judged(answers: list[dict[str, Any]]) -> Iterator[Finding]:
             problems.append(f"Python {answer['python']} while the driver has {platform.python_version()}")
         if answer["scratch"]:
             problems.append(f"scratch folder cannot be written to: {answer['scratch']}")
-        found = f"Python {answer['python']}, rocksdict {answer['rocksdict']}, scratch writable"
+        summary = f"Python {answer['python']}, rocksdict {answer['rocksdict']}, scratch writable"
         if problems:
-            yield Finding(
+            yield DoctorFinding(
                 where, "fail", "; ".join(problems), "install the same environment there: PYSPARK_PYTHON"
             )
         elif answer["skew"] > MOST_SKEW:
-            yield Finding(
+            yield DoctorFinding(
                 where,
                 "warn",
                 f"its clock is off by {answer['skew']:.1f} s",
                 "set the clock: run an NTP service",
             )
         else:
-            yield Finding(where, "ok", found)
+            yield DoctorFinding(where, "ok", summary)

@@ -1,9 +1,9 @@
 """Brings the rows of a key together: key group, subtask, one shuffle, one sort.
 
-    _group    pmod(xxhash64(key), max parallelism)
-    _order    one long that decides nearly all comparisons of the sort: key group, then the key's low bits or a hash
+    _sf_group     pmod(xxhash64(key), max parallelism)
+    sort prefix   one long that decides nearly all comparisons: the key group, then the key's low bits or a hash of it
 
-Sorting by the key group first would leave the sort comparing whole rows for all but the first key of a group.
+If the sort began with the key group alone, it would compare whole rows for all but the first key of a group.
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ class KeyedInput:
     rows: RowType
 
 
-def key_types_of(uid: str, given: KeyedInput) -> tuple[str, ...]:
-    """The key's types, by the row type where it says, else by the frame."""
+def key_types_of(uid: str, keyed: KeyedInput) -> tuple[str, ...]:
+    """The key's types: the row type declares them, or else the frame has them."""
     out = []
-    for name in given.columns:
-        field = given.rows.field(name)
-        spark = field.type if field is not None else dict(given.frame.dtypes).get(name)
+    for name in keyed.columns:
+        field = keyed.rows.field(name)
+        spark = field.type if field is not None else dict(keyed.frame.dtypes).get(name)
         if spark is None:
-            raise _missing(uid, name, given.frame)
-        found = key_type(spark)
-        if found is None:
+            raise _missing(uid, name, keyed.frame)
+        kind = key_type(spark)
+        if kind is None:
             raise UsageError(
                 f"operator {uid!r}: key column {name!r} is a {spark}, which cannot be a key: "
                 "use a bool, int, str, bytes, date, timestamp or decimal"
             )
-        out.append(found)
+        out.append(kind)
     return tuple(out)
 
 
 def same_key_types(uid: str, inputs: Sequence[KeyedInput]) -> tuple[str, ...]:
     """The key's types, which all inputs have in common."""
-    types, *others = (key_types_of(uid, given) for given in inputs)
+    types, *others = (key_types_of(uid, keyed) for keyed in inputs)
     for other in others:
         if other != types:
             raise IncompatibleError(
@@ -82,26 +82,26 @@ def exchanged(
 ) -> DataFrame:
     """The operator's rows, partition by subtask, sorted by key group, key, side and order.
 
-    Columns: group, keys, late, then the fields of the one input, or the side and a struct per input. Written as SQL
-    text: every Column built in Python is a dozen calls into the JVM, which small batches notice.
+    Columns: group, keys, late, then the fields of the one input, or the side and a struct per input. Built as SQL
+    text: every Column built in Python costs a dozen calls into the JVM, which slows small batches down.
     """
     names = key_names(len(key_types))
     connected = len(inputs) > 1
     frames = []
-    for side, given in enumerate(inputs):
-        _keep_empty_tasks(given.frame.sparkSession)
-        for column in given.columns:
-            if column not in given.frame.columns:
-                raise _missing(uid, column, given.frame)
+    for side, keyed in enumerate(inputs):
+        _keep_empty_tasks(keyed.frame.sparkSession)
+        for column in keyed.columns:
+            if column not in keyed.frame.columns:
+                raise _missing(uid, column, keyed.frame)
         keys = [
             f"cast({_quoted(column)} as {SPARK_OF_KEY[kind]})"
-            for column, kind in zip(given.columns, key_types, strict=True)
+            for column, kind in zip(keyed.columns, key_types, strict=True)
         ]
-        fields = [(f.name, _field(uid, given, f.name, f.type)) for f in given.rows.fields]
+        fields = [(f.name, _field(uid, keyed, f.name, f.type)) for f in keyed.rows.fields]
         columns = [
             f"cast(pmod(xxhash64({', '.join(keys)}), {max_parallelism}) as int) as {GROUP}",
             *(f"{key} as {name}" for key, name in zip(keys, names, strict=True)),
-            f"{LATE if LATE in given.frame.columns else 'false'} as {LATE}",
+            f"{LATE if LATE in keyed.frame.columns else 'false'} as {LATE}",
         ]
         if connected:
             columns.append(f"cast({side} as tinyint) as {SIDE}")
@@ -113,24 +113,26 @@ def exchanged(
         else:
             columns += [f"{value} as {_quoted(name)}" for name, value in fields]
         columns += [
-            f"{_order_column(uid, given, o)} as _sf_by{side}_{i}" for i, o in enumerate(given.order_by)
+            f"{_order_column(uid, keyed, o)} as _sf_by{side}_{i}" for i, o in enumerate(keyed.order_by)
         ]
-        frames.append(given.frame.selectExpr(*columns))
+        frames.append(keyed.frame.selectExpr(*columns))
     frame = frames[0]
     for further in frames[1:]:
-        # Each input is ordered by columns of its own: they may differ in number, type and direction.
+        # Each input has its own order columns: they may differ in number, type and direction.
         frame = frame.unionByName(further, allowMissingColumns=True)
-    kept = [name for name in frame.columns if not name.startswith("_sf_by")]
+    names_kept = [name for name in frame.columns if not name.startswith("_sf_by")]
     frame = frame.repartitionById(len(assignment), F.expr(subtask_of(assignment, max_parallelism)))
     if ordered:
         by = [_prefix(key_types), *names, *([SIDE] if connected else [])]
         frame = frame.sortWithinPartitions(*(F.expr(e) for e in by), *_directions(inputs))
-    return frame.selectExpr(*map(_quoted, kept)) if len(kept) < len(frame.columns) else frame
+    return frame.selectExpr(*map(_quoted, names_kept)) if len(names_kept) < len(frame.columns) else frame
 
 
 def _keep_empty_tasks(spark: SparkSession) -> None:
-    """Spark cuts off whatever reads an empty input, and the operator's tasks with it: then no timer fires, and the
-    batch fails for want of acknowledgements."""
+    """Keeps Spark's optimiser from cutting the operator's tasks off when their input is empty.
+
+    Without the tasks no timer fires, and the batch fails because the acknowledgements are missing.
+    """
     for name, rule in _CUTS_OFF.items():
         excluded = [r for r in (spark.conf.get(name, "") or "").split(",") if r]
         if rule not in excluded:
@@ -157,21 +159,21 @@ def _prefix(key_types: tuple[str, ...]) -> str:
 def _directions(inputs: Sequence[KeyedInput]) -> list[Column]:
     return [
         F.desc(f"_sf_by{side}_{i}") if order.startswith("-") else F.asc(f"_sf_by{side}_{i}")
-        for side, given in enumerate(inputs)
-        for i, order in enumerate(given.order_by)
+        for side, keyed in enumerate(inputs)
+        for i, order in enumerate(keyed.order_by)
     ]
 
 
-def _order_column(uid: str, given: KeyedInput, order: str) -> str:
+def _order_column(uid: str, keyed: KeyedInput, order: str) -> str:
     name = order.removeprefix("-")
-    if name not in given.frame.columns:
-        raise _missing(uid, name, given.frame)
+    if name not in keyed.frame.columns:
+        raise _missing(uid, name, keyed.frame)
     return _quoted(name)
 
 
-def _field(uid: str, given: KeyedInput, name: str, type_: str) -> str:
-    if name not in given.frame.columns:
-        raise _missing(uid, name, given.frame)
+def _field(uid: str, keyed: KeyedInput, name: str, type_: str) -> str:
+    if name not in keyed.frame.columns:
+        raise _missing(uid, name, keyed.frame)
     return f"cast({_quoted(name)} as {type_})"
 
 

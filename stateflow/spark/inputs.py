@@ -1,6 +1,7 @@
-"""The sources of a run as one streaming frame, and what a batch of it holds for each of them.
+"""The sources of a run as one streaming frame, and the rows of each source in a batch of it.
 
-Sources are tagged and unioned, so that Spark cuts all of them at the same batch: the aligned barrier.
+Each source is tagged and all are unioned, so that Spark ends a batch at the same point in all of them: the aligned
+barrier.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from stateflow.spark.exchange import LATE
 from stateflow.spark.sources.leaves import LeafDescription, check_frame
 
 _ABSENT = ("DELTA_SCHEMA_NOT_SET", "DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
-"""What Spark and Delta say when there is nothing where a source points to."""
+"""Error conditions of Spark and Delta for a source that points to nothing."""
 
 TAG = "_sf_source"
 _OBSERVED = "stateflow-source-"
@@ -57,7 +58,7 @@ class OpenInputs:
         """The rows of each source in a batch."""
         if len(self.nodes) == 1:
             return SourceFrames({self.nodes[0].uid: batch})
-        # A batch's frame is opaque to the optimiser: every split would read all sources, and count them, again.
+        # The optimiser cannot look into a batch's frame: every split would read, and count, all sources again.
         shared = batch.persist()
         split = {
             node.uid: shared.where(F.col(TAG) == index).select(f"{_column(index)}.*")
@@ -73,7 +74,7 @@ class OpenInputs:
 
 
 def open_inputs(spark: SparkSession, flow: Flow, *, exactly_once: bool) -> OpenInputs:
-    """Opens every source and checks what it gives."""
+    """Opens every source and checks its frame."""
     frames: dict[str, DataFrame] = {}
     layout: list[SourceLeaves] = []
     for node in flow.sources:
@@ -89,14 +90,14 @@ def open_source(
     spark: SparkSession, node: SourceNode, *, exactly_once: bool
 ) -> tuple[DataFrame, list[LeafDescription]]:
     """One source's frame, checked, and the streams that it consists of."""
-    frame = _opened(spark, node)
+    frame = _open_frame(spark, node)
     try:
         return frame, check_frame(frame, exactly_once)
     except StateflowError as error:
         raise type(error)(f"source {node.uid!r}: {error}") from error
 
 
-def _opened(spark: SparkSession, node: SourceNode) -> DataFrame:
+def _open_frame(spark: SparkSession, node: SourceNode) -> DataFrame:
     factory = node.factory
     try:
         frame = factory.streaming(spark) if hasattr(factory, "streaming") else factory(spark)
@@ -128,7 +129,7 @@ def _absent(node: SourceNode, condition: str, error: Exception) -> str:
         return (
             f"source {node.uid!r}: there is no Delta table at {node.factory.path}; check where it points to"
         )
-    if condition.startswith("DELTA_"):  # Delta's own words leave out which table it is
+    if condition.startswith("DELTA_"):  # Delta's own message does not name the table
         return f"source {node.uid!r} opens a Delta table that is not there; check where it points to"
     return f"source {node.uid!r} opens what is not there: {first_line(error)}"
 
@@ -166,14 +167,14 @@ def _column(index: int) -> str:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Observation:
     """What a batch held of one source."""
 
     rows: int
     event_time: int | None
 
 
-def seen_in_batch(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, Seen]:
+def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, Observation]:
     """Rows and highest event time per source, as the running batch observed them; call after its jobs.
 
     A transform that reads its frame twice counts its rows twice; the highest event time is right all the same. Failed
@@ -183,7 +184,7 @@ def seen_in_batch(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str,
     if query is None:
         return {}
     execution = spark._jsparkSession.streams().get(query).streamingQuery().lastExecution()
-    found: dict[str, Seen] = {}
+    by_source: dict[str, Observation] = {}
     metrics = execution.observedMetrics().iterator()
     while metrics.hasNext():
         pair = metrics.next()
@@ -191,20 +192,20 @@ def seen_in_batch(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str,
         if name.startswith(_OBSERVED):
             fields = list(row.schema().fieldNames())
             at = row.get(fields.index("event_time")) if "event_time" in fields else None
-            found[name.removeprefix(_OBSERVED)] = Seen(int(row.get(fields.index("rows"))), at)
-    return found
+            by_source[name.removeprefix(_OBSERVED)] = Observation(int(row.get(fields.index("rows"))), at)
+    return by_source
 
 
-def less(seen: Mapping[str, Seen], counted: Mapping[str, Seen]) -> dict[str, Seen]:
-    """What was seen since `counted`; the highest event time is the same in every try of a batch."""
+def less(observed: Mapping[str, Observation], counted: Mapping[str, Observation]) -> dict[str, Observation]:
+    """What Spark observed since `counted`; the highest event time is the same in every try of a batch."""
     return {
-        uid: Seen(of.rows - counted[uid].rows, of.event_time) if uid in counted else of
-        for uid, of in seen.items()
+        uid: Observation(of.rows - counted[uid].rows, of.event_time) if uid in counted else of
+        for uid, of in observed.items()
     }
 
 
 def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> DataFrame:
-    """Judges every row once: whether it is at or behind the watermark as it enters."""
+    """Marks every row as it enters: is it at or behind the watermark?"""
     if node.event_time is None:
         return frame
     if watermark is None:
@@ -216,7 +217,7 @@ def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> 
 def watermark_of(
     flow: Flow, sources: Mapping[str, SourceState], before: int | None, now: int, idle_after: int
 ) -> int | None:
-    """The watermark of the next batch: the lowest of the sources that are not idle; it never goes back.
+    """The watermark of the next batch: the lowest among the sources that are not idle. It never goes back.
 
     `now` is until when the job has looked for rows. The source that had rows last is never idle: a batch may take longer
     than `idle_after`.
@@ -273,22 +274,22 @@ def _marks(
 
 
 def advanced(
-    sources: Mapping[str, SourceState], seen: Mapping[str, Seen], now: int
+    sources: Mapping[str, SourceState], observed: Mapping[str, Observation], now: int
 ) -> dict[str, SourceState]:
     """Source states with the event times and the activity of this batch."""
     out: dict[str, SourceState] = {}
     for uid, state in sources.items():
-        found = seen.get(uid)
-        if found is None or not found.rows:
+        observation = observed.get(uid)
+        if observation is None or not observation.rows:
             out[uid] = state
             continue
-        times = [t for t in (state.event_time, found.event_time) if t is not None]
+        times = [t for t in (state.event_time, observation.event_time) if t is not None]
         out[uid] = msgspec.structs.replace(state, event_time=max(times) if times else None, active=now)
     return out
 
 
 def unioned(frames: Sequence[DataFrame]) -> DataFrame:
-    """The rows of all, columns matched by name; rows of a stream without lateness are not late."""
+    """The rows of all frames, columns matched by name. Rows of a stream without lateness are not late."""
     if any(LATE in frame.columns for frame in frames):
         frames = [f if LATE in f.columns else f.withColumn(LATE, F.lit(False)) for f in frames]
     out = frames[0]
@@ -298,5 +299,5 @@ def unioned(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def first_line(error: Exception) -> str:
-    """What of Spark's long messages fits into a sentence."""
+    """The part of Spark's long messages that fits into a sentence."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

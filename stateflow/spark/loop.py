@@ -1,8 +1,9 @@
-"""The batches of a run: each evaluated, decided, carried out, completed, and the log tidied behind it."""
+"""The batches of a run. The loop evaluates, decides, carries out and completes each, then tidies the log behind it."""
 
 from __future__ import annotations
 
 import logging
+import platform
 import random
 import threading
 import time
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from stateflow.checkpoint.control import Progress, report_progress
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
+from stateflow.distribution import installed_version
 from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
 from stateflow.format.records import END_OF_TIME, FileRef, Record, SourceState
 from stateflow.operators.context import Moment
@@ -28,18 +31,18 @@ from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.spark.batch import Batch, BatchSettings
 from stateflow.spark.carry_out import Sinks
 from stateflow.spark.inputs import (
+    Observation,
     OpenInputs,
-    Seen,
     SourceFrames,
     advanced,
     holder_of,
     less,
-    seen_in_batch,
+    observations,
     watermark_of,
 )
 from stateflow.spark.seeding import capture
 from stateflow.spark.task.failures import translated
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.storage.files import inline, upload_file
 
 _log = logging.getLogger(__name__)
@@ -56,7 +59,7 @@ class BatchDeadlineError(StateflowError):
 
 @dataclass
 class BatchReport:
-    """What a finished batch tells people."""
+    """The figures of a finished batch."""
 
     slot: int
     input_free: bool
@@ -64,7 +67,7 @@ class BatchReport:
     duration: float
     record: Record
     statistics: dict[str, Any]
-    seen: Mapping[str, Seen] = field(default_factory=dict)
+    observed: Mapping[str, Observation] = field(default_factory=dict)
 
 
 @dataclass
@@ -74,7 +77,7 @@ class BatchLoop:
     inputs: OpenInputs
     writer: Writer
     options: Options
-    place: Callable[[int], TaskPlace]
+    storage_of: Callable[[int], TaskStorage]
     sinks: Sinks
     listener: Callable[[BatchReport], None]
     clock: Callable[[], int]
@@ -97,39 +100,39 @@ class BatchLoop:
         self.began = self.clock()
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
-        """For foreachBatch. Whatever fails is kept in `failure`, since Spark passes on only its text."""
+        """For foreachBatch. It keeps an error in `failure`, because Spark passes on only the error's text."""
         with self.lock:
             try:
                 if self.ended or self.stop.is_set():
                     raise InterruptedError("the run is stopping; this batch is not run")
-                self._tried(
-                    lambda: self.inputs.split(frame), lambda: self._captured(batch_id), input_free=False
+                self._run_with_retries(
+                    lambda: self.inputs.split(frame), lambda: self._positions(batch_id), input_free=False
                 )
             except BaseException as error:
                 self.failure = error
                 raise
 
     def input_free(self) -> None:
-        """A checkpoint without new input, for timers that are due."""
+        """Makes a checkpoint without new input, for timers that are due."""
         with self.lock:
-            self._tried(
+            self._run_with_retries(
                 lambda: self.inputs.empty(self.spark),
                 lambda: dict(self.writer.parent.sources) if self.writer.parent else {},
                 input_free=True,
             )
 
     def record_positions(self, sources: Mapping[str, SourceState]) -> None:
-        """A record before the first batch of a source: where it begins is resolved once."""
+        """Writes a record before the first batch of a source, so that its beginning is resolved only once."""
         parent = self.writer.parent
         now = self._now()
-        begun = {
+        beginnings = {
             uid: SourceState(lines=s.lines, files=s.files, kind=s.kind, active=now)
             for uid, s in sources.items()
         }
         record = Draft.continuing(
             "checkpoint",
             parent,
-            sources={**(parent.sources if parent else {}), **begun},
+            sources={**(parent.sources if parent else {}), **beginnings},
             now=now,
             parameters=as_texts(self.parameters),
             versions=versions(),
@@ -171,52 +174,52 @@ class BatchLoop:
             self._tidying.result()
         self._pool.shutdown(wait=True)
 
-    def _tried(
+    def _run_with_retries(
         self,
         frames: Callable[[], SourceFrames],
         sources: Callable[[], dict[str, SourceState]],
         *,
         input_free: bool,
     ) -> None:
-        failed = 0
-        distrusted = False
+        failures = 0
+        refetched = False
         pause = self.options.failure_backoff.total_seconds()
         while True:
             slot = self.writer.next_slot
             try:
-                again = (failed or distrusted) and not input_free
-                counted = seen_in_batch(self.spark, self.inputs.nodes) if again else {}
-                self._one(frames(), sources, counted, input_free=input_free)
+                again = (failures or refetched) and not input_free
+                counted = observations(self.spark, self.inputs.nodes) if again else {}
+                self._run_batch(frames(), sources, counted, input_free=input_free)
                 return
             except Exception as error:
                 problem = cause(self.writer, translated(error))
                 undecided = self.writer.running and self.writer.next_slot == slot
-                if isinstance(problem, CorruptError) and not distrusted and undecided:
-                    # Its tasks have thrown this host's copies away. If the store is sound, so is what they fetch now.
-                    distrusted = True
-                    _log.warning("state was damaged on a host and is fetched anew: %s", problem)
+                if isinstance(problem, CorruptError) and not refetched and undecided:
+                    # The tasks have deleted this host's copies. If the store is sound, they fetch sound files now.
+                    refetched = True
+                    _log.warning("state was damaged on a host and is fetched again: %s", problem)
                     continue
-                failed += 1
-                # Also a record that is complete by now, when a listener failed after it: its rows are in the state.
+                failures += 1
+                # Also when a listener failed after the record was complete: the rows are in the state then.
                 decided = self.writer.running is not True or self.writer.next_slot != slot
                 if (
                     decided
                     or isinstance(problem, _NEVER_RETRIED)
-                    or failed > self.options.tolerable_failed_batches
+                    or failures > self.options.tolerable_failed_batches
                 ):
                     if problem is error:
                         raise
                     raise problem from error
-                _log.warning("batch failed (%d in a row), again in %.1f s: %s", failed, pause, problem)
+                _log.warning("batch failed (%d in a row), again in %.1f s: %s", failures, pause, problem)
                 if self.stop.wait(pause):
                     raise problem from error
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _one(
+    def _run_batch(
         self,
         frames: SourceFrames,
         sources: Callable[[], dict[str, SourceState]],
-        counted: Mapping[str, Seen],
+        counted: Mapping[str, Observation],
         *,
         input_free: bool,
     ) -> None:
@@ -234,20 +237,20 @@ class BatchLoop:
             shift=parent.shift if parent else 0,
         )
         batch = Batch(
-            self.spark,
-            self.settings,
-            frames,
-            moment,
-            parent,
-            writer.last_commits,
-            self.place(slot),
-            writer.late,
+            spark=self.spark,
+            settings=self.settings,
+            frames=frames,
+            moment=moment,
+            parent=parent,
+            last_commits=writer.last_commits,
+            storage=self.storage_of(slot),
+            late=writer.late,
         )
         with self._deadline():
             prepared = batch.run()
         evaluated = time.perf_counter()
-        seen = {} if input_free else less(seen_in_batch(self.spark, self.inputs.nodes), counted)
-        rows = sum(s.rows for s in seen.values())
+        observed = {} if input_free else less(observations(self.spark, self.inputs.nodes), counted)
+        rows = sum(s.rows for s in observed.values())
         statistics: dict[str, Any] = {
             "trigger_timestamp": now // 1000,
             "processed_rows": rows,
@@ -257,7 +260,7 @@ class BatchLoop:
         statistics["checkpointed_size"] = int(
             statistics["metrics"].get("uploaded_bytes", 0) + statistics["metrics"].get("inlined_bytes", 0)
         )
-        positions = advanced(sources(), seen, now)
+        positions = advanced(sources(), observed, now)
         if not self.draining and (holder := holder_of(self.settings.flow, positions, now, self._idle_after)):
             statistics["watermark_held_by"] = holder
             statistics["watermark_held_since"] = positions[holder].active
@@ -278,7 +281,7 @@ class BatchLoop:
         )
         permit = writer.decide(record)
         decided = time.perf_counter()
-        outcomes = self.sinks.commit(permit, writer.still_owner)
+        outcomes = self.sinks.carry_out(permit, writer.still_owner)
         committed = time.perf_counter()
         phases = {
             "evaluate_ms": round((evaluated - began) * 1000),
@@ -291,15 +294,29 @@ class BatchLoop:
         self.rows += rows
         statistics = {**statistics, **phases, "duration_ms": round(duration * 1000)}
         self._tidy(statistics, slot)
-        self.listener(BatchReport(slot, input_free, rows, duration, permit.record, statistics, seen))
-
-    def _captured(self, batch_id: int) -> dict[str, SourceState]:
-        parent = self.writer.parent
-        return capture(
-            self.location, batch_id, self.inputs.layout, parent.sources if parent else {}, self._saved
+        self.listener(
+            BatchReport(
+                slot=slot,
+                input_free=input_free,
+                rows=rows,
+                duration=duration,
+                record=permit.record,
+                statistics=statistics,
+                observed=observed,
+            )
         )
 
-    def _saved(self, name: str, path: Path) -> FileRef:
+    def _positions(self, batch_id: int) -> dict[str, SourceState]:
+        parent = self.writer.parent
+        return capture(
+            self.location,
+            batch_id,
+            self.inputs.layout,
+            parent.sources if parent else {},
+            self._save_log_entry,
+        )
+
+    def _save_log_entry(self, name: str, path: Path) -> FileRef:
         data = path.read_bytes()
         if len(data) <= _INLINE_LOG_ENTRY:
             return inline(name, data)
@@ -326,7 +343,7 @@ class BatchLoop:
         return _Deadline(self.spark, self.options.batch_deadline.total_seconds())
 
     def _tidy(self, statistics: dict[str, Any], slot: int) -> None:
-        """Progress for other programs and subsumption, behind the next batch."""
+        """Reports progress to other programs and deletes subsumed checkpoints, while the next batch runs."""
         if self._tidying is not None:
             self._tidying.result()
         orphans = self.batches % ORPHANS_EVERY == 1
@@ -353,7 +370,7 @@ class BatchLoop:
                 for url, why in report.undisposed.items():
                     _log.warning("%s stays, and so do the records that name it: %s", url, why)
             except Exception as error:
-                # Old checkpoints that stay do no harm; the next collection tries again.
+                # Old checkpoints do no harm; the next collection tries again.
                 _log.warning("checkpoints were not tidied up: %s", error)
 
         self._tidying = self._pool.submit(work)
@@ -366,7 +383,7 @@ class _Deadline:
         self._context = spark.sparkContext
         self._seconds = seconds
         self._tag = f"stateflow-{uuid.uuid4().hex}"
-        self._passed = False
+        self._expired = False
         self._timer: threading.Timer | None = None
 
     def __enter__(self) -> None:
@@ -377,7 +394,7 @@ class _Deadline:
             self._timer.start()
 
     def _cancel(self) -> None:
-        self._passed = True
+        self._expired = True
         self._context.cancelJobsWithTag(self._tag)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -385,7 +402,7 @@ class _Deadline:
             return
         self._timer.cancel()
         self._context.removeJobTag(self._tag)
-        if self._passed and error is not None:
+        if self._expired and error is not None:
             raise BatchDeadlineError(
                 f"the batch took longer than batch_deadline={self._seconds:g} s and was cancelled: give it more time or "
                 "smaller batches"
@@ -393,9 +410,9 @@ class _Deadline:
 
 
 def cause(writer: Writer, problem: Exception) -> Exception:
-    """Why a batch failed in truth: a run that was taken over meanwhile loses its files to the newer run's collector.
+    """The real reason why a batch failed: when a newer run has taken the job over, its collector deletes this run's files.
 
-    Told as what it looks like, the failure would invite a retry beside the run that carries on.
+    The missing file would invite a retry beside the newer run, so the error says who owns the job.
     """
     if isinstance(problem, FencedError):
         return problem
@@ -409,12 +426,7 @@ def cause(writer: Writer, problem: Exception) -> Exception:
 
 
 def versions() -> dict[str, str]:
-    """What code made a record."""
-    import platform
-    from importlib.metadata import version
-
-    from stateflow.distribution import installed_version
-
+    """The versions of the code that made a record."""
     return {
         "python": platform.python_version(),
         "stateflow": installed_version(),

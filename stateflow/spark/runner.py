@@ -1,4 +1,4 @@
-"""A run: claim the job, carry on from its newest record, take batch after batch, and end."""
+"""A run: it claims the job, goes on from the newest record, runs batch after batch, and ends."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from stateflow.spark.sinks.staging import Stager
 from stateflow.spark.sources.availability import check_available
 from stateflow.spark.sources.positions import Bound, bounded_batches, resolve_initial
 from stateflow.spark.task.failures import translated
-from stateflow.spark.task.place import TaskPlace, place_of, sweep
+from stateflow.spark.task.storage import TaskStorage, sweep, task_storage
 from stateflow.state.backends.choice import open_backend
 from stateflow.storage.file_urls import hadoop_path
 from stateflow.storage.roots import open_store
@@ -68,7 +68,7 @@ from stateflow.storage.store import Store
 _log = logging.getLogger(__name__)
 
 _IDLE = ("Waiting for data to arrive", "Waiting for next trigger")
-"""What Spark says of a query that looked for input and is in no batch."""
+"""Spark's status messages of a query that is between batches and has found no input."""
 
 
 @dataclass
@@ -86,9 +86,9 @@ class RunRequest:
     allow_non_restored_state: bool = False
     owner: Owner | None = None
     takeover: bool = False
-    """Fence a live run instead of refusing to start."""
+    """Fences a live run instead of refusing to start."""
     drain: bool = False
-    """Raise the watermark to its end when the input is drained: the job is over then."""
+    """Raises the watermark to its end when the input is drained. The job is over then."""
     user_paths: Sequence[str] = ()
     listener: Callable[[BatchReport], None] = lambda report: None
     stop: threading.Event = field(default_factory=threading.Event)
@@ -143,7 +143,7 @@ class _Run:
                 f"stateflow {self.job}",
                 master=self.request.master,
                 conf=self._conf(),
-                # Named so that the next run sweeps it away, should this one be killed.
+                # If this run is killed, the next run sweeps folders of this name away.
                 temporary=Path(self.scratch) / f"run-{os.getpid()}-spark",
             )
         except Exception as error:
@@ -170,9 +170,9 @@ class _Run:
         check_flow(self.flow, newest, allow_non_restored_state=self.request.allow_non_restored_state)
         self._refuse_drained(newest, pending=bool(log.pending))
         origin = self.options.origin("max_parallelism")
-        said = kept_key_groups(newest, self.options.max_parallelism, self.job) if newest else ""
-        if said and origin != "default":
-            _log.warning("max_parallelism, set by %s, is not taken: %s", origin, said)
+        refusal = kept_key_groups(newest, self.options.max_parallelism, self.job) if newest else ""
+        if refusal and origin != "default":
+            _log.warning("max_parallelism, set by %s, is not taken: %s", origin, refusal)
         if not self.request.takeover:
             self._refuse_while_live()
 
@@ -185,7 +185,7 @@ class _Run:
             )
 
     def _finishes(self, record: Record, *, pending: bool) -> bool:
-        """Whether this run is to do what is left of a drain that was cut off, or what its own earlier try has done."""
+        """Whether this run finishes a drain that was cut off, or repeats what its own earlier try has done."""
         if not self.request.drain:
             return False
         shards = (s for o in record.operators.values() for subtask in o.shards for s in subtask)
@@ -239,12 +239,12 @@ class _Run:
         outline = Outline(spark, self.flow, inputs)
         head = read_log(self.store, self.layout).head if read_identity(self.store, self.layout) else None
         outline.check(head)
-        sinks = self._sinks(spark, outline)
+        open_sinks = self._open_sinks(spark, outline)
         stager = Stager(self._opener(), lambda: uuid.uuid4().hex)
-        carried = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
+        sinks = Sinks(self.job, lambda: spark, stager, functions_of(self.flow))
         if not self.request.takeover and self._newest_epoch() != self._known_epoch:
-            # Spark took seconds to start. A run that has begun meanwhile must not be fenced by one that would have
-            # waited for it.
+            # Spark took seconds to start. Another run may have begun meanwhile: this one refuses, as it would have at
+            # first, rather than fence it.
             self._refuse_while_live()
         with Heart(
             self.store, self.layout, self.owner, self.options.heartbeat_interval.total_seconds(), self.stop,
@@ -256,21 +256,21 @@ class _Run:
                 owner=self.owner,
                 ids=lambda: uuid.uuid4().hex,
                 clock=_micros,
-                carry_out=carried.recover,
-                # By age: how many that are is known once the log is read.
+                carry_out=sinks.carry_out_pending,
+                # Retention by age needs the log, which is not read yet.
                 retained=None if self.options.retained_age else self.options.retained_checkpoints,
                 claimed_epoch=heart.begin,
             )
             check_flow(
                 self.flow, writer.parent, allow_non_restored_state=self.request.allow_non_restored_state
             )
-            # What was pending is carried out by now, so that this can be all there was to do.
+            # `claim` has carried out what was pending. That may have been the end of the drain.
             drained = writer.parent is not None and writer.parent.final and self.request.drain
             if not drained:
                 self._refuse_drained(writer.parent)
             outline.check(writer.parent)
             self._rescale(writer)
-            loop = self._loop(spark, inputs, sinks, carried, writer, scratch)
+            loop = self._loop(spark, inputs, open_sinks, sinks, writer, scratch)
             with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
                 stopped = (
                     JOB_DRAINED
@@ -286,20 +286,25 @@ class _Run:
                 stopped = INTERRUPTED  # its timers have not fired, so the next try does that
             loop.finish()
             report = RunReport(
-                self.job, writer.epoch, loop.batches, loop.rows, writer.parent.slot if writer.parent else None,
-                heart.reason or stopped, held(writer.parent.statistics) if writer.parent else None,
-            )  # fmt: skip
+                job=self.job,
+                epoch=writer.epoch,
+                batches=loop.batches,
+                rows=loop.rows,
+                checkpoint=writer.parent.slot if writer.parent else None,
+                stopped=heart.reason or stopped,
+                held=held(writer.parent.statistics) if writer.parent else None,
+            )
             heart.outcome = RunOutcome(
                 batches=report.batches, rows=report.rows, checkpoint=report.checkpoint, stopped=report.stopped
             )
             return report
 
     def _rescale(self, writer: Writer) -> None:
-        """A record that hands the state to another number of subtasks, when the run was asked for one."""
-        parent, wanted = writer.parent, self.options.parallelism
-        if parent is None or not needs_rescale(parent, wanted):
+        """Hands the state to another number of subtasks, in a record of its own, if the options ask for it."""
+        parent, parallelism = writer.parent, self.options.parallelism
+        if parent is None or not needs_rescale(parent, parallelism):
             return
-        operators = rescaled_operators(parent.operators, wanted, self.job)
+        operators = rescaled_operators(parent.operators, parallelism, self.job)
         permit = writer.decide(Draft.continuing("rescale", parent, operators=operators))
         writer.complete(permit, {})
 
@@ -311,7 +316,7 @@ class _Run:
             fsync=self.options.local_fsync,
         )
 
-    def _sinks(self, spark: SparkSession, outline: Outline) -> dict[str, Sink]:
+    def _open_sinks(self, spark: SparkSession, outline: Outline) -> dict[str, Sink]:
         sinks = {}
         for node in self.flow.sinks:
             sink = make_sink(node.uid, node.mode, node.target, node.options, self.options.delivery)
@@ -323,8 +328,8 @@ class _Run:
         self,
         spark: SparkSession,
         inputs: OpenInputs,
-        sinks: Mapping[str, Sink],
-        carried: Sinks,
+        open_sinks: Mapping[str, Sink],
+        sinks: Sinks,
         writer: Writer,
         scratch: Path,
     ) -> BatchLoop:
@@ -333,12 +338,12 @@ class _Run:
             job=self.job,
             job_uuid=writer.job,
             flow=self.flow,
-            sinks=sinks,
+            sinks=open_sinks,
             parallelism=options.parallelism or spark.sparkContext.defaultParallelism,
             max_parallelism=options.max_parallelism,
             backend=options.backend,
             open_shard=open_backend(options),
-            stager=carried.stager,
+            stager=sinks.stager,
             placement=Placement(spark),
             shared_scratch=str(spark.sparkContext.master).startswith("local["),
             scratch=str(scratch),
@@ -347,16 +352,25 @@ class _Run:
             user_paths=tuple(self.request.user_paths),
         )
 
-        def place(slot: int) -> TaskPlace:
-            return place_of(options, options.checkpoint_dir, self.job, writer.epoch, slot)
+        def storage_of(slot: int) -> TaskStorage:
+            return task_storage(options, options.checkpoint_dir, self.job, writer.epoch, slot)
 
         return BatchLoop(
-            spark, settings, inputs, writer, options, place, carried, self._reporting(), _micros,
-            self.parameters, stop=self.stop,
-        )  # fmt: skip
+            spark=spark,
+            settings=settings,
+            inputs=inputs,
+            writer=writer,
+            options=options,
+            storage_of=storage_of,
+            sinks=sinks,
+            listener=self._reporting(),
+            clock=_micros,
+            parameters=self.parameters,
+            stop=self.stop,
+        )
 
     def _reporting(self) -> Callable[[BatchReport], None]:
-        """Tells the caller and the metrics of each batch."""
+        """A listener that reports each batch to the metrics and to the caller."""
         report = reporter(self.options.metrics, self.job, self.options.metrics_port)
 
         def both(batch: BatchReport) -> None:
@@ -375,17 +389,17 @@ class _Run:
         scratch: Path,
         idle: Callable[[], object],
     ) -> str:
-        known = writer.parent.sources if writer.parent else {}
-        check_available(spark, inputs.layout, inputs.leaves, known, scratch / "available")
-        fresh = resolve_initial(
-            spark, inputs.layout, inputs.leaves, known, scratch / "initial", self.request.until
+        recorded = writer.parent.sources if writer.parent else {}
+        check_available(spark, inputs.layout, inputs.leaves, recorded, scratch / "available")
+        beginnings = resolve_initial(
+            spark, inputs.layout, inputs.leaves, recorded, scratch / "initial", self.request.until
         )
-        if fresh:
-            loop.record_positions(fresh)
+        if beginnings:
+            loop.record_positions(beginnings)
         loop.location = scratch / "query"
         sources = writer.parent.sources if writer.parent else {}
         conf = {"spark.sql.shuffle.partitions": str(spark.conf.get("spark.sql.shuffle.partitions"))}
-        cache = loop.place(0)
+        cache = loop.storage_of(0)
 
         def fetch(ref: Any) -> Path:
             target = scratch / f"source-{uuid.uuid4().hex}"
@@ -436,8 +450,10 @@ class _Run:
         )
 
     def _await(self, loop: BatchLoop, query: StreamingQuery, idle: Callable[[], object]) -> None:
-        """Until the query ends by itself or the run is told to stop, at the next batch boundary; `idle` is called while an
-        endless one waits for input."""
+        """Waits until the query ends by itself, or ends it after its batch when the run has to stop.
+
+        Calls `idle` while an endless query waits for input.
+        """
         endless = self.options.trigger != "drain" and self.request.until is None
         try:
             while not query.awaitTermination(0.2):  # type: ignore[arg-type]
@@ -466,7 +482,7 @@ class _Run:
 
 @contextmanager
 def _set_by(stop: threading.Event, *numbers: signal.Signals) -> Any:
-    """These signals end the run at the next batch boundary; a second Ctrl-C ends it at once."""
+    """Lets these signals end the run after its batch. A second Ctrl-C ends it at once."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""What every stream of a flow looks like, without running anything: finds what does not fit before a run begins."""
+"""The schema of every stream of a flow, planned without running it, so that a misfit shows before a run begins."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Outline:
         self._spark = spark
         self._flow = flow
         self._empty = inputs.empty(spark)
-        self._made: dict[tuple[int, str], DataFrame] = {}
+        self._frames: dict[tuple[int, str], DataFrame] = {}
 
     def check(self, record: Record | None) -> None:
-        """Plans every operator's exchange; raises the first misfit."""
+        """Plans every operator's exchange, and raises the first misfit."""
         for node in self._flow.operators:
             inputs = []
             for keyed, rows in zip(node.keyed, node.rows, strict=True):
@@ -49,15 +49,15 @@ class Outline:
                 ) from error
 
     def schema(self, stream: Stream) -> Any:
-        """The schema of what a sink is given."""
+        """The schema of the rows that a sink on this stream gets."""
         frame = self.frame(stream)
         return (frame.drop(LATE) if LATE in frame.columns else frame).schema
 
     def frame(self, stream: Stream) -> DataFrame:
         key = (id(stream.node), stream.output)
-        if key not in self._made:
-            self._made[key] = self._outlined(stream)
-        return self._made[key]
+        if key not in self._frames:
+            self._frames[key] = self._outlined(stream)
+        return self._frames[key]
 
     def _outlined(self, stream: Stream) -> DataFrame:
         node = stream.node

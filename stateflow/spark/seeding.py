@@ -1,8 +1,8 @@
-"""From Spark's scratch checkpoint to a record, and back: resuming is seeding a fresh folder.
+"""From Spark's scratch checkpoint to a record, and back: a run resumes by seeding a fresh folder.
 
-Spark 4.2 starts a query only if it finds two consecutive offset entries below the batch it is to run, and
-takes the newest one as done when its commit is there. So a seeded folder holds the recorded offsets twice, as
-the committed batches 0 and 1, and the next batch is 2. A commit entry needs its version line and a watermark.
+Spark 4.2 starts a query only if it finds two consecutive offset entries below the next batch. It takes the newest
+entry as done when its commit is there. So a seeded folder holds the recorded offsets twice, as the committed batches
+0 and 1, and the next batch is 2. A commit entry needs its version line and a watermark.
 """
 
 from __future__ import annotations
@@ -40,11 +40,10 @@ def capture(
     previous: Mapping[str, SourceState],
     save: Save,
 ) -> dict[str, SourceState]:
-    """Where every source is at the end of batch `batch_id`; call it inside the batch.
+    """The position of every source at the end of batch `batch_id`. Call it inside the batch.
 
-    `previous` is the parent record's sources. `save(name, path)` stores one file-source log entry
-    content-named; entries that `previous` already has are not saved again. Event time and activity are
-    carried over unchanged.
+    `previous` is the parent record's sources: entries that it already has are not saved again, and its event times
+    and activity are taken over. `save(name, path)` stores one entry of a file source's log.
     """
     captured: dict[str, SourceState] = {}
     first_leaf = 0
@@ -76,11 +75,11 @@ def seed(
     now_ms: int,
     query_id: str,
 ) -> int:
-    """Prepare a fresh folder so that Spark carries on after `state`; returns the id of the next batch.
+    """Prepares a fresh folder so that Spark goes on after `state`; returns the id of the next batch.
 
-    Without any recorded source there is nothing to seed and the next batch is 0. Sources that are new to the
-    pipeline start at their own beginning, removed ones are left out, and the order is today's. `conf` becomes
-    the settings that Spark restores with the offsets and needs `spark.sql.shuffle.partitions`.
+    Without a recorded source it writes nothing, and the next batch is 0. Sources that are new to the pipeline start at
+    their own beginning, removed ones are left out, and the order is that of `layout`. Spark restores the settings
+    `conf` with the offsets; they must contain `spark.sql.shuffle.partitions`.
     """
     if not state:
         return 0
@@ -112,10 +111,10 @@ def seed(
 def plan_batch(
     location: Path, batch_id: int, lines: Sequence[str], conf: Mapping[str, str], now_ms: int
 ) -> None:
-    """Fix where batch `batch_id` ends before Spark runs it.
+    """Fixes where batch `batch_id` ends before Spark runs it.
 
-    A query with trigger `once` on this folder then runs exactly this batch and terminates; with
-    `availableNow` it would go on to newer data. The folder was seeded or has run the batch before.
+    A query with trigger `once` on this folder then runs exactly this batch and ends. With `availableNow` it would go
+    on to newer data. The folder must be seeded, or have run the batch before.
     """
     if offset_path(location, batch_id).exists() or not commit_path(location, batch_id - 1).exists():
         raise UsageError(f"batch {batch_id} is not the next one of the scratch folder {location}")
@@ -128,7 +127,7 @@ def _write_offsets(
     metadata = {
         "batchWatermarkMs": 0,
         "batchTimestampMs": now_ms,
-        # Names instead of positions would move the sources' folders and the order of the lines.
+        # If Spark named sources, it would rename their folders and reorder the lines.
         "conf": {**conf, "spark.sql.streaming.queryEvolution.enableSourceEvolution": "false"},
     }
     path = offset_path(location, batch_id)

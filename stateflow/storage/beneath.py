@@ -1,8 +1,8 @@
 """Paths below a root on a disk, walked folder by folder: no symbolic link is ever followed.
 
-A folder is opened relative to the descriptor of the one above it, and told not to follow a link. Whoever replaces a
-folder by a link between two calls therefore changes nothing: what was opened stays what it was. The root itself may be
-a link, or lie behind one: that is the operator's choice. What lies below may come from anybody.
+Each folder is opened relative to the open folder above it, with the flag that refuses a link. So whoever replaces a folder
+by a link between two calls changes nothing: an open folder stays the folder it was. The root itself may be a link, or lie
+behind one: that is the operator's choice. Anybody may have made what lies below it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from types import TracebackType
 from typing import Self
 
 _ENTER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
-"""With O_PATH, as for a path, a folder need not be readable to be walked through."""
+"""With O_PATH, as with an ordinary path, walking through a folder needs no permission to read it."""
 _BELOW = _ENTER | os.O_NOFOLLOW
 _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-"""Not waiting, for a pipe that somebody put in a file's place would never be written to."""
+"""O_NONBLOCK, because opening a pipe that somebody put in a file's place would wait for ever."""
 ANYBODY = 0o666
-"""The permissions of a new file, of which the umask takes away."""
+"""The permissions of a new file, before the umask takes some away."""
 
 
 class LinkError(OSError):
@@ -78,17 +78,17 @@ class Folder:
 
     @property
     def path(self) -> Path:
-        """For messages: what is there by now may be something else."""
+        """For messages only: by now the path may lead to another folder."""
         return self.root.joinpath(*self.names)
 
     def status(self, name: str) -> os.stat_result:
-        """Of a regular file. LinkError, or EISDIR for whatever else it is."""
+        """The status of a regular file. LinkError for a link, EISDIR for anything else."""
         status = os.stat(name, dir_fd=self.descriptor, follow_symlinks=False)
         self._require_file(name, status)
         return status
 
     def open_file(self, name: str) -> int:
-        """A descriptor to read a regular file with."""
+        """A descriptor for reading a regular file."""
         try:
             descriptor = os.open(name, _READ, dir_fd=self.descriptor)
         except OSError as error:
@@ -105,7 +105,7 @@ class Folder:
         return descriptor
 
     def link_to(self, name: str, target: str, target_folder: int | None = None) -> None:
-        """A hard link to a regular file, at `target` (in an open folder)."""
+        """Makes a hard link to a regular file, at `target` in an open folder."""
         self.status(name)
         try:
             link_regular(name, target, source_folder=self.descriptor, target_folder=target_folder)
@@ -135,7 +135,7 @@ class Folder:
 def link_regular(
     source: str, target: str, *, source_folder: int | None = None, target_folder: int | None = None
 ) -> None:
-    """A hard link that is sure to be one to a regular file, also when the source was replaced just now."""
+    """Makes a hard link, and makes sure that it leads to a regular file even if somebody replaced the source just now."""
     os.link(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder, follow_symlinks=False)
     try:
         made = os.stat(target, dir_fd=target_folder, follow_symlinks=False)
@@ -152,7 +152,7 @@ def listable(folder: int) -> int:
 
 
 def listable_below(folder: int, name: str) -> int:
-    """The same for a folder in an open one. LinkError or NotADirectoryError when it is none by now."""
+    """Like `listable`, for a folder inside an open one. LinkError or NotADirectoryError when it is no folder any more."""
     below = _below(folder, name)
     try:
         return listable(below)
@@ -183,14 +183,14 @@ def fsync_folder(folder: int) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EROFS):  # file systems whose folders need none
+        if error.errno not in (errno.EINVAL, errno.EROFS):  # some file systems need no fsync of a folder
             raise
     finally:
         os.close(descriptor)
 
 
 def permissions(descriptor: int) -> int:
-    """For a copy of an open file: no more than it has itself, and no less than its new owner needs."""
+    """The permissions for a copy of an open file: none that the file lacks, except that its owner may read and write."""
     return stat.S_IMODE(os.fstat(descriptor).st_mode) & ANYBODY | stat.S_IRUSR | stat.S_IWUSR
 
 
@@ -201,7 +201,7 @@ def _root(root: Path, make: bool) -> int:
         if not make:
             raise
     for folder in (*reversed(root.parents), root):
-        # Missing again: a collector removed its empty parent just now, and the caller will find out.
+        # FileNotFoundError: a collector removed the empty parent just now. The open below then raises.
         with suppress(FileExistsError, FileNotFoundError):
             folder.mkdir()
     return os.open(root, _ENTER)
@@ -211,7 +211,7 @@ def _below(folder: int, name: str) -> int:
     try:
         return os.open(name, _BELOW, dir_fd=folder)
     except OSError as error:
-        # Which of these it is for a link depends on the system.
+        # Which of these errors a link causes depends on the system.
         if error.errno not in (errno.ENOTDIR, errno.ELOOP, errno.EMLINK):
             raise
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):

@@ -1,8 +1,8 @@
 """The host-local cache of state files: bounded, and safe to delete at any time.
 
-Many jobs share it, and a savepoint that one of them restores may be anybody's. So no entry has a name that other bytes
-can be given: see `_entry`. Many processes use one folder at once, without a lock between them: an entry appears whole by a rename, is
-never changed, and is removed by unlinking, which leaves everybody who has linked or opened it alone.
+Many jobs share the cache, and anybody may have made a savepoint that one of them restores. So nobody can give other bytes
+the name of an entry: see `_entry`. Many processes use one folder at once, without a lock between them. A rename makes an
+entry appear whole, and nobody changes it afterwards. Unlinking removes it, and whoever has linked or opened it keeps the file.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def _unique() -> str:
 
 
 class FileCache:
-    """Entries are checked once, when they are fetched; a hit checks the size only.
+    """Checks an entry's checksum once, when it fetches it. A hit checks only the size.
 
-    Reading every byte of the state in every batch is what the cache is there to avoid, and the state backends
-    check their blocks as they read them.
+    The cache exists so that a batch need not read every byte of the state. The state backends check their blocks as they
+    read them.
     """
 
     def __init__(self, folder: Path, limit_bytes: int, unique: Callable[[], str] = _unique) -> None:
@@ -47,13 +47,13 @@ class FileCache:
         self._unique = unique
         self._lock = threading.Lock()
         self._unseen = limit_bytes
-        """Bytes put in since the folder was last measured; the first entry measures it."""
+        """Bytes added since the folder was last measured. It starts at the limit, so the first entry measures the folder."""
         self._opened = False
 
     def fetch(self, store: Store, ref: FileRef) -> Path:
         """A verified copy in the cache, never to be written to. `store` is where `ref.base` points.
 
-        Another process may evict it at any moment: use `link` unless it is opened at once.
+        Another process may evict it at any moment: use `link` unless you open it at once.
         """
         self._open()
         entry = self._entry(store, ref)
@@ -69,7 +69,7 @@ class FileCache:
         )
 
     def link(self, store: Store, ref: FileRef, target: Path) -> Path:
-        """`target`, made a hard link to the cached file (or a copy on another disk): no eviction harms it."""
+        """Makes `target` a hard link to the cached file, or a copy if it is on another disk. An eviction does not harm it."""
         for _ in range(_TRIES):
             entry = self.fetch(store, ref)
             with suppress(FileNotFoundError):  # evicted between the two calls
@@ -79,12 +79,12 @@ class FileCache:
                 raise UnavailableError(
                     f"the folder {target.parent} does not exist: make it before fetching into it"
                 )
-        # A cache that is too small for what runs at once evicts faster than one can link.
+        # Many tasks share a small cache: it evicts entries before this one can link them.
         self._bring(store, ref, target)
         return target
 
     def fetcher(self, store_of: Callable[[str], Store], directory: Path) -> Callable[[FileRef], Path]:
-        """How a state backend fetches: into `directory`. `store_of` opens the store of a `FileRef.base`."""
+        """The function with which a state backend fetches files into `directory`. `store_of` opens the store of a `FileRef.base`."""
 
         def fetch(ref: FileRef) -> Path:
             return self.link(store_of(ref.base), ref, directory / f"fetched-{self._unique()}")
@@ -92,8 +92,8 @@ class FileCache:
         return fetch
 
     def add(self, store: Store, ref: FileRef, local: Path) -> None:
-        """Keeps a file so that the next batch on this host finds it. Only for who has written `local` and stored it in
-        `store`, as `ref`, himself: nothing is compared."""
+        """Adds a file, so that the next batch on this host need not fetch it. It compares nothing: only the process that wrote
+        `local` and stored it in `store` as `ref` may call it."""
         self._open()
         entry = self._entry(store, ref)
         for _ in range(_TRIES):
@@ -106,13 +106,13 @@ class FileCache:
                 raise NotFoundError(f"{local} does not exist: it cannot be added to the cache {self.folder}")
 
     def distrust(self, store: Store, ref: FileRef) -> None:
-        """Forgets an entry whose content turned out to be damaged: whoever wants it next fetches and checks it anew."""
+        """Removes a damaged entry: whoever needs the file next fetches and checks it again."""
         self._entry(store, ref).unlink(missing_ok=True)
 
     def clear(self) -> None:
-        """Forgets everything, also what others are about to put in, who then fetch anew. Files that somebody has linked
-        or opened stay theirs."""
-        # Twice: what was half written when the folder was listed may have become an entry since.
+        """Removes every entry, also those that other processes are writing, which then fetch again. Whoever has linked or
+        opened a file keeps it."""
+        # Twice: a file that was half written when the folder was listed may have become an entry since.
         for _ in range(2):
             with suppress(FileNotFoundError), os.scandir(self.folder) as scan:
                 for item in scan:
@@ -120,31 +120,30 @@ class FileCache:
                         Path(item.path).unlink(missing_ok=True)
 
     def _entry(self, store: Store, ref: FileRef) -> Path:
-        """Where a file is kept. The name is a hash of what the bytes are known by:
+        """The path of a file's entry. Its name is a hash of what identifies the bytes:
 
-        - their SHA-256, which was compared when they came in: the same bytes are one entry. Not so between local stores,
-          whose entries are hard links: who may write to the one store's file would change what is read for the other's.
-        - Without it, where they come from. XXH3 and the size say nothing of whose bytes they are.
+        - Their SHA-256, if the reference has it: it was compared when the bytes were fetched, so the same bytes share one
+          entry. Local stores do not share entries, because these are hard links: whoever may write to a file of one store
+          would change what is read for the other store.
+        - Otherwise the store and path they come from. Anybody can make other bytes with the same XXH3 and size.
         """
-        known: tuple[str, ...]
+        identity: tuple[str, ...]
         if ref.data is not None:
-            known = ("data", hashlib.sha256(ref.data).hexdigest())
+            identity = ("data", hashlib.sha256(ref.data).hexdigest())
         elif ref.sha256:
-            known = ("content", "" if store.local_root is None else store.url, ref.sha256.hex())
+            identity = ("content", "" if store.local_root is None else store.url, ref.sha256.hex())
         else:
-            known = ("place", store.url, ref.path, str(ref.offset), ref.xxh3)
-        name = hashlib.sha256("\0".join(known).encode()).hexdigest()
+            identity = ("place", store.url, ref.path, str(ref.offset), ref.xxh3)
+        name = hashlib.sha256("\0".join(identity).encode()).hexdigest()
         return self.folder / f"{name}-{ref.size}"
 
     def _touch(self, entry: Path, ref: FileRef) -> bool:
         """Whether the entry is there, now the most recently used."""
         try:
             if entry.stat().st_size != ref.size:
-                entry.unlink(
-                    missing_ok=True
-                )  # truncated by somebody: not worth an error, it can be had again
+                entry.unlink(missing_ok=True)  # truncated by somebody: the caller fetches it again
                 return False
-            with suppress(PermissionError):  # another user's: usable, but its age stays
+            with suppress(PermissionError):  # another user owns it: usable, but it keeps its age
                 os.utime(entry)
         except FileNotFoundError:
             return False
@@ -191,9 +190,9 @@ class FileCache:
                 self._make()
             raise
         finally:
-            # Also after a rename: between two links to one file, a rename does nothing and leaves both.
+            # Also after the rename: if both names are links to one file, a rename does nothing and leaves both.
             temp.unlink(missing_ok=True)
-        self._bound(entry, ref.size)
+        self._evict(entry, ref.size)
 
     def _count(self, *, hit: bool, fetched: int = 0) -> None:
         with self._lock:
@@ -203,11 +202,11 @@ class FileCache:
                 self.misses += 1
                 self.bytes_fetched += fetched
 
-    def _bound(self, newest: Path, size: int) -> None:
+    def _evict(self, newest: Path, size: int) -> None:
         with self._lock:
             self._unseen += size
-            # Other processes add too and tell nobody, so the folder is measured every so often, not when
-            # one's own count is full.
+            # Other processes add files too, and this one's count does not include theirs. So it measures the folder
+            # every so often.
             if self._unseen <= self.limit_bytes // 16:
                 return
             self._unseen = 0
@@ -226,21 +225,21 @@ class FileCache:
 
     def _measured(self) -> list[tuple[int, int, str]]:
         """`(last use, size, path)` of every entry."""
-        found = []
+        entries = []
         with suppress(FileNotFoundError), os.scandir(self.folder) as scan:
             for item in scan:
                 if item.name.startswith("."):
                     continue
                 with suppress(FileNotFoundError):
                     status = item.stat()
-                    found.append((status.st_mtime_ns, status.st_size, item.path))
-        return found
+                    entries.append((status.st_mtime_ns, status.st_size, item.path))
+        return entries
 
     def _open(self) -> None:
         if self._opened:
             return
         try:
-            with self._lock, suppress(FileNotFoundError):  # it may be deleted meanwhile: all the cleaner
+            with self._lock, suppress(FileNotFoundError):  # somebody deleted the folder meanwhile
                 self._make()
                 self._forget_last_boot()
                 with os.scandir(self.folder) as scan:
@@ -255,12 +254,12 @@ class FileCache:
         self._opened = True
 
     def _make(self) -> None:
-        # State of all jobs lies in it, readable to nobody else; whoever shares it on purpose makes it himself.
+        # It holds the state of all jobs, so nobody else may read it. An operator who wants to share it creates the folder.
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def _forget_last_boot(self) -> None:
-        # Entries are not fsynced: after a power cut one can have its full size and not its content. What
-        # another boot of this machine left is therefore fetched again.
+        # Entries are not fsynced: after a power cut an entry can have its full size without its content. So
+        # everything from an earlier boot of this machine is fetched again.
         try:
             boot = _BOOT_ID.read_text().strip()
         except OSError:

@@ -1,4 +1,4 @@
-"""Folders as URLs, and back: the URL that a store says opens the same folder again, whatever its name."""
+"""Folders as URLs, and back. The URL of a store opens the same folder again, whatever characters its name has."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from urllib.parse import quote, unquote
 from stateflow.errors import UsageError
 
 _QUOTED = re.compile(r"[\x00-\x1f\x7f#?\udc80-\udcff]|%(?=[0-9A-Fa-f]{2})")
-"""What would be read as something else, or not at all. All else stands as it is: for people, and because URLs are
-compared, also with those in records from before anything was quoted."""
+"""Characters that a reader of the URL would misread. Everything else stays unquoted: people read it, and URLs are compared
+with those in older records, in which nothing was quoted."""
 
 
 def file_url(folder: Path) -> str:
     """The one URL of an absolute folder."""
-    return "file://" + _QUOTED.sub(lambda found: quote(os.fsencode(found[0]), safe=""), str(folder))
+    return "file://" + _QUOTED.sub(lambda match: quote(os.fsencode(match[0]), safe=""), str(folder))
 
 
 def hadoop_path(path: Path) -> str:
-    """What Spark takes for an absolute path of this host: it looks like a URL, but Hadoop unquotes nothing in it."""
+    """An absolute path of this host as Spark takes it. It looks like a URL, but Hadoop unquotes nothing in it."""
     return f"file://{path}"
 
 
 def file_folder(url: str) -> Path:
-    """The folder of a `file:` URL. A `#` or `?` in it is taken for a part of the name: folders have nothing else."""
+    """The folder of a `file:` URL. A `#` or `?` in it is part of the name, since a folder has no query or fragment."""
     path = url[len("file:") :]
     if path.startswith("//"):
         host, slash, rest = path[2:].partition("/")

@@ -1,4 +1,4 @@
-"""References to immutable files: made when a file is written, checked whenever it is fetched."""
+"""References to immutable files: made when a file is written, compared whenever it is fetched."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from stateflow.storage.store import PIECE, Store
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """What is recorded of a content. XXH3 finds damage at the speed of memory; anybody can make other bytes that have
-    it. Nobody can for SHA-256."""
+    """The size and checksums that a reference records. XXH3 finds damage at the speed of memory, but anybody can make other
+    bytes with the same XXH3. Nobody can for SHA-256."""
 
     size: int
     xxh3: str
@@ -24,15 +24,15 @@ class Digests:
 
 
 def digests(local: Path) -> Digests:
-    """Both in one pass over the file, read in pieces."""
-    quick, strong = xxhash.xxh3_64(), hashlib.sha256()
+    """The size and both checksums, in one pass over the file."""
+    xxh3, sha256 = xxhash.xxh3_64(), hashlib.sha256()
     size = 0
     with local.open("rb") as file:
         while chunk := file.read(PIECE):
-            quick.update(chunk)
-            strong.update(chunk)
+            xxh3.update(chunk)
+            sha256.update(chunk)
             size += len(chunk)
-    return Digests(size, quick.hexdigest(), strong.digest())
+    return Digests(size, xxh3.hexdigest(), sha256.digest())
 
 
 def checksum(local: Path) -> tuple[int, str]:
@@ -50,9 +50,9 @@ def upload_file(store: Store, path: str, local: Path, name: str) -> FileRef:
     """Uploads `local` under the unique `path` and describes it. The file must never be written to again."""
     if not local.is_file():
         raise NotFoundError(f"{local} does not exist: it cannot be uploaded to {path} in {store.url}")
-    found = digests(local)
+    computed = digests(local)
     store.upload(local, path)
-    return FileRef(name=name, size=found.size, xxh3=found.xxh3, path=path, sha256=found.sha256)
+    return FileRef(name=name, size=computed.size, xxh3=computed.xxh3, path=path, sha256=computed.sha256)
 
 
 def inline(name: str, data: bytes) -> FileRef:
@@ -61,15 +61,15 @@ def inline(name: str, data: bytes) -> FileRef:
 
 
 def where(ref: FileRef, root: str) -> str:
-    """What a person looks for: the root's URL and the path, or that the bytes are in the record."""
+    """Where the file is, for messages: the root's URL and the path, or that the bytes are in the record."""
     return f"{ref.base or root}/{ref.path}" if ref.data is None else f"{ref.name} (kept inside its record)"
 
 
 def verify(ref: FileRef, local: Path, root: str = "") -> None:
     """CorruptError unless `local` has the size and the checksums of `ref`; `root` is the URL for the error."""
     if ref.sha256:
-        found = digests(local)
-        size, same = found.size, (found.xxh3, found.sha256) == (ref.xxh3, ref.sha256)
+        computed = digests(local)
+        size, same = computed.size, (computed.xxh3, computed.sha256) == (ref.xxh3, ref.sha256)
     else:
         size, xxh3 = checksum(local)
         same = xxh3 == ref.xxh3

@@ -39,7 +39,7 @@ from stateflow.storage.store import (
 )
 
 _TRIES = 100
-"""How often a writer makes its folder anew when a collector removes it; only a livelock comes near."""
+"""How often a writer makes its folder again when a collector removes it. Only a livelock needs that many."""
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 _LINK_ELSEWHERE = (errno.EXDEV, errno.EMLINK, *_NO_LINKS)
 _NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -50,10 +50,10 @@ def _unique() -> str:
 
 
 class LocalStore:
-    """Publishing is: write a temporary file, fsync it, link it to its name, unlink it, fsync the folder.
+    """To publish a file, it writes a temporary file, fsyncs it, links it to its name, unlinks it, and fsyncs the folder.
 
-    Linking is what refuses a name that is taken; a rename would replace it. Every name below the root is opened through
-    `Folder`, which follows no link.
+    A link fails when the name is taken, where a rename would replace the file. Every name below the root is opened
+    through `Folder`, which follows no link.
     """
 
     def __init__(self, root: Path, fsync: bool = True, unique: Callable[[], str] = _unique) -> None:
@@ -62,7 +62,7 @@ class LocalStore:
         self._fsync = fsync
         self._unique = unique
         self._anchored: dict[str, int] = {}
-        """Folders whose own name is known to be on disk, by inode: a folder made anew is another one."""
+        """Folders whose own name is known to be on disk, with their inode: a folder made again has another inode."""
 
     def __repr__(self) -> str:
         return f"LocalStore({str(self._root)!r})"
@@ -80,8 +80,8 @@ class LocalStore:
         with self._errors(target, path), self._folder_of(path) as folder:
             with FileIO(folder.open_file(target.name), "rb") as file:
                 body = file.read()
-            # What is visible need not be on disk: its writer may have been killed between link and fsync. A
-            # reader that carried such a record out would leave the sink ahead of the log after a power cut.
+            # A visible file need not be on disk: its writer may have been killed between link and fsync. If a reader
+            # carried such a record out, a power cut would leave the sink ahead of the log.
             with suppress(PermissionError):
                 self._settle(folder)
             return body
@@ -101,7 +101,7 @@ class LocalStore:
             self._publish(path, body, rename_beside)
 
     def upload(self, source: Path, path: str) -> None:
-        """`source` is the caller's own: it may be a link, and is then copied."""
+        """The caller owns `source`. It may be a symbolic link: the file is then copied."""
         target = self._at(path)
         with self._errors(target, path):
             try:
@@ -128,16 +128,16 @@ class LocalStore:
                 if error.errno not in _LINK_ELSEWHERE:
                     raise
                 with FileIO(folder.open_file(source.name), "rb") as reader:
-                    made = os.open(target, _NEW, permissions(reader.fileno()))
-                    with os.fdopen(made, "wb") as writer:
+                    descriptor = os.open(target, _NEW, permissions(reader.fileno()))
+                    with os.fdopen(descriptor, "wb") as writer:
                         shutil.copyfileobj(reader, writer, PIECE)
 
     def write(
         self, path: str, pieces: Callable[[], Iterable[bytes | memoryview]], mode: int = ANYBODY
     ) -> None:
-        """A file under a unique name, from pieces; nothing is stored when they end with an error.
+        """Stores a file under a unique name, from pieces. It stores nothing when reading the pieces fails.
 
-        `mode`: the most that the umask may leave of its permissions.
+        `mode`: the permissions of the file, before the umask takes some away.
         """
         with self._errors(self._at(path), path):
             self._publish(path, pieces, rename_beside, mode)
@@ -146,7 +146,7 @@ class LocalStore:
         self.take(self, source, target)
 
     def take(self, other: LocalStore, source: str, target: str) -> None:
-        """`copy`, from another store on this disk."""
+        """Like `copy`, from another store on this disk."""
         from_, to = other._at(source), self._at(target)
         with ExitStack() as stack:
             with other._errors(from_, source):
@@ -172,28 +172,28 @@ class LocalStore:
             return file.read(length)
 
     def open(self, path: str) -> FileIO:
-        """A file to read, which its descriptor holds whatever happens to its name."""
+        """Opens a file for reading. It stays readable whatever happens to its name."""
         target = self._at(path)
         with self._errors(target, path), self._folder_of(path) as folder:
             return FileIO(folder.open_file(target.name), "rb")
 
     def locate(self, path: str) -> Path:
-        """The path of a file, for a program that opens it by name: CorruptError when a link lies on the way there.
+        """The path of a file, for a program that opens it by name. CorruptError when a symbolic link is on the path.
 
-        Whoever can write to the root can put a link there afterwards. Use `open` where that is possible.
+        Whoever can write to the root can put a link there afterwards, so use `open` where possible.
         """
         self.open(path).close()
         return self._at(path)
 
     def unfinished(self, prefix: str) -> dict[str, int]:
-        """Folders below `prefix`, each with its `/`, in which writers have left half a file, and the bytes."""
-        found: dict[str, int] = {}
+        """The bytes of unfinished files below `prefix`, by folder (with its `/`). Killed writers leave them."""
+        sizes: dict[str, int] = {}
         folder, stem = checked_prefix(prefix)
         with self._errors(self._root / folder, prefix):
             for entry in self._listed(folder, stem, unfinished=True):
                 inside = f"{entry.path.rpartition('/')[0]}/"
-                found[inside] = found.get(inside, 0) + entry.size
-        return found
+                sizes[inside] = sizes.get(inside, 0) + entry.size
+        return sizes
 
     def folders(self, prefix: str) -> list[str]:
         folder = checked_folder(prefix)
@@ -212,12 +212,12 @@ class LocalStore:
     def list(self, prefix: str) -> list[Entry]:
         folder, stem = checked_prefix(prefix)
         with self._errors(self._root / folder, prefix):
-            found = list(self._listed(folder, stem))
-        found.sort(key=lambda entry: entry.path)
-        return found
+            entries = list(self._listed(folder, stem))
+        entries.sort(key=lambda entry: entry.path)
+        return entries
 
     def delete(self, paths: Iterable[str]) -> None:
-        """A link that lies at a path is removed itself. CorruptError when one lies on the way there."""
+        """If a path is a symbolic link, it removes the link itself. CorruptError when a folder of the path is a link."""
         folders: set[str] = set()
         for path in paths:
             target = self._at(path)
@@ -233,7 +233,7 @@ class LocalStore:
                 self._tidy(each)
 
     def _at(self, path: str) -> Path:
-        """Its name, for messages; whoever opens it goes through `_folder_of`."""
+        """The path, for messages. To open the file, use `_folder_of`."""
         return self._root / checked_path(path)
 
     def _folder_of(self, path: str, *, make: bool = False) -> Folder:
@@ -257,9 +257,9 @@ class LocalStore:
                 try:
                     descriptor = os.open(temp, _NEW, mode, dir_fd=folder.descriptor)
                 except FileNotFoundError:
-                    continue  # the same
+                    continue  # a collector removed the empty folder
                 try:
-                    # The lock tells a collector that this temporary file has a living owner; it ends with the
+                    # The lock tells a collector that a living process owns this temporary file. It ends with the
                     # process.
                     fcntl.flock(descriptor, fcntl.LOCK_SH)
                     with os.fdopen(descriptor, "wb", closefd=False) as file:
@@ -275,7 +275,7 @@ class LocalStore:
                     try:
                         place(temp, name, folder.descriptor)
                     except FileNotFoundError:
-                        continue  # collected between opening and locking it
+                        continue  # a collector removed it between open and lock
                 finally:
                     with suppress(FileNotFoundError):
                         os.unlink(temp, dir_fd=folder.descriptor)
@@ -291,12 +291,12 @@ class LocalStore:
         link: Callable[[str, int], object],
         missing: Callable[[], str | None],
     ) -> None:
-        """A link to an open file, or a copy of it that is no more readable. `missing`: its name, when that is gone."""
+        """Stores a link to an open file, or a copy with no wider permissions. `missing` returns the file's name if it is gone."""
         try:
             self._link_in(file, path, link, missing)
             return
         except FileExistsError:
-            pass  # an earlier, unclear attempt with the same file
+            pass  # an earlier attempt stored it and its answer was lost
         except OSError as error:
             if error.errno not in _LINK_ELSEWHERE:
                 raise
@@ -335,18 +335,17 @@ class LocalStore:
         )
 
     def _settle(self, folder: Folder) -> None:
-        """Puts the names in `folder`, and the name of `folder` itself and all above it, on disk."""
+        """Forces the names in `folder` to disk, and the names of `folder` itself and of all folders above it."""
         if not self._fsync:
             return
         fsync_folder(folder.descriptor)
-        # Whether this process made a folder says nothing: another may have, and not have come to its fsync
-        # yet. So each is anchored by whoever first relies on it, and the root's own parents too, for they may
-        # be new as well.
+        # Another process may have made a folder and not have fsynced it yet. So every process fsyncs each folder the
+        # first time it relies on it, and the root's own parents too, since they may be new as well.
         path = str(folder.path)
         for above, descriptor in zip(folder.descriptors[-2::-1], folder.descriptors[:0:-1], strict=True):
             status = os.fstat(descriptor)
             if status.st_nlink == 0:
-                return  # collected meanwhile, and with it what there was to keep
+                return  # a collector removed the folder, so nothing is left to force to disk
             if self._anchored.get(path) == status.st_ino:
                 return
             fsync_folder(above)
@@ -355,12 +354,12 @@ class LocalStore:
         self._settle_root()
 
     def _settle_root(self) -> None:
-        """The operator's own folders, links among them included."""
+        """The same for the root and its parents: these belong to the operator and may be links."""
         for child in (self._root, *self._root.parents):
             try:
                 inode = child.stat().st_ino
             except FileNotFoundError:
-                return  # all of it was collected meanwhile
+                return  # a collector removed the folder
             if child == child.parent or self._anchored.get(str(child)) == inode:
                 return
             try:
@@ -368,7 +367,7 @@ class LocalStore:
             except FileNotFoundError:
                 return
             except PermissionError:
-                return  # not ours to open, and so not made by us
+                return  # this process may not open it, so it did not make it
             try:
                 fsync_folder(above)
             finally:
@@ -389,7 +388,7 @@ class LocalStore:
             yield from _walk(listable(opened.descriptor), folder, stem, unfinished)
 
     def _tidy(self, path: str) -> None:
-        """Removes what killed writers left in the folder, and empty folders from it up to the root."""
+        """Removes unfinished files of killed writers from the folder, and empty folders from it up to the root."""
         try:
             folder = Folder(self._root, _names(path), partial=True)
         except FileNotFoundError:
@@ -406,7 +405,7 @@ class LocalStore:
                 except FileNotFoundError:
                     pass
                 except OSError:
-                    return  # not empty: somebody else's object is in it, or is being made
+                    return  # not empty: it holds another object, or somebody is writing one
 
     @contextmanager
     def _errors(self, target: Path, path: str) -> Iterator[None]:
@@ -450,8 +449,8 @@ class LocalStore:
 
 
 def link_file(source: Path, target: Path) -> None:
-    """A hard link to a file. A symbolic link counts as one on another disk: Linux would link the link itself, which
-    keeps nothing once its owner deletes what it points to, and that is his to change besides."""
+    """Makes a hard link to a file. A symbolic link raises the same error as a file on another disk: Linux would link the
+    symbolic link itself, and its owner may change or delete the file it points to."""
     if source.is_symlink():
         raise OSError(errno.EXDEV, "a symbolic link is no file of this store", str(source))
     os.link(source, target)
@@ -466,8 +465,8 @@ def _no_upload(source: Path, path: str, url: str) -> NotFoundError:
 
 
 def _walk(descriptor: int, folder: str, stem: str, unfinished: bool) -> Iterator[Entry]:
-    """Names in an open folder that start with `stem`, and all below them: siblings are never opened. Links are none
-    of a store's objects: they are left out, whatever they point to. Closes the folder."""
+    """Lists the names in an open folder that start with `stem`, and everything below them. It opens no other folder. It
+    leaves out symbolic links, whatever they point to. Closes the folder."""
     with scanned(descriptor) as (here, scan):
         for item in scan:
             temporary = item.name.startswith(TEMP)

@@ -1,8 +1,8 @@
-"""A store in memory, with the faults that a real one has: for tests, and for walking through every crash.
+"""A store in memory that can fail like a real one: for tests, and for trying a crash at every call.
 
 `before(call)` and `after(call)` see every call and may raise. What they raise is what happens:
 
-- CrashError before: the process died and nothing was stored; after: it died, and the call had taken effect.
+- CrashError before: the process died and nothing was stored; after: it died after the call took effect.
 - UnavailableError before: refused; after: stored, but the answer was lost.
 - ExistsError before a create: a conflict with nothing stored; after: one's own write, reported as a conflict.
 """
@@ -30,10 +30,10 @@ class Call:
     """One request to the store; deleting many paths is a call for each."""
 
     number: int
-    """Position among the calls of this store, from 0."""
+    """The number of the call, from 0."""
     verb: Verb
     path: str
-    """A prefix, for `list`; what is written, for `copy`."""
+    """The prefix for `list`, the target for `copy`."""
     body: bytes = b""
 
     @property
@@ -46,7 +46,7 @@ Tear = Callable[[Call, list[Entry]], list[Entry]]
 
 
 class MemoryStore:
-    """Thread-safe; hooks run outside the lock, so that they may call the store or wait for another thread."""
+    """Thread-safe. Hooks run outside the lock, so that they may call the store or wait for another thread."""
 
     def __init__(self, name: str = "test", objects: Mapping[str, bytes] | None = None) -> None:
         self._name = name
@@ -70,12 +70,12 @@ class MemoryStore:
         return None
 
     def snapshot(self) -> dict[str, bytes]:
-        """The content; bodies are shared, so this is cheap."""
+        """A copy of the content. It shares the bodies, so it is cheap."""
         with self._lock:
             return dict(self._objects)
 
     def restore(self, objects: Mapping[str, bytes]) -> None:
-        """Makes the content that of a snapshot; calls and hooks stay."""
+        """Replaces the content by that of a snapshot. Calls and hooks stay."""
         with self._lock:
             self._objects = dict(objects)
 
@@ -149,10 +149,10 @@ class MemoryStore:
         checked_prefix(prefix)
         call = self._begin("list", prefix)
         with self._lock:
-            found = [Entry(p, len(b)) for p, b in self._objects.items() if p.startswith(prefix)]
-        found.sort(key=lambda entry: entry.path)
+            entries = [Entry(p, len(b)) for p, b in self._objects.items() if p.startswith(prefix)]
+        entries.sort(key=lambda entry: entry.path)
         self._end(call)
-        return self.tear(call, found) if self.tear else found
+        return self.tear(call, entries) if self.tear else entries
 
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:

@@ -52,17 +52,17 @@ _CLIENT = {
 _PUBLIC = re.compile(
     r"(region|endpoint|timeout|allow_|http|retries|style|use_|disable_|skip_|bucket|account_name)"
 )
-"""Options whose values may be seen in an error; every other value is taken for a secret."""
+"""Options whose values an error may show. Every other value counts as a secret."""
 _PAGE = 1000
 _PART = 8 << 20
 _COPIED_WHOLE = 1 << 30
 """A copy of a larger object may be refused (S3 and Google: over 5 GB) or take longer than a request may."""
 _COPY_LOOKS = 600
-"""How often a copy that goes on behind the answer is looked at, at most two seconds apart."""
+"""How often to check on a copy that the service finishes after its answer, at most two seconds apart."""
 
 
 class ObjectStore:
-    """Options go to the client and nowhere else: they are not kept, logged or shown."""
+    """Passes the options to the client and nowhere else: it does not store, log or show them."""
 
     def __init__(
         self,
@@ -71,19 +71,19 @@ class ObjectStore:
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
         options = dict(options or {})
-        place = _parsed(url)
-        self._url = place.url
-        self._folder = place.folder
-        self._bucket = place.bucket
-        self._family = next(family for family in (_S3, _GCS, _AZURE) if place.scheme in family)
+        root = _parsed(url)
+        self._url = root.url
+        self._folder = root.folder
+        self._bucket = root.bucket
+        self._family = next(family for family in (_S3, _GCS, _AZURE) if root.scheme in family)
         self._pause = pause
-        self._unordered = place.bucket.endswith("--x-s3")
-        """S3's directory buckets list in no order."""
+        self._unordered = root.bucket.endswith("--x-s3")
+        """S3 lists a directory bucket in no order."""
         self._secrets = _Redacted(
             v for k, v in options.items() if len(v) > 3 and not _PUBLIC.search(k.lower())
         )
         try:
-            self._store = _client(place, options)
+            self._store = _client(root, options)
         except UnknownConfigurationKeyError as error:
             raise UsageError(f"{self._said(error)}: correct the storage options for {self._url}") from None
         except (BaseError, ValueError, TypeError) as error:
@@ -165,41 +165,41 @@ class ObjectStore:
         self._check_process()
         base = f"{self._folder}{folder}"
         try:
-            found = obstore.list_with_delimiter(self._store, base or None)["common_prefixes"]
+            prefixes = obstore.list_with_delimiter(self._store, base or None)["common_prefixes"]
         except (FileNotFoundError, BaseError) as error:
             raise self._failed("list", prefix, error) from None
-        return sorted(name[len(base) :].strip("/") for name in found)
+        return sorted(name[len(base) :].strip("/") for name in prefixes)
 
     def list(self, prefix: str) -> list[Entry]:
         folder, stem = checked_prefix(prefix)
         self._check_process()
         # The client's prefixes end at a `/`: asked for `job/chk-` it would find nothing. So the folder is
-        # listed from the first name that can match to the last, and never further: `job/shared` has many more
+        # listed from the first name that can match to the last, and no further: `job/shared` has many more
         # objects.
         base = f"{self._folder}{folder}"
-        wanted = f"{base}{stem}"
-        # Offsets are exclusive (and on Azure they are not), so it is the name one letter short.
-        offset = wanted[:-1] if len(stem) > 1 and not self._unordered else None
-        found: list[Entry] = []
+        start = f"{base}{stem}"
+        # Offsets are exclusive (inclusive on Azure), so the offset is the first name without its last letter.
+        offset = start[:-1] if len(stem) > 1 and not self._unordered else None
+        entries: list[Entry] = []
         try:
             for page in obstore.list(self._store, base or None, offset=offset, chunk_size=_PAGE):
                 last = ""
                 for item in page:
                     last = item["path"]
-                    if last.startswith(wanted):
-                        found.append(Entry(last[len(self._folder) :], item["size"]))
-                if stem and not self._unordered and last > wanted and not last.startswith(wanted):
+                    if last.startswith(start):
+                        entries.append(Entry(last[len(self._folder) :], item["size"]))
+                if stem and not self._unordered and last > start and not last.startswith(start):
                     break
         except (FileNotFoundError, BaseError) as error:
             raise self._failed("list", prefix, error) from None
-        found.sort(key=lambda entry: entry.path)
-        return found
+        entries.sort(key=lambda entry: entry.path)
+        return entries
 
     def copy(self, source: str, target: str) -> None:
         self.copy_from(self, source, target)
 
     def copy_from(self, other: ObjectStore, source: str, target: str) -> None:
-        """A copy by the service, from a root that `shares_bucket` with this one."""
+        """Lets the service copy, from a root that `shares_bucket` with this one."""
         from_, to = other._key(source), self._key(target)
         try:
             obstore.copy(self._store, from_, to)
@@ -213,7 +213,7 @@ class ObjectStore:
             self._stream(from_, to, target)
 
     def shares_bucket(self, other: ObjectStore) -> bool:
-        """Whether both are in one bucket, asked with the same rights: one client then reaches both."""
+        """Whether both roots are in one bucket, with the same options: one client then reaches both."""
         same = self._family == other._family and self._bucket == other._bucket
         return same and self._store.config == other._store.config
 
@@ -227,7 +227,7 @@ class ObjectStore:
         except FileNotFoundError as error:
             raise self._missing(path, error) from None
         except BaseError as error:
-            # A range beyond the end is an error of the request; part of one is not.
+            # The service refuses a range that begins beyond the end, but not one that only ends there.
             if start >= self._size(key):
                 return b""
             raise self._failed("read", path, error) from None
@@ -239,7 +239,7 @@ class ObjectStore:
             try:
                 obstore.delete(self._store, some)
             except FileNotFoundError:
-                # S3 and Azure take a missing key for deleted; Google stops at it, the rest undone.
+                # S3 and Azure ignore a missing key. Google stops at it and leaves the rest.
                 for key in some:
                     self._delete(key)
             except BaseError as error:
@@ -262,7 +262,7 @@ class ObjectStore:
             raise self._failed("read", key, error) from None
 
     def _await_copy(self, source: str, target: str) -> None:
-        """Azure may answer before a copy is done; until then the target is empty."""
+        """Waits for a copy. Azure may answer before it is done, and until then the target is empty."""
         size = self._size(source)
         for turn in range(_COPY_LOOKS):
             if self._size(target) == size:
@@ -271,14 +271,14 @@ class ObjectStore:
         raise UnavailableError(f"{self._url} has not finished copying {target}: run again")
 
     def _stream(self, source: str, target: str, path: str) -> None:
-        """Through this process, in parts: the services' own ways to copy a large object differ too much."""
+        """Copies through this process, in parts: each service has its own way to copy a large object."""
 
         async def stream() -> None:
             chunks = (await obstore.get_async(self._store, source)).stream(min_chunk_size=_PART)
             await obstore.put_async(self._store, target, chunks, chunk_size=_PART)
 
         try:
-            # In a thread of its own, which is certain to have no event loop yet.
+            # A new thread has no event loop yet, so `asyncio.run` can start one.
             with ThreadPoolExecutor(1) as pool:
                 pool.submit(lambda: asyncio.run(stream())).result()
         except (FileNotFoundError, BaseError) as error:
@@ -299,7 +299,7 @@ class ObjectStore:
             )
 
     def _missing(self, path: str, error: Exception) -> StateflowError:
-        # A bucket that is not there must not pass for a job that is not there.
+        # A missing bucket must not look like a missing job.
         if re.search(r"NoSuchBucket|ContainerNotFound|bucket does not exist", str(error)):
             return UnavailableError(
                 f"the bucket of {self._url} does not exist: create it, or correct the root"
@@ -317,18 +317,18 @@ class ObjectStore:
 
 
 def copier(source: Store, target: Store) -> Callable[[str, str], None] | None:
-    """What copies from one root to another inside the service; None when they have no bucket in common."""
+    """A function that copies from one root to another inside the service; None when they share no bucket."""
     if isinstance(source, ObjectStore) and isinstance(target, ObjectStore) and target.shares_bucket(source):
         return partial(target.copy_from, source)
     return None
 
 
 _process: int | None = None
-"""The process whose threads run the client. A forked child inherits the client but none of its threads."""
+"""The process whose threads run the client. A forked child inherits the client without its threads."""
 
 
 class _Redacted:
-    """Takes values out of what a client says: some of its errors quote the request, signature and all."""
+    """Removes secrets from a client's errors: some quote the whole request with its signature."""
 
     __slots__ = ("_values",)
 
@@ -347,7 +347,7 @@ class _Redacted:
         return f"{first}: {code[1]}" if code else first
 
 
-class _Place:
+class _BucketRoot:
     __slots__ = ("account", "bucket", "folder", "scheme", "url")
 
     def __init__(self, url: str, scheme: str, bucket: str, folder: str, account: str = "") -> None:
@@ -358,7 +358,7 @@ class _Place:
         self.account = account
 
 
-def _parsed(url: str) -> _Place:
+def _parsed(url: str) -> _BucketRoot:
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -375,12 +375,12 @@ def _parsed(url: str) -> _Place:
     folder = parts.path.strip("/")
     if folder:
         checked_path(folder)
-    return _Place(
+    return _BucketRoot(
         url.rstrip("/"), parts.scheme, bucket, f"{folder}/" if folder else "", host.partition(".")[0]
     )
 
 
-def _client(place: _Place, options: Mapping[str, str]) -> S3Store | GCSStore | AzureStore:
+def _client(root: _BucketRoot, options: Mapping[str, str]) -> S3Store | GCSStore | AzureStore:
     config: dict[str, Any] = {k: v for k, v in options.items() if k not in _CLIENT}
     retries = int(config.pop("max_retries", 6))
     patience = float(config.pop("retry_timeout", 60))
@@ -396,10 +396,10 @@ def _client(place: _Place, options: Mapping[str, str]) -> S3Store | GCSStore | A
             "base": 2,
         },
     }
-    if place.scheme in _S3:
-        return S3Store(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
-    if place.scheme in _GCS:
-        return GCSStore(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
-    if place.account:
-        config.setdefault("account_name", place.account)
-    return AzureStore(place.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+    if root.scheme in _S3:
+        return S3Store(root.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+    if root.scheme in _GCS:
+        return GCSStore(root.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]
+    if root.account:
+        config.setdefault("account_name", root.account)
+    return AzureStore(root.bucket, config=config, client_options=client, retry_config=retry)  # type: ignore[arg-type]

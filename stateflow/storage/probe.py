@@ -1,4 +1,4 @@
-"""Whether a store's `create` really decides: asked once, before a job's first claim."""
+"""Whether only one of two creates of a path succeeds in a store: checked once, before a job's first claim."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ROUNDS = 3
 def probe(store: Store, ids: Callable[[], str]) -> None:
     """UsageError if two creates of one path can both succeed there; `ids` gives unique names.
 
-    Some emulators, gateways and mounted file systems accept the condition of a conditional write and ignore
-    it, or look first and write after: two runs would then own one job, and nobody would notice.
+    Some emulators, gateways and mounted file systems accept the condition of a conditional write and ignore it, or
+    check it before they write: two runs would then own one job, and nobody would notice.
     """
     keys: list[str] = []
     try:
@@ -27,7 +27,9 @@ def probe(store: Store, ids: Callable[[], str]) -> None:
         for _ in range(ROUNDS):
             _at_once(store, _fresh(keys, ids))
     finally:
-        with suppress(StateflowError):  # what stays behind is a few bytes; the verdict is what counts
+        with suppress(
+            StateflowError
+        ):  # a failed deletion leaves a few bytes behind, and the result still holds
             store.delete(keys)
 
 
@@ -39,12 +41,12 @@ def _fresh(keys: list[str], ids: Callable[[], str]) -> str:
 def _one_after_another(store: Store, key: str) -> None:
     with suppress(ExistsError):  # a fresh key: the client retried its own success
         store.create(key, b"first")
-    if _standing(store, key) != b"first":
+    if _body_at(store, key) != b"first":
         raise _broken(store, "an object that was just created cannot be read back")
     try:
         store.create(key, b"second")
     except ExistsError:
-        if _standing(store, key) != b"first":
+        if _body_at(store, key) != b"first":
             raise _broken(
                 store, "a second create reported a conflict and replaced the object all the same"
             ) from None
@@ -64,15 +66,15 @@ def _at_once(store: Store, key: str) -> None:
         return body
 
     with ThreadPoolExecutor(RACERS) as pool:
-        won = [body for body in pool.map(race, [b"racer %d" % n for n in range(RACERS)]) if body]
-    if len(won) > 1:
-        raise _broken(store, f"{len(won)} creates of one path succeeded at once")
-    # Nobody having won is no fault: a conflict may be reported to the winner too, or to all, nothing stored.
-    if won and _standing(store, key) != won[0]:
-        raise _broken(store, "the body of a create that lost replaced that of the one that won")
+        winners = [body for body in pool.map(race, [b"racer %d" % n for n in range(RACERS)]) if body]
+    if len(winners) > 1:
+        raise _broken(store, f"{len(winners)} creates of one path succeeded at once")
+    # It is no fault if nobody won: a store may report a conflict to the winner too, or to all and store nothing.
+    if winners and _body_at(store, key) != winners[0]:
+        raise _broken(store, "the body of a create that lost replaced the body of the create that won")
 
 
-def _standing(store: Store, key: str) -> bytes | None:
+def _body_at(store: Store, key: str) -> bytes | None:
     try:
         return store.read(key)
     except NotFoundError:

@@ -17,7 +17,7 @@ from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import named_store
 from stateflow.storage.store import Store
 
-_KEPT = 32
+_MOST_STORES = 32
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _SCHEME = re.compile(r"(?:([a-z][a-z0-9+.-]*)://|(file):)", re.IGNORECASE)
 
@@ -29,7 +29,7 @@ _lock = threading.Lock()
 def open_store(url: str, options: Mapping[str, str] = _NO_OPTIONS, *, fsync: bool = True) -> Store:
     """The store of a root: a folder, file://, s3://, gs://, az:// (abfs://, adl://), or memory:// in tests.
 
-    Cheap to call again, since every task does: a process keeps the stores that it used last.
+    Cheap to call again, since every task does: a process keeps the stores that it used most recently.
     """
     if url.startswith("memory://"):
         return named_store(url.removeprefix("memory://").strip("/"))
@@ -39,33 +39,33 @@ def open_store(url: str, options: Mapping[str, str] = _NO_OPTIONS, *, fsync: boo
         store = _opened.get(key)
         if store is None:
             store = _opened[key] = _made(url, folder, options, fsync)
-            if len(_opened) > _KEPT:
+            if len(_opened) > _MOST_STORES:
                 _opened.popitem(last=False)
         _opened.move_to_end(key)
         return store
 
 
 def local_folder(url: str) -> Path | None:
-    """The folder that a root is on this host; None when it is elsewhere."""
+    """The folder of a local root; None for a root in an object store."""
     if not url.strip():
         raise UsageError("the checkpoint root is empty: name a folder or a URL")
-    found = _SCHEME.match(url)
-    if found is None:
+    scheme = _SCHEME.match(url)
+    if scheme is None:
         return Path(os.path.normpath(Path(url).expanduser().absolute()))
-    return file_folder(url) if (found[1] or found[2]).lower() == "file" else None
+    return file_folder(url) if (scheme[1] or scheme[2]).lower() == "file" else None
 
 
 def _made(url: str, folder: Path | None, options: Mapping[str, str], fsync: bool) -> Store:
     if folder is not None:
         return LocalStore(folder, fsync=fsync)
-    # Imported late: a command on a local root need not load a client with its own threads.
+    # Imported here, so that a command on a local root does not load a client with its own threads.
     from stateflow.storage.objects import ObjectStore
 
     return ObjectStore(url, options)
 
 
 def _fingerprint(options: Mapping[str, str]) -> bytes:
-    """Tells options apart without keeping them."""
+    """A hash that tells options apart, so that the options themselves need not be kept."""
     digest = hashlib.sha256()
     for name, value in sorted(options.items()):
         digest.update(f"{len(name)}:{name}{len(value)}:{value}".encode())
@@ -73,8 +73,7 @@ def _fingerprint(options: Mapping[str, str]) -> bytes:
 
 
 def _after_fork() -> None:
-    # The lock may have been held by a thread that the child does not have; the stores may rely on such
-    # threads.
+    # The lock may be held by a thread that the child does not have, and the stores may rely on such threads.
     global _lock
     _lock = threading.Lock()
     _opened.clear()

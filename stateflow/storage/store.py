@@ -1,7 +1,7 @@
-"""The tiny store that everything durable goes through: read, create, put, copy, list, delete.
+"""The small store that everything durable goes through: read, create, put, copy, list, delete.
 
-`create` is the only call that decides anything. It may lie (a client's retry turns one's own success into a
-conflict; a 409 can mean that nothing was stored), so the protocol never calls it directly: see `create_once`.
+`create` is the only call that decides anything. Its answer may be wrong: a client that retries its own success sees a
+conflict, and a 409 can mean that nothing was stored. So the protocol never calls it directly: see `create_once`.
 Paths are relative to the store's root, with `/`.
 """
 
@@ -16,11 +16,11 @@ from typing import Protocol
 from stateflow.errors import NotFoundError, UnavailableError, UsageError
 
 TEMP = ".tmp-"
-"""How the name of a half-written object begins, where a store has such things; no object's name does."""
+"""Names of unfinished files begin with it, in stores that have such files. No object's name does."""
 
 PIECE = 256 << 10
-"""Of a local file, read and written at a time. It fits the processor's cache; and a write of 1 MiB or more makes Linux
-look for as much memory in one stretch, which at times took eight times as long as the write."""
+"""Bytes of a local file that are read or written at a time. They fit the processor's cache. For a write of 1 MiB or more
+Linux looks for one stretch of memory of that size, which at times took eight times as long as the write."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Entry:
 
 
 class ExistsError(Exception):
-    """`create` was told that the path is taken. What is there, if anything, has to be read."""
+    """The store says that the path is taken. The caller has to read what is there, if anything."""
 
 
 class Store(Protocol):
@@ -55,44 +55,44 @@ class Store(Protocol):
         ...
 
     def put(self, path: str, body: bytes) -> None:
-        """Unconditional; for unique names and for what decides nothing (heartbeats, statistics)."""
+        """Writes without a condition: for unique names, and for files that decide nothing (heartbeats, statistics)."""
         ...
 
     def upload(self, source: Path, path: str) -> None:
-        """A local file under a unique name; durable on return. May hard-link: never change the source."""
+        """Stores a local file under a unique name; durable on return. It may hard-link: never change the source."""
         ...
 
     def download(self, path: str, target: Path) -> None:
-        """To a new local file that is never written to, since it may be a hard link.
+        """Fetches an object into a new local file. Never write to that file: it may be a hard link.
 
-        FileExistsError when it is not new, FileNotFoundError when its folder is missing.
+        FileExistsError when the file exists, FileNotFoundError when its folder is missing.
         """
         ...
 
     def copy(self, source: str, target: str) -> None:
-        """Inside the store, without a byte through this process where it can; durable on return.
+        """Copies inside the store, if possible without reading the object here; durable on return.
 
-        `target` is a fresh, unique name. May hard-link: never change either of the two.
+        `target` is a new, unique name. It may hard-link: never change either of the two.
         """
         ...
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
-        """So many bytes from `start`; fewer, or none, when the object ends before."""
+        """`length` bytes from `start`; fewer, or none, when the object ends before."""
         ...
 
     def folders(self, prefix: str) -> list[str]:
-        """Names of the folders right below `prefix` (empty, or ending in `/`), in order; none is opened.
+        """Names of the folders directly below `prefix` (empty, or ending in `/`), sorted. It opens none of them.
 
-        On a disk, an empty folder is one too.
+        On a disk it names empty folders too.
         """
         ...
 
     def list(self, prefix: str) -> list[Entry]:
-        """Everything whose path starts with `prefix`, in order of paths."""
+        """Every object whose path starts with `prefix`, sorted by path."""
         ...
 
     def delete(self, paths: Iterable[str]) -> None:
-        """Idempotent: a missing path is fine."""
+        """Deletes objects. A missing path is no error."""
         ...
 
 
@@ -103,7 +103,7 @@ def checked_path(path: str) -> str:
         raise UsageError(f"{path!r} is not a path inside a checkpoint root: use plain segments joined by '/'")
     if any(s.startswith(TEMP) for s in segments):
         raise UsageError(
-            f"{path!r} is not usable: names that start with {TEMP!r} are kept for unfinished files"
+            f"{path!r} is not usable: names that start with {TEMP!r} are reserved for unfinished files"
         )
     return path
 
@@ -142,11 +142,11 @@ def create_once(
     attempts: int = ATTEMPTS,
     pause: Callable[[float], object] = time.sleep,
 ) -> bytes:
-    """What stands at `path` after trying to create it with `body`: equal to `body` exactly when it is ours.
+    """Tries to create `path`, and returns the body that is there: equal to `body` exactly when this call created it.
 
-    Bodies carry an id of their own, so that equality means 'mine'. An UnavailableError leaves it open whether
-    the body stands, or will: a request that timed out may still arrive. The caller must stop, not reuse the
-    path with another body; whoever comes next finds out by creating there.
+    Every body has an id of its own, so equal bodies mean one writer. After an UnavailableError nobody knows whether the
+    body was stored, or will be: a request that timed out may still arrive. The caller must stop and never use the path
+    with another body. Whoever comes next finds out by creating there.
     """
     unclear = "neither created nor readable"
     for attempt in range(attempts):
@@ -156,21 +156,20 @@ def create_once(
             store.create(path, body)
             return body
         except ExistsError:
-            # Not yet 'theirs'. The client retries a PUT after a 5xx that had been stored, and is then told of
-            # its own object: taken at its word, a writer would give up a slot that it owns and that nobody
-            # carries out.
+            # The object may be our own. A client retries a PUT after a 5xx although it was stored, and then meets its
+            # own object. A writer that believed the conflict would give up a slot that it owns, and nobody would
+            # carry the record out.
             pass
         except UnavailableError as error:
-            # Not yet 'failed' either: the answer may be what was lost. A writer that reported failure here
-            # would run its batch again into the next slot, on top of the record that stands.
+            # The object may be stored and only the answer lost. A writer that reported a failure here would run its
+            # batch again into the next slot, on top of its own record.
             unclear = str(error)
         try:
             return store.read(path)
         except NotFoundError:
-            # S3 answers 409 to two creates that meet, with nothing stored; or the object was collected since.
-            # Creating again, always with the same body, is right for both: should the first request arrive
-            # late, it finds its own body there, and a slot from the grave is void by its place in the chain,
-            # not by this call.
+            # S3 may answer 409 to two creates at once and store neither; or a collector has deleted the object.
+            # To create again with the same body is right in both cases. If the first request arrives late, it finds
+            # its own body. A record in a slot that was collected before is void, because the chain does not link to it.
             continue
         except UnavailableError as error:
             unclear = str(error)

@@ -1,7 +1,7 @@
 """Moving immutable files between stores, many at once.
 
-Where both ends are on one disk or in one bucket, not a byte passes through this process: the service copies, or a
-hard link is made. Elsewhere files are read, checked on the way, and stored.
+Between two stores on one disk it makes hard links, and inside one bucket the service copies: this process reads no byte.
+Between other stores it reads each file, compares its checksum, and stores it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ from stateflow.storage.store import PIECE, Store, checked_path
 
 THREADS = 8
 CHUNK = 16 << 20
-"""Asked of an object store at a time."""
+"""Bytes that one request to an object store reads."""
 
 Copy = Callable[[str, str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One file to be stored elsewhere, under a fresh, unique name."""
+    """One file to store elsewhere, under a new, unique name."""
 
     source: Store
     source_path: str
     target_path: str
     size: int
     xxh3: str
-    """Empty when it is not known: then only the size is compared."""
     offset: int | None = None
-    """Where it begins inside `source_path`; None when it is all of it."""
+    """Where the file begins inside a container at `source_path`; None when it is a file of its own."""
 
 
 def transfer(
@@ -55,16 +54,16 @@ def transfer(
     progress: Callable[[int], object] = lambda size: None,
     verify: bool = True,
 ) -> None:
-    """Stores every item, and compares all sizes before it returns. `progress` is told of bytes that are done.
+    """Stores every item, and compares all sizes before it returns. It calls `progress` with the bytes of each finished item.
 
-    With `verify` the checksum of what passes through this process is compared too. After an error some targets may
-    exist, and nothing is under way any more; who chose their names removes them.
+    With `verify` it also compares the checksum of every file that this process reads. After an error no copy is under
+    way any more, but some targets may exist: the caller, who chose their names, removes them.
     """
     copies: dict[int, Copy | None] = {}
     for item in items:
-        checked_path(item.source_path)  # what a savepoint names need not have been written by us
+        checked_path(item.source_path)  # anybody may have written the savepoint that names this path
         if id(item.source) not in copies:
-            copies[id(item.source)] = inside(item.source, target)
+            copies[id(item.source)] = copy_inside(item.source, target)
     with scratch_folder(scratch) as folder:
 
         def move(numbered: tuple[int, Transfer]) -> None:
@@ -88,8 +87,8 @@ def at_once(
     threads: int = THREADS,
     done: Callable[[T], object] = lambda item: None,
 ) -> None:
-    """Does `work` on all items. After the first failure no further one is begun, and it is raised when those under
-    way have ended."""
+    """Calls `work` for all items. After the first failure it begins no further item, waits for those under way, and raises
+    that failure."""
     items = list(items)
     if threads <= 1 or len(items) <= 1:
         for item in items:
@@ -119,8 +118,8 @@ def at_once(
             raise
 
 
-def inside(source: Store, target: Store) -> Copy | None:
-    """What copies between two stores without reading a file; None when there is no such way."""
+def copy_inside(source: Store, target: Store) -> Copy | None:
+    """A function that copies between two stores without reading the file; None when there is no such way."""
     if source is target:
         return target.copy
     if isinstance(source, LocalStore) and isinstance(target, LocalStore):
@@ -128,7 +127,7 @@ def inside(source: Store, target: Store) -> Copy | None:
             return lambda path, to: target.take(source, path, to)  # a hard link
         return None
     if source.local_root is None and target.local_root is None:
-        # Imported late: see `open_store`.
+        # Imported here for the reason given in `open_store`.
         from stateflow.storage.objects import copier
 
         return copier(source, target)
@@ -145,9 +144,9 @@ def read_through(
     *,
     sha256: bytes = b"",
 ) -> Iterator[bytes | memoryview]:
-    """The bytes of a file, or of one inside a container, in pieces, each good until the next is asked for.
+    """The bytes of a file, or of a file inside a container, in pieces. A piece is valid until the next one is read.
 
-    CorruptError at the end when they are others than `xxh3` and `sha256` say (empty: not compared).
+    CorruptError at the end when the bytes do not match `xxh3` and `sha256`. An empty one is not compared.
     """
     digest, strong = xxhash.xxh3_64(), hashlib.sha256()
     at = 0
@@ -174,22 +173,22 @@ def _pieces(source: Store, path: str, start: int, size: int, chunk: int) -> Iter
     buffer = memoryview(bytearray(min(max(size, 1), PIECE)))
     with source.open(path) as file:
         file.seek(start)
-        while size > 0 and (got := file.readinto(buffer[: min(size, len(buffer))])):
-            size -= got
-            yield buffer[:got]
+        while size > 0 and (count := file.readinto(buffer[: min(size, len(buffer))])):
+            size -= count
+            yield buffer[:count]
 
 
 @contextmanager
 def scratch_folder(scratch: Path) -> Iterator[Path]:
-    """A folder of one's own in a scratch folder, removed afterwards."""
+    """A new folder inside a scratch folder, removed after the block."""
     try:
         scratch.mkdir(parents=True, exist_ok=True)
-        # Named like the folders of tasks, so that one whose process was killed is swept away like theirs.
+        # Named like the folders of tasks, so that the same clean-up removes it when this process was killed.
         with tempfile.TemporaryDirectory(prefix=f"task-{os.getpid()}-", dir=scratch) as folder:
             yield Path(folder)
     except OSError as error:
         raise UnavailableError(
-            f"files could not be kept in {scratch} ({error.strerror}): free space there and run again"
+            f"files could not be written to {scratch} ({error.strerror}): free space there and run again"
         ) from error
 
 
@@ -200,14 +199,14 @@ def _carry(item: Transfer, target: Store, local: Path, verify: bool) -> None:
         with source.open(path) as file:
             mode = permissions(file.fileno())
             if item.offset is None:
-                # All that is there, so that a file of another size is noticed.
+                # The size on disk, so that the comparison notices a file of another size.
                 size = os.fstat(file.fileno()).st_size
     if isinstance(target, LocalStore) and (item.offset is not None or isinstance(source, LocalStore)):
         target.write(item.target_path, lambda: read_through(source, path, start, size, xxh3), mode)
         return
     if item.offset is None and isinstance(source, LocalStore):
         with source.open(path) as file:
-            # By its descriptor: what has the name later may be another file, or a link to one.
+            # By its descriptor: by now the name may lead to another file, or to a link.
             there = Path(f"/dev/fd/{file.fileno()}")
             _compare(item, there, verify)
             target.upload(there, item.target_path)
@@ -225,7 +224,7 @@ def _carry(item: Transfer, target: Store, local: Path, verify: bool) -> None:
 
 
 def _compare(item: Transfer, local: Path, verify: bool) -> None:
-    if verify and item.xxh3 and checksum(local) != (item.size, item.xxh3):
+    if verify and checksum(local) != (item.size, item.xxh3):
         raise _damaged(item.source, item.source_path)
 
 
@@ -240,7 +239,7 @@ def _compare_sizes(items: Sequence[Transfer], target: Store) -> None:
     for item in items:
         folders.setdefault(item.target_path.rpartition("/")[0], []).append(item)
     for some in folders.values():
-        # Only names that begin alike are listed: the folder may hold many more.
+        # Lists only names with the common beginning: the folder may hold many more.
         sizes = {entry.path: entry.size for entry in target.list(_beginning([i.target_path for i in some]))}
         for item in some:
             size = sizes.get(item.target_path)
@@ -255,13 +254,13 @@ def _compare_sizes(items: Sequence[Transfer], target: Store) -> None:
 
 
 def _beginning(paths: Sequence[str]) -> str:
-    """What all paths begin with."""
+    """The common beginning of all paths."""
     low, high = min(paths), max(paths)
     return low[: next((at for at, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))]
 
 
 def _device(folder: Path) -> int:
-    """The file system that a folder is on, or will be when it is made."""
+    """The file system of a folder, or of the folder in which it would be made."""
     for at in (folder, *folder.parents):
         try:
             return at.stat().st_dev

@@ -11,19 +11,19 @@ from typing import Any
 
 import msgspec
 
-from stateflow.checkpoint.control import INPUT_DRAINED, Heartbeat, RunOutcome, beat
+from stateflow.checkpoint.control import INPUT_DRAINED, RunOutcome
 from stateflow.checkpoint.writer import Writer
-from tests.cli.made import MadeJob
+from tests.jobs.made import MadeJob
 
 HOUR = timedelta(hours=1)
 
 
-@dataclass
 class AgedJob(MadeJob):
     """Made `ago`, by the clock of this machine; its records have these fields."""
 
-    ago: timedelta = timedelta(0)
-    fields: dict[str, Any] = field(default_factory=dict)
+    def __init__(self, root: str, name: str, ago: timedelta, fields: dict[str, Any]) -> None:
+        self.ago, self.fields = ago, fields
+        super().__init__(root, name)
 
     def begin(self, run: str) -> Writer:
         writer = super().begin(run)
@@ -37,13 +37,7 @@ class AgedJob(MadeJob):
     def drained(self, *, ago: timedelta = timedelta(0)) -> None:
         """Its run has ended with nothing left to read."""
         at = time.time_ns() // 1000 - ago // timedelta(microseconds=1)
-        outcome = RunOutcome(stopped=INPUT_DRAINED)
-        beat(
-            self.store, self.layout,
-            Heartbeat(
-                epoch=self.writer.epoch, counter=99, owner=self.writer.owner, at=at, ended=True, outcome=outcome
-            ),
-        )  # fmt: skip
+        self.beat(99, at=at, ended=True, outcome=RunOutcome(stopped=INPUT_DRAINED))
 
 
 def aged_job(
@@ -55,7 +49,7 @@ def aged_job(
     ended: bool = True,
     **fields: Any,
 ) -> AgedJob:
-    job = AgedJob(str(root), name, ago=ago, fields=fields)
+    job = AgedJob(str(root), name, ago, fields)
     for _ in range(batches):
         job.batch()
     job.beat(ended=ended)

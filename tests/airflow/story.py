@@ -13,7 +13,7 @@ from tests.airflow.stage import PATIENCE, ROWS
 
 
 def succeeded(client: AirflowClient, run: RunOf) -> RunOf:
-    assert client.await_run(run, patience=PATIENCE) == "success", client.told(run)
+    assert client.await_run(run, patience=PATIENCE) == "success", client.described(run)
     return run
 
 

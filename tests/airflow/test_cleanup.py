@@ -16,7 +16,7 @@ from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
-from tests.cli.made import MadeJob, made_job
+from tests.jobs.made import MadeJob, made_job
 
 
 def cleanup(attempt: Try | None = None, **arguments: Any) -> Any:

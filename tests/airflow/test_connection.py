@@ -15,7 +15,7 @@ from stateflow.airflow import StateflowHook, StateflowVerifyOperator
 from stateflow.errors import NotFoundError, UsageError
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import ran
-from tests.cli.made import made_job
+from tests.jobs.made import made_job
 
 
 def said(monkeypatch: pytest.MonkeyPatch, connection: str | dict[str, Any]) -> StateflowHook:

@@ -23,7 +23,7 @@ from stateflow.savepoints.format import read_savepoint
 from stateflow.storage.roots import open_store
 from tests.airflow import dag_runs
 from tests.airflow.dag_runs import DAGS
-from tests.cli.made import ORDERS, REPOSITORY, made_job
+from tests.jobs.made import ORDERS, REPOSITORY, made_job
 
 MONDAY = "2026-02-02T01:30:00+00:00"
 FORMS = {

@@ -12,7 +12,7 @@ from stateflow.airflow import CheckpointLink, StateflowCleanupOperator, Stateflo
 from stateflow.airflow.operators.links import page_of
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, context_of, ran, task
-from tests.cli.made import made_job
+from tests.jobs.made import made_job
 
 
 @pytest.mark.parametrize(

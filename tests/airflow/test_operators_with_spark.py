@@ -29,7 +29,7 @@ from stateflow.savepoints.format import verify_savepoint
 from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, files_of, ran
-from tests.cli.made import ORDERS, REPOSITORY
+from tests.jobs.made import ORDERS, REPOSITORY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

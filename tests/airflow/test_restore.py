@@ -17,7 +17,7 @@ from stateflow.format.records import Record
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
-from tests.cli.made import ORDERS, REPOSITORY, made_job
+from tests.jobs.made import ORDERS, REPOSITORY, made_job
 
 PIPELINE = f"{ORDERS}:orders"
 
@@ -115,7 +115,7 @@ def test_a_run_that_went_on_after_the_approval_makes_it_void(tmp_path: Path, con
     connect(tmp_path)
     job = made_job(tmp_path)
     digest = approved(origin="checkpoint:4")
-    job.ticks = itertools.count(1000)
+    job.ticks = 1000
     job.begin("another run")
     job.batch()
     job.beat(ended=True)
@@ -182,7 +182,7 @@ def test_what_the_job_has_done_since_is_not_taken_back_by_a_retry_but_by_a_clear
     connect(tmp_path)
     job = made_job(tmp_path)
     first = restore(Try("it"), origin="checkpoint:2")
-    job.ticks = itertools.count(1000)
+    job.ticks = 1000
     job.begin("another run")
     newest = [job.batch(), job.batch()][-1]
     job.beat(ended=True)
@@ -203,7 +203,7 @@ def test_a_retry_finds_a_restore_whose_record_was_collected(tmp_path: Path, conn
     connect(tmp_path)
     job = made_job(tmp_path)
     first = restore(Try("it"), origin="checkpoint:2")
-    job.ticks = itertools.count(1000)
+    job.ticks = 1000
     job.retained = 1
     job.begin("another run")
     for _ in range(3):

@@ -25,7 +25,7 @@ from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
-from tests.cli.made import ORDERS, PARAMETERS, MadeJob
+from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
 
 
 @dataclass

@@ -20,7 +20,7 @@ from stateflow.storage.local import LocalStore
 from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, airflow_signals, context_of, files_of, killed_at_every_write, ran, task
-from tests.cli.made import made_job
+from tests.jobs.made import made_job
 
 
 def savepoint(attempt: Try | None = None, **arguments: Any) -> Any:

@@ -23,7 +23,8 @@ from stateflow.errors import CorruptError, UnavailableError
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.looking import HOUR, FakeTask, aged_job, context
-from tests.cli.made import T0, made_job
+from tests.jobs.fake import T0
+from tests.jobs.made import made_job
 
 
 def fresh(**arguments: Any) -> CheckpointFreshnessSensor:

@@ -19,7 +19,7 @@ from stateflow.savepoints.format import list_savepoints
 from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, airflow_signals, context_of, files_of, killed_at_every_write, ran, task
-from tests.cli.made import MadeJob, made_job
+from tests.jobs.made import MadeJob, made_job
 
 
 def stop(attempt: Try | None = None, **arguments: Any) -> Any:

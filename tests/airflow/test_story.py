@@ -95,7 +95,7 @@ def test_a_run_a_savepoint_kill_9_in_a_batch_and_a_recovery_end_in_the_right_out
 
 def refusal(client: AirflowClient, run: RunOf, task_id: str, patience: float = PATIENCE) -> str:
     """What a task that failed says, in its last try: one line."""
-    assert client.await_run(run, patience=patience) == "failed", client.told(run)
+    assert client.await_run(run, patience=patience) == "failed", client.described(run)
     lines = client.log(run, task_id).splitlines()
     sentences = [line for line in lines if line.startswith("Airflow") and "Exception: " in line]
     assert sentences, client.log(run, task_id)

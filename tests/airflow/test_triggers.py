@@ -28,7 +28,8 @@ from stateflow.errors import BusyError, CorruptError, NotFoundError, StateflowEr
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.looking import HOUR, aged_job
-from tests.cli.made import T0, made_job
+from tests.jobs.fake import T0
+from tests.jobs.made import made_job
 
 AWAY = UnavailableError("the store is away")
 

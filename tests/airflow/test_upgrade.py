@@ -16,7 +16,7 @@ from stateflow.config.options import cache_folder
 from stateflow.jobs.job import Job
 from stateflow.spark.session.java import require_java
 from tests.airflow.dag_runs import played
-from tests.cli.made import REPOSITORY
+from tests.jobs.made import REPOSITORY
 
 pytestmark = [
     pytest.mark.system,

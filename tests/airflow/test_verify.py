@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from stateflow.airflow import StateflowVerifyOperator
 from tests.airflow.conftest import Connect
 from tests.airflow.tasks import Try, files_of, ran
-from tests.cli.made import made_job
+from tests.jobs.made import made_job
 
 
 def verify(attempt: Try | None = None, **arguments: Any) -> Any:

@@ -12,7 +12,7 @@ import pytest
 from tests.airflow.looking import HOUR, aged_job
 from tests.airflow.server import PROJECT, AirflowServer, airflow, connection
 from tests.airflow.stage import until
-from tests.cli.made import T0
+from tests.jobs.fake import T0
 
 pytestmark = [
     pytest.mark.system,

@@ -22,7 +22,7 @@ from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import Pin, encode
 from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Entry
-from tests.protocol.facts import complete, file, log, pending, pin_of, record
+from tests.jobs.log import complete, file, log, pending, pin_of, record
 from tests.protocol.scenario import World, check, drain
 
 SHARED = "orders/shared"
@@ -317,7 +317,7 @@ def test_a_record_found_pinned_after_it_was_marked_is_withdrawn(world: World, st
 
 def test_a_claimed_savepoint_is_disposed_of_before_the_record_that_named_it_goes(world: World) -> None:
     from stateflow.checkpoint.draft import Draft
-    from tests.protocol.facts import record as a_record
+    from tests.jobs.log import record as a_record
 
     url = "file:///savepoints/a"
     writer = world.claim(retained=1)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.log import BodyCache, Log, Slot, list_jobs, read_claim, read_log
+from stateflow.checkpoint.log import BodyCache, Log, SlotContent, list_jobs, read_epoch_claim, read_log
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import encode
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import Call, MemoryStore
 from stateflow.storage.store import Entry, Store
-from tests.protocol.facts import UUID, complete, log, outcome, pending, record
+from tests.jobs.log import UUID, complete, log, outcome, pending, record
 from tests.protocol.scenario import World, drain
 
 LAYOUT = JobLayout("orders")
@@ -24,9 +24,9 @@ def slots(records: object) -> list[int]:
     return [r.slot for r in records]  # type: ignore[attr-defined]
 
 
-def carried_out(slot: int) -> Slot:
+def carried_out(slot: int) -> SlotContent:
     """Whose record is not there."""
-    return Slot(slot, outcome=outcome(record(slot)))
+    return SlotContent(slot, outcome=outcome(record(slot)))
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def carried_out(slot: int) -> Slot:
         (
             "one from the grave beside its predecessor's outcome",
             log(
-                Slot(6, record=record(6, writer="zombie"), outcome=outcome(record(6))),
+                SlotContent(6, record=record(6, writer="zombie"), outcome=outcome(record(6))),
                 complete(record(7, floor=7)),
             ),
             [7],
@@ -253,7 +253,7 @@ def test_a_claim_tells_who_made_it() -> None:
     store = MemoryStore()
     world = World(store)
     world.claim("run-7")
-    assert read_claim(store, world.layout, 1).owner.run == "run-7"
+    assert read_epoch_claim(store, world.layout, 1).owner.run == "run-7"
 
 
 def test_the_jobs_of_a_root_are_listed(tmp_path: Path) -> None:

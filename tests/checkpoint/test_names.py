@@ -9,7 +9,7 @@ import pytest
 from stateflow.checkpoint.names import Elsewhere, Latest, Name, Slot, Tag, parse, slot_of
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.jobs.job import Job
-from tests.cli.made import made_job
+from tests.jobs.made import made_job
 
 NAMES: list[tuple[str, Name, str]] = [
     ("latest", Latest(), "latest"),
@@ -65,7 +65,7 @@ def test_a_name_leads_to_the_complete_checkpoint_that_is_meant(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("text", "error", "sentence"),
     [
-        ("77", NotFoundError, "job 'orders' has no checkpoint 77 (any more): kept are 2, 3, 4, 5; "),
+        ("77", NotFoundError, "job 'orders' has no checkpoint 77 (any more): it keeps 2, 3, 4, 5; "),
         ("1", NotFoundError, "record 1 of job 'orders' is no complete checkpoint (it is a fence): "),
         (
             "5",

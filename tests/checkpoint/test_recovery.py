@@ -17,7 +17,7 @@ from stateflow.checkpoint.recovery import (
     next_step,
 )
 from stateflow.format.records import Link
-from tests.protocol.facts import complete, log, pending, record
+from tests.jobs.log import complete, log, pending, record
 
 MINE = "my fence"
 BATCH = record(1)

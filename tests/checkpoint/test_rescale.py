@@ -20,7 +20,7 @@ from stateflow.checkpoint.rescale import (
 from stateflow.errors import UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import FileRef, OperatorListState, OperatorState, Shard
-from tests.protocol.facts import record
+from tests.jobs.log import record
 
 GROUPS = 16
 

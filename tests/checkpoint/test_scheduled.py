@@ -58,7 +58,7 @@ def test_a_recall_stands_until_it_is_taken_back(store: Store) -> None:
 
 
 def test_the_oldest_marks_go_when_there_are_many(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduled, "KEPT", 3)
+    monkeypatch.setattr(scheduled, "MOST_MARKS", 3)
     ticks = itertools.count(1)
     for number in range(5):
         scheduled.begin(store, LAYOUT, f"dag/{number}", "run", None, lambda: next(ticks))

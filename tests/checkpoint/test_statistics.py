@@ -20,7 +20,7 @@ from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef, OperatorState, Outcome, Shard, total_size
 from stateflow.storage.files import inline
 from stateflow.storage.memory import Call, CrashError, MemoryStore
-from tests.protocol.facts import SOMEBODY, file, record
+from tests.jobs.log import SOMEBODY, file, record
 from tests.protocol.scenario import World, copy_sinks, drain
 from tests.protocol.turns import Choose, Played, Turns, some_schedules
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.cli.made import ORDERS, made_job
+from tests.jobs.made import ORDERS, made_job
 
 
 @pytest.fixture

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from stateflow.config.options import load
-from stateflow.spark.session.doctor import Finding, examine
+from stateflow.spark.session.doctor import DoctorFinding, examine
 from tests.cli.conftest import Command
-from tests.cli.made import made_job
+from tests.jobs.made import made_job
 
 
-def findings(tmp_path: Path, env: dict[str, str] | None = None, **options: object) -> dict[str, Finding]:
+def findings(
+    tmp_path: Path, env: dict[str, str] | None = None, **options: object
+) -> dict[str, DoctorFinding]:
     settings = load(code=options, env={}, folder=tmp_path)
     return {f.check: f for f in examine(settings, ids=lambda: "an-id", env=env or {})}
 

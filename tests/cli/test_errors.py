@@ -14,7 +14,7 @@ from stateflow import errors
 from stateflow.checkpoint.pins import list_pins
 from stateflow.jobs.job import Job
 from tests.cli.conftest import Command
-from tests.cli.made import made_job
+from tests.jobs.made import made_job
 
 
 def raising(monkeypatch: pytest.MonkeyPatch, root: Path, error: BaseException) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command, Said
-from tests.cli.made import ORDERS, made_job
+from tests.jobs.made import ORDERS, made_job
 
 SmallDisk = Callable[[int], AbstractContextManager[Path]]
 PAGE = 4

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.cli.made import OFFSET, MadeJob, made_job
+from tests.jobs.made import OFFSET, MadeJob, made_job
 
 
 def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> None:

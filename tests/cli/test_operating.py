@@ -8,7 +8,7 @@ from pathlib import Path
 
 from stateflow.checkpoint.control import stop_requested
 from tests.cli.conftest import Command
-from tests.cli.made import MadeJob, made_job
+from tests.jobs.made import MadeJob, made_job
 
 
 def files_of(root: Path) -> set[str]:

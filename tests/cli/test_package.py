@@ -12,7 +12,7 @@ import pytest
 from stateflow.packaging import build
 from stateflow.packaging.usage import operator_call, run_command, settings, typed
 from tests.cli.conftest import Command
-from tests.cli.made import ORDERS
+from tests.jobs.made import ORDERS
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from stateflow.errors import UsageError
 from stateflow.pipelines.bounds import parse_bounds
 from stateflow.pipelines.loading import load_pipeline
 from tests.cli.conftest import Command
-from tests.cli.made import ORDERS, REPOSITORY, made_job
-from tests.cli.made import PARAMETERS as GIVEN
+from tests.jobs.made import ORDERS, REPOSITORY, made_job
+from tests.jobs.made import PARAMETERS as GIVEN
 
 PARAMETERS = ("-p", "input=a", "-p", "output=b")
 

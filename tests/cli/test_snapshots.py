@@ -13,7 +13,7 @@ from stateflow.format.layout import JobLayout
 from stateflow.jobs.job import Job
 from stateflow.storage.local import LocalStore
 from tests.cli.conftest import Command
-from tests.cli.made import ORDERS, MadeJob, made_job
+from tests.jobs.made import ORDERS, MadeJob, made_job
 
 PIPELINE = f"{ORDERS}:orders"
 

@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from stateflow.errors import StateflowError
 from stateflow.spark.session import build as session
 from tests.cli.conftest import Command
-from tests.cli.made import ORDERS, MadeJob, made_job
+from tests.jobs.made import ORDERS, MadeJob, made_job
 
 STARTING = "starting Spark\n"
 PIPELINE = f"{ORDERS}:orders"

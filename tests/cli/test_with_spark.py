@@ -11,10 +11,10 @@ import pytest
 from stateflow.config.options import load
 from stateflow.errors import NotFoundError, StateflowError
 from stateflow.format.records import Prepared
-from stateflow.spark.delivered import delivered, needs_spark
 from stateflow.spark.doctor import examine_spark, judged
+from stateflow.spark.sinks.delivered import delivered, needs_spark
 from stateflow.spark.state_tables.frames import parquet_frame
-from tests.cli.made import made_job
+from tests.jobs.made import made_job
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

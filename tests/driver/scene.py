@@ -13,7 +13,7 @@ from stateflow.checkpoint.control import (
 from stateflow.driver.processes import ProcessStatus
 from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.supervision import OnLive, Supervision
-from stateflow.format.records import Claim, Owner, encode
+from stateflow.format.records import EpochClaim, Owner, encode
 from stateflow.jobs.job import Job
 
 ME = Owner("me", dag_run="dag/1", task="run")
@@ -36,7 +36,7 @@ class Scene:
         self.happens()
 
     def claims(self, epoch: int, owner: Owner) -> None:
-        claim = Claim(epoch=epoch, writer=f"w{epoch}", owner=owner, at=1)
+        claim = EpochClaim(epoch=epoch, writer=f"w{epoch}", owner=owner, at=1)
         self.job.store.create(self.job.layout.epoch(epoch), encode(claim))
         self.beats(epoch, owner)
 

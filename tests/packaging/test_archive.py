@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.packaging.archive import Content, archive_path, looked_at, write_archive
-from stateflow.packaging.entries import Entry, file_entry, walked
+from stateflow.packaging.archive import ArchiveContent, archive_path, read_content, write_archive
+from stateflow.packaging.entries import Entry, file_entry, files_below
 
 
 @pytest.fixture
@@ -24,8 +24,8 @@ def folder(tmp_path: Path) -> Path:
     return made
 
 
-def content(folder: Path) -> Content:
-    return looked_at(file_entry(path.relative_to(folder).as_posix(), path) for path in walked(folder))
+def content(folder: Path) -> ArchiveContent:
+    return read_content(file_entry(path.relative_to(folder).as_posix(), path) for path in files_below(folder))
 
 
 def test_two_archives_of_the_same_content_are_the_same_bytes_whenever_and_by_whom(
@@ -86,9 +86,9 @@ def test_an_archive_that_could_not_be_finished_leaves_nothing(folder: Path, tmp_
 
 def test_the_order_in_which_files_are_found_does_not_matter() -> None:
     entries = [Entry(name, name.encode()) for name in ("b", "a", "c/d")]
-    assert looked_at(entries).fingerprint == looked_at(reversed(entries)).fingerprint
+    assert read_content(entries).fingerprint == read_content(reversed(entries)).fingerprint
 
 
 def test_of_two_files_of_one_name_the_first_counts() -> None:
-    looked = looked_at([Entry("a", b"first"), Entry("a", b"second")])
+    looked = read_content([Entry("a", b"first"), Entry("a", b"second")])
     assert [entry.read() for entry in looked.entries] == [b"first"]

@@ -12,30 +12,18 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-import xxhash
-
 from stateflow.checkpoint.abandon import abandon
-from stateflow.checkpoint.claim import claim
-from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.draft import Draft
-from stateflow.checkpoint.log import Log, read_log
-from stateflow.checkpoint.pins import list_pins, pin, release, tags
+from stateflow.checkpoint.log import Log
+from stateflow.checkpoint.pins import tags
 from stateflow.checkpoint.verification import verify
 from stateflow.checkpoint.writer import CommitPermit, Writer
 from stateflow.errors import DisagreementError, StateflowError
-from stateflow.format.layout import JobLayout
-from stateflow.format.records import (
-    FileRef,
-    OperatorState,
-    Owner,
-    Pin,
-    Prepared,
-    Record,
-    Shard,
-    SourceState,
-)
+from stateflow.format.records import FileRef, Prepared, Record, SourceState
 from stateflow.format.references import job_files
 from stateflow.storage.store import Store
+from tests.jobs.fake import FakeJob
+from tests.jobs.files import one_shard, stored
 
 SINKS = ("left", "right")
 
@@ -80,29 +68,15 @@ Step = Callable[[str], None]
 """Called before and after each sink commit: `before left 3`, `after left 3`."""
 
 
-class World:
-    """What outlives a process: the store and the sinks. Ids and the clock never repeat."""
+class World(FakeJob):
+    """What outlives a process: the store and the sinks."""
 
     def __init__(self, store: Store, job: str = "orders") -> None:
-        self.store = store
-        self.layout = JobLayout(job)
+        super().__init__(store, job)
         self.sinks = {uid: Sink() for uid in SINKS}
         self.step: Step | None = None
         self.kept_files = 3
         """A batch names its own state file and those of the two batches before it."""
-        self.ticks = 0
-        """Also where a copy of the world has to go on: no id is ever given again."""
-
-    def ids(self) -> str:
-        self.ticks += 1
-        return f"id{self.ticks}"
-
-    def clock(self) -> int:
-        self.ticks += 1
-        return self.ticks * 1_000_000
-
-    def owner(self, run: str = "run") -> Owner:
-        return Owner(run=run)
 
     def commit(self, record: Record) -> dict[str, str]:
         outcomes = {}
@@ -119,46 +93,27 @@ class World:
     ) -> dict[str, str]:
         return self.commit(CommitPermit.to_carry_out(record).record)
 
-    def claim(self, run: str = "run", retained: int | None = None) -> Writer:
-        return claim(
-            self.store,
-            self.layout,
-            owner=self.owner(run),
-            ids=self.ids,
-            clock=self.clock,
-            carry_out=self.carry_out,
-            retained=retained,
-            probe=lambda store, ids: None,
-        )
-
-    def log(self) -> Log:
-        return read_log(self.store, self.layout)
-
     def offset(self) -> int:
         return offset_of(self.log().head)
 
     def prepare(self, writer: Writer) -> Draft:
         """Runs a batch up to its decision: files are written, nothing is decided."""
         offset = offset_of(writer.parent)
-        state = self._write(
-            self.layout.shared_file(writer.epoch, writer.next_slot, self.ids(), ".sst"), f"state {offset}"
+        epoch, slot = writer.epoch, writer.next_slot
+        state = stored(
+            self.store, self.layout.shared_file(epoch, slot, self.ids(), ".sst"), f"state {offset}".encode()
         )
-        staged = self._write(
-            self.layout.staged_file(writer.epoch, writer.next_slot, self.ids(), ".parquet"), f"rows {offset}"
+        staged = stored(
+            self.store,
+            self.layout.staged_file(epoch, slot, self.ids(), ".parquet"),
+            f"rows {offset}".encode(),
         )
         files = (*state_files(writer.parent), state)[-self.kept_files :]
         prev = writer.last_commits
         return Draft(
             "checkpoint",
             sources={"numbers": SourceState(lines=(str(offset + 1),))},
-            operators={
-                "count": OperatorState(
-                    key=(("n", "long"),),
-                    max_parallelism=1,
-                    assignment=((0, 0),),
-                    shards=((Shard(first=0, last=0, backend="fake", files=files),),),
-                )
-            },
+            operators={"count": one_shard(*files, key=("n", "long"))},
             sinks={
                 "left": _prepared("left", prev, offset, (staged,)),
                 "right": _prepared("right", prev, offset, ()),
@@ -179,26 +134,6 @@ class World:
         permit = writer.decide(self.prepare(writer))
         writer.complete(permit, self.commit(permit.record), {"processed_rows": 1})
 
-    def tag(self, slot: int, name: str) -> Pin:
-        return pin(
-            self.store,
-            self.layout,
-            slot,
-            kind="tag",
-            owner=self.owner(),
-            ids=self.ids,
-            clock=self.clock,
-            name=name,
-        )
-
-    def untag(self, name: str) -> None:
-        for made in list_pins(self.store, self.layout):
-            if made.name == name:
-                release(self.store, self.layout, made.id)
-
-    def collect(self, retained: int, orphans: bool = True) -> None:
-        collect(self.store, self.layout, collector=self.ids(), retained=retained, orphans=orphans)
-
     def abandon(self, slot: int) -> None:
         abandon(
             self.store,
@@ -209,12 +144,6 @@ class World:
             clock=self.clock,
             probe=lambda record: {uid: self.sinks[uid].has(record) for uid in record.sinks},
         )
-
-    def _write(self, path: str, text: str) -> FileRef:
-        body = text.encode()
-        self.store.put(path, body)
-        name = path.rpartition("/")[2]
-        return FileRef(name=name, size=len(body), xxh3=xxhash.xxh3_64_hexdigest(body), path=path)
 
 
 def _prepared(uid: str, prev: Mapping[str, int], offset: int, files: tuple[FileRef, ...]) -> Prepared:

@@ -20,6 +20,7 @@ from stateflow.format.layout import LAST_EPOCH
 from stateflow.format.records import Prepared, Record
 from stateflow.format.references import references
 from stateflow.storage.memory import MemoryStore
+from tests.jobs.files import stored
 from tests.protocol.scenario import World, check, drain, offset_of, settle
 from tests.protocol.test_crash_everywhere import FAULTS, Moment, survive
 from tests.protocol.turns import Choose, Played, Turns, some_schedules
@@ -127,9 +128,8 @@ def forget(world: World) -> None:
 
     def make(writer: Writer) -> Draft:
         assert writer.parent is not None
-        fresh = world._write(
-            writer.layout.shared_file(writer.epoch, writer.next_slot, world.ids(), ".sst"), "without the key"
-        )
+        path = writer.layout.shared_file(writer.epoch, writer.next_slot, world.ids(), ".sst")
+        fresh = stored(world.store, path, b"without the key")
         count = writer.parent.operators["count"]
         shard = msgspec.structs.replace(count.shards[0][0], files=(fresh,))
         operators = {"count": msgspec.structs.replace(count, shards=((shard,),))}

@@ -16,7 +16,7 @@ from stateflow.errors import NotFoundError, UsageError
 from stateflow.savepoints.dispose import dispose_claimed, dispose_savepoint
 from stateflow.savepoints.format import (
     claim_savepoint,
-    read_claim,
+    read_savepoint_claim,
     resolved,
     to_pin,
     verify_savepoint,
@@ -137,7 +137,7 @@ def whole_or_none(target: MemoryStore) -> bool:
     if "_metadata" not in target.snapshot():
         return False
     found = [f.text for f in verify_savepoint(target, deep=True) if f.severity == "error"]
-    claim = read_claim(target)
+    claim = read_savepoint_claim(target)
     if claim is not None and not claim.job:
         assert all("is being disposed of" in text for text in found)
         return False
@@ -202,10 +202,10 @@ def test_a_claim_has_one_winner_and_changes_nothing_else_whatever_fails(fault: s
         faults.rest()
         rest = {path: body for path, body in target.snapshot().items() if path != "_claimed"}
         assert rest == stage.folder
-        claim = read_claim(target)
+        claim = read_savepoint_claim(target)
         assert claim is None or claim.job == JOB
         assert survived(take, world, target)
-        standing = read_claim(target)
+        standing = read_savepoint_claim(target)
         assert standing is not None
         assert standing.job == JOB
         with pytest.raises(UsageError, match="was claimed by job 'orders'"):

@@ -12,9 +12,14 @@ import pytest
 from stateflow.errors import StateflowError
 from stateflow.format.records import Owner, Record, Savepoint
 from stateflow.savepoints.dispose import dispose_savepoint
-from stateflow.savepoints.format import claim_savepoint, read_claim, read_savepoint, verify_savepoint
+from stateflow.savepoints.format import (
+    claim_savepoint,
+    read_savepoint,
+    read_savepoint_claim,
+    verify_savepoint,
+)
 from stateflow.storage.memory import MemoryStore
-from tests.checkpoint.snapshots import checkpoint, clock, native
+from tests.jobs.snapshots import checkpoint, clock, native
 from tests.protocol.scenario import World
 from tests.protocol.turns import Choose, Played, Turns, every_schedule, some_schedules
 
@@ -85,7 +90,7 @@ class Scene:
     def judge(self, target: MemoryStore, result: Played, ends: Mapping[str, object]) -> None:
         dead = set(result.errors)
         won = {name: end for name, end in ends.items() if not isinstance(end, StateflowError)}
-        claim, there = read_claim(target), bool(target.list("_metadata"))
+        claim, there = read_savepoint_claim(target), bool(target.list("_metadata"))
         broken = there and any(f.severity == "error" for f in verify_savepoint(target, deep=True))
         owners = [name for name in won if name.startswith("claim")]
         assert len(owners) <= 1, "two jobs own it"

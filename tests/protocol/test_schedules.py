@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stateflow.checkpoint.log import Slot, assemble, read_log
+from stateflow.checkpoint.log import SlotContent, assemble, read_log
 from stateflow.checkpoint.pins import list_pins, release
 from stateflow.errors import CorruptError, FencedError, StateflowError, UsageError
 from stateflow.format.layout import JobLayout, origin_of, slot_of
@@ -256,7 +256,7 @@ def test_slots_are_ordered_by_number_when_they_outgrow_their_padding() -> None:
             owner=Owner(run="r"),
         ),
     ]
-    slots = {r.slot: Slot(r.slot, record=r) for r in reversed(records)}
+    slots = {r.slot: SlotContent(r.slot, record=r) for r in reversed(records)}
     log = assemble("orders", JobIdentity(uuid="j", name="orders"), [1], slots)
     assert [r.slot for r in log.chain] == [low, high]
     layout = JobLayout("orders")

@@ -17,7 +17,7 @@ from stateflow.serve.access import Access, single
 from stateflow.serve.client import StateClient
 from stateflow.serve.follow import FollowedJobs
 from stateflow.serve.server import StateServer
-from tests.serve.made import Counted, QueriedJob, entries_of, filled
+from tests.jobs.queried import Counted, QueriedJob, entries_of, filled
 
 TOKEN = "a-token-that-opens-everything"
 Serve = Callable[..., "Served"]

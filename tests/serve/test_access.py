@@ -74,7 +74,7 @@ def test_hashes_are_not_shown() -> None:
     [
         ("", "has no token"),
         ("not toml", "cannot be read as TOML"),
-        ('secret-words = "x"', r"\[secret-words\]: this is no table"),
+        ('secret-words = "x"', r"\[secret-words\]: this is not a table"),
         (f'[t]\nsha256 = "{HASH}"\n', r"\[t\]: rights is a list"),
         (f'[t]\nsha256 = "{HASH}"\nrights = []\n', "rights is a list"),
         (f'[t]\nsha256 = "{HASH}"\nrights = ["orders/total"]\n', "'orders/total' is not job/operator/state"),
@@ -83,7 +83,7 @@ def test_hashes_are_not_shown() -> None:
         (f'[t]\nsha256 = "{HASH}"\ntoken = "{TOKEN}"\nrights = ["*/*/*"]\n', "either sha256 or token"),
         ('[t]\nsha256 = "abc"\nrights = ["*/*/*"]\n', "64 hexadecimal digits"),
         ('[t]\ntoken = "short"\nrights = ["*/*/*"]\n', "at least 16 characters"),
-        (f'[t]\nsha256 = "{HASH}"\nright = ["*/*/*"]\n', "right means nothing here"),
+        (f'[t]\nsha256 = "{HASH}"\nright = ["*/*/*"]\n', "right is unknown here"),
         (
             f'[a]\nsha256 = "{HASH}"\nrights = ["*/*/*"]\n[b]\ntoken = "{TOKEN}"\nrights = ["*/*/*"]\n',
             r"one token twice, the second time as \[b\]",

@@ -14,8 +14,8 @@ import pytest
 
 from stateflow.checkpoint.pins import list_pins
 from stateflow.serve.access import from_file
+from tests.jobs.queried import QueriedJob, entries_of, filled, opener
 from tests.serve.conftest import TOKEN, Serve, Served, until
-from tests.serve.made import QueriedJob, entries_of, filled, opener
 
 ORDERS = "/jobs/orders/operators/balance/states"
 
@@ -183,7 +183,7 @@ def test_a_token_opens_what_it_has_a_right_to_and_hides_what_else_exists(
         (f"{ORDERS}/total", 400, "add ?key="),
         (f"{ORDERS}/total?key=seven", 400, "key column 'user' is int"),
         (f"{ORDERS}/total?key=1&map_key=a", 400, "has no map keys"),
-        (f"{ORDERS}/total?key=1&mapkey=a", 400, "'mapkey' means nothing here"),
+        (f"{ORDERS}/total?key=1&mapkey=a", 400, "'mapkey' is unknown here"),
         (f"{ORDERS}/items?key=1&limit=0", 400, "limit is '0': use a whole number from 1 to 10000"),
         (f"{ORDERS}/items?key=1&limit=x", 400, "limit is 'x'"),
         (f"{ORDERS}/items?key=1&min_checkpoint=1.5", 400, "min_checkpoint is '1.5'"),

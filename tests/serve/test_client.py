@@ -24,9 +24,9 @@ from stateflow.errors import (
 )
 from stateflow.serve.client import StateClient
 from stateflow.serve.problems import document, error_of
+from tests.jobs.queried import QueriedJob, Row, entries_of, filled
+from tests.reading.test_query import Composite
 from tests.serve.conftest import TOKEN, Serve, Served
-from tests.serve.made import QueriedJob, Row, entries_of, filled
-from tests.test_query import Composite
 
 
 def test_values_come_back(served: Served) -> None:

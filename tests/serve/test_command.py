@@ -22,9 +22,10 @@ from stateflow.format.records import Owner, Savepoint, encode
 from stateflow.savepoints.native import create_native
 from stateflow.serve.client import StateClient
 from stateflow.storage.roots import open_store
+from tests.jobs.fake import T0
+from tests.jobs.queried import QueriedJob, entries_of, filled
 from tests.serve.command import app
 from tests.serve.conftest import until
-from tests.serve.made import NOW_MICROS, QueriedJob, entries_of, filled
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -82,7 +83,7 @@ def test_query_as_json(job: QueriedJob, command: Any) -> None:
     assert body == {
         "job": "orders",
         "checkpoint": job.head().slot,
-        "at": NOW_MICROS,
+        "at": T0,
         "savepoint": None,
         "operator": "balance",
         "state": "items",
@@ -235,7 +236,7 @@ def test_serve_with_a_tokens_file_makes_no_token(
     [
         (("--job", "oders"), 3, "no job 'oders'"),
         (("--tokens", "none.toml"), 3, "tokens file none.toml does not exist"),
-        (("--host", "192.0.2.1"), 2, "cannot be listened on"),
+        (("--host", "192.0.2.1"), 2, "cannot listen on"),
     ],
 )
 def test_serve_that_cannot_start_says_why_and_pins_nothing(
@@ -253,7 +254,7 @@ def test_a_port_that_is_taken_is_said(job: QueriedJob, command: Any) -> None:
         port = taken.getsockname()[1]
         said = command("serve", "--checkpoint-dir", job.root, "--port", port)
     assert said.exit_code == 2
-    assert f"127.0.0.1:{port} cannot be listened on" in said.stderr
+    assert f"the server cannot listen on 127.0.0.1:{port}" in said.stderr
 
 
 def test_without_its_libraries_serve_says_what_to_install(

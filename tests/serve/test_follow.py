@@ -14,7 +14,7 @@ from stateflow.format.records import Owner
 from stateflow.liveness.stale_pins import note_of_process
 from stateflow.serve.follow import FollowedJob, FollowedJobs
 from stateflow.storage.memory import Call, MemoryStore
-from tests.serve.made import Counted, QueriedJob, entries_of, filled
+from tests.jobs.queried import Counted, QueriedJob, entries_of, filled
 
 OWNER = Owner(run="server", host="here", pid=1)
 

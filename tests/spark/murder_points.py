@@ -28,8 +28,8 @@ def arm(at: str) -> None:
     """`point:n:kill` or `point:n:stop`: what happens to the process group when a point is passed the n-th time."""
     global _fatal
     if at:
-        point, n, deed = at.split(":")
-        _fatal = (point, int(n), deed)
+        point, n, action = at.split(":")
+        _fatal = (point, int(n), action)
     _watch_everything()
 
 
@@ -38,10 +38,10 @@ def passed(point: str) -> None:
     _counts[point] += 1
     if point == "claimed":
         tell(point)
-    name, n, deed = _fatal
+    name, n, action = _fatal
     if name == point and _counts[point] == n:
-        tell(deed, point=point)
-        os.killpg(0, signal.SIGKILL if deed == "kill" else signal.SIGSTOP)
+        tell(action, point=point)
+        os.killpg(0, signal.SIGKILL if action == "kill" else signal.SIGSTOP)
 
 
 def _watch(owner: Any, name: str, before: str = "", after: str = "") -> None:
@@ -62,12 +62,12 @@ def _watch(owner: Any, name: str, before: str = "", after: str = "") -> None:
 def _watch_sinks(carry_out: Any) -> None:
     """Each sink of a record: of an earlier run's between `carrying` and `carried`, of the run's own otherwise."""
     recovering: list[bool] = []
-    recover, commit = carry_out.Sinks.recover, carry_out.commit
+    carry_out_pending, commit = carry_out.Sinks.carry_out_pending, carry_out.commit
 
     def recovered(*args: Any, **kwargs: Any) -> Any:
         recovering.append(True)
         try:
-            return recover(*args, **kwargs)
+            return carry_out_pending(*args, **kwargs)
         finally:
             recovering.pop()
 
@@ -77,7 +77,7 @@ def _watch_sinks(carry_out: Any) -> None:
         passed("carried" if recovering else "committed")
         return result
 
-    carry_out.Sinks.recover, carry_out.commit = recovered, committed
+    carry_out.Sinks.carry_out_pending, carry_out.commit = recovered, committed
 
 
 def _watch_everything() -> None:

@@ -36,13 +36,13 @@ class Log:
     def stage(self) -> Stager:
         return Stager(partial(open_store, str(self.root)), lambda: uuid.uuid4().hex)
 
-    def place(self, slot: int | None = None) -> SinkSlot:
+    def at(self, slot: int | None = None) -> SinkSlot:
         return SinkSlot(self.job, self.name, self.sink, slot or self.slot, 1)
 
     def prepare(self, sink: Sink, frame: DataFrame) -> Prepared:
         """The next slot's output, as it comes back from a store."""
         self.slot += 1
-        prepared = sink.prepare(frame, self.place(), self.last, self.stage)
+        prepared = sink.prepare(frame, self.at(), self.last, self.stage)
         return self.recorded(prepared).sinks[self.sink]
 
     def recorded(self, prepared: Prepared) -> Record:
@@ -58,14 +58,14 @@ class Log:
         return decode(encode(record), Record, "test")
 
     def commit(self, prepared: Prepared, slot: int | None = None) -> Committed:
-        place = self.place(slot)
+        at = self.at(slot)
         record = Record(
-            kind="checkpoint", job=self.job, slot=place.slot, epoch=1, writer="w", owner=Owner(run="r")
+            kind="checkpoint", job=self.job, slot=at.slot, epoch=1, writer="w", owner=Owner(run="r")
         )
         permit = CommitPermit.to_carry_out(record)
-        outcome = commit(self.spark, prepared, place, permit, self.still_owner, self.functions, self.stage)
+        outcome = commit(self.spark, prepared, at, permit, self.still_owner, self.functions, self.stage)
         if outcome != "none":
-            self.last = max(self.last or 0, place.slot)
+            self.last = max(self.last or 0, at.slot)
         return outcome
 
     def deliver(self, sink: Sink, frame: DataFrame) -> Committed:

@@ -32,7 +32,9 @@ from stateflow.state.tabular import StateTable, tables_of
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.files import upload_file
 from stateflow.storage.roots import open_store
-from tests.spark.holding import T0, Held, Holding, plain
+from tests.jobs.fake import T0
+from tests.jobs.state import Held
+from tests.spark.holding import Holding, plain
 from tests.spark.test_state_tables import START, USER, Profile, bulky, count
 
 WEEK = 7 * 86_400 * 1_000_000
@@ -72,7 +74,7 @@ def canonical(spark: SparkSession, holding: Holding, record: Record, **changes: 
     made = create_canonical(
         spark, root_url=holding.root, job=holding.name, record=record, target_url=url,
         storage_options=holding.storage_options, name="s",
-        owner=holding.owner, note="a note", ids=holding.ids, clock=holding.clock, options=holding.options, **changes,
+        owner=holding.owner(), note="a note", ids=holding.ids, clock=holding.clock, options=holding.options, **changes,
     )  # fmt: skip
     return url, made
 
@@ -289,10 +291,10 @@ def test_an_older_reader_of_another_kind_is_told_what_is_missing(
     from stateflow.spark.state_tables.source import rows_of
 
     with pytest.raises(CorruptError, match="is missing"):
-        list(rows_of(table, parts[0], table.schema, snapshot.standing))
+        list(rows_of(table, parts[0], table.schema, snapshot.origin))
     open_store(url).delete(["_metadata"])
     with pytest.raises(NotFoundError, match="was disposed of while it was read"):
-        list(rows_of(table, parts[0], table.schema, snapshot.standing))
+        list(rows_of(table, parts[0], table.schema, snapshot.origin))
 
 
 # ---- the files, without Spark ----

@@ -21,8 +21,8 @@ from stateflow.pipelines.loading import load_pipeline
 from stateflow.spark import carry_out
 from stateflow.spark.runner import RunRequest, _Run
 from stateflow.spark.session.shipping import by_value
-from tests.cli import made
-from tests.cli.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob
+from tests.jobs import made
+from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob
 from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Told, Visit, Workbench, at
 
@@ -98,15 +98,15 @@ def watching(
 def drain_that_cannot_be_delivered(
     bench: Workbench, pipeline: sf.Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = carry_out.Sinks.commit
+    inner = carry_out.Sinks.carry_out
 
     def away(sinks: carry_out.Sinks, permit: CommitPermit, still_owner: Any) -> dict[str, str]:
         if permit.record.final:
             raise StateflowError("the table is away")
-        return commit(sinks, permit, still_owner)
+        return inner(sinks, permit, still_owner)
 
     with monkeypatch.context() as cut_off:
-        cut_off.setattr(carry_out.Sinks, "commit", away)
+        cut_off.setattr(carry_out.Sinks, "carry_out", away)
         with pytest.raises(StateflowError, match="the table is away"):
             bench.run(pipeline, drain=True)
 

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import stateflow as sf
 from stateflow.config.options import load
 from stateflow.spark.session.shipping import by_value
-from stateflow.spark.task.place import place_of
+from stateflow.spark.task.storage import task_storage
 from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Told, Visit, Workbench, at
 
@@ -55,5 +55,5 @@ def test_tasks_work_in_the_root_that_was_meant(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("HOME", str(tmp_path))
     options = load(code={}, env={}, folder=tmp_path)
     for written in ("~/chk#1", f"file:{tmp_path}/chk%231", f"{tmp_path}/x/../chk#1"):
-        assert place_of(options, written, "orders", 1, 1).store().local_root == tmp_path / "chk#1"
-    assert place_of(options, "s3://bucket/chk", "orders", 1, 1).root == "s3://bucket/chk"
+        assert task_storage(options, written, "orders", 1, 1).store().local_root == tmp_path / "chk#1"
+    assert task_storage(options, "s3://bucket/chk", "orders", 1, 1).root == "s3://bucket/chk"

@@ -22,12 +22,14 @@ from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.load import SortedEntries, canonical_frames, load_state
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.snapshots import checkpoint_of
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.choice import Backends
 from stateflow.state.backends.rocksdb_options import RocksOptions
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.serializers import serializer_for
-from tests.spark.holding import T0, Held, Holding, plain
+from tests.jobs.fake import T0
+from tests.jobs.state import Held
+from tests.spark.holding import Holding, plain
 from tests.spark.test_canonical import KINDS, canonical
 from tests.spark.test_state_tables import START, USER, bulky, count
 
@@ -39,9 +41,9 @@ def holding(tmp_path: Path) -> Holding:
     return Holding(tmp_path)
 
 
-def place(holding: Holding) -> TaskPlace:
+def storage(holding: Holding) -> TaskStorage:
     options, writer = holding.options, holding.writer
-    return TaskPlace(
+    return TaskStorage(
         holding.root, holding.name, writer.epoch, writer.next_slot, f"{options.cache_dir}/state", 1 << 30,
         options.scratch_dir, fsync=False, storage_options=holding.storage_options,
     )  # fmt: skip
@@ -58,7 +60,7 @@ def load(
     max_parallelism: int = 16,
 ) -> OperatorState:
     return load_state(
-        spark, frames, operator, place=place(holding), backend=backend, parallelism=parallelism,
+        spark, frames, operator, storage=storage(holding), backend=backend, parallelism=parallelism,
         max_parallelism=max_parallelism, open_shard=OPEN, uid="totals",
     )  # fmt: skip
 
@@ -82,7 +84,7 @@ def entries(holding: Holding, operator: OperatorState) -> list[tuple[bytes, byte
     for subtask, shards in enumerate(operator.shards):
         for shard in shards:
             assert (shard.first, shard.last) == operator.assignment[subtask]
-            with OpenedShard(place(holding), shard, OPEN) as opened:
+            with OpenedShard(storage(holding), shard, OPEN) as opened:
                 own = list(opened.scan([group_range(0, operator.max_parallelism)]))
             assert own == sorted(own)
             found += own

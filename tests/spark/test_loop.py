@@ -14,7 +14,7 @@ import stateflow as sf
 from stateflow.checkpoint.control import INTERRUPTED
 from stateflow.errors import FencedError, StateflowError, UnavailableError
 from stateflow.spark.loop import BatchLoop, cause
-from tests.cli.made import MadeJob
+from tests.jobs.made import MadeJob
 from tests.spark.pipelines import VISIT, Visit, Workbench, at
 
 MISSING = StateflowError(
@@ -84,6 +84,6 @@ def test_a_batch_that_fails_after_a_stop_was_asked_for_fails_the_run(
         time.sleep(1)  # the run sees the stop, and waits for the batch
         raise StateflowError("the disk is full")
 
-    monkeypatch.setattr(BatchLoop, "_one", fails)
+    monkeypatch.setattr(BatchLoop, "_run_batch", fails)
     with pytest.raises(StateflowError, match="the disk is full"):
         bench.run(failing)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stateflow.spark.sources.kafka import end_lines_of, line_of, lost, next_end, parse
+from stateflow.spark.sources.kafka import end_lines_of, line_of, missing_offsets, next_end, parse
 
 A, B, C = ("orders", 0), ("orders", 1), ("orders", 10)
 
@@ -54,7 +54,7 @@ def test_a_partition_that_is_already_behind_the_bound_does_not_go_back() -> None
     ],
 )
 def test_what_a_topic_no_longer_has_is_named(recorded: dict[tuple[str, int], int], words: str) -> None:
-    said = lost(recorded, {A: 3}, {A: 9})
+    said = missing_offsets(recorded, {A: 3}, {A: 9})
     assert bool(said) == bool(words)
     assert re.search(words, said)
 

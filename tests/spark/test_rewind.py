@@ -14,7 +14,7 @@ from stateflow.errors import DisagreementError
 from stateflow.jobs.job import Job
 from stateflow.spark.session.shipping import by_value
 from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
-from stateflow.spark.sinks.delta_rewind import found_rewind
+from stateflow.spark.sinks.delta_rewind import find_rewind
 from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 from tests.spark.sink_places import contents, versions
@@ -33,28 +33,28 @@ LOG = [commit(5, 9), commit(4, 8), commit(3, 6), commit(2, 5), commit(1), commit
 
 @pytest.mark.parametrize(("wanted", "to"), [(9, (5, 0)), (8, (4, 1)), (5, (2, 3)), (None, (1, 4))], ids=str)
 def test_the_version_to_go_back_to_is_the_one_with_the_slot(wanted: int | None, to: tuple[int, int]) -> None:
-    assert found_rewind(LOG, APP, wanted, "t") == to
+    assert find_rewind(LOG, APP, wanted, "t") == to
 
 
 def test_what_others_wrote_since_is_never_undone_but_what_they_wrote_before_stays() -> None:
-    assert found_rewind([commit(4, 8), commit(3, 6), commit(2), commit(1, 5)], APP, 6, "t") == (3, 1)
+    assert find_rewind([commit(4, 8), commit(3, 6), commit(2), commit(1, 5)], APP, 6, "t") == (3, 1)
     with pytest.raises(DisagreementError, match=r"version 2 .*wrote to it since"):
-        found_rewind([commit(3, 6), commit(2), commit(1, 5)], APP, 5, "t")
+        find_rewind([commit(3, 6), commit(2), commit(1, 5)], APP, 5, "t")
     with pytest.raises(DisagreementError, match="changed its schema"):
-        found_rewind([commit(3, 6), commit(2, changes=False, reshapes=True), commit(1, 5)], APP, 5, "t")
+        find_rewind([commit(3, 6), commit(2, changes=False, reshapes=True), commit(1, 5)], APP, 5, "t")
     with pytest.raises(DisagreementError, match="version 3"):
-        found_rewind([commit(3), commit(2, 6), commit(1)], APP, None, "t")
+        find_rewind([commit(3), commit(2, 6), commit(1)], APP, None, "t")
 
 
 def test_maintenance_that_changes_no_rows_is_no_obstacle() -> None:
-    assert found_rewind([commit(3, 6), commit(2, changes=False), commit(1, 5)], APP, 5, "t") == (1, 1)
+    assert find_rewind([commit(3, 6), commit(2, changes=False), commit(1, 5)], APP, 5, "t") == (1, 1)
 
 
 def test_a_slot_that_the_log_has_forgotten_is_refused() -> None:
     with pytest.raises(DisagreementError, match="no commit of slot 4"):
-        found_rewind(LOG, APP, 4, "t")
+        find_rewind(LOG, APP, 4, "t")
     with pytest.raises(DisagreementError, match="no commit of slot 5"):
-        found_rewind(LOG[:2], APP, 5, "t")
+        find_rewind(LOG[:2], APP, 5, "t")
 
 
 @pytest.fixture
@@ -181,12 +181,12 @@ def test_a_restore_that_dies_between_two_tables_is_carried_out_by_the_next_run(
         if calls:
             raise KeyboardInterrupt
         calls.append("first")
-        return delta_rewind.carry_out(*arguments, **named)
+        return delta_rewind.commit(*arguments, **named)
 
     monkeypatch.setitem(COMMITS, delta_rewind.KIND, dies)
     with pytest.raises(KeyboardInterrupt):
         job.restore(f"checkpoint:{early}", orders, options=options(bench), rewind_sinks=True).apply()
-    monkeypatch.setitem(COMMITS, delta_rewind.KIND, delta_rewind.carry_out)
+    monkeypatch.setitem(COMMITS, delta_rewind.KIND, delta_rewind.commit)
     assert tables(spark, bench) not in (at_two, at_three)
     bench.run(orders, retained_checkpoints=20, takeover=True)
     assert tables(spark, bench) == at_three

@@ -16,9 +16,10 @@ import stateflow as sf
 from stateflow.config.options import load
 from stateflow.format.records import FileRef, Shard
 from stateflow.spark.task.acks import Ack
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import keyed_worker
-from stateflow.state.backends.choice import open_backend, rocksdb
+from stateflow.state.backends import rocksdb
+from stateflow.state.backends.choice import open_backend
 from tests.spark.test_worker import Acks, Event, Sum, Total, batch, task
 
 
@@ -89,5 +90,5 @@ def test_after_damage_a_host_forgets_its_copies(tmp_path: Path) -> None:
 
 
 def test_the_folder_that_a_task_works_in_is_its_users_own(tmp_path: Path) -> None:
-    place = TaskPlace(str(tmp_path), "job", 1, 1, str(tmp_path / "cache"), 1, str(tmp_path / "scratch"))
-    assert place.folder().stat().st_mode & 0o777 == 0o700
+    storage = TaskStorage(str(tmp_path), "job", 1, 1, str(tmp_path / "cache"), 1, str(tmp_path / "scratch"))
+    assert storage.folder().stat().st_mode & 0o777 == 0o700

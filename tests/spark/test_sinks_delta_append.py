@@ -300,7 +300,7 @@ def test_rows_that_break_a_constraint_fail_before_the_decision(
     sink = opened(spark, path, "n long, m long")
     for row in ((None, 1), (1, -1)):
         with pytest.raises(Exception, match=r"(?i)constraint|null"):
-            sink.prepare(spark.createDataFrame([row], "n long, m long"), log.place(1), None, log.stage)
+            sink.prepare(spark.createDataFrame([row], "n long, m long"), log.at(1), None, log.stage)
     assert contents(spark, path) == []
     assert log.deliver(sink, spark.createDataFrame([(1, 1)], "n long, m long")) == "committed"
 
@@ -406,7 +406,7 @@ def test_the_slot_is_found_without_the_checksum_file(spark: SparkSession, path: 
     for file in (path / "_delta_log").glob("*.crc"):
         file.unlink()
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    assert DeltaLog(spark, str(path)).begin().slot_of(log.place().app_id) == 1
+    assert DeltaLog(spark, str(path)).begin().slot_of(log.at().app_id) == 1
     assert log.commit(prepared) == "already"
     assert log.deliver(sink, numbers(spark, 2)) == "committed"
 
@@ -419,7 +419,7 @@ def test_at_least_once_appends_without_transaction_versions(
     prepared = log.prepare(sink, numbers(spark, 1))
     assert [log.commit(prepared), log.commit(prepared)] == ["committed", "committed"]
     assert contents(spark, path, "n") == [1]
-    assert DeltaLog(spark, str(path)).begin().slot_of(log.place().app_id) is None
+    assert DeltaLog(spark, str(path)).begin().slot_of(log.at().app_id) is None
 
 
 def test_s3_without_a_shared_log_store_is_refused_under_exactly_once(spark: SparkSession) -> None:

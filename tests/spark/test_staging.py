@@ -19,12 +19,19 @@ from pyspark.sql.types import StructType
 from stateflow.errors import CorruptError
 from stateflow.format.layout import origin_of
 from stateflow.spark.sinks import SinkSlot
-from stateflow.spark.sinks.staging import Format, Kept, Scratch, StagedWriter, Stager, arrow_schema
+from stateflow.spark.sinks.staging import (
+    Format,
+    ScratchTarget,
+    StagedWriter,
+    Stager,
+    StoreTarget,
+    arrow_schema,
+)
 from stateflow.storage.local import LocalStore
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 
-PLACE = SinkSlot("uuid", "orders", "totals", 42, 7)
+AT = SinkSlot("uuid", "orders", "totals", 42, 7)
 SCHEMA = (
     "n long, at timestamp, day date, price decimal(10,2), tags array<string>, by map<string,int>, "
     "in struct<x:int>"
@@ -65,7 +72,7 @@ def stage(request: pytest.FixtureRequest, tmp_path: Path) -> Stager:
 
 def test_rows_of_every_type_come_back(spark: SparkSession, stage: Stager) -> None:
     frame = spark.createDataFrame([ROW, EMPTY], SCHEMA)
-    staged = stage.write(frame, PLACE)
+    staged = stage.write(frame, AT)
     back = stage.read(spark, staged.files, frame.schema)
     assert staged.rows == 2
     assert back.schema.simpleString() == frame.schema.simpleString()
@@ -76,7 +83,7 @@ def test_files_carry_epoch_and_slot_and_only_listed_ones_are_read(
     spark: SparkSession, stage: Stager, tmp_path: Path
 ) -> None:
     frame = spark.range(10, numPartitions=2)
-    first, second = stage.stage(frame, PLACE), stage.stage(frame, PLACE)
+    first, second = stage.stage(frame, AT), stage.stage(frame, AT)
     for ref in first:
         assert ref.sha256 == hashlib.sha256((tmp_path / ref.path).read_bytes()).digest()
     assert {origin_of(ref.path) for ref in first} == {(7, 42)}
@@ -86,10 +93,10 @@ def test_files_carry_epoch_and_slot_and_only_listed_ones_are_read(
 
 def test_partitions_without_rows_make_no_files(spark: SparkSession, stage: Stager) -> None:
     frame = spark.range(8, numPartitions=4).where("id = 5")
-    files = stage.stage(frame, PLACE)
+    files = stage.stage(frame, AT)
     assert len(files) == 1
     assert [row[0] for row in stage.read(spark, files, frame.schema).collect()] == [5]
-    assert stage.stage(frame.where("id < 0"), PLACE) == ()
+    assert stage.stage(frame.where("id < 0"), AT) == ()
     assert stage.read(spark, (), frame.schema).collect() == []
 
 
@@ -105,15 +112,15 @@ def test_an_attempt_that_fails_late_adds_no_rows(spark: SparkSession, stage: Sta
     frame = spark.range(4, numPartitions=1).mapInArrow(once, "id long")
     # Where tasks are retried, one job has both attempts.
     with contextlib.suppress(PythonException):
-        stage.write(frame, PLACE)
-    staged = stage.write(frame, PLACE)
+        stage.write(frame, AT)
+    staged = stage.write(frame, AT)
     assert Path(failed).exists()
     assert staged.rows == 4
     assert sorted(row[0] for row in stage.read(spark, staged.files, frame.schema).collect()) == [0, 1, 2, 3]
 
 
 def test_a_damaged_file_is_named(spark: SparkSession, stage: Stager, tmp_path: Path) -> None:
-    (ref,) = stage.stage(spark.range(3, numPartitions=1), PLACE)
+    (ref,) = stage.stage(spark.range(3, numPartitions=1), AT)
     file = tmp_path / ref.path
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(Exception, match=rf"(?s){ref.path}.*bytes instead of") as found:
@@ -126,7 +133,7 @@ def test_a_worker_writes_scratch_files_that_are_read_back(
     spark: SparkSession, tmp_path: Path, kind: Format
 ) -> None:
     schema = StructType.fromJson(spark.range(0).schema.jsonValue())
-    target = Scratch(str(tmp_path / "my scratch%20#1"), "op-0-1", kind)
+    target = ScratchTarget(str(tmp_path / "my scratch%20#1"), "op-0-1", kind)
     writer = StagedWriter(arrow_schema(schema), target)
     for start in (0, 2):
         writer.write(pa.record_batch([pa.array([start, start + 1], pa.int64())], schema=arrow_schema(schema)))
@@ -140,7 +147,7 @@ def test_a_worker_writes_scratch_files_that_are_read_back(
 def test_a_worker_keeps_files_that_a_record_names(tmp_path: Path) -> None:
     schema = pa.schema([("n", pa.int64())])
     opener = partial(open_store, str(tmp_path))
-    writer = StagedWriter(schema, Kept(opener, "orders/staged/e7-c42-a.parquet"))
+    writer = StagedWriter(schema, StoreTarget(opener, "orders/staged/e7-c42-a.parquet"))
     writer.write(pa.record_batch([pa.array([1, 2])], schema=schema))
     ref = writer.close()
     assert ref is not None
@@ -150,14 +157,14 @@ def test_a_worker_keeps_files_that_a_record_names(tmp_path: Path) -> None:
 
 
 def test_a_writer_without_rows_makes_no_file(tmp_path: Path) -> None:
-    writer = StagedWriter(pa.schema([("n", pa.int64())]), Scratch(str(tmp_path), "a"))
+    writer = StagedWriter(pa.schema([("n", pa.int64())]), ScratchTarget(str(tmp_path), "a"))
     writer.write(pa.record_batch([pa.array([], pa.int64())], names=["n"]))
     assert writer.close() is None
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_staged_file_behind_a_link_is_refused(spark: SparkSession, stage: Stager, tmp_path: Path) -> None:
-    (ref,) = stage.stage(spark.range(3, numPartitions=1), PLACE)
+    (ref,) = stage.stage(spark.range(3, numPartitions=1), AT)
     file = tmp_path / ref.path
     file.symlink_to(file.rename(tmp_path / "theirs.parquet"))
     with pytest.raises(Exception, match=rf"(?s){ref.path} is a symbolic link"):

@@ -26,17 +26,19 @@ from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import OperatorListState, Record, Shard
 from stateflow.savepoints.native import create_native
 from stateflow.spark.state_tables.export import export_state
-from stateflow.spark.state_tables.failures import failed, told
+from stateflow.spark.state_tables.failures import failed, library_error
 from stateflow.spark.state_tables.frames import read_state, table_frame
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at, snapshot_of
 from stateflow.spark.state_tables.source import StateDataSource, register
-from stateflow.spark.task.place import place_of
+from stateflow.spark.task.storage import task_storage
 from stateflow.state.backends.choice import Backends
 from stateflow.state.backends.rocksdb_options import RocksOptions
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.roots import open_store
-from tests.spark.holding import T0, Held, Holding, plain
+from tests.jobs.fake import T0
+from tests.jobs.state import Held
+from tests.spark.holding import Holding, plain
 
 USER = (("user", "int"),)
 OPEN = Backends(RocksOptions())
@@ -82,7 +84,7 @@ def failure(function: Any) -> Exception:
     """What a read has failed with, without Spark's words around it."""
     with pytest.raises(Exception) as caught:  # noqa: PT011
         function()
-    return told(caught.value)
+    return library_error(caught.value)
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def native(holding: Holding) -> str:
 
 def save(holding: Holding, record: Record, folder: str) -> None:
     create_native(
-        holding.store, holding.layout, record, open_store(folder, fsync=False), name="s", owner=holding.owner, note="",
+        holding.store, holding.layout, record, open_store(folder, fsync=False), name="s", owner=holding.owner(), note="",
         ids=holding.ids, clock=holding.clock, open_base=open_store, scratch=holding.folder / "scratch", offsets={},
     )  # fmt: skip
 
@@ -219,7 +221,7 @@ def test_an_opened_shard_gives_nothing_of_its_siblings_whatever_is_asked(holding
     operator = holding.operator(USER, count(range(100)), parallelism=1)
     half = rescaled(operator, 2, "x").shards[1][0]
     assert (half.first, half.physical_first) == (8, 0)
-    with OpenedShard(place_of(holding.options, holding.root, "orders", 0, 1), half, OPEN) as opened:
+    with OpenedShard(task_storage(holding.options, holding.root, "orders", 0, 1), half, OPEN) as opened:
         groups = {int.from_bytes(key[:2], "big") for key, _ in opened.scan([group_range(0, 15)])}
     assert groups == set(range(8, 16))
 
@@ -350,7 +352,7 @@ def test_what_is_not_given_comes_from_the_configuration(
     found = snapshot_of({"job": "orders", "storage.region": "x"})
     assert found.record.operators.keys() == {"totals"}
     assert found.options.scratch_dir == "here"
-    assert found.place().storage_options == {"region": "x"}
+    assert found.storage().storage_options == {"region": "x"}
     assert snapshot_of({"job": "orders", "root": holding.root}).record == found.record
 
 
@@ -397,7 +399,7 @@ def test_an_export_is_pinned_and_holds_every_row(spark: SparkSession, holding: H
     states = {"profile": Held("value", Profile, profile), "none": Held("value", int, {}), **count(range(20))}
     holding.checkpoint(totals=holding.operator(USER, states))
     snapshot = checkpoint_of("orders", "latest", holding.options)
-    by = {"owner": holding.owner, "ids": holding.ids, "clock": holding.clock}
+    by = {"owner": holding.owner(), "ids": holding.ids, "clock": holding.clock}
     for format in ("parquet", "json", "csv"):
         out = str(holding.folder / f"out-{format}")
         assert export_state(spark, snapshot, "totals", "profile", out, format, **by) == 20  # type: ignore[arg-type]
@@ -419,7 +421,7 @@ def test_an_export_is_pinned_and_holds_every_row(spark: SparkSession, holding: H
 def test_a_pin_is_held_for_the_length_of_an_export(holding: Holding) -> None:
     holding.checkpoint(totals=holding.operator(USER, count([1])))
     snapshot = checkpoint_of("orders", "latest", holding.options)
-    with snapshot.kept(holding.owner, holding.ids, holding.clock, "export"):
+    with snapshot.pinned(holding.owner(), holding.ids, holding.clock, "export"):
         (held,) = list_pins(holding.store, holding.layout)
     assert (held.kind, held.slot, held.reason) == ("reader", snapshot.record.slot, "export")
     assert not list_pins(holding.store, holding.layout)
@@ -430,7 +432,7 @@ def test_a_failure_says_what_could_not_be_done() -> None:
     told_by = RuntimeError('STATEFLOW-ERROR {"type": "UsageError", "message": "a key has two rows"}')
     error = failed("the export failed", told_by)
     assert (type(error), str(error)) == (UsageError, "a key has two rows")
-    assert told(ValueError("of no concern")).args == ("of no concern",)
+    assert library_error(ValueError("of no concern")).args == ("of no concern",)
 
 
 def test_damage_inside_of_a_driver_made_frame_is_a_stateflow_error(

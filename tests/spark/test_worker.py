@@ -18,7 +18,7 @@ from stateflow.operators.context import Moment
 from stateflow.pipelines.operators import OperatorSpec
 from stateflow.pipelines.rows import row_type
 from stateflow.spark.task.acks import Ack
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.choice import open_backend
 
@@ -54,12 +54,12 @@ def task(folder: Path, process: type[Any], shard: Shard, slot: int = 1) -> Keyed
     spec = OperatorSpec(
         "sum", process, process, ("user",), ("int",), (row_type(Event),), row_type(Total), {}, {"total": 1}
     )
-    place = TaskPlace(
+    storage = TaskStorage(
         str(folder / "root"), "job", 1, slot, str(folder / "cache"), 1 << 30, str(folder / "scratch")
     )
     schema = pa.schema([("user", pa.int64()), ("total", pa.float64())])
     opened = open_backend(load(folder=folder))
-    return KeyedTask(spec, Moment(slot, 1, 1, None), place, ((shard,),), opened, schema)
+    return KeyedTask(spec, Moment(slot, 1, 1, None), storage, ((shard,),), opened, schema)
 
 
 def batch(*users: int) -> pa.RecordBatch:

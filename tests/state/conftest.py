@@ -9,17 +9,13 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from hypothesis import settings
 
 from stateflow.format.records import FileRef, Shard
 from stateflow.state.backends.base import Backend, OpenShard, Snapshot
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
-
-# Machines that run tests are busy: how long an example takes says nothing.
-settings.register_profile("state", deadline=None)
-settings.load_profile("state")
+from stateflow.storage.files import inline
 
 
 class Shelf:
@@ -51,8 +47,7 @@ class Shelf:
         refs = list(snapshot.kept)
         for file in snapshot.new:
             if file.data is not None:
-                digest = xxhash.xxh3_64_hexdigest(file.data)
-                refs.append(FileRef(file.name, len(file.data), digest, data=file.data))
+                refs.append(inline(file.name, file.data))
                 continue
             assert file.path is not None
             stored = f"{next(self._numbers)}-{file.name}"

@@ -24,7 +24,7 @@ from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 from stateflow.state.values.serializers import serializer_for
 from stateflow.testing import KeyedHarness
-from tests.state.test_keyparts import KEY_TYPES, PARTS
+from tests.state.keys.test_keyparts import KEY_TYPES, PARTS
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 FLOATS = serializer_for(float)

@@ -13,6 +13,8 @@ from typing import Any
 from stateflow.checkpoint.statistics import HistoryLine, summary
 from stateflow.observe.status import line_document, summary_document
 from stateflow.observe.timelines import audit, spans
+from stateflow_ui.charts import percentiles, recent
+from stateflow_ui.history_lines import Lines
 
 NOW = 1_795_143_845_000
 """2026-11-20 03:04:05 UTC."""
@@ -329,7 +331,6 @@ def _blank(conn: str, name: str) -> dict[str, Any]:
 
 def _row_of(world: World) -> dict[str, Any]:
     last = world.lines[-1]
-    recent = [line for line in world.lines[-60:] if line.kind == "checkpoint"][-50:]
     return {
         **_blank("stateflow_default", "orders"),
         "status": "RUNNING",
@@ -348,11 +349,7 @@ def _row_of(world: World) -> dict[str, Any]:
         "dag_run": last.dag_run,
         "task": "run_orders",
         "rows_per_second": 41_800.0,
-        "recent": {
-            "t": [line.latest_ack_timestamp for line in recent],
-            "duration": [line.end_to_end_duration for line in recent],
-            "full": [line.state_size for line in recent],
-        },
+        "recent": recent(Lines(world.lines[-60:]), 50),
     }
 
 
@@ -360,7 +357,7 @@ _SORROWS = {
     "lost": "job {name!r} has lost its run (epoch 12, DAG run stateflow_{name}/scheduled__2026-11-20T02:00:00+00:00 on worker-2), "
     "which has given no sign of life for 14 minutes: start the next run, it carries on from checkpoint 411",
     "stale": "job {name!r} is stale: its newest checkpoint is 31 hours old: start its next run, or see why the schedule does not",
-    "blocked": "job {name!r} has decided record 233 and not delivered it: start the next run, which does it, or if that fails see "
+    "blocked": "job {name!r} has decided record 233 and not delivered it: start the next run, which delivers it, or if that fails see "
     "`stateflow abandon {name} 233`",
     "new": "job {name!r} has no checkpoint yet",
     "ok": "job {name!r} had nothing left to read 18 minutes ago",
@@ -437,7 +434,7 @@ def job_document(world: World, row: dict[str, Any]) -> dict[str, Any]:
         "partial": False,
         "status": status(world, row),
         "summary": summary_document(summary(lines)),
-        "percentiles": percentiles(lines) if lines else {},
+        "percentiles": percentiles(Lines(lines).columns) if lines else {},
     }
 
 
@@ -519,26 +516,6 @@ def sink_rows(head: int | None) -> list[dict[str, Any]]:
     ]
 
 
-def percentiles(lines: list[HistoryLine]) -> dict[str, Any]:
-    made = [line for line in lines if line.kind == "checkpoint"]
-    measures = {
-        "duration": [line.end_to_end_duration for line in made],
-        "size": [line.checkpointed_size for line in made],
-        "full_size": [line.state_size for line in made],
-        "rows": [line.processed_rows for line in made],
-    }
-    found = {}
-    for name, values in measures.items():
-        ordered = sorted(values)
-        found[name] = {
-            "min": ordered[0],
-            "avg": sum(ordered) / len(ordered),
-            **{f"p{p}": ordered[min(len(ordered) - 1, len(ordered) * p // 100)] for p in (50, 90, 95, 99)},
-            "max": ordered[-1],
-        }
-    return found
-
-
 def timeline(
     lines: list[HistoryLine], points: int, since: int | None, until: int | None
 ) -> dict[str, list[Any]]:
@@ -570,18 +547,11 @@ def timeline(
 def history_page(
     lines: list[HistoryLine], before: int | None, limit: int, kind: str, dag_run: str
 ) -> dict[str, Any]:
-    chosen = [
-        line
-        for line in reversed(lines)
-        if (before is None or line.id < before)
-        and (not kind or line.kind == kind)
-        and (not dag_run or line.dag_run == dag_run or line.dag_run.startswith(f"{dag_run}/"))
-    ]
-    page = chosen[:limit]
+    page, following = Lines(lines).page(before, limit, kind, dag_run)
     return {
         "lines": [line_document(line) for line in page],
         "total": len(lines),
-        "next": page[-1].id if len(chosen) > limit else None,
+        "next": following,
         "partial": False,
     }
 

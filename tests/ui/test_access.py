@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.made_jobs import Made, make_job
+from tests.jobs.records import Made, make_job
 from tests.ui.airflow_app import AirflowApp, airflow_app, pause
 
 __all__ = ["airflow_app"]

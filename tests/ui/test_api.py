@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from bench.made_jobs import Made, make_job, put
 from stateflow.format.layout import JobLayout, default_savepoint
 from stateflow.format.records import Owner, Savepoint, encode
 from stateflow.jobs.job import Job
+from tests.jobs.records import Made, make_job, put
 from tests.ui.airflow_app import SECRET, AirflowApp, airflow_app, pause
 
 __all__ = ["airflow_app"]

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from bench.made_jobs import Made
 from stateflow.checkpoint.control import read_heartbeat, read_progress
 from stateflow.checkpoint.log import read_log
 from stateflow.checkpoint.pins import list_pins
@@ -26,6 +25,7 @@ from stateflow_ui.job_reader import NEAR_RECORDS, JobFacts, JobReader, together
 from stateflow_ui.reader_threads import ReaderThreads
 from stateflow_ui.root import Root
 from stateflow_ui.stale_after import StaleAfter
+from tests.jobs.records import Made
 from tests.protocol.scenario import World
 from tests.ui.catalogs import (
     MICROS,

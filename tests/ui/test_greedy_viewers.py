@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.made_jobs import Made
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UnavailableError
 from stateflow.storage.memory import MemoryStore
 from stateflow_ui.cached_value import CachedValue
 from stateflow_ui.reader_threads import ReaderThreads
+from tests.jobs.records import Made
 from tests.ui.catalogs import Clock, Gate, catalog_of, fill, look, open_job, root_at, settle, store
 
 __all__ = ["store"]

@@ -13,7 +13,6 @@ import msgspec
 import pytest
 import xxhash
 
-from bench.made_jobs import Made
 from stateflow.checkpoint.statistics import HistoryLine
 from stateflow.errors import CorruptError, UsageError
 from stateflow.format.layout import JobLayout
@@ -25,6 +24,7 @@ from stateflow_ui import details, documents, metrics
 from stateflow_ui.catalog import Catalog
 from stateflow_ui.reading_store import ReadingStore
 from stateflow_ui.stale_after import StaleAfter
+from tests.jobs.records import Made
 from tests.ui.catalogs import NOW, Clock, catalog_of, fill, heads, look, open_job, root_at, store
 
 __all__ = ["store"]

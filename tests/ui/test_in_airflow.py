@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bench.made_jobs import Made, make_job
 from stateflow.jobs.job import Job
+from tests.jobs.records import Made, make_job
 from tests.ui.airflow_app import PASSWORDS, AirflowApp, airflow_app
 from tests.ui.browser import Visit, Watched
 from tests.ui.fixture_server import serving

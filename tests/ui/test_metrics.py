@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.made_jobs import Made, make_job
 from stateflow.errors import CorruptError
 from stateflow.storage.roots import open_store
 from stateflow_ui.cached_value import CacheState
@@ -16,6 +15,7 @@ from stateflow_ui.job_reader import JobFacts, JobReader
 from stateflow_ui.metrics import METRICS, page
 from stateflow_ui.reader_threads import ReaderThreads
 from stateflow_ui.stale_after import StaleAfter
+from tests.jobs.records import Made, make_job
 
 NOW = 1_800_000_000_000_000
 MICROS = 1_000_000

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from bench.made_jobs import Made
 from stateflow_ui.metrics import METRICS, page
 from stateflow_ui.stale_after import StaleAfter
+from tests.jobs.records import Made
 from tests.ui.test_metrics import NOW, ROOT, facts, state
 
 FOLDER = Path(__file__).resolve().parents[2] / "monitoring"

@@ -72,12 +72,12 @@ def default_name(kind: str, context: Context, idempotency_key: str) -> str:
 
 def savepoint_facts(made: MadeSavepoint) -> dict[str, Any]:
     """The facts about a savepoint that go into XCom."""
-    from stateflow.savepoints.format import wanted  # loads stores, and a DAG file must not
+    from stateflow.savepoints.format import expected_files  # loads stores, and a DAG file must not
 
     return {
         "savepoint": made.url,
         "kind": made.savepoint.kind,
-        "files": len({each.path for each in wanted(made.savepoint) if each.path}),
+        "files": len({each.path for each in expected_files(made.savepoint) if each.path}),
         "bytes": state_bytes(made.savepoint),
         "expires": made.savepoint.expires,
         "note": made.savepoint.note,

@@ -1,4 +1,4 @@
-"""The Spark session of a run: Delta, Arrow, UTC, the running interpreter, and jars that are already here."""
+"""Builds the Spark session of a run: with Delta, Arrow, UTC, the running interpreter, and jars from this machine."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def build_session(
     cache: Path | None = None,
     temporary: Path | None = None,
 ) -> SparkSession:
-    """A session for `app`, or the one that is already there with the runtime settings applied to it.
+    """A session for `app`; if one is running already, that one with the runtime settings.
 
-    `master` defaults to what the Spark installation says, else to all cores of this machine. `cache` is where
-    jars and Java are kept; it defaults to the configuration's. `temporary` is for the files that Spark leaves behind when it
-    is killed, where nobody has said where to put them.
+    `master` defaults to that of the Spark installation, else to all cores of this machine. `cache` holds jars and Java; it
+    defaults to the configuration's. `temporary` is for files that Spark leaves behind when it is killed, unless the user
+    has chosen a folder for them.
     """
     if SparkContext._active_spark_context is not None:
         return _adapted(SparkSession.builder.getOrCreate(), conf)
@@ -51,33 +51,33 @@ def _started(
 ) -> SparkSession:
     java = require_java(cache)
     os.environ["JAVA_HOME"] = str(java)
-    chosen = master or conf.get("spark.master") or os.environ.get("MASTER")
-    if chosen is None or chosen.startswith("local"):
-        # Spark would take the first python3 on the PATH, which need not have this library.
+    master_url = master or conf.get("spark.master") or os.environ.get("MASTER")
+    if master_url is None or master_url.startswith("local"):
+        # Spark would take the first python3 on the PATH, which may lack this library.
         os.environ["PYSPARK_PYTHON"] = sys.executable
     elif python := conf.get("spark.pyspark.python"):
-        # As spark-submit has it: the setting goes before the variable.
+        # As in spark-submit, the setting wins over the variable.
         os.environ["PYSPARK_PYTHON"] = python
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    settings = {**DELTA, **RUNTIME, **STATIC, **(LOOPBACK if _one_process(chosen) else {}), **conf}
-    given = conf.get("spark.driver.extraJavaOptions", "")
+    settings = {**DELTA, **RUNTIME, **STATIC, **(LOOPBACK if _one_process(master_url) else {}), **conf}
+    user_options = conf.get("spark.driver.extraJavaOptions", "")
     ours = [] if "spark.log.level" in conf else [QUIET]
-    ours.append(class_data.options(cache, java, given))
-    if temporary is not None and _one_process(chosen) and not says_where(conf):
-        # In a container that was started anew this process may have the number of the one that was killed.
+    ours.append(class_data.options(cache, java, user_options))
+    if temporary is not None and _one_process(master_url) and not says_where(conf):
+        # In a restarted container, this process may have the number of the one that was killed.
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         settings[TEMPORARY] = str(temporary)
         ours.append(f'"-Djava.io.tmpdir={temporary}"')
-    if told := " ".join(filter(None, (*ours, given))):
-        settings["spark.driver.extraJavaOptions"] = told
+    if java_options := " ".join(filter(None, (*ours, user_options))):
+        settings["spark.driver.extraJavaOptions"] = java_options
     jars = [*filter(None, [conf.get("spark.jars")]), *map(str, local_jars(cache))]
     settings["spark.jars"] = ",".join(jars)
     extensions = [DELTA["spark.sql.extensions"], *conf.get("spark.sql.extensions", "").split(",")]
     settings["spark.sql.extensions"] = ",".join(dict.fromkeys(filter(None, extensions)))
-    builder = SparkSession.builder.appName(app).master(chosen or "local[*]")
+    builder = SparkSession.builder.appName(app).master(master_url or "local[*]")
     for name, value in settings.items():
         builder = builder.config(name, value)
     waiting("starting Spark")
@@ -87,13 +87,13 @@ def _started(
 
 
 def _spare_from_sigterm(session: SparkSession) -> None:
-    """The JVM ends with this process, whose standard input it reads, and not before.
+    """Makes the JVM ignore SIGTERM. It reads this process's standard input, and ends when this process does.
 
-    `timeout`, container runtimes and shells send SIGTERM to all of a process group. This process ends after its batch
-    then, and the batch needs the JVM. Like SIGINT, which PySpark keeps from it.
+    `timeout`, container runtimes and shells send SIGTERM to a whole process group. This process then finishes its batch,
+    for which it needs the JVM. PySpark protects the JVM from SIGINT in the same way.
     """
     jvm: Any = session.sparkContext._jvm
-    with suppress(Exception):  # a JVM without this class ends as it always did
+    with suppress(Exception):  # a JVM without this class still ends at SIGTERM
         jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal("TERM"), jvm.sun.misc.SignalHandler.SIG_IGN)
 
 
@@ -102,12 +102,12 @@ def _one_process(master: str | None) -> bool:
 
 
 def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
-    """spark-submit has started the JVM: master, jars and memory are its own, the rest still can be set."""
+    """The session when spark-submit has started the JVM: it chose master, jars and memory; the rest can still be set."""
     SparkContext._ensure_initialized()
-    told = dict(SparkConf().getAll())
-    settings = {**RUNTIME, **{name: told[name] for name in RUNTIME if name in told}, **conf}
-    if path := told.get(_SEARCH_PATH):
-        # A package's modules are where spark-submit was told; the pipeline's folder is on the driver's host only.
+    submitted = dict(SparkConf().getAll())
+    settings = {**RUNTIME, **{name: submitted[name] for name in RUNTIME if name in submitted}, **conf}
+    if path := submitted.get(_SEARCH_PATH):
+        # Executors find a package's modules by spark-submit's path. Only the driver's host has the pipeline's folder.
         settings[_SEARCH_PATH] = ":".join(dict.fromkeys(filter(None, (path, conf.get(_SEARCH_PATH)))))
     builder = SparkSession.builder.appName(app)
     for name, value in settings.items():

@@ -1,8 +1,8 @@
-"""Spark's classes, read and verified once and kept for all later drivers of this machine (Java's class data sharing).
+"""An archive of Spark's classes, loaded and verified once for all later drivers of this machine (class data sharing).
 
-Every driver loads the same twenty thousand classes before its first batch; from the archive that takes half the time.
+Every driver loads the same twenty thousand classes before its first batch. The archive halves that time.
 `python -m stateflow.spark.session.class_data` makes the archive from a small run of everything that a pipeline uses. A
-driver that it does not fit (another Java, other jars) starts as it would without one.
+driver with another Java or other jars starts without it.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from stateflow.spark.session.jars import spark_jars
 from stateflow.spark.session.java import require_java
 
 KEPT = 3
-"""Archives of other Javas and Sparks that share the folder; the newest stay."""
+"""How many archives the folder keeps, the newest: other versions of Java and Spark share it."""
 _FOLDER = "class-data"
-# Java would write its complaint about an archive that does not fit to standard output, among the user's own.
+# Java would write its complaint about an unfit archive to standard output, into the user's own output.
 _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 _SPEAK_OF_IT = ("Shared", "-Xshare", "ArchiveClasses")
 _JAVA_READS = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
 
 
-def options(cache: Path, java: Path, given: str = "") -> str:
-    """For a driver's JVM; empty when there is no archive for it, or when somebody's own options speak of one."""
-    said = " ".join((given, *(os.environ.get(name, "") for name in _JAVA_READS)))
-    archive = None if any(word in said for word in _SPEAK_OF_IT) else find(cache, java)
+def options(cache: Path, java: Path, user_options: str = "") -> str:
+    """Options for a driver's JVM; empty when no archive fits, or when the user's own options mention one."""
+    all_options = " ".join((user_options, *(os.environ.get(name, "") for name in _JAVA_READS)))
+    archive = None if any(word in all_options for word in _SPEAK_OF_IT) else find(cache, java)
     return f'"-XX:SharedArchiveFile={archive}" {_SILENT}' if archive else ""
 
 
 def find(cache: Path, java: Path) -> Path | None:
-    """The archive for this Java and these jars of Spark's. Java dies of half a one, so its name tells its size."""
+    """The archive for this Java and Spark's jars. An incomplete one would crash Java, so its name contains its size."""
     try:
         for archive in (cache / _FOLDER).glob(f"{_key(java)}.*.jsa"):
             if archive.suffixes == [f".{archive.stat().st_size}", ".jsa"] and os.access(archive, os.R_OK):
@@ -54,14 +54,14 @@ def _key(java: Path) -> str:
     digest = hashlib.sha256(str(java).encode())
     for file in [java / "release", *sorted(spark_jars())]:
         if file.is_file():
-            found = file.stat()
-            # In whole seconds, as images of containers keep them, and as Java compares them.
-            digest.update(f"\n{file} {found.st_size} {int(found.st_mtime)}".encode())
+            status = file.stat()
+            # In whole seconds: container images keep no more, and Java compares no more.
+            digest.update(f"\n{file} {status.st_size} {int(status.st_mtime)}".encode())
     return digest.hexdigest()[:16]
 
 
 def make(cache: Path) -> Path:
-    """The archive, made if need be; it appears whole or not at all. Raises UnavailableError where Java cannot make one."""
+    """The archive, which it makes if needed. It appears whole or not at all. UnavailableError when Java cannot make one."""
     java = require_java(cache)
     if (archive := find(cache, java)) is not None:
         return archive
@@ -72,15 +72,15 @@ def make(cache: Path) -> Path:
         with tempfile.TemporaryDirectory() as scratch:
             command = [sys.executable, "-m", "stateflow.spark.class_data_run", scratch, str(part)]
             environment = {**os.environ, "STATEFLOW_CACHE_DIR": str(cache)}
-            done = subprocess.run(
+            process = subprocess.run(
                 command, cwd=scratch, env=environment, capture_output=True, text=True, check=False
             )
-        if done.returncode or not part.is_file():
-            reason = (done.stderr.strip() or "Java gave no reason").splitlines()[-1]
+        if process.returncode or not part.is_file():
+            reason = (process.stderr.strip() or "Java gave no reason").splitlines()[-1]
             raise UnavailableError(
                 f"no archive of Spark's classes was made ({reason}): drivers start without one"
             )
-        with part.open("rb") as file:  # half of one would keep drivers from starting
+        with part.open("rb") as file:  # an incomplete archive would keep drivers from starting
             os.fsync(file.fileno())
         archive = part.rename(folder / _name(java, part.stat().st_size))
     finally:
@@ -97,7 +97,7 @@ def make_room(folder: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        made = make(cache_folder())
-        sys.stdout.write(f"{made.stat().st_size // 1_000_000} MB in {made}\n")
+        archive = make(cache_folder())
+        sys.stdout.write(f"{archive.stat().st_size // 1_000_000} MB in {archive}\n")
     except StateflowError as error:
         sys.exit(f"stateflow: {error}")

@@ -1,4 +1,4 @@
-"""Is everything there that a run needs? Each finding says what was looked at, what is there, and what to do."""
+"""Checks what a run needs. Each finding names the check, what it found, and what to do."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 from stateflow.config.options import Options, cache_folder
 from stateflow.distribution import DISTRIBUTION
 from stateflow.errors import StateflowError
+from stateflow.spark.session.jars import packages, recorded_jars
+from stateflow.spark.session.java import SUPPORTED, find_java
 from stateflow.storage.probe import probe
 from stateflow.storage.roots import open_store
 
@@ -24,7 +26,7 @@ Verdict = Literal["ok", "warn", "fail"]
 
 PACKAGES = (DISTRIBUTION, "pyspark", "delta-spark", "pyarrow", "rocksdict", "obstore", "msgspec")
 PINNED = {"pyspark": "4.2.", "delta-spark": "4.4."}
-"""Versions that the offset log's format and Delta's transactions are relied on in."""
+"""Versions whose offset log and Delta transactions the library has been tested with."""
 TIGHT, LITTLE = 1 << 30, 5 << 30
 CREDENTIALS: Mapping[str, tuple[str, ...]] = {
     "s3": ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -36,7 +38,7 @@ _FAMILY = {"s3a": "s3", "s3n": "s3", "azure": "az", "abfs": "az", "abfss": "az",
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class DoctorFinding:
     check: str
     verdict: Verdict
     found: str
@@ -45,8 +47,8 @@ class Finding:
 
 def examine(
     options: Options, *, ids: Callable[[], str], env: Mapping[str, str] = os.environ
-) -> Iterator[Finding]:
-    """Everything that can be told without starting Spark."""
+) -> Iterator[DoctorFinding]:
+    """All checks that need no Spark."""
     cache = Path(options.cache_dir) if options.cache_dir else cache_folder(env)
     scratch = Path(options.scratch_dir) if options.scratch_dir else cache / "scratch"
     yield _python()
@@ -59,37 +61,35 @@ def examine(
     yield from _root(options, ids, env)
 
 
-def _python() -> Finding:
-    found = f"{platform.python_version()} ({sys.executable})"
-    return Finding("python", "ok", found)
+def _python() -> DoctorFinding:
+    summary = f"{platform.python_version()} ({sys.executable})"
+    return DoctorFinding("python", "ok", summary)
 
 
-def _package(name: str) -> Finding:
+def _package(name: str) -> DoctorFinding:
     try:
-        found = version(name)
+        installed = version(name)
     except PackageNotFoundError:
-        return Finding(name, "fail", "not installed", f"pip install {name}")
-    wanted = PINNED.get(name)
-    if wanted and not found.startswith(wanted):
-        return Finding(
-            name, "warn", found, f"tested with {wanted}x: install that, or test before you rely on it"
+        return DoctorFinding(name, "fail", "not installed", f"pip install {name}")
+    pinned = PINNED.get(name)
+    if pinned and not installed.startswith(pinned):
+        return DoctorFinding(
+            name, "warn", installed, f"tested with {pinned}x: install that, or test before you rely on it"
         )
-    return Finding(name, "ok", found)
+    return DoctorFinding(name, "ok", installed)
 
 
-def _java(cache: Path, env: Mapping[str, str]) -> Finding:
-    from stateflow.spark.session.java import SUPPORTED, find_java
-
+def _java(cache: Path, env: Mapping[str, str]) -> DoctorFinding:
     home = find_java(cache, env)
     if home is None:
-        wanted = " or ".join(map(str, SUPPORTED))
-        return Finding(
+        versions = " or ".join(map(str, SUPPORTED))
+        return DoctorFinding(
             "java",
             "fail",
             "none that Spark runs on",
-            f"install Java {wanted}, or run `python -m stateflow.spark.session.java`",
+            f"install Java {versions}, or run `python -m stateflow.spark.session.java`",
         )
-    return Finding("java", "ok", f"{_java_version(home)} ({home})")
+    return DoctorFinding("java", "ok", f"{_java_version(home)} ({home})")
 
 
 def _java_version(home: Path) -> str:
@@ -101,47 +101,47 @@ def _java_version(home: Path) -> str:
     return lines.get("JAVA_VERSION", "found").strip('"')
 
 
-def _jars(cache: Path) -> Finding:
-    from stateflow.spark.session.jars import packages, recorded_jars
-
+def _jars(cache: Path) -> DoctorFinding:
     jars = recorded_jars(cache)
-    wanted = ", ".join(packages())
+    names = ", ".join(packages())
     if not jars:
-        return Finding(
+        return DoctorFinding(
             "jars",
             "warn",
-            f"{wanted} not resolved yet",
+            f"{names} not resolved yet",
             "the first run does it; `python -m stateflow.spark.session.jars` at once",
         )
-    return Finding("jars", "ok", f"{wanted}: {len(jars)} files in {jars[0].parent}")
+    return DoctorFinding("jars", "ok", f"{names}: {len(jars)} files in {jars[0].parent}")
 
 
-def _space(check: str, folder: Path) -> Finding:
+def _space(check: str, folder: Path) -> DoctorFinding:
     there = folder
     while not there.exists():
         there = there.parent
     free = shutil.disk_usage(there).free
-    found = f"{folder}, {free / (1 << 30):.1f} GB free"
+    summary = f"{folder}, {free / (1 << 30):.1f} GB free"
     try:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        return Finding(
+        return DoctorFinding(
             check, "fail", f"{folder} cannot be written to ({error.strerror})", f"set {check.split()[0]}_dir"
         )
     if free < TIGHT:
-        return Finding(
-            check, "fail", found, f"free space there, or set {check.split()[0]}_dir to another disk"
+        return DoctorFinding(
+            check, "fail", summary, f"free space there, or set {check.split()[0]}_dir to another disk"
         )
     if free < LITTLE:
-        return Finding(check, "warn", found, "state that a task has open, and what is cached, has to fit")
-    return Finding(check, "ok", found)
+        return DoctorFinding(
+            check, "warn", summary, "state that a task has open, and what is cached, has to fit"
+        )
+    return DoctorFinding(check, "ok", summary)
 
 
-def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> Iterator[Finding]:
+def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> Iterator[DoctorFinding]:
     url = options.checkpoint_dir
     if not url:
-        yield Finding(
+        yield DoctorFinding(
             "checkpoint root", "warn", "not set",
             "give --checkpoint-dir, set STATEFLOW_CHECKPOINT_DIR, or write checkpoint_dir into stateflow.toml",
         )  # fmt: skip
@@ -154,10 +154,12 @@ def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> I
         store = open_store(url, options.storage_options, fsync=options.local_fsync)
         folder = store.local_root
         if folder is not None and not folder.is_dir():
-            yield Finding("checkpoint root", "warn", f"{folder} does not exist", "the first run creates it")
+            yield DoctorFinding(
+                "checkpoint root", "warn", f"{folder} does not exist", "the first run creates it"
+            )
             return
         store.list("probe-")
-        yield Finding("checkpoint root", "ok", f"{store.url} can be reached")
+        yield DoctorFinding("checkpoint root", "ok", f"{store.url} can be reached")
         probe(store, ids)
     except StateflowError as error:
         advice = (
@@ -165,22 +167,22 @@ def _root(options: Options, ids: Callable[[], str], env: Mapping[str, str]) -> I
             if error.exit_code == 9
             else "see the message"
         )
-        yield Finding("checkpoint root", "fail", str(error), advice)
+        yield DoctorFinding("checkpoint root", "fail", str(error), advice)
         return
-    yield Finding(
+    yield DoctorFinding(
         "conditional writes", "ok", "a second create of one path is refused, one after another and at once"
     )
 
 
-def _credentials(family: str, options: Options, env: Mapping[str, str]) -> Finding:
-    """Names only: a value never leaves the configuration."""
-    given = sorted(options.storage_options)
+def _credentials(family: str, options: Options, env: Mapping[str, str]) -> DoctorFinding:
+    """Shows names only: values never leave the configuration."""
+    names = sorted(options.storage_options)
     variables = [name for name in CREDENTIALS[family] if env.get(name)]
-    parts = [f"storage_options: {', '.join(given)}"] if given else []
+    parts = [f"storage_options: {', '.join(names)}"] if names else []
     parts += [f"environment: {', '.join(variables)}"] if variables else []
     if parts:
-        return Finding("credentials", "ok", "; ".join(parts) + " (values not shown)")
-    return Finding(
+        return DoctorFinding("credentials", "ok", "; ".join(parts) + " (values not shown)")
+    return DoctorFinding(
         "credentials",
         "warn",
         "none set",

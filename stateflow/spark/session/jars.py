@@ -1,7 +1,7 @@
-"""Spark's extra jars (Delta): resolved once into a folder of our own, then passed to sessions as local files.
+"""Spark's extra jars (Delta): resolved once into the library's own folder, then passed to sessions as local files.
 
-Resolution takes seconds and the network every time; a list of files takes neither.
-`python -m stateflow.spark.session.jars` resolves what is not there yet.
+Every resolution takes seconds and needs the network; a list of files does not.
+`python -m stateflow.spark.session.jars` resolves the jars that are missing.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from stateflow.spark.session.java import find_java, install_java, require_java
 
 
 def packages() -> tuple[str, ...]:
-    """Maven coordinates that fit the installed Spark and Delta."""
+    """The Maven coordinates that fit the installed Spark and Delta."""
     spark = ".".join(version("pyspark").split(".")[:2])
     return (f"io.delta:delta-spark_{spark}_2.13:{version('delta-spark')}",)
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Other jars than the library's own, kept apart from them under `name`."""
+    """Jars other than the library's own, in a folder of their own called after `name`."""
 
     name: str
     packages: tuple[str, ...]
     excluded: tuple[str, ...] = ()
-    """Group and name of what they ask for and must not get."""
+    """Group and name of dependencies to leave out."""
     lacks_spark: bool = False
-    """Whether it is for a program that has not got Spark's own jars beside it."""
+    """Whether the program that uses them runs without Spark's own jars."""
 
 
 def local_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
-    """The jars, from `cache` when they are there and whole, else resolved into it.
+    """The jars in `cache`. It resolves them first, unless all of them are there.
 
-    Not those that Spark has itself: it would copy them at every start, to every executor, and never load a class of them.
+    It leaves out jars that Spark itself has: Spark would copy them at every start, to every executor, and never use them.
     """
     return recorded_jars(cache, bundle) or resolve_jars(cache, bundle)
 
 
 def recorded_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
-    """Empty when nothing is recorded for these packages, or when a file has gone."""
+    """The jars that an earlier resolution recorded; empty when there is none for these packages, or a file is missing."""
     bundle = bundle or _own()
     try:
         record = json.loads((cache / f"jars{bundle.name}.json").read_text(encoding="utf-8"))
@@ -64,8 +64,8 @@ def recorded_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]
         return ()
     if bundle.lacks_spark:
         return jars
-    there = {_artifact(jar.name) for jar in spark_jars()}
-    return tuple(jar for jar in jars if _artifact(jar.name.partition("_")[2]) not in there)
+    artifacts = {_artifact(jar.name) for jar in spark_jars()}
+    return tuple(jar for jar in jars if _artifact(jar.name.partition("_")[2]) not in artifacts)
 
 
 def spark_home() -> Path:
@@ -79,12 +79,12 @@ def spark_jars() -> list[Path]:
 
 
 def _artifact(jar: str) -> str:
-    """Without its version. The resolver puts the group's name and an underscore before it."""
+    """A jar's name without its version. (The resolver also puts the group and an underscore before the name.)"""
     return re.sub(r"-\d+(\.\w+)*([.-]\w+)*\.jar$", "", jar)
 
 
 def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
-    """Through Spark's own resolver, which honours `spark.jars.repositories` and `spark.jars.ivySettings`."""
+    """Resolves the jars with Spark's own resolver, which honours `spark.jars.repositories` and `spark.jars.ivySettings`."""
     bundle = bundle or _own()
     cache.mkdir(parents=True, exist_ok=True)
     java = require_java(cache)
@@ -93,7 +93,7 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
     try:
         failure = _resolve(part, java, {}, bundle)
         if failure:
-            # A half-filled ~/.m2 makes resolution fail for good: once more, with a home that has none.
+            # An incomplete ~/.m2 makes every resolution fail. So it tries once more, with a home that has none.
             shutil.rmtree(part, ignore_errors=True)
             failure = _resolve(part, java, {"user.home": str(part)}, bundle)
         names = sorted(jar.name for jar in (part / "jars").glob("*.jar"))
@@ -103,16 +103,16 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
                 f"Spark could not resolve {', '.join(bundle.packages)} ({reason}) and kept nothing: check the "
                 "network or set spark.jars.repositories in spark-defaults.conf, then try again"
             )
-        # The resolver's own copies of the same jars.
+        # It holds the resolver's own copies of the same jars.
         shutil.rmtree(part / "cache", ignore_errors=True)
         shutil.rmtree(target, ignore_errors=True)
         part.rename(target)
     finally:
         shutil.rmtree(part, ignore_errors=True)
     record = {"packages": bundle.packages, "jars": [f"{target.name}/jars/{jar}" for jar in names]}
-    written = cache / f"jars{bundle.name}.json.{os.getpid()}.part"
-    written.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    written.rename(cache / f"jars{bundle.name}.json")
+    record_file = cache / f"jars{bundle.name}.json.{os.getpid()}.part"
+    record_file.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    record_file.rename(cache / f"jars{bundle.name}.json")
     return recorded_jars(cache, bundle)
 
 
@@ -121,7 +121,7 @@ def _own() -> Bundle:
 
 
 def _resolve(ivy: Path, java: Path, properties: Mapping[str, str], bundle: Bundle) -> str:
-    """What went wrong, in the resolver's words; empty when all is there."""
+    """Runs the resolver; returns what went wrong, in its own words, or nothing."""
     import pyspark
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -142,18 +142,18 @@ def _resolve(ivy: Path, java: Path, properties: Mapping[str, str], bundle: Bundl
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_SUBMIT_OPTS": f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {flags}".strip(),
         }
-        done = subprocess.run(
+        process = subprocess.run(
             command, cwd=scratch, env=environment, capture_output=True, text=True, check=False
         )
-    if done.returncode == 0:
+    if process.returncode == 0:
         return ""
-    told = [line.strip() for line in done.stderr.splitlines()]
-    problems = [line for line in told if "not found" in line or "failed" in line or "Exception" in line]
-    return (problems or told or [f"exit code {done.returncode}"])[-1].lstrip(": ")
+    lines = [line.strip() for line in process.stderr.splitlines()]
+    problems = [line for line in lines if "not found" in line or "failed" in line or "Exception" in line]
+    return (problems or lines or [f"exit code {process.returncode}"])[-1].lstrip(": ")
 
 
 def _proxy(env: Mapping[str, str]) -> dict[str, str]:
-    """Java does not read the proxy variables that every other tool reads."""
+    """The proxy variables as Java properties: Java does not read the variables, as other tools do."""
     options: dict[str, str] = {}
     for scheme in ("http", "https"):
         proxy = urlsplit(env.get(f"{scheme}_proxy") or env.get(f"{scheme}_proxy".upper()) or "")

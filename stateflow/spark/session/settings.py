@@ -1,4 +1,4 @@
-"""What every Spark session of ours is set to. Imports no Spark: whoever submits to a cluster reads it, too."""
+"""The settings of every Spark session of this library. It imports no Spark, because launchers read it, too."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
-# What may be changed while a session lives, and so applies to one that somebody else has built, too.
+# Settings that can change in a running session. So they also apply to a session that another program has built.
 RUNTIME = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -22,10 +22,11 @@ RUNTIME = {
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "false",
     # Delta's default of 50 makes each commit to a small table take seconds.
     "spark.databricks.delta.snapshotPartitions": "2",
-    # It would put a shuffle between a keyed operator and its sink: acks must come from the stage that writes.
+    # An optimised write would put a shuffle between a keyed operator and its sink. But acks must come from the stage
+    # that writes.
     "spark.databricks.delta.optimizeWrite.enabled": "false",
 }
-# Only errors, from the first line on: the log level can be set no earlier than when the session is up.
+# Logs only errors, from the first line on. The session's own log level takes effect only once the session is up.
 QUIET = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
 STATIC = {
     "spark.ui.enabled": "false",
@@ -34,7 +35,7 @@ STATIC = {
     "spark.python.worker.reuse": "true",
     "spark.python.worker.faulthandler.enabled": "false",
 }
-# A machine's own name may resolve to an address that goes away with its network.
+# A machine's own name may resolve to an address that disappears with its network.
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -42,7 +43,7 @@ TEMPORARY = "spark.local.dir"
 
 
 def says_where(conf: Mapping[str, str]) -> bool:
-    """Whether somebody has chosen a place for Spark's temporary files."""
+    """Whether the user has chosen a folder for Spark's temporary files."""
     if TEMPORARY in conf or os.environ.get("SPARK_LOCAL_DIRS"):
         return True
     folder = os.environ.get("SPARK_CONF_DIR") or spark_home() / "conf"
@@ -54,5 +55,5 @@ def says_where(conf: Mapping[str, str]) -> bool:
 
 
 def submit_conf(cache: Path | None = None) -> dict[str, str]:
-    """What a Delta pipeline under spark-submit needs on the command line: set later, it comes too late."""
+    """The settings that spark-submit needs on its command line for a Delta pipeline: later is too late for them."""
     return {**DELTA, "spark.jars": ",".join(map(str, local_jars(cache or cache_folder())))}

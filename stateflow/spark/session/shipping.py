@@ -1,9 +1,8 @@
-"""User code on its way to the workers: a pipeline's file has no name under which they could import it.
+"""Sends user code to the workers by value, because they cannot import a pipeline's file by name.
 
-Classes then travel by value. Plain cloudpickle loses three things on that way, all of which a worker needs to read
-and write rows and state: annotations written as text, which have no module to be looked up in; msgspec Structs,
-whose fields lie outside of Python's reach; and classes that msgspec has seen, which carry a cache that cannot be
-pickled.
+Plain cloudpickle loses three things that a worker needs to read and write rows and state: annotations written as text,
+because they have no module to look names up in; msgspec Structs, because their fields lie outside of Python's reach;
+and classes that msgspec has used, because they carry a cache that cannot be pickled.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ _OF_STRUCTS = frozenset(
 
 
 def by_value(modules: Iterable[ModuleType]) -> None:
-    """Classes and functions of these modules travel whole instead of by name."""
+    """Pickles classes and functions of these modules by value instead of by name."""
     for module in modules:
         pyspark.cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
 
 
 def packed(value: Any) -> bytes:
-    """A value with the user code in it, for `unpacked` in a worker."""
+    """A value, pickled with the user code that it needs, for `unpacked` in a worker."""
     with io.BytesIO() as file:
         try:
             _Packer(file, protocol=pickle.HIGHEST_PROTOCOL).dump(value)  # type: ignore[no-untyped-call]
@@ -54,7 +53,7 @@ def packed(value: Any) -> bytes:
 
 
 def unpacked(data: bytes, user_paths: Sequence[str] = ()) -> Any:
-    """In the worker; `user_paths` are folders with modules that the code imports."""
+    """Unpickles in the worker. `user_paths` are folders with modules that the code imports."""
     sys.path[:0] = [path for path in user_paths if path not in sys.path]
     try:
         return pickle.loads(data)
@@ -91,7 +90,7 @@ def _resolved(cls: type) -> dict[str, Any]:
 
 
 def _struct_parts(cls: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What makes the class anew, and its attributes: methods refer to their class, so they come after it."""
+    """The arguments of `_make_struct`, and the class's attributes. Methods refer to their class, so they come later."""
     own = _resolved(cls)
     attributes = {
         name: value
@@ -129,12 +128,12 @@ def _make_struct(
     config: dict[str, Any],
 ) -> type:
     body = {**namespace, "__annotations__": annotations}
-    for field, given in fields.items():
-        # msgspec's field objects cannot be pickled themselves, so they are made here.
-        kept = {n: v for n, v in given.items() if v is not None or n == "default"}
-        body[field] = msgspec.field(**kept)
-    made = new_class(name, bases, config, lambda ns: ns.update(body))
-    return _lookup_class_or_track(tracked, made)  # type: ignore[no-any-return, no-untyped-call]
+    for field, arguments in fields.items():
+        # msgspec's field objects cannot be pickled, so the worker makes them here.
+        set_arguments = {n: v for n, v in arguments.items() if v is not None or n == "default"}
+        body[field] = msgspec.field(**set_arguments)
+    cls = new_class(name, bases, config, lambda ns: ns.update(body))
+    return _lookup_class_or_track(tracked, cls)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _set_attributes(cls: type, attributes: dict[str, Any]) -> type:

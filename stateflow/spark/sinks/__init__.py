@@ -1,4 +1,4 @@
-"""Where results go. A sink prepares rows invisibly; `commit` makes those of a decided record visible."""
+"""Where results go. A sink prepares rows that nobody sees; `commit` makes those of a decided record visible."""
 
 from __future__ import annotations
 

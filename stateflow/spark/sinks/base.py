@@ -1,4 +1,4 @@
-"""What every sink is: rows are prepared invisibly, a record is decided, then anybody can commit it."""
+"""What every sink does: it prepares rows that nobody sees, the run decides a record, then any run can commit them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Delivery = Literal["exactly_once", "at_least_once"]
 Committed = Literal["committed", "already", "none"]
 BatchFunction = Callable[["DataFrame", int], Any]
-"""A user's sink: called with the rows and the checkpoint id until it returns."""
+"""A user's sink: stateflow calls it with the rows and the checkpoint id until it returns."""
 
 
 class Sink(Protocol):
@@ -26,56 +26,65 @@ class Sink(Protocol):
 
     @property
     def kind(self) -> str:
-        """The name that a record keeps, by which `commit` finds what to do."""
+        """The name that a record keeps; `commit` looks up by it how to commit."""
         ...
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        """When a run starts: creates what is missing, checks that rows of `schema` fit; writes no rows."""
+        """At the start of a run: creates a missing table, checks that rows of `schema` fit it, writes no rows."""
         ...
 
-    def prepare(self, frame: DataFrame, place: SinkSlot, prev: int | None, stage: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
         """Runs the job that computes `frame`, once, with its last stage as the job's result stage.
 
         Nothing becomes visible. `prev` is the slot last committed to this sink (`Outcome.last_commits`).
-        Whatever can fail for a reason of its own fails here, before the record is decided.
+        Rows that the target would refuse fail here, before the record is decided.
         """
         ...
 
 
 class Commit(Protocol):
-    """How one kind of sink carries out what it prepared."""
+    """How one kind of sink commits what it prepared."""
 
     def __call__(
         self,
         spark: SparkSession,
         prepared: Prepared,
-        place: SinkSlot,
+        at: SinkSlot,
         still_owner: Callable[[], None],
         functions: Mapping[str, BatchFunction],
-        stage: Stager,
+        stager: Stager,
     ) -> Committed: ...
 
 
 def decide(
     version: int | None, prev: int | None, slot: int, late: tuple[int, ...] = ()
 ) -> Literal["commit", "already", "disagree"]:
-    """What a sink that has `version` needs for `slot`, when the log says it was given `prev` last, or perhaps `late`.
+    """What to do for `slot` in a sink whose table says `version`.
 
-    Slots only grow, so a version at or above `slot` can only mean that this record was carried out before.
-    Everything else is a table that lost or gained commits behind the log's back.
+    The log says that the job committed `prev` last, or perhaps one of `late`. Slots only grow, so a version at or
+    above `slot` means that this record was committed before. Any other version means that the table lost or gained
+    commits without the log.
     """
     if version is not None and version >= slot:
         return "already"
     return "commit" if version == prev or version in late else "disagree"
 
 
-def disagreement(place: SinkSlot, target: str, version: int | None, prev: int | None) -> DisagreementError:
-    """The sink is not where the log says it is."""
+def is_committed(version: int | None, prepared: Prepared, at: SinkSlot) -> bool:
+    """Whether a Delta table that has `version` has the slot already. DisagreementError when table and log disagree."""
+    verdict = decide(version, prepared.prev, at.slot, at.late)
+    if verdict == "disagree":
+        raise disagreement(at, f"Delta table {prepared.target}", version, prepared.prev)
+    return verdict == "already"
+
+
+def disagreement(at: SinkSlot, target: str, version: int | None, prev: int | None) -> DisagreementError:
+    """The error for a sink whose table has another slot than the log says."""
     has = "no slot of this job" if version is None else f"slot {version}"
     expected = "none" if prev is None else f"slot {prev}"
     return DisagreementError(
-        f"sink and log disagree: {target} has {has}, and the log of job {place.job_name!r} says "
-        f"that {expected} was last committed to sink {place.sink!r} (was the table recreated, restored, or "
+        f"sink and log disagree: {target} has {has}, and the log of job {at.job_name!r} says "
+        f"that {expected} was last committed to sink {at.sink!r} (was the table recreated, restored, or "
         "the sink's path changed?); put the table back, give a new table a new sink uid, or, when a decided "
-        f"record is stuck on it, run `stateflow abandon {place.job_name} {place.slot}`"
+        f"record is stuck on it, run `stateflow abandon {at.job_name} {at.slot}`"
     )

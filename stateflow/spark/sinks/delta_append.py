@@ -1,4 +1,4 @@
-"""Appends to a Delta table in two phases: data files first, after the decision the commit that shows them."""
+"""Appends to a Delta table in two phases: it writes data files, and commits them after the decision."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from stateflow.errors import DisagreementError, IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, decide, disagreement
+from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, decide, disagreement, is_committed
 from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, Transaction, failure_classes
-from stateflow.spark.sinks.fit import check_fit, column_marks, fitted
+from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 KIND = "delta_append"
 ATTEMPTS = 10
 CREATING = 5
-FRESH_KEPT = 64
+MOST_REMEMBERED = 64
 CREATED_WITH = {"delta.checkpointInterval": "100"}
-"""Of tables that a run creates. Delta's own checkpoint is written inside a commit, by default inside every tenth: of
-micro-batches of half a second each tenth would take two. What the caller says of the table wins."""
-_fresh: OrderedDict[str, None] = OrderedDict()
-"""First data file of what this process prepared and has not committed: VACUUM cannot have reached it yet."""
+"""Properties of tables that a run creates; the caller's own win. By default every tenth commit also writes Delta's own
+checkpoint: of micro-batches of half a second, each tenth would take two."""
+_unvacuumed: OrderedDict[str, None] = OrderedDict()
+"""The first data file of each slot that this process prepared and has not committed: VACUUM spares files so young."""
 
 
 class DeltaAppend:
@@ -46,19 +46,19 @@ class DeltaAppend:
         shape = open_table(spark, self.table, schema, self.delivery)
         check_fit(schema, shape, str(self.table))
 
-    def prepare(self, frame: DataFrame, place: SinkSlot, prev: int | None, stage: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
         txn = DeltaLog(frame.sparkSession, self.table.path).begin()
         shape = txn.shape()
         exactly_once = self.delivery == "exactly_once"
         if exactly_once:
-            refuse_disagreement(txn, place, str(self.table), prev)
+            refuse_disagreement(txn, at, str(self.table), prev)
         check_fit(frame.schema, shape, str(self.table))
-        actions = txn.write(fitted(frame, shape))
+        actions = txn.write(cast_to(frame, shape))
         adds = added(actions)
         if adds:
-            _fresh[adds[0]["path"]] = None
-            while len(_fresh) > FRESH_KEPT:
-                _fresh.popitem(last=False)
+            _unvacuumed[adds[0]["path"]] = None
+            while len(_unvacuumed) > MOST_REMEMBERED:
+                _unvacuumed.popitem(last=False)
         return Prepared(
             kind=KIND,
             target=self.table.path,
@@ -76,33 +76,30 @@ class DeltaAppend:
         )
 
 
-def carry_out(
+def commit(
     spark: SparkSession,
     prepared: Prepared,
-    place: SinkSlot,
+    at: SinkSlot,
     still_owner: Callable[[], None],
     functions: Mapping[str, BatchFunction],
-    stage: Stager,
+    stager: Stager,
 ) -> Committed:
     exactly_once = bool(prepared.payload["exactly_once"])
     adds = added(prepared.payload["actions"])
     if not adds:
-        # Sound without a fence: who comes late with a lower slot finds that recovery has committed it.
+        # Sound without a fence: a slow run with a lower slot finds that recovery has committed that slot.
         return "none"
-    fresh = adds[0]["path"] in _fresh
+    recent = adds[0]["path"] in _unvacuumed
     log = DeltaLog(spark, prepared.target)
     for attempt in range(ATTEMPTS):
         txn = log.begin()
         # Read before anything else: it makes a racing commit of the same slot fail this transaction.
-        version = txn.slot_of(place.app_id) if exactly_once else prepared.prev
-        verdict = decide(version, prepared.prev, place.slot, place.late)
-        if verdict == "already":
+        version = txn.slot_of(at.app_id) if exactly_once else prepared.prev
+        if is_committed(version, prepared, at):
             return "already"
-        if verdict == "disagree":
-            raise disagreement(place, f"Delta table {prepared.target}", version, prepared.prev)
-        actions = current_actions(log, txn, prepared, place, adds, fresh)
+        actions = current_actions(log, txn, prepared, at, adds, recent)
         if exactly_once:
-            actions.append(fence(log, place))
+            actions.append(fence(log, at))
         try:
             now_added = added(actions)
             metrics = {
@@ -111,14 +108,14 @@ def carry_out(
                 "numOutputRows": sum(rows_of(add) for add in now_added),
                 "numOutputBytes": sum(int(add["size"]) for add in now_added),
             }
-            txn.commit(actions, place.app_id, place.slot, metrics)
+            txn.commit(actions, at.app_id, at.slot, metrics)
         except Exception as error:
-            # Somebody else committed in between, perhaps this very slot: look again and decide again.
+            # Another writer committed in between, perhaps this very slot: read the table and decide again.
             if not conflicted(error) or attempt == ATTEMPTS - 1:
                 raise
             still_owner()
             continue
-        _fresh.pop(adds[0]["path"], None)
+        _unvacuumed.pop(adds[0]["path"], None)
         return "committed"
     raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -127,22 +124,20 @@ def current_actions(
     log: DeltaLog,
     txn: Transaction,
     prepared: Prepared,
-    place: SinkSlot,
+    at: SinkSlot,
     adds: Sequence[dict[str, Any]],
-    fresh: bool,
+    recent: bool,
 ) -> list[str]:
-    """The recorded actions if the table is as it was; the same rows written anew if they still fit."""
+    """The recorded actions, if the table has not changed; else the same rows written again, if they still fit."""
     payload, target = prepared.payload, f"Delta table {prepared.target}"
     shape = txn.shape()
     if shape.id != payload["table"]:
+        raise stuck(at, f"{target} was recreated since the rows of record {at.slot} were prepared for it")
+    if not recent and (missing := log.missing(adds)):
         raise stuck(
-            place, f"{target} was recreated since the rows of record {place.slot} were prepared for it"
-        )
-    if not fresh and (gone := log.missing(adds)):
-        raise stuck(
-            place,
-            f"{len(gone)} of {len(adds)} data files that record {place.slot} prepared in {target} are gone "
-            f"({gone[0]}; was it vacuumed with too short a retention?)",
+            at,
+            f"{len(missing)} of {len(adds)} data files that record {at.slot} prepared in {target} are gone "
+            f"({missing[0]}; was it vacuumed with too short a retention?)",
         )
     if shape.fingerprint == payload["fingerprint"]:
         return list(payload["actions"])
@@ -150,19 +145,17 @@ def current_actions(
     changed = [c for c in payload["columns"] if column_marks(shape, [c]).get(c.lower()) != marks[c.lower()]]
     if changed or list(shape.partition_by) != payload["partition_by"]:
         what = f"columns {', '.join(changed)}" if changed else "the partitioning"
-        raise stuck(
-            place, f"{what} of {target} changed since the rows of record {place.slot} were prepared for it"
-        )
+        raise stuck(at, f"{what} of {target} changed since the rows of record {at.slot} were prepared for it")
     try:
         frame = txn.reread(payload["actions"], payload["columns"])
         check_fit(frame.schema, shape, target)
         return txn.write(frame)
     except IncompatibleError as error:
-        raise stuck(place, str(error)) from error
+        raise stuck(at, str(error)) from error
     except Exception as error:
         if any("InvariantViolation" in name for name in failure_classes(error)):
             raise stuck(
-                place, f"rows prepared for record {place.slot} break a constraint that {target} has got since"
+                at, f"rows prepared for record {at.slot} break a constraint that {target} has got since"
             ) from error
         raise
 
@@ -202,7 +195,8 @@ def create_table(spark: SparkSession, table: DeltaTable, schema: StructType) -> 
             builder.execute()
             return
         except Exception:
-            # Two first runs at once: of one that has only begun Delta says that there is a table, and that there is none.
+            # Two first runs create the table at once. While one is at it, Delta says both that there is a table and that
+            # there is none.
             if DeltaLog(spark, table.path).exists():
                 return
             if attempt == CREATING:
@@ -211,7 +205,7 @@ def create_table(spark: SparkSession, table: DeltaTable, schema: StructType) -> 
 
 
 def check_log_store(spark: SparkSession, path: str, delivery: Delivery) -> None:
-    """Delta on S3 excludes no second driver by itself: two would overwrite each other's commits."""
+    """Delta on S3 does not exclude a second driver by itself: two drivers would overwrite each other's commits."""
     scheme = path.partition("://")[0] if "://" in path else ""
     if delivery == "at_least_once" or scheme not in ("s3", "s3a", "s3n"):
         return
@@ -226,20 +220,20 @@ def check_log_store(spark: SparkSession, path: str, delivery: Delivery) -> None:
         )
 
 
-def refuse_disagreement(txn: Transaction, place: SinkSlot, target: str, prev: int | None) -> None:
-    """Finds in `prepare` what would block the job once the record is decided."""
-    version = txn.slot_of(place.app_id)
-    if decide(version, prev, place.slot, place.late) == "disagree":
-        raise disagreement(place, target, version, prev)
+def refuse_disagreement(txn: Transaction, at: SinkSlot, target: str, prev: int | None) -> None:
+    """`prepare` calls it: a disagreement that shows only after the decision would block the job."""
+    version = txn.slot_of(at.app_id)
+    if decide(version, prev, at.slot, at.late) == "disagree":
+        raise disagreement(at, target, version, prev)
 
 
-def fence(log: DeltaLog, place: SinkSlot) -> str:
-    """The action that makes a slot the last one committed."""
-    return json.dumps({"txn": {"appId": place.app_id, "version": place.slot, "lastUpdated": log.now()}})
+def fence(log: DeltaLog, at: SinkSlot) -> str:
+    """The action that marks a slot as the last one committed."""
+    return json.dumps({"txn": {"appId": at.app_id, "version": at.slot, "lastUpdated": log.now()}})
 
 
 def added(actions: Sequence[str]) -> list[dict[str, Any]]:
-    return [dict(found["add"]) for found in map(json.loads, actions) if "add" in found]
+    return [dict(action["add"]) for action in map(json.loads, actions) if "add" in action]
 
 
 def rows_of(add: Mapping[str, Any]) -> int:
@@ -251,8 +245,8 @@ def conflicted(error: BaseException) -> bool:
     return any(("Concurrent" in name or "ChangedException" in name) and "delta" in name for name in names)
 
 
-def stuck(place: SinkSlot, what: str) -> DisagreementError:
+def stuck(at: SinkSlot, what: str) -> DisagreementError:
     return DisagreementError(
-        f"{what}; put the table back, or give up this output of {place} with "
-        f"`stateflow abandon {place.job_name} {place.slot}`"
+        f"{what}; put the table back, or give up this output of {at} with "
+        f"`stateflow abandon {at.job_name} {at.slot}`"
     )

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a table is at one version, as far as data files written for it depend on it."""
+    """What data files written for a table depend on, at one version of it."""
 
     id: str
     schema: StructType
@@ -32,14 +32,14 @@ class TableShape:
 
 @dataclass(frozen=True, slots=True)
 class LoggedCommit:
-    """One version of a table, as its log tells it."""
+    """One version of a table, read from its log."""
 
     version: int
     slots: Mapping[str, int]
     """Transaction version per application."""
     changes_data: bool
     reshapes: bool
-    """Schema, properties or protocol are other than before."""
+    """It changes the schema, the properties or the protocol."""
     operation: str = ""
 
 
@@ -51,8 +51,8 @@ def logged_commit(version: int, lines: Iterable[str]) -> LoggedCommit:
         action = json.loads(line)
         if (txn := action.get("txn")) is not None:
             slots[txn["appId"]] = int(txn["version"])
-        elif (moved := action.get("add") or action.get("remove")) is not None:
-            changes = changes or bool(moved.get("dataChange", True))
+        elif (file_action := action.get("add") or action.get("remove")) is not None:
+            changes = changes or bool(file_action.get("dataChange", True))
         elif "metaData" in action or "protocol" in action:
             reshapes = True
         elif (info := action.get("commitInfo")) is not None:
@@ -85,13 +85,13 @@ class DeltaLog:
         """Which data files are gone or have another size than their actions say."""
         root = self._log.dataPath()
         files = root.getFileSystem(self._log.newDeltaHadoopConf())
-        gone = []
+        missing = []
         for add in adds:
             path = self._jvm.org.apache.hadoop.fs.Path(self._jvm.java.net.URI(add["path"]))
             absolute = path if path.isAbsolute() else self._jvm.org.apache.hadoop.fs.Path(root, path)
             if not files.exists(absolute) or files.getFileStatus(absolute).getLen() != add["size"]:
-                gone.append(str(add["path"]))
-        return gone
+                missing.append(str(add["path"]))
+        return missing
 
     def commits(self) -> Iterator[LoggedCommit]:
         """From the newest version down, as far as the log reaches."""
@@ -114,10 +114,10 @@ class DeltaLog:
         return [str(files.get(k).json()) for k in range(files.size())]
 
     def scala_seq(self, items: Iterable[Any]) -> Any:
-        listed = self._jvm.java.util.ArrayList()
+        array = self._jvm.java.util.ArrayList()
         for item in items:
-            listed.add(item)
-        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(listed)
+            array.add(item)
+        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(array)
 
     def scala_map(self, items: dict[str, Any]) -> Any:
         mapped = self._jvm.java.util.HashMap()
@@ -134,7 +134,7 @@ class DeltaLog:
 
 
 class Transaction:
-    """One optimistic transaction: it reads the version it began with and fails if that is outdated."""
+    """One optimistic transaction: it reads the version it began with, and fails when that is outdated."""
 
     def __init__(self, log: DeltaLog, txn: Any) -> None:
         self.log = log
@@ -165,22 +165,22 @@ class Transaction:
 
     def slot_of(self, app_id: str) -> int | None:
         """The slot last committed under `app_id`; a later one under it makes this transaction fail."""
-        # Delta's own `txnVersion` rebuilds the whole snapshot: half a second a batch, even for a tiny table.
-        # Its checksum file holds the same transactions, and is in memory after a commit of ours.
+        # Delta's own `txnVersion` rebuilds the whole snapshot: half a second a batch, even for a tiny table. Its
+        # checksum file holds the same transactions, and stays in memory after this process has committed.
         checksum = self._txn.snapshot().checksumOpt()
-        known = checksum.get().setTransactions() if checksum.isDefined() else self.log._none
-        if known.isEmpty():
+        transactions = checksum.get().setTransactions() if checksum.isDefined() else self.log._none
+        if transactions.isEmpty():
             version = int(self._txn.txnVersion(app_id))
             return None if version < 0 else version
         self._txn.readTxn().addOne(app_id)
-        found = known.get()
-        for k in range(found.size()):
-            if found.apply(k).appId() == app_id:
-                return int(found.apply(k).version())
+        sequence = transactions.get()
+        for k in range(sequence.size()):
+            if sequence.apply(k).appId() == app_id:
+                return int(sequence.apply(k).version())
         return None
 
     def reread(self, actions: Iterable[str], columns: Sequence[str]) -> DataFrame:
-        """Rows of data files that are not part of the table yet, as the table would show them."""
+        """The rows of data files that are not part of the table yet, as the table would show them."""
         from pyspark.sql import DataFrame
 
         adds = self.log.scala_seq(self.log.action(a) for a in actions)
@@ -191,8 +191,8 @@ class Transaction:
     def write(self, frame: DataFrame) -> list[str]:
         """Writes the data files of `frame` in one job; returns the actions that add them, as JSON."""
         log = self.log
-        # An optimised write would put a shuffle above the frame's last stage, and acks would no longer come
-        # from the attempts whose rows are written.
+        # An optimised write would put a shuffle above the frame's last stage. Acks would then come from other attempts
+        # than the written rows.
         options = log._delta.DeltaOptions(
             log.scala_map({"optimizeWrite": "false"}), log._jspark.sessionState().conf()
         )
@@ -200,18 +200,18 @@ class Transaction:
         return [actions.apply(k).json() for k in range(actions.size())]
 
     def going_back(self, version: int) -> list[str]:
-        """The actions that make the table's rows those of an older version; -1 stands for none at all."""
+        """The actions that give the table the rows of an older version; -1 stands for no rows at all."""
         log = self.log
         current = {_file_of(a): a for a in self._files(self._txn.snapshot())}
-        wanted = {_file_of(a): a for a in (log.files_at(version) if version >= 0 else [])}
+        older = {_file_of(a): a for a in (log.files_at(version) if version >= 0 else [])}
         now = log.now()
         removed = [
             str(log.action(json.dumps({"add": a})).removeWithTimestamp(now, True).json())
             for key, a in current.items()
-            if key not in wanted
+            if key not in older
         ]
         added = [
-            json.dumps({"add": {**a, "dataChange": True}}) for key, a in wanted.items() if key not in current
+            json.dumps({"add": {**a, "dataChange": True}}) for key, a in older.items() if key not in current
         ]
         return [*removed, *added]
 
@@ -239,20 +239,20 @@ class Transaction:
             counters[name].set(value)
         self._txn.registerSQLMetrics(log._jspark, log.scala_map(counters))
         if metrics.get("numAddedFiles"):
-            # `writeFiles` registers it too, but with the transaction that prepared.
+            # `writeFiles` registered it as well, but with the transaction of `prepare`.
             self._txn.registerPostCommitHook(getattr(getattr(log._delta.hooks, "AutoCompact$"), "MODULE$"))
         return int(self._txn.commit(log.scala_seq(log.action(a) for a in actions), operation))
 
 
 def _file_of(add: Mapping[str, Any]) -> tuple[str, str]:
-    """A data file with a deletion vector is another one than without."""
+    """A file's identity: the same path with another deletion vector holds other rows."""
     vector = add.get("deletionVector") or {}
     return str(add["path"]), f"{vector.get('pathOrInlineDv', '')}:{vector.get('offset', '')}"
 
 
 def failure_classes(error: BaseException) -> list[str]:
     """Names of the classes behind an error that came out of the JVM, outermost first."""
-    # Spark and Delta turn some of Java's exceptions into their own Python ones, without the original.
+    # Spark and Delta turn some Java exceptions into Python ones that do not keep the original.
     names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
     java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while java is not None and len(names) < 40:

@@ -1,7 +1,7 @@
 """Taking a Delta table back to what it held at an older checkpoint, in one transaction that later slots build on.
 
-The table's own log says which of its commits are this job's: each carries the slot as a transaction version. What
-somebody else has written since would be lost by going back, so it is refused.
+The table's own log says which of its commits are this job's: each carries the slot as a transaction version. Going back
+would lose what another writer has committed since, so the rewind is refused then.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from stateflow.errors import DisagreementError, NotFoundError
 from stateflow.format.records import Prepared
-from stateflow.spark.sinks.base import BatchFunction, Committed, decide, disagreement
+from stateflow.spark.sinks.base import BatchFunction, Committed, decide, disagreement, is_committed
 from stateflow.spark.sinks.delta_append import ATTEMPTS, conflicted, fence, stuck
 from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.sinks.slot import SinkSlot
@@ -38,10 +38,10 @@ class Rewind:
     """Commits of this job that go."""
 
 
-def found_rewind(
-    commits: Iterable[LoggedCommit], app_id: str, wanted: int | None, target: str
+def find_rewind(
+    commits: Iterable[LoggedCommit], app_id: str, last_slot: int | None, target: str
 ) -> tuple[int, int]:
-    """The version to go back to and how many commits that undoes; `commits` newest first. Pure."""
+    """The version to go back to, and how many commits that undoes. `commits` come newest first. Pure."""
     undone = 0
     oldest_own: int | None = None
     foreign: LoggedCommit | None = None
@@ -52,20 +52,20 @@ def found_rewind(
             if reshaped or (commit.changes_data and foreign is None):
                 foreign = commit
             continue
-        if slot == wanted:
+        if slot == last_slot:
             _refuse_foreign(foreign, commit.version, target)
             return commit.version, undone
-        if wanted is not None and slot < wanted:
+        if last_slot is not None and slot < last_slot:
             break
         undone += 1
         oldest_own = commit.version
-        if wanted is None:
-            # Only what came after the first own commit would be undone.
+        if last_slot is None:
+            # Going back undoes only what came after this job's first commit.
             _refuse_foreign(foreign, commit.version, target)
             foreign = None
-    if wanted is not None:
+    if last_slot is not None:
         raise DisagreementError(
-            f"Delta table {target} has no commit of slot {wanted} in its log any more: go back to a later checkpoint, or "
+            f"Delta table {target} has no commit of slot {last_slot} in its log any more: go back to a later checkpoint, or "
             "restore without --rewind-sinks and put the table right by hand"
         )
     return (oldest_own - 1 if oldest_own is not None else -1), undone
@@ -81,62 +81,59 @@ def _refuse_foreign(foreign: LoggedCommit | None, after: int, target: str) -> No
         )
 
 
-def plan_rewind(spark: SparkSession, prepared: Prepared, place: SinkSlot, wanted: int | None) -> Rewind:
+def plan_rewind(spark: SparkSession, prepared: Prepared, at: SinkSlot, last_slot: int | None) -> Rewind:
     """What going back would mean for the table of a sink; raises when it cannot be done."""
     log = DeltaLog(spark, prepared.target)
     if not log.exists():
         raise NotFoundError(f"{prepared.target} is not a Delta table (any more), so it cannot be taken back")
-    version, undone = found_rewind(log.commits(), place.app_id, wanted, prepared.target)
-    return Rewind(prepared.target, wanted, version, undone)
+    version, undone = find_rewind(log.commits(), at.app_id, last_slot, prepared.target)
+    return Rewind(prepared.target, last_slot, version, undone)
 
 
 def prepare_rewind(
-    spark: SparkSession, prepared: Prepared, place: SinkSlot, prev: int | None, wanted: int | None
+    spark: SparkSession, prepared: Prepared, at: SinkSlot, prev: int | None, last_slot: int | None
 ) -> Prepared:
-    """The rewind as a record names it. What can fail for a reason of its own fails here."""
-    found = plan_rewind(spark, prepared, place, wanted)
+    """The rewind as a record names it. A rewind that the table cannot do fails here, before the record is decided."""
+    rewind = plan_rewind(spark, prepared, at, last_slot)
     log = DeltaLog(spark, prepared.target)
     txn = log.begin()
-    version = txn.slot_of(place.app_id)
-    if decide(version, prev, place.slot, place.late) == "disagree":
-        raise disagreement(place, f"Delta table {prepared.target}", version, prev)
-    if found.version >= 0 and found.undone and (gone := log.missing(log.files_at(found.version))):
+    version = txn.slot_of(at.app_id)
+    if decide(version, prev, at.slot, at.late) == "disagree":
+        raise disagreement(at, f"Delta table {prepared.target}", version, prev)
+    if rewind.version >= 0 and rewind.undone and (missing := log.missing(log.files_at(rewind.version))):
         raise DisagreementError(
-            f"Delta table {prepared.target} cannot be taken back to version {found.version}: {len(gone)} of its files are "
-            f"gone ({gone[0]}; was it vacuumed?); choose a later checkpoint, or restore without --rewind-sinks"
+            f"Delta table {prepared.target} cannot be taken back to version {rewind.version}: {len(missing)} of its files are "
+            f"gone ({missing[0]}; was it vacuumed?); choose a later checkpoint, or restore without --rewind-sinks"
         )
     return Prepared(
         kind=KIND,
         target=prepared.target,
         prev=prev,
-        payload={"table": txn.shape().id, "wanted": wanted, "version": found.version},
+        payload={"table": txn.shape().id, "wanted": last_slot, "version": rewind.version},
     )
 
 
-def carry_out(
+def commit(
     spark: SparkSession,
     prepared: Prepared,
-    place: SinkSlot,
+    at: SinkSlot,
     still_owner: Callable[[], None],
     functions: Mapping[str, BatchFunction],
-    stage: Stager,
+    stager: Stager,
 ) -> Committed:
     payload = prepared.payload
     log = DeltaLog(spark, prepared.target)
     for attempt in range(ATTEMPTS):
         txn = log.begin()
-        version = txn.slot_of(place.app_id)
-        verdict = decide(version, prepared.prev, place.slot, place.late)
-        if verdict == "already":
+        version = txn.slot_of(at.app_id)
+        if is_committed(version, prepared, at):
             return "already"
-        if verdict == "disagree":
-            raise disagreement(place, f"Delta table {prepared.target}", version, prepared.prev)
         if txn.shape().id != payload["table"]:
-            raise stuck(place, f"Delta table {prepared.target} was recreated since its rewind was decided")
-        # Looked at again: what others have committed since would be lost.
-        to, undone = found_rewind(log.commits(), place.app_id, payload["wanted"], prepared.target)
-        # Also when nothing is undone: a zombie of a lower slot must find that it came too late.
-        actions = [*(txn.going_back(to) if undone else ()), fence(log, place)]
+            raise stuck(at, f"Delta table {prepared.target} was recreated since its rewind was decided")
+        # Asked again: another writer may have committed since, and the rewind would lose it.
+        to, undone = find_rewind(log.commits(), at.app_id, payload["wanted"], prepared.target)
+        # Fences also when nothing is undone: a zombie with a lower slot must find that it came too late.
+        actions = [*(txn.going_back(to) if undone else ()), fence(log, at)]
         try:
             txn.commit_restore(actions, to)
         except Exception as error:
@@ -149,7 +146,7 @@ def carry_out(
 
 
 def rewindable(prepared: Prepared) -> bool:
-    """Whether what the sink has can be taken back."""
+    """Whether the sink's output can be taken back."""
     return prepared.kind in ("delta_append", "delta_upsert", KIND) and bool(
         prepared.payload.get("exactly_once", prepared.kind == KIND)
     )

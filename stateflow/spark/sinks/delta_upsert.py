@@ -1,4 +1,4 @@
-"""Upserts into a Delta table: rows staged as listed files first, after the decision one MERGE of them."""
+"""Upserts into a Delta table: it stages rows as listed files, and merges them in one MERGE after the decision."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.tables import DeltaTable
-from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, decide, disagreement
+from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, is_committed
 from stateflow.spark.sinks.delta_append import conflicted, open_table, refuse_disagreement, stuck
 from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, failure_classes
-from stateflow.spark.sinks.fit import check_fit, column_marks, fitted, quoted
+from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks, quoted
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
@@ -48,31 +48,31 @@ class DeltaUpsert:
         self.delivery: Delivery = delivery
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        named = {field.name.lower() for field in schema.fields}
+        names = {field.name.lower() for field in schema.fields}
         for what, columns in (("keys", self.keys), ("order_by", self.order_by)):
-            unknown = [column for column in columns if column.lower() not in named]
+            unknown = [column for column in columns if column.lower() not in names]
             if unknown:
                 raise UsageError(
                     f"{what} of the upsert into {self.table} names {unknown}, not among {schema.names}"
                 )
         self._check(open_table(spark, self.table, schema, self.delivery), schema)
-        _broken(
+        _violations(
             spark.createDataFrame([], schema),
             DeltaLog(spark, self.table.path).begin().shape(),
             str(self.table),
         )
 
-    def prepare(self, frame: DataFrame, place: SinkSlot, prev: int | None, stage: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
         spark = frame.sparkSession
         txn = DeltaLog(spark, self.table.path).begin()
         shape = txn.shape()
         if self.delivery == "exactly_once":
-            refuse_disagreement(txn, place, str(self.table), prev)
+            refuse_disagreement(txn, at, str(self.table), prev)
         self._check(shape, frame.schema)
-        rows = fitted(frame, shape)
-        staged = stage.write(rows, place)
+        rows = cast_to(frame, shape)
+        staged = stager.write(rows, at)
         if staged.files:
-            self._check_rows(stage.read(spark, staged.files, rows.schema), shape, place)
+            self._check_rows(stager.read(spark, staged.files, rows.schema), shape, at)
         return Prepared(
             kind=KIND,
             target=self.table.path,
@@ -96,40 +96,40 @@ class DeltaUpsert:
                 f"{self.table} only takes appends (delta.appendOnly): use append, or unset it"
             )
 
-    def _check_rows(self, rows: DataFrame, shape: TableShape, place: SinkSlot) -> None:
-        """What would make MERGE fail, for good, once the record is decided."""
+    def _check_rows(self, rows: DataFrame, shape: TableShape, at: SinkSlot) -> None:
+        """Refuses rows on which MERGE would fail, for good, once the record is decided."""
         from pyspark.sql import functions as F
 
         absent = {f"a null in the key column {key!r}": F.col(quoted(key)).isNull() for key in self.keys}
-        broken = {**absent, **_broken(rows, shape, str(self.table))}
-        counts = [F.count_if(condition).alias(str(k)) for k, condition in enumerate(broken.values())]
-        found = rows.agg(*counts).first()
-        for count, what in zip(found or (), broken, strict=False):
+        conditions = {**absent, **_violations(rows, shape, str(self.table))}
+        counts = [F.count_if(condition).alias(str(k)) for k, condition in enumerate(conditions.values())]
+        row = rows.agg(*counts).first()
+        for count, what in zip(row or (), conditions, strict=False):
             if count:
                 raise IncompatibleError(
-                    f"{count} of the rows of {place} have {what} and cannot be merged into {self.table}: "
+                    f"{count} of the rows of {at} have {what} and cannot be merged into {self.table}: "
                     "correct the operator that makes them; nothing was written"
                 )
         if self.order_by:
             return
         keys = [F.col(quoted(key)) for key in self.keys]
-        double = rows.groupBy(*keys).count().where("count > 1").first()
-        if double is not None:
-            named = ", ".join(f"{key}={double[k]!r}" for k, key in enumerate(self.keys))
+        duplicate = rows.groupBy(*keys).count().where("count > 1").first()
+        if duplicate is not None:
+            values = ", ".join(f"{key}={duplicate[k]!r}" for k, key in enumerate(self.keys))
             raise IncompatibleError(
-                f"{double['count']} rows of one batch of {place} have the key {named}, and {self.table} can "
+                f"{duplicate['count']} rows of one batch of {at} have the key {values}, and {self.table} can "
                 "keep one: give upsert an order_by, of which the highest wins, or make one row per key; "
                 "nothing was written"
             )
 
 
-def carry_out(
+def commit(
     spark: SparkSession,
     prepared: Prepared,
-    place: SinkSlot,
+    at: SinkSlot,
     still_owner: Callable[[], None],
     functions: Mapping[str, BatchFunction],
-    stage: Stager,
+    stager: Stager,
 ) -> Committed:
     if not prepared.files:
         return "none"
@@ -137,28 +137,19 @@ def carry_out(
     log = DeltaLog(spark, prepared.target)
     for attempt in range(ATTEMPTS):
         txn = log.begin()
-        if payload["exactly_once"]:
-            version = txn.slot_of(place.app_id)
-            verdict = decide(version, prepared.prev, place.slot, place.late)
-            if verdict == "already":
-                return "already"
-            if verdict == "disagree":
-                raise disagreement(place, target, version, prepared.prev)
+        if payload["exactly_once"] and is_committed(txn.slot_of(at.app_id), prepared, at):
+            return "already"
         shape = txn.shape()
         if shape.id != payload["table"]:
-            raise stuck(
-                place, f"{target} was recreated since the rows of record {place.slot} were prepared for it"
-            )
+            raise stuck(at, f"{target} was recreated since the rows of record {at.slot} were prepared for it")
         if column_marks(shape, payload["marks"]) != payload["marks"]:
-            raise stuck(
-                place, f"columns of {target} changed since the rows of record {place.slot} were prepared"
-            )
+            raise stuck(at, f"columns of {target} changed since the rows of record {at.slot} were prepared")
         try:
-            _merge(spark, prepared, place, stage)
+            _merge(spark, prepared, at, stager)
         except Exception as error:
             if any("InvariantViolation" in name for name in failure_classes(error)):
-                what = f"rows prepared for record {place.slot} break a constraint that {target} has got since"
-                raise stuck(place, what) from error
+                what = f"rows prepared for record {at.slot} break a constraint that {target} has got since"
+                raise stuck(at, what) from error
             if not conflicted(error) or attempt == ATTEMPTS - 1:
                 raise
             still_owner()
@@ -167,18 +158,18 @@ def carry_out(
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _merge(spark: SparkSession, prepared: Prepared, place: SinkSlot, stage: Stager) -> None:
+def _merge(spark: SparkSession, prepared: Prepared, at: SinkSlot, stager: Stager) -> None:
     from delta.tables import DeltaTable as Table
     from pyspark.sql.types import StructType
 
     payload = prepared.payload
-    # The settings would make every later statement of a shared session look like this slot, and be skipped.
+    # In a shared session the settings would make every later statement look like this slot, and Delta would skip it.
     session = _own_session(spark)
     if payload["exactly_once"]:
-        session.conf.set(APP_ID, place.app_id)
-        session.conf.set(VERSION, str(place.slot))
+        session.conf.set(APP_ID, at.app_id)
+        session.conf.set(VERSION, str(at.slot))
     schema = StructType.fromJson(json.loads(payload["schema"]))
-    rows = newest(stage.read(session, prepared.files, schema), payload["keys"], payload["order_by"])
+    rows = newest(stager.read(session, prepared.files, schema), payload["keys"], payload["order_by"])
     keys = {key.lower() for key in payload["keys"]}
     values: dict[str, str | Column] = {quoted(name): f"s.{quoted(name)}" for name in schema.names}
     changes = {
@@ -195,7 +186,7 @@ def _merge(spark: SparkSession, prepared: Prepared, place: SinkSlot, stage: Stag
 
 
 def newest(rows: DataFrame, keys: Sequence[str], order_by: Sequence[str]) -> DataFrame:
-    """One row per key: the highest by `order_by`, and among equals always the same one."""
+    """One row per key: the highest by `order_by`. Among equals it always picks the same one."""
     from pyspark.sql import Window
     from pyspark.sql import functions as F
 
@@ -210,12 +201,12 @@ def newest(rows: DataFrame, keys: Sequence[str], order_by: Sequence[str]) -> Dat
     return ranked.where("__rank = 1").drop("__rank")
 
 
-def _broken(rows: DataFrame, shape: TableShape, target: str) -> dict[str, Column]:
+def _violations(rows: DataFrame, shape: TableShape, target: str) -> dict[str, Column]:
     """Each constraint of the table with the condition under which a row breaks it."""
     from pyspark.sql import functions as F
 
     present = {name.lower() for name in rows.columns}
-    broken = {
+    conditions = {
         f"a null in the NOT NULL column {field.name!r}": F.col(quoted(field.name)).isNull()
         for field in shape.schema.fields
         if not field.nullable and field.name.lower() in present
@@ -230,8 +221,8 @@ def _broken(rows: DataFrame, shape: TableShape, target: str) -> dict[str, Column
                     f"the constraint {name.removeprefix(CONSTRAINT)!r} of {target} ({text}) needs columns "
                     "that the upsert does not write: write them, or drop the constraint"
                 ) from error
-            broken[f"broken the constraint {name.removeprefix(CONSTRAINT)!r} ({text})"] = condition
-    return broken
+            conditions[f"broken the constraint {name.removeprefix(CONSTRAINT)!r} ({text})"] = condition
+    return conditions
 
 
 def _own_session(spark: SparkSession) -> SparkSession:

@@ -1,4 +1,4 @@
-"""Whether rows fit a Delta table: checked when a run starts, not when a decided record is stuck on it."""
+"""Whether rows fit a Delta table. A run checks it at its start: later, a decided record would be stuck on it."""
 
 from __future__ import annotations
 
@@ -46,50 +46,52 @@ def check_fit(schema: StructType, table: TableShape, target: str) -> None:
                 f"{target} has {REFUSED_FEATURES[feature]}, which a sink by path cannot take part in: "
                 "write to a table without them"
             )
-    known = {field.name.lower(): field for field in table.schema.fields}
-    wrong: list[str] = []
-    seen: set[str] = set()
+    columns = {field.name.lower(): field for field in table.schema.fields}
+    problems: list[str] = []
+    names: set[str] = set()
     for field in schema.fields:
         name = field.name.lower()
-        if name in seen:
-            wrong.append(f"{field.name!r} comes twice")
-        seen.add(name)
-        if name not in known:
-            wrong.append(f"{field.name!r} is not in the table")
-        elif not _castable(field.dataType, known[name].dataType):
-            wrong.append(f"{field.name!r} is {_text(field.dataType)}, there {_text(known[name].dataType)}")
-    for name, field in known.items():
-        if name not in seen and not field.nullable and GENERATED not in field.metadata:
-            wrong.append(f"{field.name!r} is missing and NOT NULL there")
+        if name in names:
+            problems.append(f"{field.name!r} comes twice")
+        names.add(name)
+        if name not in columns:
+            problems.append(f"{field.name!r} is not in the table")
+        elif not _castable(field.dataType, columns[name].dataType):
+            problems.append(
+                f"{field.name!r} is {_text(field.dataType)}, there {_text(columns[name].dataType)}"
+            )
+    for name, field in columns.items():
+        if name not in names and not field.nullable and GENERATED not in field.metadata:
+            problems.append(f"{field.name!r} is missing and NOT NULL there")
     missing = [
         column
         for column in table.partition_by
-        if column.lower() not in seen and GENERATED not in known[column.lower()].metadata
+        if column.lower() not in names and GENERATED not in columns[column.lower()].metadata
     ]
-    wrong.extend(f"{column!r} is missing and the table is partitioned by it" for column in missing)
-    if wrong:
+    problems.extend(f"{column!r} is missing and the table is partitioned by it" for column in missing)
+    if problems:
         raise IncompatibleError(
-            f"the output does not fit {target}: {'; '.join(wrong)}; change the output or alter the table"
+            f"the output does not fit {target}: {'; '.join(problems)}; change the output or alter the table"
         )
 
 
-def fitted(frame: DataFrame, table: TableShape) -> DataFrame:
-    """`frame` with the table's own types, its last stage unchanged."""
+def cast_to(frame: DataFrame, table: TableShape) -> DataFrame:
+    """`frame` cast to the table's types. Casting adds no shuffle, so its last stage stays the last."""
     from pyspark.sql import functions
 
-    known = {field.name.lower(): field for field in table.schema.fields}
-    pairs = [(field, known[field.name.lower()]) for field in frame.schema.fields]
-    if all(_text(mine.dataType) == _text(theirs.dataType) for mine, theirs in pairs):
+    columns = {field.name.lower(): field for field in table.schema.fields}
+    matches = [(field, columns[field.name.lower()]) for field in frame.schema.fields]
+    if all(_text(mine.dataType) == _text(theirs.dataType) for mine, theirs in matches):
         return frame
     return frame.select(
-        *(functions.col(quoted(mine.name)).cast(theirs.dataType).alias(mine.name) for mine, theirs in pairs)
+        *(functions.col(quoted(mine.name)).cast(theirs.dataType).alias(mine.name) for mine, theirs in matches)
     )
 
 
 def column_marks(table: TableShape, columns: Iterable[str]) -> dict[str, str]:
-    """What each column is in the data files: with equal marks, files written then are read the same now."""
-    known = {field.name.lower(): field for field in table.schema.fields}
-    return {c.lower(): _mark(known[c.lower()]) for c in columns if c.lower() in known}
+    """A hash per column of how data files hold it. While marks are equal, older files still read the same."""
+    by_name = {field.name.lower(): field for field in table.schema.fields}
+    return {c.lower(): _mark(by_name[c.lower()]) for c in columns if c.lower() in by_name}
 
 
 def quoted(column: str) -> str:

@@ -1,4 +1,4 @@
-"""A user's function as a sink: rows staged as listed files first, the call after the decision."""
+"""A user's function as a sink: it stages rows as listed files, and calls the function after the decision."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ KIND = "function"
 class FunctionSink:
     """The sink `stream.for_each_batch(uid, fn)`.
 
-    `fn(frame, checkpoint_id)` is called until it returns, in order of checkpoints, not for a batch without
-    rows. Its effect is exactly once if it ignores ids that are not above the last one it has seen.
+    The sink calls `fn(frame, checkpoint_id)` until it returns, in order of checkpoints, and skips batches without
+    rows. The effect is exactly once if `fn` ignores ids that are not above the last one it has seen.
     """
 
     kind = KIND
@@ -35,10 +35,10 @@ class FunctionSink:
         self.function = function
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        """Nothing is to be made or checked: the function takes any frame."""
+        """Does nothing: the function takes any frame."""
 
-    def prepare(self, frame: DataFrame, place: SinkSlot, prev: int | None, stage: Stager) -> Prepared:
-        staged = stage.write(frame, place)
+    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
+        staged = stager.write(frame, at)
         return Prepared(
             kind=KIND,
             target=getattr(self.function, "__qualname__", type(self.function).__qualname__),
@@ -49,36 +49,36 @@ class FunctionSink:
         )
 
 
-def carry_out(
+def commit(
     spark: SparkSession,
     prepared: Prepared,
-    place: SinkSlot,
+    at: SinkSlot,
     still_owner: Callable[[], None],
     functions: Mapping[str, BatchFunction],
-    stage: Stager,
+    stager: Stager,
 ) -> Committed:
     from pyspark.sql.types import StructType
 
     if not prepared.files:
         return "none"
-    function = functions.get(place.sink)
+    function = functions.get(at.sink)
     if function is None:
         raise DisagreementError(
-            f"record {place.slot} of job {place.job_name!r} has rows for the function of sink "
-            f"{place.sink!r}, which this pipeline does not have: run a pipeline with that sink once, or give "
-            f"the rows up with `stateflow abandon {place.job_name} {place.slot}`"
+            f"record {at.slot} of job {at.job_name!r} has rows for the function of sink "
+            f"{at.sink!r}, which this pipeline does not have: run a pipeline with that sink once, or give "
+            f"the rows up with `stateflow abandon {at.job_name} {at.slot}`"
         )
-    frame = stage.read(spark, prepared.files, StructType.fromJson(json.loads(prepared.payload["schema"])))
-    # As late as can be: a run that was paused for an hour must not call with what others have long delivered.
+    frame = stager.read(spark, prepared.files, StructType.fromJson(json.loads(prepared.payload["schema"])))
+    # Asked right before the call: a run that was paused for an hour must not deliver again what a newer run delivered.
     still_owner()
     try:
-        function(frame, place.slot)
+        function(frame, at.slot)
     except FencedError:
         raise
     except Exception as error:
         raise StateflowError(
-            f"the function of {place} failed on checkpoint {place.slot} ({type(error).__name__}: {error}); "
+            f"the function of {at} failed on checkpoint {at.slot} ({type(error).__name__}: {error}); "
             "it will be called again with the same rows and id by the next run: correct it, or give the rows "
-            f"up with `stateflow abandon {place.job_name} {place.slot}`"
+            f"up with `stateflow abandon {at.job_name} {at.slot}`"
         ) from error
     return "committed"

@@ -1,4 +1,4 @@
-"""Rows in this process's memory, for tests: committed once per slot, like everywhere else."""
+"""A sink in this process's memory, for tests. Like every sink it commits a slot once."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class MemoryTable:
     def batches(self) -> list[tuple[int, list[dict[str, Any]]]]:
         """`(slot, rows)` of every commit, in order of slots."""
         with _lock:
-            kept = sorted(_tables.get(self.name, {}).items(), key=lambda item: item[0][1])
-        return [(slot, list(rows)) for (_, slot), rows in kept]
+            batches = sorted(_tables.get(self.name, {}).items(), key=lambda item: item[0][1])
+        return [(slot, list(rows)) for (_, slot), rows in batches]
 
     def clear(self) -> None:
         with _lock:
@@ -62,9 +62,9 @@ class MemorySink:
         self.table = table
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
-        """Any row fits."""
+        """Does nothing: the table takes any row."""
 
-    def prepare(self, frame: DataFrame, place: SinkSlot, prev: int | None, stage: Stager) -> Prepared:
+    def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
         import pyarrow as pa
 
         table = frame.toArrow()
@@ -82,13 +82,13 @@ class MemorySink:
         )
 
 
-def carry_out(
+def commit(
     spark: SparkSession,
     prepared: Prepared,
-    place: SinkSlot,
+    at: SinkSlot,
     still_owner: Callable[[], None],
     functions: Mapping[str, BatchFunction],
-    stage: Stager,
+    stager: Stager,
 ) -> Committed:
     import pyarrow as pa
 
@@ -97,8 +97,8 @@ def carry_out(
     with pa.ipc.open_stream(base64.b64decode(prepared.payload["arrow"])) as reader:
         rows = reader.read_all().to_pylist()
     with _lock:
-        kept = _tables.setdefault(prepared.target, {})
-        if (place.app_id, place.slot) in kept:
+        batches = _tables.setdefault(prepared.target, {})
+        if (at.app_id, at.slot) in batches:
             return "already"
-        kept[place.app_id, place.slot] = rows
+        batches[at.app_id, at.slot] = rows
     return "committed"

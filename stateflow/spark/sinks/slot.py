@@ -1,4 +1,4 @@
-"""What a sink is asked to write or commit: one slot of a job's log, for one sink."""
+"""One slot of a job's log, for one sink: what `prepare` writes and `commit` commits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SinkSlot:
-    """Which record and which sink of it something is about."""
+    """A record's slot and one of its sinks."""
 
     job: str
     """UUID: a job recreated under an old name is another job, and must not skip what the old one wrote."""
@@ -17,7 +17,7 @@ class SinkSlot:
     slot: int
     epoch: int
     late: tuple[int, ...] = ()
-    """Slots whose output was abandoned and may have arrived all the same, from a run that was slow to stop."""
+    """Abandoned slots whose output may have arrived all the same, from a run that was slow to stop."""
 
     @property
     def app_id(self) -> str:

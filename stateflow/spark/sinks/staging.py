@@ -1,7 +1,7 @@
-"""Output in listed, immutable files: what a sink reads later, what passes between operators of one batch.
+"""Output in listed, immutable files: a sink reads them later, or an operator of the same batch does.
 
-A list of files is only ever one that tasks of a result stage handed back, never a folder's listing: a folder
-also holds what failed attempts left behind.
+The tasks of the result stage hand back the list of files. Listing the folder would not do: it also holds the files
+of failed attempts.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 Format = Literal["parquet", "arrow"]
 StoreOpener = Callable[[], Store]
 """Opens the checkpoint store in a worker, so it must pickle: `partial(open_store, url, options)`."""
-LISTED = "name string, size long, xxh3 string, path string, sha256 binary, rows long"
+FILE_COLUMNS = "name string, size long, xxh3 string, path string, sha256 binary, rows long"
 ROW_GROUP = 128 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Scratch:
-    """A folder on local disk, for what lives no longer than the batch."""
+class ScratchTarget:
+    """A file on local disk that lives no longer than the batch."""
 
     folder: str
     unique: str
@@ -43,20 +43,20 @@ class Scratch:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """A path in the checkpoint store, for what a record names. The name carries epoch, slot and attempt."""
+class StoreTarget:
+    """A file in the checkpoint store that a record names. Its path contains epoch, slot and attempt."""
 
     opener: StoreOpener
     path: str
     format: Format = "parquet"
 
 
-Target = Scratch | Kept
+Target = ScratchTarget | StoreTarget
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What one frame became."""
+    """The files that hold one frame's rows."""
 
     files: tuple[FileRef, ...]
     rows: int
@@ -86,8 +86,8 @@ class StagedWriter:
             return None
         self._sink.close()
         self._sink = None
-        if isinstance(self._target, Scratch):
-            # Read again by this batch only: no record names it, and no cache takes it.
+        if isinstance(self._target, ScratchTarget):
+            # Only this batch reads it: no record names it, and no cache keeps it.
             size, xxh3 = checksum(self._file)
             base = file_url(self._file.parent.absolute())
             return FileRef(name=self._file.name, size=size, xxh3=xxh3, path=self._file.name, base=base)
@@ -98,7 +98,7 @@ class StagedWriter:
             self._file.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Leaves nothing behind, after a failure."""
+        """After a failure: removes the file."""
         if self._sink is not None:
             self._sink.close()
             self._sink = None
@@ -109,7 +109,7 @@ class StagedWriter:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        if isinstance(self._target, Scratch):
+        if isinstance(self._target, ScratchTarget):
             file = Path(self._target.folder) / f"{self._target.unique}.{self._target.format}"
             file.parent.mkdir(parents=True, exist_ok=True)
         else:
@@ -137,21 +137,23 @@ class Stager:
             self._store = self.opener()
         return self._store
 
-    def stage(self, frame: DataFrame, place: SinkSlot) -> tuple[FileRef, ...]:
+    def stage(self, frame: DataFrame, at: SinkSlot) -> tuple[FileRef, ...]:
         """The files of `write`."""
-        return self.write(frame, place).files
+        return self.write(frame, at).files
 
-    def write(self, frame: DataFrame, place: SinkSlot) -> Staged:
+    def write(self, frame: DataFrame, at: SinkSlot) -> Staged:
         """Writes the rows of `frame` to files, in one job whose result stage is the frame's last."""
-        layout, token = JobLayout(place.job_name), self._new_id()
-        work = _Staging(self.opener, layout, place.epoch, place.slot, token, arrow_schema(frame.schema))
-        listed = frame.mapInArrow(work, LISTED).collect()
+        layout, token = JobLayout(at.job_name), self._new_id()
+        write_partition = _StageTask(
+            self.opener, layout, at.epoch, at.slot, token, arrow_schema(frame.schema)
+        )
+        rows = frame.mapInArrow(write_partition, FILE_COLUMNS).collect()
         # Collected rows come from exactly one attempt of each partition.
         files = (
             FileRef(row["name"], row["size"], row["xxh3"], row["path"], sha256=bytes(row["sha256"]))
-            for row in listed
+            for row in rows
         )
-        return Staged(tuple(files), sum(row["rows"] for row in listed))
+        return Staged(tuple(files), sum(row["rows"] for row in rows))
 
     def read(self, spark: SparkSession, refs: Sequence[FileRef], schema: StructType) -> DataFrame:
         """The rows of exactly these files, each checked against its reference."""
@@ -159,16 +161,16 @@ class Stager:
             return spark.createDataFrame([], schema)
         located = [self._local(ref) for ref in refs]
         paths = [path for path in located if path is not None and path.suffix == ".parquet"]
-        # Spark takes such characters for a pattern of names.
+        # Spark would read these characters as a pattern of names.
         if len(paths) == len(refs) and not any(set("{}[]*?\\") & set(str(path)) for path in paths):
             for ref, path in zip(refs, paths, strict=True):
                 verify(ref, path, self.store.url if not ref.base else ref.base)
             return spark.read.schema(schema).parquet(*(hadoop_path(path) for path in paths))
         rows = [(ref.name, ref.size, ref.xxh3, ref.path, ref.base, ref.sha256) for ref in refs]
-        listed = spark.createDataFrame(
+        files = spark.createDataFrame(
             rows, "name string, size long, xxh3 string, path string, base string, sha256 binary"
         )
-        return listed.repartition(len(rows)).mapInArrow(_Fetching(self.opener, arrow_schema(schema)), schema)
+        return files.repartition(len(rows)).mapInArrow(_FetchTask(self.opener, arrow_schema(schema)), schema)
 
     def _local(self, ref: FileRef) -> Path | None:
         if ref.base:
@@ -177,7 +179,7 @@ class Stager:
 
 
 @dataclass(frozen=True, slots=True)
-class _Staging:
+class _StageTask:
     """The task that stages one partition."""
 
     opener: StoreOpener
@@ -196,7 +198,7 @@ class _Staging:
         # Two attempts of one partition, speculation included, must not share a name.
         unique = f"{self.token}-{task.partitionId()}-{task.taskAttemptId()}"
         path = self.layout.staged_file(self.epoch, self.slot, unique, ".parquet")
-        writer = StagedWriter(self.schema, Kept(self.opener, path))
+        writer = StagedWriter(self.schema, StoreTarget(self.opener, path))
         try:
             for batch in batches:
                 writer.write(as_schema(batch, self.schema))
@@ -212,7 +214,7 @@ class _Staging:
 
 
 @dataclass(frozen=True, slots=True)
-class _Fetching:
+class _FetchTask:
     """The task that reads staged files which Spark itself cannot open."""
 
     opener: StoreOpener
@@ -231,8 +233,8 @@ class _Fetching:
                         local, root = Path(folder) / "staged", store.url
                         store.download(ref.path, local)
                     verify(ref, local, root)
-                    for found in batches_of(local, ref.name):
-                        yield as_schema(found, self.schema)
+                    for piece in batches_of(local, ref.name):
+                        yield as_schema(piece, self.schema)
 
 
 def _local_store(base: str) -> LocalStore:

@@ -1,4 +1,4 @@
-"""Before a run: does every source still have what the recorded offsets ask for?"""
+"""Checks before a run that every source still has the data at the recorded offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stateflow.spark.sources.leaves import LeafDescription, leaves_of
 from stateflow.spark.sources.positions import create_source, open_stream
 
 _CHECKED_FILES = 256
-"""Of the files that are to be read next, the oldest: those are the first to go."""
+"""How many of the next files to check: the oldest, which a vacuum deletes first."""
 
 
 def check_available(
@@ -31,7 +31,7 @@ def check_available(
     state: Mapping[str, SourceState],
     scratch: Path,
 ) -> None:
-    """Refuse to run from offsets that a source can no longer serve; raises DisagreementError."""
+    """Raises DisagreementError for offsets that a source can no longer serve."""
     for uid, own in leaves_of(layout, leaves).items():
         recorded = state.get(uid)
         if recorded is None:
@@ -56,9 +56,9 @@ def check_rewindable(
     head: Mapping[str, SourceState],
     fetch: Fetch,
 ) -> None:
-    """Refuse to rewind from `head` to `state` when input files read between them are gone.
+    """Refuses to rewind from `head` to `state` when input files read between them are gone.
 
-    A file source lists its folder anew after a rewind: what was deleted since would be left out in silence.
+    After a rewind a file source lists its folder again, and would silently leave out deleted files.
     """
     for uid, newer in head.items():
         older = state.get(uid)
@@ -73,11 +73,11 @@ def check_rewindable(
                 entries = {f.name.removeprefix(prefix): f for f in newer.files if f.name.startswith(prefix)}
                 restore_entries(log, entries, fetch)
                 files = files_between(log, after, int(json.loads(line)["logOffset"]))
-            gone = _missing(spark, [unquote(file.path) for file in files])
-            if gone:
+            missing = _missing(spark, [unquote(file.path) for file in files])
+            if missing:
                 raise DisagreementError(
                     f"source {uid!r} cannot go back to log offset {after}: of {len(files)} input files read "
-                    f"since, {len(gone)} are gone, the first is {gone[0]}; put them back, or choose a later "
+                    f"since, {len(missing)} are gone, the first is {missing[0]}; put them back, or choose a later "
                     "checkpoint"
                 )
 
@@ -86,16 +86,14 @@ def _check_delta(spark: SparkSession, leaf: LeafDescription, folder: Path, uid: 
     source, offset = create_source(leaf, folder), DeltaOffset.parse(line)
     try:
         check_offset(spark, source, uid, offset)
-        gone = _missing(spark, pending_files(spark, source, offset)[:_CHECKED_FILES])
+        missing = _missing(spark, pending_files(spark, source, offset)[:_CHECKED_FILES])
     finally:
         source.stop()
-    if gone:
+    if missing:
         raise DisagreementError(
-            f"source {uid!r} has to go on at version {offset.version} of the Delta table {leaf.target}, but "
-            "its "
-            f"file {gone[0]} was vacuumed ({len(gone)} of the next files are gone): restore the table's "
-            "files, or "
-            "give the source a new uid to read the table anew"
+            f"source {uid!r} has to go on at version {offset.version} of the Delta table {leaf.target}, but its file "
+            f"{missing[0]} was vacuumed ({len(missing)} of the next files are gone): restore the table's files, or give the "
+            "source a new uid to read the table anew"
         )
 
 
@@ -112,8 +110,10 @@ def _missing(spark: SparkSession, paths: Iterable[str]) -> list[str]:
         target = jvm.org.apache.hadoop.fs.Path(path)
         return not target.getFileSystem(conf).exists(target)
 
-    listed = list(paths)
+    all_paths = list(paths)
     with ThreadPoolExecutor(max_workers=16) as threads:
         return [
-            path for path, missing in zip(listed, threads.map(is_missing, listed), strict=True) if missing
+            path
+            for path, missing in zip(all_paths, threads.map(is_missing, all_paths), strict=True)
+            if missing
         ]

@@ -1,7 +1,7 @@
-"""Positions in a Delta table as its streaming source writes them.
+"""Positions in a Delta table, as its streaming source writes them.
 
-An offset names the table, a version and an index within it. Index -1 is the very beginning of a version, so
-"version 7 has been read completely" is version 8 at index -1, whether version 8 exists yet or not.
+An offset names the table, a version and an index within the version. Index -1 is the very beginning of a version. So
+"all of version 7 is read" is version 8 at index -1, whether version 8 exists yet or not.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from stateflow.errors import DisagreementError, UsageError
 from stateflow.spark.sources.leaves import plan_nodes
 
 _BEGINNING = -1
-_Refused = (Py4JJavaError, CapturedException)
-"""What a call into Delta raises: Spark's Python side translates the exceptions it knows."""
+_DELTA_ERRORS = (Py4JJavaError, CapturedException)
+"""What a call into Delta raises. PySpark translates some of Delta's exceptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeltaOffset:
-    """What Delta's source calls DeltaSourceOffset, in its serialised form."""
+    """The serialised form of Delta's class DeltaSourceOffset."""
 
     table: str
     version: int
@@ -56,12 +56,12 @@ class DeltaOffset:
         )
 
     @property
-    def place(self) -> tuple[int, int]:
+    def position(self) -> tuple[int, int]:
         return self.version, self.index
 
 
 def start_offset(spark: SparkSession, source: Any, until: int | datetime | None = None) -> DeltaOffset:
-    """The source's first position, made concrete: `latest` and timestamps become a version, none a snapshot.
+    """The source's first position as a version: that of its starting option, or else the table's first snapshot.
 
     With `until` the first snapshot is the table as of that bound.
     """
@@ -73,7 +73,7 @@ def start_offset(spark: SparkSession, source: Any, until: int | datetime | None 
 
 
 def bound_version(spark: SparkSession, source: Any, until: int | datetime) -> int:
-    """The last version that `until` includes: itself, or the last commit at or before the time."""
+    """The last version that `until` includes: `until` itself, or the last commit at or before that time."""
     latest = latest_version(spark, source)
     if not isinstance(until, datetime):
         if until > latest:
@@ -91,7 +91,7 @@ def bound_version(spark: SparkSession, source: Any, until: int | datetime) -> in
     instant = jvm.java.sql.Timestamp(int(until.timestamp() * 1000))
     try:
         commit = source.deltaLog().history().getActiveCommitAtTime(instant, _none(spark), True, False, False)
-    except _Refused as error:
+    except _DELTA_ERRORS as error:
         raise UsageError(
             f"the Delta table {table_path(source)} has no commit at or before {until.isoformat()}: "
             f"choose a later bound ({_reason(error)})"
@@ -102,40 +102,36 @@ def bound_version(spark: SparkSession, source: Any, until: int | datetime) -> in
 def end_offsets(
     spark: SparkSession, source: Any, start: DeltaOffset, until: int | datetime
 ) -> list[DeltaOffset]:
-    """Where each batch ends when the source is read from `start` up to and with `until`.
+    """The end of each batch when a run reads the source from `start` through `until`.
 
-    The source plans them itself, under its own rate limit, so the batches are those of a run without a
-    bound; the last one is cut.
+    The source plans the batches under its own rate limit. So they are those of a run without a bound, except that the
+    last one is cut.
     """
     target = DeltaOffset(table_id(source), bound_version(spark, source, until) + 1)
     jvm = spark._jvm
     assert jvm is not None
     limit = source.getDefaultReadLimit()
     ends: list[DeltaOffset] = []
-    while start.place < target.place:
+    while start.position < target.position:
         serialized = jvm.org.apache.spark.sql.execution.streaming.runtime.SerializedOffset(start.line())
         try:
-            planned = DeltaOffset.parse(source.latestOffset(serialized, limit).json())
-        except _Refused:
-            # Planning reads one commit ahead and refuses it when it deletes rows, even if that commit lies
-            # behind the bound. What is left then is less than one batch; if the commit lies before the bound,
-            # running the batch says so.
-            planned = target
-        start = planned if start.place < planned.place < target.place else target
+            end = DeltaOffset.parse(source.latestOffset(serialized, limit).json())
+        except _DELTA_ERRORS:
+            # Planning reads one commit ahead and refuses a commit that deletes rows, even behind the bound. Then less
+            # than one batch is left. If the commit lies before the bound, running the batch raises the error.
+            end = target
+        start = end if start.position < end.position < target.position else target
         ends.append(start)
     return ends
 
 
 def check_offset(spark: SparkSession, source: Any, uid: str, offset: DeltaOffset) -> None:
-    """Refuse an offset from which the table can no longer be read."""
+    """Refuses an offset from which the table can no longer be read."""
     path = table_path(source)
     if offset.table != table_id(source):
         raise DisagreementError(
-            f"source {uid!r} is recorded at version {offset.version} of Delta table {offset.table}, but "
-            f"{path} "
-            f"is now table {table_id(source)}: it was recreated; bring the old table back, or give the "
-            "source "
-            "a new uid"
+            f"source {uid!r} is recorded at version {offset.version} of Delta table {offset.table}, but {path} is now "
+            f"table {table_id(source)}: it was recreated; bring the old table back, or give the source a new uid"
         )
     latest = latest_version(spark, source)
     if offset.version > latest + 1:
@@ -160,10 +156,10 @@ def check_offset(spark: SparkSession, source: Any, uid: str, offset: DeltaOffset
 def pending_files(spark: SparkSession, source: Any, offset: DeltaOffset) -> list[str]:
     """The data files of the next batch after `offset`.
 
-    Empty when Spark itself refuses the range: its own message says why when the run starts.
+    Empty when Spark refuses the range: the run will raise Spark's own message.
     """
     target = DeltaOffset(offset.table, latest_version(spark, source) + 1)
-    if offset.place >= target.place:
+    if offset.position >= target.position:
         return []
     jvm = spark._jvm
     assert jvm is not None
@@ -173,7 +169,7 @@ def pending_files(spark: SparkSession, source: Any, offset: DeltaOffset) -> list
         frame = source.getBatch(jvm.scala.Option.apply(serialized(offset.line())), serialized(end.json()))
         relations = [node for node in plan_nodes(frame.queryExecution().analyzed()) if _is_relation(node)]
         return [str(path) for node in relations for path in node.relation().location().inputFiles()]
-    except _Refused:
+    except _DELTA_ERRORS:
         return []
 
 

@@ -1,8 +1,7 @@
-"""The file source's own log: which files each of its offsets stands for.
+"""The file source's own log: it says which files each offset stands for.
 
-Entry `k` is a file named `k`, or `k.compact`, which repeats every entry before it. Spark compacts every tenth
-and deletes old ones behind itself, so whoever wants to come back to an offset copies what it needs inside the
-batch.
+Entry `k` is a file named `k`, or `k.compact`, which repeats every entry before it. Spark compacts every tenth entry and
+deletes old ones. So a record that must come back to an offset needs copies, made inside the batch.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ def log_folder(location: Path, leaf: int) -> Path:
 
 
 def entries_at(folder: Path, offset: int) -> list[str]:
-    """Names of the entries that say what was read up to `offset`: the latest compact one, and all later."""
-    numbered = {int(found[1]): path.name for path in folder.iterdir() if (found := _ENTRY.match(path.name))}
+    """Names of the entries that list the files up to `offset`: the latest compact one, and all later ones."""
+    numbered = {int(match[1]): path.name for path in folder.iterdir() if (match := _ENTRY.match(path.name))}
     compacted = [
         number for number, name in numbered.items() if name.endswith(".compact") and number <= offset
     ]
@@ -48,25 +47,23 @@ def entries_at(folder: Path, offset: int) -> list[str]:
     if missing:
         raise CorruptError(
             f"the file source's log {folder} lacks entry {missing[0]} of {first}..{offset}: "
-            "keep Spark from deleting it (spark.sql.streaming.fileSource.log.deletion=false) and start the "
-            "run "
-            "again"
+            "keep Spark from deleting it (spark.sql.streaming.fileSource.log.deletion=false) and start the run again"
         )
     return [numbered[number] for number in range(first, offset + 1)]
 
 
 def save_entries(
-    folder: Path, leaf: int, offset: int, known: Mapping[str, FileRef], save: Save
+    folder: Path, leaf: int, offset: int, references: Mapping[str, FileRef], save: Save
 ) -> list[FileRef]:
-    """References to the entries up to `offset`; only those that `known` lacks are saved.
+    """References to the entries up to `offset`. Saves only entries that `known` lacks.
 
-    `known` must come from the parent record: an entry never changes along one line of history, but after a
-    rewind the same number can list other files.
+    `known` must come from the parent record: an entry never changes along one timeline, but after a rewind the same
+    number can list other files.
     """
     refs: list[FileRef] = []
     for entry in entries_at(folder, offset):
         name = f"{leaf}/{entry}"
-        reference = known.get(name)
+        reference = references.get(name)
         if reference is None or reference.size != (folder / entry).stat().st_size:
             reference = save(name, folder / entry)
         refs.append(reference)
@@ -74,9 +71,9 @@ def save_entries(
 
 
 def restore_entries(folder: Path, refs: Mapping[str, FileRef], fetch: Fetch) -> None:
-    """Lay out a source's log as it was at the recorded offset; `refs` maps entry names.
+    """Lays out a source's log as it was at the recorded offset. `refs` maps entry names to files.
 
-    Copied, never linked: Spark judges an entry's age by its modification time before it deletes it.
+    It copies the files and never links them: Spark judges an entry's age by its modification time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for entry, reference in refs.items():
@@ -90,7 +87,7 @@ def restore_entries(folder: Path, refs: Mapping[str, FileRef], fetch: Fetch) -> 
 
 def files_between(folder: Path, after: int, up_to: int) -> list[ReadFile]:
     """The input files of the offsets `after + 1 .. up_to`."""
-    found: dict[str, ReadFile] = {}
+    files: dict[str, ReadFile] = {}
     for entry in entries_at(folder, up_to) if up_to >= 0 else []:
         version, *lines = (folder / entry).read_text(encoding="utf-8").split("\n")
         if version != "v1":
@@ -98,5 +95,5 @@ def files_between(folder: Path, after: int, up_to: int) -> list[ReadFile]:
         for line in lines:
             item = json.loads(line)
             if after < item["batchId"] <= up_to:
-                found[item["path"]] = ReadFile(item["path"], item["timestamp"], item["batchId"])
-    return list(found.values())
+                files[item["path"]] = ReadFile(item["path"], item["timestamp"], item["batchId"])
+    return list(files.values())

@@ -1,4 +1,4 @@
-"""Bounded reading of a folder of files: the files modified up to a time, in the source's own batches."""
+"""Reads a folder of files up to a bound: the files modified until then, in the source's own batches."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from pyspark.sql import SparkSession
 from stateflow.errors import IncompatibleError
 from stateflow.format.source_offsets import NOTHING
 
-_LISTED = "allFilesForTriggerAvailableNow"
+_FILE_LIST = "allFilesForTriggerAvailableNow"
 
 
 class FilePlanner:
-    """Lets Spark's file source plan batches over the files up to a bound, writing its log as Spark would.
+    """Lets Spark's file source plan batches over the files up to a bound. The source writes its log as in any run.
 
-    The source lists its files once for an `availableNow` run and plans from that list; the list is cut at the
-    bound. A file that appears later with an older modification time is read by the next run: nothing is lost.
+    For an `availableNow` run the source lists its files once and plans from that list, which is cut at the bound. If a
+    file appears later with an older modification time, the next run reads it, so that no file is lost.
     """
 
     def __init__(self, spark: SparkSession, source: Any, until: datetime) -> None:
         self._spark = spark
         self._source = source
         source.prepareForTriggerAvailableNow()
-        listed = next((f for f in source.getClass().getDeclaredFields() if f.getName() == _LISTED), None)
-        if listed is None:
+        field = next((f for f in source.getClass().getDeclaredFields() if f.getName() == _FILE_LIST), None)
+        if field is None:
             raise IncompatibleError(
-                f"this Spark version's file source has no {_LISTED}: a bounded run needs Spark 4.2; "
+                f"this Spark version's file source has no {_FILE_LIST}: a bounded run needs Spark 4.2; "
                 "run without a bound"
             )
-        listed.setAccessible(True)
-        listed.set(source, _up_to(listed.get(source), int(until.timestamp() * 1000)))
+        field.setAccessible(True)
+        field.set(source, _up_to(field.get(source), int(until.timestamp() * 1000)))
 
     def ends(self, from_line: str) -> Iterator[str]:
-        """One offset line per batch; a batch's log entry is written when its line is taken."""
+        """One offset line per batch. Taking a line writes the batch's log entry."""
         offset = -1 if from_line == NOTHING else int(json.loads(from_line)["logOffset"])
         while True:
-            planned = self._source.latestOffset(None, self._source.getDefaultReadLimit())
-            if planned is None or int(planned.logOffset()) <= offset:
+            end = self._source.latestOffset(None, self._source.getDefaultReadLimit())
+            if end is None or int(end.logOffset()) <= offset:
                 return
-            offset = int(planned.logOffset())
-            yield str(planned.json())
+            offset = int(end.logOffset())
+            yield str(end.json())
 
 
 def _up_to(files: Any, bound_ms: int) -> Any:
-    """The listed files (sorted by time, either way) that were modified at or before the bound."""
+    """Those `files` that were modified at or before the bound. The list is sorted by time, in either direction."""
     count = files.size()
     if count == 0:
         return files

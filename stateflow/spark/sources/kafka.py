@@ -1,4 +1,4 @@
-"""Positions in Kafka topics as Spark's source writes them: per partition the next record to read."""
+"""Positions in Kafka topics, as Spark's source writes them: per partition the next record to read."""
 
 from __future__ import annotations
 
@@ -31,10 +31,9 @@ def line_of(offsets: Partitions) -> str:
 
 
 def end_lines_of(stream: Any, from_line: str, until: datetime) -> Iterator[str]:
-    """Where each batch ends, up to and with `until` by the records' time, under the source's rate limit.
+    """The end of each batch through `until`, by the records' time and under the source's rate limit.
 
-    A partition ends before its first record that is later than the bound; what follows is read by the next
-    run.
+    A partition ends before its first record that is later than the bound. The next run reads what follows.
     """
     current = parse(from_line)
     target = _offsets_after(stream, until)
@@ -42,50 +41,47 @@ def end_lines_of(stream: Any, from_line: str, until: datetime) -> Iterator[str]:
     target = {**current, **ahead}
     while any(current.get(partition, 0) < end for partition, end in target.items()):
         start = stream.deserializeOffset(line_of(current))
-        planned = parse(stream.latestOffset(start, stream.getDefaultReadLimit()).json())
-        current = next_end(current, planned, target)
+        planned_end = parse(stream.latestOffset(start, stream.getDefaultReadLimit()).json())
+        current = next_end(current, planned_end, target)
         yield line_of(current)
 
 
 def next_end(current: Partitions, planned: Partitions, target: Partitions) -> dict[tuple[str, int], int]:
-    """The end that the source planned, cut at the target; the target when the source would rather wait."""
+    """The end that the source planned, cut at the target; or the target, when the source planned nothing new."""
     cut = {
         partition: max(current.get(partition, 0), min(planned.get(partition, end), end))
         for partition, end in target.items()
     }
-    moved = any(offset > current.get(partition, 0) for partition, offset in cut.items())
-    return cut if moved else dict(target)
+    advances = any(offset > current.get(partition, 0) for partition, offset in cut.items())
+    return cut if advances else dict(target)
 
 
 def check_kafka(spark: SparkSession, stream: Any, uid: str, line: str) -> None:
-    """Refuse offsets that the topics no longer have."""
+    """Refuses offsets that the topics no longer have."""
     reader = stream.kafkaOffsetReader()
     earliest = _offsets(spark, reader.fetchEarliestOffsets())
-    loss = lost(parse(line), earliest, _offsets(spark, reader.fetchLatestOffsets(_none(spark))))
+    loss = missing_offsets(parse(line), earliest, _offsets(spark, reader.fetchLatestOffsets(_none(spark))))
     if loss:
         raise DisagreementError(
-            f"source {uid!r} {loss}; restore the job to a later checkpoint, give the source a new uid to "
-            "read the "
-            "topic anew, or accept the loss with the source's option failOnDataLoss=false"
+            f"source {uid!r} {loss}; restore the job to a later checkpoint, give the source a new uid to read the topic "
+            "anew, or accept the loss with the source's option failOnDataLoss=false"
         )
 
 
-def lost(recorded: Partitions, earliest: Partitions, latest: Partitions) -> str:
-    """What a reader at `recorded` would miss, in words; empty when nothing."""
+def missing_offsets(recorded: Partitions, earliest: Partitions, latest: Partitions) -> str:
+    """What a reader at `recorded` would miss, in words; empty when it misses nothing."""
     for (topic, partition), offset in sorted(recorded.items()):
         first, end = earliest.get((topic, partition)), latest.get((topic, partition))
         if first is None or end is None:
             return f"has read topic {topic!r} partition {partition} up to offset {offset}, but it is gone"
         if offset < first:
             return (
-                f"has to go on at offset {offset} of topic {topic!r} partition {partition}, but the topic's "
-                "retention "
+                f"has to go on at offset {offset} of topic {topic!r} partition {partition}, but the topic's retention "
                 f"has removed everything before offset {first}"
             )
         if offset > end:
             return (
-                f"has read topic {topic!r} partition {partition} up to offset {offset}, but it now ends at "
-                f"{end}: "
+                f"has read topic {topic!r} partition {partition} up to offset {offset}, but it now ends at {end}: "
                 "the topic was recreated"
             )
     return ""
@@ -96,7 +92,7 @@ def _offsets_after(stream: Any, until: datetime) -> dict[tuple[str, int], int]:
         raise UsageError(
             f"the bound {until.isoformat()} has no time zone: write it as {until.isoformat()}+00:00"
         )
-    # The last argument says what to do when a *start* matches no record; an end then is the topic's end.
+    # The last argument matters only for a *start* that matches no record. An end becomes the topic's end then.
     reader, after = stream.kafkaOffsetReader(), int(until.timestamp() * 1000) + 1
     return parse(reader.fetchGlobalTimestampBasedOffsets(after, False, None).json())
 

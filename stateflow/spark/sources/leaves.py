@@ -1,6 +1,6 @@
-"""The streaming leaves of a frame: what a pipeline reads, found in the plan that Spark will run.
+"""The streaming leaves of a frame: the streams that a pipeline reads, found in the plan that Spark will run.
 
-Walking the analysed plan from left to right gives the leaves in the order of Spark's offset lines.
+A walk through the analysed plan from left to right finds the leaves in the order of Spark's offset lines.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ class LeafDescription:
     target: str
     """Path, table or topic, for people."""
     options: Mapping[str, str]
-    """As given, with lower-case names."""
+    """The source's options, with lower-case names."""
     relation: Any = field(repr=False, compare=False)
     """The plan's own node (a JVM object)."""
     reads_micro_batches: bool = False
-    """Of the newer kind (data source V2), which can tell its initial offset."""
+    """Whether it is of the newer kind (data source V2), which can tell its initial offset."""
 
 
 def check_frame(df: DataFrame, exactly_once: bool = True) -> list[LeafDescription]:
-    """The frame's streams in plan order; refuses a frame that a run could not resume or rewind."""
+    """The frame's streams in plan order. Refuses a frame that a run could not resume or rewind."""
     leaves: list[LeafDescription] = []
-    seen: list[Any] = []
+    relations: list[Any] = []
     for node in plan_nodes(df._jdf.queryExecution().analyzed()):
         if not node.isStreaming():
             continue
         name = node.getClass().getSimpleName()
         if name in _RELATIONS:
             leaf = _described(node, name)
-            if any(node.equals(other) for other in seen):
+            if any(node.equals(other) for other in relations):
                 raise UsageError(
                     f"the stream {leaf.target} is used twice in one frame: Spark gives both one offset, "
                     "so open it once for each use"
                 )
-            seen.append(node)
+            relations.append(node)
             _check_leaf(leaf, exactly_once)
             leaves.append(leaf)
         elif node.children().isEmpty():

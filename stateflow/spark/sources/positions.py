@@ -1,7 +1,7 @@
-"""Where sources begin and where bounded runs end, made concrete before any batch runs.
+"""Resolves where sources begin and where bounded runs end, before any batch runs.
 
-A source's first position is resolved once and recorded in an input-free first record: a run that crashes
-before its first batch would otherwise resolve `latest` anew and lose what came in between.
+A run resolves a source's first position once, and records it in a first record without input. Otherwise a run that
+crashed before its first batch would resolve `latest` again, and lose the rows in between.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stateflow.spark.sources.leaves import LeafDescription, leaves_of
 from stateflow.storage.file_urls import hadoop_path
 
 Bound = int | datetime
-"""A version of a Delta table, or a time; it is included."""
+"""A version of a Delta table, or a time. The run reads it, too."""
 
 
 def resolve_initial(
@@ -35,13 +35,12 @@ def resolve_initial(
     scratch: Path,
     until: Bound | Mapping[str, Bound] | None = None,
 ) -> dict[str, SourceState]:
-    """The first position of every source that `known` lacks; record it before a query starts.
+    """The first position of every source that `known` lacks. Record it before a query starts.
 
-    Delta: the version that `startingVersion` or `startingTimestamp` stands for, else the snapshot of the
-    newest version (of the bound, when there is one). Kafka and every other source of the newer kind: its own
-    initial offset. The file source starts at nothing, and so does a source of the older kind that cannot
-    say: it
-    resolves its start when its first batch is planned. `scratch` is a folder that may be deleted afterwards.
+    Delta: the version that `startingVersion` or `startingTimestamp` stands for, else the snapshot of the newest version
+    (with a bound, of the bound's version). Kafka and every other source of the newer kind: its own initial offset. The
+    file source starts at nothing, and so does any other source of the older kind: Spark resolves its start when it
+    plans the first batch. `scratch` is a folder that may be deleted afterwards.
     """
     resolved: dict[str, SourceState] = {}
     for uid, own in leaves_of(layout, leaves).items():
@@ -63,11 +62,10 @@ def bounded_batches(
     state: Mapping[str, SourceState],
     until: Bound | Mapping[str, Bound],
 ) -> Iterator[tuple[str, ...]]:
-    """The offset lines, in plan order, at which each batch of a bounded run ends; none when all is read.
+    """The offset lines, in plan order, at which each batch of a bounded run ends; none when everything is read.
 
-    `location` is the seeded folder. For every tuple: `plan_batch`, a query with trigger `once`, wait for it.
-    The file source's log is written for one batch at a time, so take the next tuple only when the batch
-    is done.
+    `location` is the seeded folder. For every tuple call `plan_batch`, start a query with trigger `once`, and wait for
+    it. The file source writes its log for one batch at a time, so take the next tuple only when the batch has ended.
     """
     current = list(joined_lines(layout, state))
     planners: dict[int, Iterator[str]] = {}
@@ -81,21 +79,21 @@ def bounded_batches(
                 )
             number += 1
     while planners:
-        moved = False
+        advanced = False
         for number, planner in list(planners.items()):
             line = next(planner, None)
             if line is None:
                 del planners[number]
             else:
-                current[number], moved = line, True
-        if moved:
+                current[number], advanced = line, True
+        if advanced:
             yield tuple(current)
 
 
 def end_lines(
     spark: SparkSession, leaf: LeafDescription, until: Bound, from_line: str, folder: Path
 ) -> Iterator[str]:
-    """Where each batch of one stream ends, from `from_line` (exclusive) up to and with `until`.
+    """The end of each batch of one stream, after `from_line` and through `until`.
 
     `folder` is the stream's own folder in the seeded location (`sources/<number>`).
     """
@@ -120,14 +118,13 @@ def end_lines(
             stream.stop()
     else:
         raise UsageError(
-            f"a bounded run cannot end the {leaf.format} source {leaf.target} at {until!r}: Delta sources "
-            "end at a "
+            f"a bounded run cannot end the {leaf.format} source {leaf.target} at {until!r}: Delta sources end at a "
             "version or time, file and Kafka sources at a time, others not at all; run without a bound"
         )
 
 
 def bound_of(uid: str, until: Bound | Mapping[str, Bound] | None) -> Bound | None:
-    """A bound holds for all sources, or is given per source uid: those without one do not advance."""
+    """The bound of a source: one bound for all, or its entry by uid. A source without a bound does not advance."""
     return until.get(uid) if isinstance(until, Mapping) else until
 
 
@@ -142,7 +139,7 @@ def create_source(leaf: LeafDescription, folder: Path) -> Any:
 
 
 def open_stream(leaf: LeafDescription, folder: Path) -> Any:
-    """The reader of a stream of the newer kind, on a folder of its own; stop it after use."""
+    """The reader of a stream of the newer kind, on a folder of its own. Stop it after use."""
     relation = leaf.relation
     scan = relation.table().newScanBuilder(relation.extraOptions()).build()
     return scan.toMicroBatchStream(hadoop_path(folder.absolute()))

@@ -1,6 +1,6 @@
-"""Savepoints of one's own making: state from any tables (bootstrap), or from those of a snapshot with some replaced (edit).
+"""Builds savepoints from tables: from any tables (bootstrap), or from those of a snapshot with some replaced (edit).
 
-Nothing of a job is touched: what comes out is a savepoint, which `stateflow restore` takes like any other.
+It touches no job. The result is a savepoint, which `stateflow restore` takes like any other.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from stateflow.format.source_offsets import check_given, kinds_of
 from stateflow.observe.status import decoded_offsets
 from stateflow.pipelines.flow import Flow, KeyedNode, Pipeline
 from stateflow.pipelines.rows import key_type
+from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
-from stateflow.savepoints.place import require_fit
 from stateflow.savepoints.publish import probe_elsewhere, remove_empty, require_vacant
 from stateflow.spark.inputs import open_source
 from stateflow.spark.state_tables.canonical import create_canonical
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.load import load_state
 from stateflow.spark.state_tables.snapshots import Snapshot
-from stateflow.spark.task.place import TaskPlace, place_of
+from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.tabular import tables_of
 from stateflow.storage.roots import open_store
@@ -49,7 +49,7 @@ Tables = Mapping[str, Mapping[str, DataFrame]]
 
 @dataclass(frozen=True)
 class BuildRequest:
-    """What the savepoint is to hold, and where it goes."""
+    """What the savepoint contains, and where it goes."""
 
     pipeline: Pipeline
     tables: Tables
@@ -58,13 +58,13 @@ class BuildRequest:
     owner: Owner
     parameters: Mapping[str, Any] = field(default_factory=dict)
     like: Snapshot | None = None
-    """Everything that `tables` does not give is taken from it: other states, sources' offsets, watermark."""
+    """The snapshot that supplies what `tables` leaves out: other states, sources' offsets, the watermark."""
     offsets: Mapping[str, str] = field(default_factory=dict)
-    """Per source uid the offset as Spark writes it (JSON); sources that have none begin at their beginning."""
+    """Per source uid the offset as Spark writes it (JSON). Other sources start at their beginning."""
     kind: Literal["native", "canonical"] = "canonical"
     note: str = ""
     job: str = ""
-    """Defaults to that of `like`, else the pipeline's name."""
+    """Defaults to the job of `like`, else to the pipeline's name."""
 
 
 def build_savepoint(
@@ -74,7 +74,7 @@ def build_savepoint(
     ids: Callable[[], str] = lambda: uuid.uuid4().hex,
     clock: Callable[[], int] = lambda: time.time_ns() // 1000,
 ) -> Savepoint:
-    """Encodes the tables, brings them together by key, and leaves them as a savepoint in the folder `to`."""
+    """Encodes the tables, brings their rows together by key, and writes a savepoint into the folder `to`."""
     flow, options, like = request.pipeline.build(request.parameters), request.options, request.like
     nodes = {node.uid: node for node in flow.operators}
     if unknown := sorted(set(request.tables) - set(nodes)):
@@ -91,15 +91,15 @@ def build_savepoint(
         require_fit(store.url, root.url, job, lambda folder: is_job(root, folder))
     require_vacant(store)
     probe_elsewhere(store, root.url if root is not None else "", ids)
-    # In the savepoint's own folder, where a disposal finds it when this process is killed.
+    # In the savepoint's own folder: if this process is killed, a disposal finds the files there.
     building = f"{SAVEPOINT_BUILT}{ids()}"
-    place = place_of(options, request.to, building, 1, slot)
-    with ExitStack() as held:
-        held.callback(_emptied, store, building)
+    storage = task_storage(options, request.to, building, 1, slot)
+    with ExitStack() as stack:
+        stack.callback(_remove_build, store, building)
         if like is not None:
-            held.enter_context(like.kept(request.owner, ids, clock, f"read to build {request.to}"))
+            stack.enter_context(like.pinned(request.owner, ids, clock, f"read to build {request.to}"))
         operators = {
-            uid: _operator(spark, nodes[uid], request, place)
+            uid: _operator(spark, nodes[uid], request, storage)
             for uid in nodes
             if uid in request.tables or (like is not None and uid in like.record.operators)
         }
@@ -126,7 +126,7 @@ def build_savepoint(
 
 
 def _check_offsets(spark: SparkSession, request: BuildRequest, flow: Flow) -> None:
-    """The run that is to begin with them would only say that the checkpoint does not fit."""
+    """Refuses offsets that fit no source. The first run would only say that the checkpoint does not fit."""
     sources = {node.uid: node for node in flow.sources}
     for uid, line in request.offsets.items():
         if uid not in sources:
@@ -137,8 +137,8 @@ def _check_offsets(spark: SparkSession, request: BuildRequest, flow: Flow) -> No
         check_given(uid, [leaf.kind for leaf in leaves], line)
 
 
-def _emptied(store: Store, building: str) -> None:
-    with suppress(StateflowError):  # what stays is named by nothing; an error that led here says more
+def _remove_build(store: Store, building: str) -> None:
+    with suppress(StateflowError):  # nothing names these files, and the error that led here says more
         store.delete([entry.path for entry in store.list(f"{building}/")])
     remove_empty(store)
 
@@ -146,16 +146,18 @@ def _emptied(store: Store, building: str) -> None:
 def _job_of(like: Snapshot | None) -> str:
     if like is None:
         return ""
-    return like.savepoint.job if like.savepoint is not None else like.standing.job
+    return like.savepoint.job if like.savepoint is not None else like.origin.job
 
 
-def _operator(spark: SparkSession, node: KeyedNode, request: BuildRequest, place: TaskPlace) -> OperatorState:
-    given, like, options = request.tables.get(node.uid, {}), request.like, request.options
+def _operator(
+    spark: SparkSession, node: KeyedNode, request: BuildRequest, storage: TaskStorage
+) -> OperatorState:
+    own_tables, like, options = request.tables.get(node.uid, {}), request.like, request.options
     before = like.record.operators.get(node.uid) if like is not None else None
     states, next_id = resolve_states(node, before)
     if before is None:
         before = OperatorState(
-            key=_key(node, given),
+            key=_key(node, own_tables),
             max_parallelism=options.max_parallelism,
             assignment=default_assignment(
                 min(options.parallelism or spark.sparkContext.defaultParallelism, options.max_parallelism),
@@ -164,17 +166,17 @@ def _operator(spark: SparkSession, node: KeyedNode, request: BuildRequest, place
             shards=(),
         )
     operator = msgspec.structs.replace(before, states=states, next_state_id=next_id)
-    known = tables_of(before) if like is not None and before.states else {}
+    tables = tables_of(before) if like is not None and before.states else {}
     frames = {
         name: table_frame(spark, like, node.uid, name)
-        for name in known
-        if like is not None and name not in given
+        for name in tables
+        if like is not None and name not in own_tables
     }
     return load_state(
         spark,
-        {**frames, **given},
+        {**frames, **own_tables},
         operator,
-        place=place,
+        storage=storage,
         backend=options.backend,
         parallelism=len(operator.assignment),
         max_parallelism=operator.max_parallelism,
@@ -183,21 +185,21 @@ def _operator(spark: SparkSession, node: KeyedNode, request: BuildRequest, place
     )
 
 
-def _key(node: KeyedNode, given: Mapping[str, DataFrame]) -> tuple[tuple[str, str], ...]:
-    """The key's columns with their types: by the rows' declaration, else by the columns of the first table."""
+def _key(node: KeyedNode, tables: Mapping[str, DataFrame]) -> tuple[tuple[str, str], ...]:
+    """The key's columns with their types: the rows declare them, or else the first table has them."""
     rows = node.rows[0]
-    columns = dict(next(iter(given.values())).dtypes) if given else {}
+    columns = dict(next(iter(tables.values())).dtypes) if tables else {}
     key = []
     for name in node.keyed[0].columns:
         declared = rows.field(name) if rows is not None else None
         spark_type = declared.type if declared is not None else columns.get(name)
-        found = key_type(spark_type) if spark_type is not None else None
-        if found is None:
+        kind = key_type(spark_type) if spark_type is not None else None
+        if kind is None:
             raise UsageError(
                 f"operator {node.uid!r}: the type of key column {name!r} is not known: give its tables that column, or its "
                 "rows a type"
             )
-        key.append((name, found))
+        key.append((name, kind))
     return tuple(key)
 
 
@@ -209,17 +211,19 @@ def _record(
     now: int,
 ) -> Record:
     like = request.like
-    given = {uid: SourceState(lines=(line,), kind=kinds_of((line,))) for uid, line in request.offsets.items()}
+    sources = {
+        uid: SourceState(lines=(line,), kind=kinds_of((line,))) for uid, line in request.offsets.items()
+    }
     if like is None:
-        draft = Draft("checkpoint", now=now, operators=dict(operators), sources=given)
+        draft = Draft("checkpoint", now=now, operators=dict(operators), sources=sources)
         return draft.record(
             job=uuid.uuid4().hex, slot=slot, epoch=1, writer=writer, owner=request.owner, at=now
         )
 
     def elsewhere(ref: FileRef) -> FileRef:
-        return ref if ref.base or not ref.path else msgspec.structs.replace(ref, base=like.standing.url)
+        return ref if ref.base or not ref.path else msgspec.structs.replace(ref, base=like.origin.url)
 
-    kept = with_references(msgspec.structs.replace(like.record, operators={}), elsewhere)
+    record = with_references(msgspec.structs.replace(like.record, operators={}), elsewhere)
     return msgspec.structs.replace(
-        kept, operators=dict(operators), sources={**kept.sources, **given}, owner=request.owner, at=now
+        record, operators=dict(operators), sources={**record.sources, **sources}, owner=request.owner, at=now
     )

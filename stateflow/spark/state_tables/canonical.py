@@ -1,8 +1,8 @@
-"""Making a canonical savepoint: a record's state as typed Parquet, written in parallel by a Spark job.
+"""Makes a canonical savepoint: a Spark job writes a record's state in parallel, as typed Parquet.
 
-Each task has a contiguous range of an operator's key groups and writes one file per table, straight to the savepoint's
-store and under a name of its own attempt. Only what the successful tasks hand back is listed in `_metadata`, which is
-created last: before it there is no savepoint.
+Each task gets a contiguous range of an operator's key groups. It writes one file per table, straight to the savepoint's
+store, under a name of its own attempt. `_metadata` lists only the files that successful tasks hand back. It is created
+last: before it there is no savepoint.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from stateflow.savepoints.publish import publish, remove_empty, require_vacant
 from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.shards import OpenedShard
 from stateflow.spark.state_tables.table_files import TableFileWriter, empty_file
-from stateflow.spark.task.place import TaskPlace, place_of
+from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.spark.task.worker import marked, spare_the_collector
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.backends.choice import open_reader
@@ -56,7 +56,7 @@ from stateflow.storage.transfer import Transfer, transfer
 SPLIT_BYTES = 512 << 20
 MOST_TASKS = 1024
 GROUPS, BYTES = "key groups", "bytes"
-"""What `progress` is told of."""
+"""What `progress` counts."""
 
 Progress = Callable[[str, int, int], object]
 """progress(what, done, total); called from a thread of Spark's."""
@@ -86,21 +86,21 @@ def create_canonical(
 ) -> Savepoint:
     """Makes the savepoint `name` of a record that the caller has pinned.
 
-    `options` says where tasks keep their caches and scratch files. UsageError, and nothing written, when the folder is
-    taken. After a failure no savepoint stands, and what was written is deleted again as far as that is possible.
+    `options` says where tasks keep their caches and scratch files. If the folder is taken, it raises UsageError and
+    writes nothing. After a failure there is no savepoint, and it deletes what it wrote, as far as possible.
     """
-    chosen = replace(options or Options(), storage_options=dict(storage_options))
-    target = open_store(target_url, storage_options, fsync=chosen.local_fsync)
+    task_options = replace(options or Options(), storage_options=dict(storage_options))
+    target = open_store(target_url, storage_options, fsync=task_options.local_fsync)
     require_vacant(target)
-    place = place_of(chosen, open_store(root_url, storage_options).url, job, 0, record.slot)
+    storage = task_storage(task_options, open_store(root_url, storage_options).url, job, 0, record.slot)
     attempt = ids()
     parts = tuple(_parts(record, split_bytes, max_tasks))
     facts = {"job": job, "checkpoint": str(record.slot), "savepoint": name}
-    writing = _Writing(place, target.url, attempt, parts, _bare(record), open_reader(chosen), facts)
+    writing = _WriteTask(storage, target.url, attempt, parts, _bare(record), open_reader(task_options), facts)
     try:
-        tables = _written(spark, writing, progress)
+        tables = _write_tables(spark, writing, progress)
         _fill_empty(tables, writing, target)
-        own = _with_own_sources(record, writing.operators, target, place, attempt)
+        own = _with_own_sources(record, writing.operators, target, storage, attempt)
     except BaseException:
         _discard(target, attempt)
         remove_empty(target)
@@ -141,7 +141,7 @@ class _Part:
 
 
 def _parts(record: Record, split_bytes: int, most: int) -> Iterator[_Part]:
-    """Per operator `clamp(ceil(size / split), 1, most)` ranges of key groups, of nearly the same number each."""
+    """Per operator `clamp(ceil(size / split), 1, most)` ranges of key groups, of nearly the same length."""
     for uid, operator in sorted(record.operators.items()):
         shards = sorted((s for subtask in operator.shards for s in subtask), key=lambda shard: shard.first)
         size = sum(map(_weight, shards))
@@ -152,7 +152,7 @@ def _parts(record: Record, split_bytes: int, most: int) -> Iterator[_Part]:
 
 
 def _weight(shard: Shard) -> int:
-    """Bytes that a shard's logical range takes of its files, going by the number of key groups."""
+    """An estimate of the bytes in a shard's logical range: its share of the files' key groups."""
     first = shard.first if shard.physical_first is None else shard.physical_first
     last = shard.last if shard.physical_last is None else shard.physical_last
     return shard.bytes * (shard.last - shard.first + 1) // (last - first + 1)
@@ -162,8 +162,8 @@ def _bare(record: Record) -> dict[str, OperatorState]:
     return {uid: msgspec.structs.replace(o, shards=(), hosts=()) for uid, o in record.operators.items()}
 
 
-class _Written(msgspec.Struct, frozen=True):
-    """What a task hands back of one file."""
+class _WrittenFile(msgspec.Struct, frozen=True):
+    """What a task hands back for one file."""
 
     operator: str
     state: str
@@ -171,10 +171,10 @@ class _Written(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class _Writing:
-    """The task, and what it needs. A part per partition."""
+class _WriteTask:
+    """The task that writes one part per partition."""
 
-    place: TaskPlace
+    storage: TaskStorage
     target_url: str
     attempt: str
     parts: tuple[_Part, ...]
@@ -198,17 +198,17 @@ class _Writing:
                 bodies = [msgspec.msgpack.encode(file) for file in files]
                 yield pa.record_batch([pa.array(bodies, pa.binary())], names=["written"])
 
-    def _write(self, part: _Part, unique: str) -> list[_Written]:
+    def _write(self, part: _Part, unique: str) -> list[_WrittenFile]:
         operator = self.operators[part.operator]
-        target = open_store(self.target_url, self.place.storage_options, fsync=self.place.fsync)
-        folder = self.place.folder()
+        target = open_store(self.target_url, self.storage.storage_options, fsync=self.storage.fsync)
+        folder = self.storage.folder()
         writers: dict[str, tuple[StateTable | TimerTable, TableFileWriter]] = {}
         try:
             for number, (state, codec) in enumerate(tables_of(operator).items()):
                 local = folder / f"{number}.parquet"
                 writers[state] = codec, TableFileWriter(codec, local, self.described(part.operator, state))
             for shard in part.shards:
-                with OpenedShard(self.place, shard, self.open_shard) as opened:
+                with OpenedShard(self.storage, shard, self.open_shard) as opened:
                     for codec, writer in writers.values():
                         for group in range(shard.first, shard.last + 1):
                             writer.write(group, opened.scan(codec.ranges(group, group)))
@@ -219,7 +219,7 @@ class _Writing:
                 if file is not None:
                     path = savepoint_table_file(part.operator, state, writer.first or part.first, unique)
                     target.upload(writer.local, path)
-                    found.append(_Written(part.operator, state, msgspec.structs.replace(file, path=path)))
+                    found.append(_WrittenFile(part.operator, state, msgspec.structs.replace(file, path=path)))
         finally:
             for _, writer in writers.values():
                 writer.discard()
@@ -229,7 +229,7 @@ class _Writing:
         return found
 
     def described(self, operator: str, state: str) -> dict[str, str]:
-        """What a file says of itself to whoever finds it alone."""
+        """Metadata for a file, so that it explains itself when somebody finds it alone."""
         schema = self.operators[operator].states.get(state)
         own = {"kind": schema.kind, "type": schema.value} if schema is not None else {"kind": "timers"}
         return {
@@ -242,7 +242,7 @@ class _Writing:
 
 
 class _Tally(AccumulatorParam[list[int]]):
-    """Adds up key groups and bytes as tasks end, and tells of it on the driver."""
+    """Adds up key groups and bytes as tasks end, and reports them on the driver."""
 
     def __init__(self, tell: Callable[[list[int]], object] | None = None) -> None:
         self._tell = tell
@@ -256,13 +256,13 @@ class _Tally(AccumulatorParam[list[int]]):
     def addInPlace(self, value1: list[int], value2: list[int]) -> list[int]:
         total = [a + b for a, b in zip(value1, value2, strict=True)]
         if self._tell is not None:
-            with suppress(Exception):  # whatever shows the progress must not stop Spark's accumulators
+            with suppress(Exception):  # a broken progress bar must not stop Spark's accumulators
                 self._tell(total)
         return total
 
 
-def _written(spark: SparkSession, writing: _Writing, progress: Progress) -> Tables:
-    """Runs the job; the files that its successful tasks have written."""
+def _write_tables(spark: SparkSession, writing: _WriteTask, progress: Progress) -> Tables:
+    """Runs the job; returns the files that its successful tasks have written."""
     parts = writing.parts
     tables: Tables = {
         uid: dict.fromkeys(tables_of(operator), ()) for uid, operator in writing.operators.items()
@@ -284,17 +284,17 @@ def _written(spark: SparkSession, writing: _Writing, progress: Progress) -> Tabl
     except Exception as error:
         raise failed("the state could not be written as tables", error) from error
     for row in rows:
-        written = msgspec.msgpack.decode(row["written"], type=_Written)
-        tables[written.operator][written.state] += (written.file,)
+        file = msgspec.msgpack.decode(row["written"], type=_WrittenFile)
+        tables[file.operator][file.state] += (file.file,)
     for states in tables.values():
         for state, files in states.items():
             states[state] = tuple(sorted(files, key=lambda file: file.path))
     return tables
 
 
-def _fill_empty(tables: Tables, writing: _Writing, target: Store) -> None:
-    """A table without rows still has a file, so that other programs find its columns."""
-    folder = writing.place.folder()
+def _fill_empty(tables: Tables, writing: _WriteTask, target: Store) -> None:
+    """Writes a file for each table without rows, so that other programs find its columns."""
+    folder = writing.storage.folder()
     try:
         for uid, operator in writing.operators.items():
             for state, codec in tables_of(operator).items():
@@ -311,38 +311,42 @@ def _fill_empty(tables: Tables, writing: _Writing, target: Store) -> None:
 
 
 def _with_own_sources(
-    record: Record, operators: dict[str, OperatorState], target: Store, place: TaskPlace, attempt: str
+    record: Record, operators: dict[str, OperatorState], target: Store, storage: TaskStorage, attempt: str
 ) -> Record:
-    """The record without shards and sinks; the logs of its sources are copied into the savepoint."""
+    """The record without shards and sinks. Copies the logs of its sources into the savepoint."""
     bare = msgspec.structs.replace(record, operators=operators, sinks={})
-    found = dict.fromkeys((ref.base, ref.path, ref.offset) for ref in references(bare) if ref.path)
+    sources = dict.fromkeys((ref.base, ref.path, ref.offset) for ref in references(bare) if ref.path)
     paths = {
-        named: savepoint_state_file(attempt, number, Path(named[1]).suffix or ".bin")
-        for number, named in enumerate(found)
+        source: savepoint_state_file(attempt, number, Path(source[1]).suffix or ".bin")
+        for number, source in enumerate(sources)
     }
     items = {
-        paths[named]: Transfer(place.store(ref.base), ref.path, paths[named], ref.size, ref.xxh3, ref.offset)
+        paths[source]: Transfer(
+            storage.store(ref.base), ref.path, paths[source], ref.size, ref.xxh3, ref.offset
+        )
         for ref in references(bare)
-        if (named := (ref.base, ref.path, ref.offset)) in paths
+        if (source := (ref.base, ref.path, ref.offset)) in paths
     }
-    scratch = place.folder()
+    scratch = storage.folder()
     try:
         transfer(list(items.values()), target, scratch=scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
-    def moved(ref: FileRef) -> FileRef:
+    def rebased(ref: FileRef) -> FileRef:
         if not ref.path:
             return ref
         path = paths[ref.base, ref.path, ref.offset]
         return msgspec.structs.replace(ref, base="", path=path, offset=None)
 
-    return with_references(bare, moved)
+    return with_references(bare, rebased)
 
 
 def _discard(target: Store, attempt: str, but: Container[str] = ()) -> None:
-    """Deletes what tasks of this attempt have written, also those whose success nobody heard of. It may fail: what stays
-    is not visible, and goes with a disposal."""
+    """Deletes the files that tasks of this attempt wrote, except `but`, also files that no task reported.
+
+    If deleting fails, the files stay invisible, and a disposal deletes them.
+    """
     with suppress(StateflowError):
         entries = [*target.list(SAVEPOINT_TABLES), *target.list(SAVEPOINT_STATE)]
         own = [e.path for e in entries if attempt in e.path.rpartition("/")[2]]

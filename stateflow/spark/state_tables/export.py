@@ -1,4 +1,4 @@
-"""One state of a snapshot as files that other programs read: Parquet, JSON or CSV, written by Spark."""
+"""Exports one state of a snapshot as files for other programs: Spark writes Parquet, JSON or CSV."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ def export_state(
     clock: Callable[[], int],
     overwrite: bool = False,
 ) -> int:
-    """Writes the table to the folder `path`, and gives the number of rows. A checkpoint is pinned meanwhile.
+    """Writes the table to the folder `path`; returns the number of rows. Pins the checkpoint meanwhile.
 
-    CSV has no nested values: they are written as JSON text, and bytes as Base64.
+    CSV has no nested values: they become JSON text, and bytes become Base64.
     """
     checked_format(format)
     frame = table_frame(spark, snapshot, operator, state)
-    seen = Observation()
-    frame = frame.observe(seen, F.count(F.lit(1)).alias("rows"))
+    observation = Observation()
+    frame = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
     writer = (flat(frame) if format == "csv" else frame).write.mode("overwrite" if overwrite else "error")
-    with snapshot.kept(owner, ids, clock, f"export of {operator}.{state}"):
+    with snapshot.pinned(owner, ids, clock, f"export of {operator}.{state}"):
         folder = _Folder(spark, path)
         before = folder.files()
         try:
@@ -53,11 +53,11 @@ def export_state(
                 raise UsageError(
                     f"{path} exists already: choose another folder, or give --overwrite (overwrite=True)"
                 ) from None
-            left = folder.files()
-            if before is not None and left is not None and not before & left:
-                folder.delete()  # half of an export: nothing else was there, or is there any more
+            after = folder.files()
+            if before is not None and after is not None and not before & after:
+                folder.delete()  # it holds half of this export, and nothing else
             raise failed(f"the export to {path} failed", error) from error
-    return int(seen.get["rows"])
+    return int(observation.get["rows"])
 
 
 def checked_format(name: str) -> None:
@@ -66,7 +66,7 @@ def checked_format(name: str) -> None:
 
 
 class _Folder:
-    """Where Spark writes to, asked by Spark's own means."""
+    """The folder that Spark writes to, read through Spark's own file systems."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark.sparkContext._jvm
@@ -74,7 +74,7 @@ class _Folder:
         self._conf = spark._jsparkSession.sessionState().newHadoopConf()
 
     def files(self) -> set[str] | None:
-        """Names of the data that lie there; None when that cannot be told."""
+        """Names of the data files there; None when the file system does not answer."""
         try:
             system = self._system()
             if not system.exists(self._path):
@@ -85,7 +85,7 @@ class _Folder:
             return None
 
     def delete(self) -> None:
-        with suppress(Exception):  # what led here says more
+        with suppress(Exception):  # the error that led here says more
             self._system().delete(self._path, True)
 
     def _system(self) -> Any:
@@ -93,7 +93,7 @@ class _Folder:
 
 
 def flat(frame: DataFrame) -> DataFrame:
-    """Only columns that fit one cell of text."""
+    """The frame with only columns that fit one cell of text."""
     return frame.select(*(_cell(field.name, field.dataType) for field in frame.schema))
 
 

@@ -1,4 +1,4 @@
-"""What Spark has failed with, in the library's words."""
+"""Spark's failures in the library's words."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _TOLD = re.compile(r"stateflow\.errors\.(\w+): (.+)")
 _BATCH = "the batch failed: "
 
 
-def told(error: Exception) -> Exception:
-    """The library's own error, when that is what Spark's planning process has died of."""
-    found = _TOLD.search(str(error))
-    return getattr(errors, found[1])(found[2]) if found and hasattr(errors, found[1]) else error
+def library_error(error: Exception) -> Exception:
+    """The library's own error, if it ended Spark's planning process; else `error`."""
+    match = _TOLD.search(str(error))
+    return getattr(errors, match[1])(match[2]) if match and hasattr(errors, match[1]) else error
 
 
 def failed(what: str, error: Exception) -> StateflowError:
-    """The error of a task, or Spark's own words on what could not be done."""
+    """The error of a task; or else one that says what failed, with Spark's own words."""
     problem = translated(error)
     text = str(problem)
     if text.startswith(DISK_FULL):

@@ -1,4 +1,4 @@
-"""Tables of state as DataFrames of this process's own making: for exports, restores, and `where` on keys."""
+"""Tables of state as DataFrames that this process plans itself: for exports, restores, and `where` on keys."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import NotFoundError, StateflowError
-from stateflow.spark.state_tables.failures import failed, told
-from stateflow.spark.state_tables.snapshots import Snapshot, Standing
+from stateflow.spark.state_tables.failures import failed, library_error
+from stateflow.spark.state_tables.snapshots import Snapshot, SnapshotOrigin
 from stateflow.spark.state_tables.source import FORMAT, StateDataSource, arrow_of, rows_of, spark_schema
 from stateflow.spark.state_tables.tables import Part, Table
 from stateflow.spark.task.worker import marked
@@ -54,7 +54,7 @@ public class StateflowTable implements Table, SupportsRead {
 
 
 def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
-    """A table of somebody's own; `what` is how it was asked for."""
+    """A user's Parquet table. `what` names it in errors."""
     try:
         return spark.read.parquet(path)
     except PySparkException as error:
@@ -64,66 +64,66 @@ def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
 
 
 def read_state(spark: SparkSession, **options: Any) -> DataFrame:
-    """`spark.read.format("stateflow")` with these options, where `where` on key columns opens only the shards of its keys.
+    """`spark.read.format("stateflow")` with these options. Here `where` on key columns opens only the shards of its keys.
 
-    Options with a dot in their name are given as a mapping: `read_state(spark, job="orders", ..., storage={...})`.
+    Pass options with a dot in their name as a mapping: `read_state(spark, job="orders", ..., storage={...})`.
     """
-    given = {name: str(value) for name, value in options.items() if name != "storage"}
-    given |= {f"storage.{name}": str(value) for name, value in dict(options.get("storage") or {}).items()}
+    texts = {name: str(value) for name, value in options.items() if name != "storage"}
+    texts |= {f"storage.{name}": str(value) for name, value in dict(options.get("storage") or {}).items()}
     spark.dataSource.register(StateDataSource)
-    # Without it Spark refuses any Python source that takes filters.
+    # Without this setting Spark refuses any Python source that takes filters.
     spark.conf.set(_PUSHDOWN, "true")
     jvm: Any = spark._jvm
-    settings = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap({**given, "pushdown": "true"})
+    settings = jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap({**texts, "pushdown": "true"})
     sources = jvm.org.apache.spark.sql.execution.datasources.v2
     none = jvm.scala.Option.empty()
     source = sources.python.PythonDataSourceV2()
     source.setShortName(FORMAT)
     try:
-        made = source.getOrCreateDataSourceInPython(FORMAT, settings, none)
+        source_result = source.getOrCreateDataSourceInPython(FORMAT, settings, none)
     except AnalysisException as error:
-        raise told(error) from error
-    relation = sources.DataSourceV2Relation.create(_table(spark, made), none, none, settings, none)
+        raise library_error(error) from error
+    relation = sources.DataSourceV2Relation.create(_table(spark, source_result), none, none, settings, none)
     session: Any = spark._jsparkSession
     return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, relation), spark)
 
 
 def table_frame(spark: SparkSession, snapshot: Snapshot, operator: str, state: str) -> DataFrame:
-    """All rows of one table, a task for every part of it. No process but the tasks' own is started for it."""
+    """All rows of one table, with a task for each part. Unlike the data source it starts no planning process."""
     table, parts = snapshot.table(operator, state)
     schema = spark_schema(table.schema)
-    reading = _Reading(table, tuple(parts), arrow_of(schema), snapshot.standing)
-    # Never without a task: Spark cuts off what follows an empty input, and an observation of it would never end.
+    task = _ReadTask(table, tuple(parts), arrow_of(schema), snapshot.origin)
+    # At least one task: Spark cuts off what follows an empty input, and an observation of it would never end.
     count = max(1, len(parts))
-    return spark.range(0, count, 1, count).mapInArrow(reading, schema)
+    return spark.range(0, count, 1, count).mapInArrow(task, schema)
 
 
 @dataclass(frozen=True)
-class _Reading:
+class _ReadTask:
     """The task that reads one part per partition."""
 
     table: Table
     parts: tuple[Part, ...]
     schema: pa.Schema
-    standing: Standing
+    origin: SnapshotOrigin
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 try:
                     for part in self.parts[number : number + 1]:
-                        yield from rows_of(self.table, part, self.schema, self.standing)
+                        yield from rows_of(self.table, part, self.schema, self.origin)
                 except StateflowError as error:
                     raise marked(error) from error
 
 
-def _table(spark: SparkSession, made: Any) -> Any:
-    """Spark's table of a Python source, with a source of its own for every scan."""
+def _table(spark: SparkSession, source_result: Any) -> Any:
+    """Spark's table for a Python source. Every scan of it gets a source of its own."""
     jvm: Any = spark._jvm
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
     compiler.cook(_SOURCE)
     gateway: Any = spark.sparkContext._gateway
     arguments = gateway.new_array(jvm.java.lang.Object, 1)
-    arguments[0] = made
+    arguments[0] = source_result
     return compiler.getClassLoader().loadClass("StateflowTable").getConstructors()[0].newInstance(arguments)

@@ -1,7 +1,7 @@
-"""Tables back into state: rows are encoded, brought together by key group, sorted, and written as fresh shards.
+"""Loads tables back into state: tasks encode the rows, bring them together by key group, and write fresh shards.
 
-Used to restore canonical savepoints (also with another backend, parallelism or max parallelism), and to make state of
-any DataFrame. Nothing here decides anything: shards that no record comes to name are collected as any other.
+It restores canonical savepoints, also with another backend, parallelism or max parallelism, and makes state from any
+DataFrame. It decides no record: if no record names the shards later, the collector deletes them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from stateflow.spark.state_tables.failures import failed
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import savepoint_snapshot
 from stateflow.spark.state_tables.source import arrow_of
-from stateflow.spark.task.place import TaskPlace
 from stateflow.spark.task.shards import TaskShards
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import marked, spare_the_collector
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.keys.codec import KeyCodec
@@ -46,7 +46,7 @@ def load_state(
     frames: Mapping[str, DataFrame],
     operator: OperatorState,
     *,
-    place: TaskPlace,
+    storage: TaskStorage,
     backend: str,
     parallelism: int,
     max_parallelism: int,
@@ -55,10 +55,10 @@ def load_state(
 ) -> OperatorState:
     """The operator with the state of `frames`, by state name (timers: `_timers`); states without a frame are empty.
 
-    A frame has the columns of the state's table. `key_group` is worked out anew, and may be missing as `stored`,
-    `expires_at` (then nothing expires) and a list's `slot` may. A list keeps its order, and its positions are numbered
-    anew: what the job appends comes after them, whatever slots its records have. Files are stored under the epoch and slot
-    of `place`, whose claimer has to name them.
+    A frame has the columns of the state's table. It may lack `stored`, `expires_at` (then nothing expires), a list's
+    `slot`, and `key_group`, which is computed again in any case. A list keeps its order. Its positions are renumbered, so
+    that what the job appends later comes after them, whatever slot it has. Files go under the epoch and slot of
+    `storage`: the process that claimed that epoch must name them in a record.
     """
     checked_max_parallelism(max_parallelism)
     target = msgspec.structs.replace(
@@ -72,22 +72,22 @@ def load_state(
     tables = tables_of(target)
     unknown = sorted(set(frames) - set(tables))
     if unknown:
-        known = ", ".join(sorted(tables)) or "none"
-        raise UsageError(f"operator {uid!r} has no state {unknown[0]!r} to load: its states are {known}")
-    loading = _Loading(uid, target, backend, place, open_shard)
+        names = ", ".join(sorted(tables)) or "none"
+        raise UsageError(f"operator {uid!r} has no state {unknown[0]!r} to load: its states are {names}")
+    task = _LoadTask(uid, target, backend, storage, open_shard)
     encoded = [
         fitting(frame, tables[name], uid).mapInArrow(
-            _Encoding(uid, name, target), f"{GROUP} int, key binary, value binary"
+            _EncodeTask(uid, name, target), f"{GROUP} int, key binary, value binary"
         )
         for name, frame in frames.items()
     ]
-    shards = _exchanged(encoded, loading) if encoded else ()
-    found = dict(shards)
+    shards = _load_shards(encoded, task) if encoded else ()
+    by_subtask = dict(shards)
     return msgspec.structs.replace(
         target,
-        # No rows at all: Spark may then leave out the tasks altogether.
+        # Without rows Spark may skip the tasks.
         shards=tuple(
-            found.get(subtask) or (Shard(first=first, last=last, backend=backend),)
+            by_subtask.get(subtask) or (Shard(first=first, last=last, backend=backend),)
             for subtask, (first, last) in enumerate(target.assignment)
         ),
         operator_states={
@@ -99,7 +99,7 @@ def load_state(
 def canonical_frames(
     spark: SparkSession, savepoint: Savepoint, url: str, options: Options
 ) -> dict[str, dict[str, DataFrame]]:
-    """By operator uid and state name, the tables of a canonical savepoint; operator state stays in its record."""
+    """The tables of a canonical savepoint, by operator uid and state name. Operator state stays in its record."""
     snapshot = savepoint_snapshot(savepoint, url, options)
     return {
         uid: {state: table_frame(spark, snapshot, uid, state) for state in states}
@@ -108,7 +108,7 @@ def canonical_frames(
 
 
 def fitting(frame: DataFrame, table: StateTable | TimerTable, uid: str) -> DataFrame:
-    """`frame`, if its columns are those of the table. A list without slots is numbered by position alone."""
+    """`frame`, if its columns fit the table. A list without slots is ordered by position alone."""
     slot = table.names.get("slot")
     if slot is not None and slot not in frame.columns:
         frame = frame.withColumn(slot, F.lit(0).cast("long"))
@@ -121,23 +121,23 @@ def fitting(frame: DataFrame, table: StateTable | TimerTable, uid: str) -> DataF
     return frame
 
 
-def _exchanged(encoded: list[DataFrame], loading: _Loading) -> Iterator[tuple[int, tuple[Shard, ...]]]:
-    operator = loading.operator
+def _load_shards(encoded: list[DataFrame], task: _LoadTask) -> Iterator[tuple[int, tuple[Shard, ...]]]:
+    operator = task.operator
     frame = reduce(DataFrame.unionAll, encoded)
     subtask = subtask_of(operator.assignment, operator.max_parallelism)
     frame = frame.repartitionById(len(operator.assignment), F.expr(subtask)).drop(GROUP)
     try:
         # Collected rows come from exactly one attempt of each partition.
-        rows = frame.sortWithinPartitions("key").mapInArrow(loading, "loaded binary").collect()
+        rows = frame.sortWithinPartitions("key").mapInArrow(task, "loaded binary").collect()
     except Exception as error:
-        raise failed(f"the tables of operator {loading.uid!r} could not be loaded", error) from error
+        raise failed(f"the tables of operator {task.uid!r} could not be loaded", error) from error
     for row in rows:
-        loaded = msgspec.msgpack.decode(row["loaded"], type=_Loaded)
+        loaded = msgspec.msgpack.decode(row["loaded"], type=_LoadedShards)
         yield loaded.subtask, loaded.shards
 
 
 @dataclass(frozen=True)
-class _Encoding:
+class _EncodeTask:
     """The task that turns the rows of one state into entries."""
 
     uid: str
@@ -170,7 +170,7 @@ def groups_of(keys: pa.Array) -> pa.Array:
     return pa.array(raw[starts].astype("i4") << 8 | raw[starts + 1], pa.int32())
 
 
-class _Loaded(msgspec.Struct, frozen=True):
+class _LoadedShards(msgspec.Struct, frozen=True):
     """What a task hands back."""
 
     subtask: int
@@ -178,13 +178,13 @@ class _Loaded(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class _Loading:
-    """The task that writes a subtask's shard of entries in order."""
+class _LoadTask:
+    """The task that writes a subtask's shard. The entries come in order."""
 
     uid: str
     operator: OperatorState
     backend: str
-    place: TaskPlace
+    storage: TaskStorage
     open_shard: Callable[[str], OpenShard]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -194,7 +194,7 @@ class _Loading:
         subtask = task.partitionId()
         first, last = self.operator.assignment[subtask]
         shards = TaskShards(
-            (Shard(first=first, last=last, backend=self.backend),), self.place, self.open_shard
+            (Shard(first=first, last=last, backend=self.backend),), self.storage, self.open_shard
         )
         entries = SortedEntries(self.uid, self.operator)
         try:
@@ -208,12 +208,12 @@ class _Loading:
             raise marked(error) from error
         finally:
             shards.close()
-        body = msgspec.msgpack.encode(_Loaded(subtask, handles))
+        body = msgspec.msgpack.encode(_LoadedShards(subtask, handles))
         yield pa.record_batch([pa.array([body], pa.binary())], names=["loaded"])
 
 
 class SortedEntries:
-    """Full keys of one shard as they come by in order: each must be there once. Notes the earliest timers."""
+    """Checks the full keys of one shard, which come in order: none may come twice. Notes the earliest timers."""
 
     def __init__(self, uid: str, operator: OperatorState) -> None:
         self._uid = uid
@@ -235,12 +235,12 @@ class SortedEntries:
         if not keys:
             return keys
         if keys[0] == self._last or any(map(eq, keys, keys[1:])):
-            twice = next(b for a, b in zip([self._last, *keys], keys, strict=False) if a == b)
-            raise self._twice(twice)
+            duplicate = next(b for a, b in zip([self._last, *keys], keys, strict=False) if a == b)
+            raise self._duplicate(duplicate)
         self._last = keys[-1]
         for timer in self._timers:
             self._note(timer, keys)
-        return self._numbered(keys) if self._lists else keys
+        return self._renumbered(keys) if self._lists else keys
 
     def _note(self, timer: StateSchema, keys: list[bytes]) -> None:
         for group in range(split(keys[0]).group, split(keys[-1]).group + 1):
@@ -250,19 +250,19 @@ class SortedEntries:
                 due = split_timer(split(keys[at]).body)[0]
                 self._earliest[timer.value] = min(due, self._earliest.get(timer.value, due))
 
-    def _numbered(self, keys: list[bytes]) -> list[bytes]:
-        """Elements of lists get slot 0 and their place in the list."""
-        lists, numbered = self._lists, []
+    def _renumbered(self, keys: list[bytes]) -> list[bytes]:
+        """Gives elements of lists slot 0 and their index in the list."""
+        lists, keys_out = self._lists, []
         for key in keys:
             if key[2:4] in lists:
-                of = key[:-_POSITION_WIDTH]
-                self._position = self._position + 1 if of == self._list else 0
-                self._list = of
-                key = of + list_position(0, self._position)
-            numbered.append(key)
-        return numbered
+                list_prefix = key[:-_POSITION_WIDTH]
+                self._position = self._position + 1 if list_prefix == self._list else 0
+                self._list = list_prefix
+                key = list_prefix + list_position(0, self._position)
+            keys_out.append(key)
+        return keys_out
 
-    def _twice(self, full_key: bytes) -> UsageError:
+    def _duplicate(self, full_key: bytes) -> UsageError:
         operator = self._operator
         _, state_id, body = split(full_key)
         name, timer = next(

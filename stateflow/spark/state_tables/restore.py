@@ -1,24 +1,21 @@
-"""Shards from a canonical savepoint, for the backend, parallelism and max parallelism that are wanted now."""
+"""Loads a canonical savepoint into shards of the backend, parallelism and max parallelism of this restore."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from pyspark.sql import SparkSession
+
+from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options
 from stateflow.format.records import OperatorState, Savepoint
 from stateflow.spark.state_tables.load import canonical_frames, load_state
-from stateflow.spark.task.place import place_of
+from stateflow.spark.task.storage import task_storage
 from stateflow.state.backends.choice import open_backend
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
-    from stateflow.checkpoint.handle import JobHandle
-
-
-def loaded(
+def load_canonical(
     spark: SparkSession,
     savepoint: Savepoint,
     url: str,
@@ -30,15 +27,15 @@ def loaded(
     parallelism: int = 0,
     max_parallelism: int = 0,
 ) -> dict[str, OperatorState]:
-    """The operators with shards of their own; 0 leaves parallelism or max parallelism as it was."""
+    """The operators with fresh shards. 0 leaves parallelism or max parallelism as it was."""
     frames = canonical_frames(spark, savepoint, url, options)
-    place = place_of(options, job.root, job.name, writer.epoch, writer.next_slot)
+    storage = task_storage(options, job.root, job.name, writer.epoch, writer.next_slot)
     return {
         uid: load_state(
             spark,
             frames.get(uid, {}),
             operator,
-            place=place,
+            storage=storage,
             backend=options.backend,
             parallelism=parallelism
             or min(len(operator.assignment), max_parallelism or operator.max_parallelism),

@@ -1,6 +1,6 @@
-"""Which part of a table a question needs: the key groups of the keys it names, and these keys alone. Pure.
+"""Which part of a table a query needs: the keys that it names, and their key groups. Pure.
 
-What is not understood selects more, never less: whoever asked filters the rows again.
+A filter that it does not understand selects more, never less: the caller filters the rows again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stateflow.format.keygroups import xxhash64
 from stateflow.state.keys.codec import KeyCodec
 
 MOST_KEYS = 10_000
-"""Products of more values than this are read group by group, or not narrowed at all."""
+"""A filter that allows more combinations of key columns than this does not narrow the selection."""
 
 Key = Sequence[tuple[str, str]]
 Range = tuple[bytes, bytes]
@@ -26,22 +26,22 @@ Range = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class Selection:
-    """None: no restriction."""
+    """Key groups and keys. None stands for all of them."""
 
     groups: frozenset[int] | None = None
     keys: frozenset[tuple[Any, ...]] | None = None
-    """Each with a value per key column; their groups are among `groups`."""
+    """Each has a value per key column. Their groups are among `groups`."""
 
     @property
     def everything(self) -> bool:
         return self.groups is None
 
     def overlaps(self, first: int, last: int) -> bool:
-        """Whether anything of key groups `first..last` is wanted."""
+        """Whether the selection contains any of the key groups `first..last`."""
         return self.groups is None or any(first <= group <= last for group in self.groups)
 
     def of(self, first: int, last: int) -> list[tuple[int, int]]:
-        """The wanted key groups within `first..last`, as runs of neighbours."""
+        """The selected key groups within `first..last`, as ranges."""
         if self.groups is None:
             return [(first, last)]
         runs: list[tuple[int, int]] = []
@@ -53,27 +53,27 @@ class Selection:
         return runs
 
     def key_ranges(self, key: Key, max_parallelism: int, state_id: int, first: int, last: int) -> list[Range]:
-        """Where the entries of the named keys lie within `first..last`, in the order of full keys."""
-        found = []
+        """The ranges of full keys that hold the selected keys within key groups `first..last`, in order."""
+        ranges = []
         codec = KeyCodec([kind for _, kind in key])
         for values in self.keys or ():
             group = group_of(values, max_parallelism)
             if first <= group <= last and (self.groups is None or group in self.groups):
                 begin = prefix(group, state_id) + codec.encode(plain(values))
-                found.append((begin, after(begin)))
-        return sorted(found)
+                ranges.append((begin, after(begin)))
+        return sorted(ranges)
 
 
 EVERYTHING = Selection()
 
 
 def of_keys(keys: Iterable[Any], key: Key, max_parallelism: int) -> Selection:
-    """Exactly these keys, each a plain value or a tuple as user code has it."""
+    """Selects exactly these keys. Each is a plain value or a tuple, as in user code."""
     codec = KeyCodec([kind for _, kind in key])
     parts = set()
-    for given in keys:
-        # Through bytes and back, so that True and 1, or 1.0 and 1.00, are what the state was keyed by.
-        value = codec.decode(codec.encode(given), 0)[0]
+    for key_value in keys:
+        # Through bytes and back, so that True and 1, or 1.0 and 1.00, become the value that the state has.
+        value = codec.decode(codec.encode(key_value), 0)[0]
         parts.add(tuple(value) if isinstance(value, tuple) else (value,))
     return Selection(frozenset(group_of(part, max_parallelism) for part in parts), frozenset(parts))
 
@@ -81,7 +81,7 @@ def of_keys(keys: Iterable[Any], key: Key, max_parallelism: int) -> Selection:
 def of_values(
     equal: Mapping[str, Sequence[Any]], key: Key, max_parallelism: int, selection: Selection = EVERYTHING
 ) -> Selection:
-    """`selection` narrowed to rows whose key columns have one of the values given for them."""
+    """`selection`, narrowed to rows whose key columns each have one of their values in `equal`."""
     lists = []
     for name, kind in key:
         values = [v for v in equal.get(name, ()) if _FITS[kind](v)] if name in equal else None
@@ -94,10 +94,10 @@ def of_values(
     if count > MOST_KEYS:
         return selection
     try:
-        found = of_keys((plain(parts) for parts in product(*lists)), key, max_parallelism)
+        narrower = of_keys((plain(parts) for parts in product(*lists)), key, max_parallelism)
     except UsageError:
         return selection  # a value that no key can have, such as a decimal of more than 18 places
-    return both(selection, found)
+    return both(selection, narrower)
 
 
 def of_groups(groups: Iterable[int]) -> Selection:
@@ -105,7 +105,7 @@ def of_groups(groups: Iterable[int]) -> Selection:
 
 
 def both(one: Selection, other: Selection) -> Selection:
-    """What each of the two wants."""
+    """The intersection of two selections."""
     if one.groups is None:
         return other
     if other.groups is None:
@@ -121,7 +121,7 @@ def group_of(parts: tuple[Any, ...], max_parallelism: int) -> int:
 
 
 def plain(parts: tuple[Any, ...]) -> Any:
-    """A key as user code has it: the value itself when there is one column."""
+    """A key as in user code: the value itself when there is one column."""
     return parts[0] if len(parts) == 1 else parts
 
 

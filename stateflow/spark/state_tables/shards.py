@@ -1,4 +1,4 @@
-"""Opening a shard to read all of it in a task: in a private folder, through the host's cache, never to be written."""
+"""Opens a shard for reading in a task: in a private folder, through the host's cache."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ import msgspec
 
 from stateflow.format.encoding import group_range
 from stateflow.format.records import Shard
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, OpenShard
 
 Range = tuple[bytes, bytes]
 
 
 class OpenedShard:
-    """What the shard owns by its logical range; what its files hold beyond that is another shard's, or long gone."""
+    """The entries in the shard's logical range. Other entries in its files belong to other shards, or are obsolete."""
 
-    def __init__(self, place: TaskPlace, shard: Shard, open_shard: Callable[[str], OpenShard]) -> None:
+    def __init__(self, storage: TaskStorage, shard: Shard, open_shard: Callable[[str], OpenShard]) -> None:
         self._low, self._high = group_range(shard.first, shard.last)
         self._backend: Backend | None = None
         self._folder: Path | None = None
         if not shard.files:
             return
-        self._folder = place.folder()
+        self._folder = storage.folder()
         try:
             fetched = self._folder / "fetched"
             fetched.mkdir()
-            fetch = place.cache().fetcher(place.store, fetched)
-            # Opened as wide as its files are: clipping it would write, and nothing outside of the range is read.
+            fetch = storage.cache().fetcher(storage.store, fetched)
+            # Opened with the full range of its files, because clipping would write. `scan` reads only the logical range.
             wide = msgspec.structs.replace(shard, physical_first=None, physical_last=None)
             self._backend = open_shard(shard.backend)(wide, self._folder / "shard", fetch)
         except BaseException:

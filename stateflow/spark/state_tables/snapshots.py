@@ -1,4 +1,4 @@
-"""Which snapshot a table is read from: a job's complete checkpoint, or a savepoint of either kind."""
+"""The snapshots that tables are read from: a job's complete checkpoint, or a savepoint of either kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stateflow.format.records import Owner, Record, Savepoint
 from stateflow.savepoints.format import read_savepoint, resolved
 from stateflow.savepoints.origin import refuse_erased
 from stateflow.spark.state_tables.tables import Part, Table, table_of
-from stateflow.spark.task.place import TaskPlace, place_of
+from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_reader
 from stateflow.storage.roots import open_store
 
@@ -27,10 +27,10 @@ LATEST = "latest"
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where a snapshot stands; tells a file that was collected from one that is damaged. Travels to tasks."""
+class SnapshotOrigin:
+    """Where a snapshot lies. Tasks get it, to tell a collected file from a damaged one."""
 
-    of: str
+    label: str
     """The snapshot in words."""
     url: str
     """The checkpoint root, or the savepoint."""
@@ -41,18 +41,18 @@ class Standing:
     """The record's writer, or the savepoint's id."""
 
     def explained(self, error: CorruptError, options: Mapping[str, str]) -> StateflowError:
-        """What a missing file means: files are only ever deleted with the snapshot that names them."""
-        if not self._stands(options):
+        """What a missing file means. Files are only deleted together with the snapshots that name them."""
+        if not self._exists(options):
             how = "collected" if self.job else "disposed of"
             keep = (
                 f": read a newer one, or keep it with `stateflow tag {self.job} NAME` first"
                 if self.job
                 else ""
             )
-            return NotFoundError(f"{self.of} was {how} while it was read{keep}")
+            return NotFoundError(f"{self.label} was {how} while it was read{keep}")
         return error
 
-    def _stands(self, options: Mapping[str, str]) -> bool:
+    def _exists(self, options: Mapping[str, str]) -> bool:
         store = open_store(self.url, options)
         try:
             if not self.job:
@@ -70,9 +70,9 @@ class Standing:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A snapshot whose record's references can be fetched."""
+    """A snapshot with a record whose files can be fetched."""
 
-    standing: Standing
+    origin: SnapshotOrigin
     record: Record
     savepoint: Savepoint | None
     options: Options
@@ -80,26 +80,26 @@ class Snapshot:
     owner: JobHandle | None = None
     """The job, when it is one of its checkpoints."""
 
-    def place(self) -> TaskPlace:
-        return place_of(self.options, self.standing.url, self.standing.job, 0, self.record.slot)
+    def storage(self) -> TaskStorage:
+        return task_storage(self.options, self.origin.url, self.origin.job, 0, self.record.slot)
 
     def table(self, operator: str, state: str) -> tuple[Table, list[Part]]:
-        """The table of one state and all its parts. NotFoundError names what there is."""
+        """The table of one state and all its parts. NotFoundError lists the operators or states that exist."""
         return table_of(
             self.record,
             operator,
             state,
-            self.place(),
+            self.storage(),
             open_reader(self.options),
-            of=self.standing.of,
+            label=self.origin.label,
             savepoint=self.savepoint,
         )
 
     @contextmanager
-    def kept(
+    def pinned(
         self, owner: Owner, ids: Callable[[], str], clock: Callable[[], int], reason: str
     ) -> Iterator[None]:
-        """Pins a checkpoint for the length of a block. A savepoint needs none: it goes only when somebody says so."""
+        """Pins a checkpoint for the length of a block. A savepoint needs no pin: it stays until somebody disposes of it."""
         if self.owner is None:
             yield
             return
@@ -129,9 +129,9 @@ def checkpoint_of(job: str, which: str, options: Options) -> Snapshot:
     slot = slot_of(parse(which), owner, log)
     refuse_erased(log, slot)
     record = log.record(slot)
-    of = f"checkpoint {record.slot} of job {job!r}"
+    label = f"checkpoint {record.slot} of job {job!r}"
     return Snapshot(
-        Standing(of, owner.store.url, job, record.slot, record.writer), record, None, options, owner
+        SnapshotOrigin(label, owner.store.url, job, record.slot, record.writer), record, None, options, owner
     )
 
 
@@ -143,41 +143,43 @@ def savepoint_at(url: str, options: Options) -> Snapshot:
 
 def savepoint_snapshot(savepoint: Savepoint, url: str, options: Options) -> Snapshot:
     """A savepoint that has been read already."""
-    standing = Standing(f"the savepoint {url}", url, "", savepoint.record.slot, savepoint.id)
-    return Snapshot(standing, resolved(savepoint, url), savepoint, options)
+    origin = SnapshotOrigin(f"the savepoint {url}", url, "", savepoint.record.slot, savepoint.id)
+    return Snapshot(origin, resolved(savepoint, url), savepoint, options)
 
 
 STORAGE = "storage."
-_PASSED = ("checkpoint_dir", "cache_dir", "cache_size", "scratch_dir")
-_NAMES = ("job", "checkpoint", "path", "operator", "state", "key", "keys", "pushdown", "root", *_PASSED)
+_OPTIONS = ("checkpoint_dir", "cache_dir", "cache_size", "scratch_dir")
+_NAMES = ("job", "checkpoint", "path", "operator", "state", "key", "keys", "pushdown", "root", *_OPTIONS)
 
 
-def snapshot_of(given: Mapping[str, str]) -> Snapshot:
-    """From the options of a data source. What is not given comes from environment and file, as for a run."""
-    unknown = sorted(name for name in given if name not in _NAMES and not name.startswith(STORAGE))
+def snapshot_of(settings: Mapping[str, str]) -> Snapshot:
+    """The snapshot that a data source's options name. Missing options come from environment and file, as for a run."""
+    unknown = sorted(name for name in settings if name not in _NAMES and not name.startswith(STORAGE))
     if unknown:
         raise UsageError(
             f"option {unknown[0]!r} of the stateflow source does not exist: use {', '.join(_NAMES)} or {STORAGE}<name>"
         )
-    options = configured(given)
-    if ("job" in given) == ("path" in given):
+    options = configured(settings)
+    if ("job" in settings) == ("path" in settings):
         raise UsageError(
             "say what to read: option job for a job's checkpoint, or option path for a savepoint, and not both"
         )
-    if "path" in given:
-        if "checkpoint" in given:
+    if "path" in settings:
+        if "checkpoint" in settings:
             raise UsageError("option checkpoint goes with option job: a savepoint is one snapshot")
-        return savepoint_at(given["path"], options)
-    return checkpoint_of(given["job"], given.get("checkpoint", LATEST), options)
+        return savepoint_at(settings["path"], options)
+    return checkpoint_of(settings["job"], settings.get("checkpoint", LATEST), options)
 
 
-def configured(given: Mapping[str, str]) -> Options:
+def configured(settings: Mapping[str, str]) -> Options:
     """The configuration with the source's own options on top."""
-    own: dict[str, str | None] = {name: given.get(name) for name in _PASSED}
-    if "root" in given:
-        own["checkpoint_dir"] = given["root"]
+    own: dict[str, str | None] = {name: settings.get(name) for name in _OPTIONS}
+    if "root" in settings:
+        own["checkpoint_dir"] = settings["root"]
     options = load(cli=own, env=os.environ, folder=Path.cwd())
-    storage = {name.removeprefix(STORAGE): value for name, value in given.items() if name.startswith(STORAGE)}
+    storage = {
+        name.removeprefix(STORAGE): value for name, value in settings.items() if name.startswith(STORAGE)
+    }
     if storage:
         options = replace(options, storage_options={**options.storage_options, **storage})
     return options

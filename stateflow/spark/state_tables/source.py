@@ -2,22 +2,22 @@
 
     job, checkpoint_dir   a job's checkpoint; checkpoint_dir falls back to the configuration
     checkpoint            latest (the default), 42, checkpoint:42 or tag:NAME
-    path                  or else a savepoint, of either kind
+    path                  a savepoint of either kind, instead of a job
     operator, state       which table; `_timers` has the timers, operator state has its own columns
     key, keys             one key as text, or a JSON array of keys: only their shards are opened
     storage.<name>        settings of the object store's client, on top of the configuration's
     pushdown              true: `where` narrows what is read; for a DataFrame of one query alone, see below
 
-The snapshot is chosen by `load()`: a DataFrame shows the same rows however often it is used.
+`load()` chooses the snapshot: a DataFrame shows the same rows however often it is used.
 
-**Nothing is pinned here.** The process that plans a read ends before it begins, and the tasks may die, so nobody could be
-relied on to let go of a pin, and one that is never let go of keeps its checkpoint for ever. Nor could a read go wrong
-without one: files are immutable and checked, so it is right, or it fails with 'was collected while it was read'. A tag keeps
-a checkpoint for as long as it is wanted; `export_state`, which ends in this process, pins.
+**The data source pins nothing.** The process that plans a read ends before the read begins, and the tasks may die. So
+nobody could be relied on to release a pin, and a forgotten pin keeps its checkpoint for ever. A read without a pin is
+safe: files are immutable and checked, so the read is right or fails with 'was collected while it was read'. To keep a
+checkpoint longer, tag it. `export_state` does pin, because it begins and ends in this process.
 
-**`where` is not pushed down by a plain `load()`.** Spark 4.2 keeps the partitions of the last pushed-down filter in the
-relation, so that `df.where(...)` followed by `df.count()` would count what the filter left: `read_state` gives every scan a
-relation of its own, where that cannot happen, and `where` on the key opens only the shards of its keys.
+**A plain `load()` does not push `where` down.** Spark 4.2 keeps the partitions of the last pushed-down filter in the
+relation. So `df.where(...)` followed by `df.count()` would count only the filtered rows. `read_state` gives every scan a
+relation of its own, so that `where` on the key safely opens only the shards of its keys.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -54,103 +55,102 @@ from stateflow.spark.state_tables.selection import (
     of_keys,
     of_values,
 )
-from stateflow.spark.state_tables.snapshots import Standing, snapshot_of
+from stateflow.spark.state_tables.snapshots import SnapshotOrigin, snapshot_of
 from stateflow.spark.state_tables.tables import Part, Table, cast, narrowed
 from stateflow.state.keys.text import key_of_plain, key_of_text
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 FORMAT = "stateflow"
 
 
 def register(spark: SparkSession) -> None:
-    """Makes the format known to a session."""
+    """Registers the format with a session."""
     spark.dataSource.register(StateDataSource)
 
 
 class StateDataSource(DataSource):
-    """Made, planned and read in processes of Spark's own: what is chosen travels with it."""
+    """Spark creates, plans and reads it in processes of its own, so it takes the chosen table along."""
 
-    _found: tuple[Table, list[Part], Standing] | None = None
+    _table: tuple[Table, list[Part], SnapshotOrigin] | None = None
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        return spark_schema(self._chosen()[0].schema)
+        return spark_schema(self._resolve()[0].schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        table, parts, standing = self._chosen()
-        wanted = spark_schema(table.schema)
-        if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in wanted]:
+        table, parts, origin = self._resolve()
+        own = spark_schema(table.schema)
+        if [(f.name, f.dataType) for f in schema] != [(f.name, f.dataType) for f in own]:
             raise UsageError(
-                f"state {table.state!r} of operator {table.uid!r} has the columns {wanted.simpleString()}: read it without "
+                f"state {table.state!r} of operator {table.uid!r} has the columns {own.simpleString()}: read it without "
                 "a schema of your own, and cast"
             )
-        kind = PushingReader if _yes(self.options.get("pushdown", "false")) else StateReader
-        return kind(table, parts, arrow_of(schema), standing)
+        kind = PushingReader if _yes(self.options.get("pushdown", "false")) else StateTableReader
+        return kind(table, parts, arrow_of(schema), origin)
 
-    def _chosen(self) -> tuple[Table, list[Part], Standing]:
-        if self._found is None:
-            given = {name: str(value) for name, value in self.options.items()}
+    def _resolve(self) -> tuple[Table, list[Part], SnapshotOrigin]:
+        if self._table is None:
+            settings = {name: str(value) for name, value in self.options.items()}
             for name in ("operator", "state"):
-                if name not in given:
+                if name not in settings:
                     raise UsageError(f"option {name} is missing: it names the {name} to read")
-            snapshot = snapshot_of(given)
-            table, parts = snapshot.table(given["operator"], given["state"])
-            selection = _named_keys(given, table)
+            snapshot = snapshot_of(settings)
+            table, parts = snapshot.table(settings["operator"], settings["state"])
+            selection = _named_keys(settings, table)
             if not selection.everything:
                 table, parts = replace(table, selection=selection), narrowed(parts, selection)
-            self._found = table, parts, snapshot.standing
-        return self._found
+            self._table = table, parts, snapshot.origin
+        return self._table
 
 
-class StateReader(DataSourceReader):
+class StateTableReader(DataSourceReader):
     """Reads the parts of a table, each in a task of its own."""
 
-    def __init__(self, table: Table, parts: Sequence[Part], schema: pa.Schema, standing: Standing) -> None:
+    def __init__(
+        self, table: Table, parts: Sequence[Part], schema: pa.Schema, origin: SnapshotOrigin
+    ) -> None:
         self.table = table
         self.parts = parts
         self.schema = schema
-        self.standing = standing
+        self.origin = origin
 
     def partitions(self) -> Sequence[InputPartition]:
         return [InputPartition(part) for part in self.parts]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if partition.value is None:  # what Spark makes of no partitions
+        if partition.value is None:  # Spark passes None when there are no partitions
             return
-        yield from rows_of(self.table, partition.value, self.schema, self.standing)
+        yield from rows_of(self.table, partition.value, self.schema, self.origin)
 
 
-class PushingReader(StateReader):
-    """Narrows itself to the filters of one query. Only for a relation that no other query shares: see above."""
+class PushingReader(StateTableReader):
+    """Narrows itself to the filters of one query. Only for a relation that no other query shares: see the module."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         if not self.table.elements:
             selection = both(self.table.selection, selected(filters, self.table))
             self.table = replace(self.table, selection=selection)
             self.parts = narrowed(self.parts, selection)
-        # Spark looks at every row again, so that a filter need not be understood in full.
+        # All filters go back to Spark, which checks every row again. So a filter need not be understood in full.
         return filters
 
 
-def rows_of(table: Table, part: Part, schema: pa.Schema, standing: Standing) -> Iterator[pa.RecordBatch]:
+def rows_of(table: Table, part: Part, schema: pa.Schema, origin: SnapshotOrigin) -> Iterator[pa.RecordBatch]:
     """The rows of a part with the types that Spark expects."""
     try:
         for batch in table.rows(part):
             yield cast(batch, schema)
     except CorruptError as error:
-        found = standing.explained(error, table.place.storage_options)
-        if found is error:
+        explanation = origin.explained(error, table.storage.storage_options)
+        if explanation is error:
             raise
-        raise found from error
+        raise explanation from error
 
 
 def selected(filters: Iterable[Filter], table: Table) -> Selection:
-    """What is left of a table under filters that all hold."""
+    """The part of a table that can satisfy all the filters."""
     key, most = table.operator.key, table.operator.max_parallelism
     columns = {name for name, _ in key}
     equal: dict[str, list[Any]] = {}
@@ -166,13 +166,13 @@ def selected(filters: Iterable[Filter], table: Table) -> Selection:
             selection = both(selection, _groups(each, most))
         values = _values(each)
         if name in columns and values is not None:
-            known = equal.get(name)
-            equal[name] = values if known is None else [v for v in known if v in values]
+            values_so_far = equal.get(name)
+            equal[name] = values if values_so_far is None else [v for v in values_so_far if v in values]
     return of_values(equal, key, most, selection)
 
 
 def _values(condition: Filter) -> list[Any] | None:
-    """The values of which a column has one; a null never equals anything."""
+    """The values that the condition allows; None when it does not list values. A null equals nothing."""
     match condition:
         case EqualTo() | EqualNullSafe():
             return [condition.value]
@@ -200,37 +200,37 @@ def _groups(condition: Filter, max_parallelism: int) -> Selection:
     return of_groups(group for group in range(max_parallelism) if holds(group, bound))
 
 
-def _named_keys(given: Mapping[str, str], table: Table) -> Selection:
+def _named_keys(settings: Mapping[str, str], table: Table) -> Selection:
     """The options `key` and `keys`."""
     operator = table.operator
-    if "key" not in given and "keys" not in given:
+    if "key" not in settings and "keys" not in settings:
         return EVERYTHING
     if table.elements:
         raise UsageError(
             f"state {table.state!r} of operator {table.uid!r} belongs to subtasks: it has no keys"
         )
-    if "key" in given and "keys" in given:
+    if "key" in settings and "keys" in settings:
         raise UsageError("give one key with option key, or several with option keys, not both")
-    if "key" in given:
-        return of_keys([key_of_text(operator.key, given["key"])], operator.key, operator.max_parallelism)
+    if "key" in settings:
+        return of_keys([key_of_text(operator.key, settings["key"])], operator.key, operator.max_parallelism)
     try:
-        listed = json.loads(given["keys"])
+        values = json.loads(settings["keys"])
     except ValueError:
-        listed = None
-    if not isinstance(listed, list):
-        raise UsageError(f"option keys is {given['keys']!r}: write a JSON array of keys")
+        values = None
+    if not isinstance(values, list):
+        raise UsageError(f"option keys is {settings['keys']!r}: write a JSON array of keys")
     return of_keys(
-        (key_of_plain(operator.key, value) for value in listed), operator.key, operator.max_parallelism
+        (key_of_plain(operator.key, value) for value in values), operator.key, operator.max_parallelism
     )
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The table's columns as Spark has them."""
+    """The table's columns as Spark's types."""
     return from_arrow_schema(schema)
 
 
 def arrow_of(schema: StructType) -> pa.Schema:
-    """What Spark expects of the batches it is given for these columns."""
+    """The Arrow schema that Spark expects of batches with these columns."""
     return to_arrow_schema(schema, timezone="UTC")
 
 

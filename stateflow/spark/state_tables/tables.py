@@ -1,8 +1,8 @@
 """One state of one operator in a snapshot as a table: its columns, its parts, and the rows of a part.
 
-Shards, Parquet files and operator state all give the same columns, whoever asks: the data source, an export, a
-restore. Rows whose time to live is over are there, with `expires_at`: a table shows what is stored, and what is
-expired depends on when one looks.
+Shards, Parquet files and operator state have the same columns for every reader: the data source, an export, a restore.
+Expired rows are in the table, with `expires_at`: a table shows what is stored, and whether a row has expired depends
+on the time of the query.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from stateflow.format.records import (
 )
 from stateflow.spark.state_tables.selection import EVERYTHING, Range, Selection
 from stateflow.spark.state_tables.shards import OpenedShard
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import OpenShard
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
@@ -41,7 +41,7 @@ from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 BATCH_ROWS, BATCH_BYTES = 20_000, 4 << 20
 _FIRST_ROWS = 64
 _ROW_GROUPS = 4
-"""Row groups of one file that are read as one part."""
+"""How many row groups of one file form a part."""
 _ELEMENT_KEY = (("subtask", "int"), ("position", "int"))
 _ELEMENT_COLUMNS = ("subtask", "position", "value")
 
@@ -50,7 +50,7 @@ Entries = Iterator[tuple[bytes, bytes]]
 
 @dataclass(frozen=True)
 class ShardPart:
-    """A shard, or the key groups and keys of it that are wanted."""
+    """A shard. `Table.selection` says which of its keys to read."""
 
     shard: Shard
 
@@ -65,7 +65,7 @@ class FilePart:
 
 @dataclass(frozen=True)
 class ElementsPart:
-    """The elements of operator state, which is in the record itself."""
+    """The elements of operator state, which lie in the record itself."""
 
     state: OperatorListState
 
@@ -75,15 +75,15 @@ Part = ShardPart | FilePart | ElementsPart
 
 @dataclass(frozen=True)
 class Table:
-    """Travels to the tasks; `operator` has neither shards nor operator state."""
+    """Spark sends it to the tasks, so `operator` has neither shards nor operator state."""
 
     uid: str
     state: str
     operator: OperatorState
-    place: TaskPlace
+    storage: TaskStorage
     open_shard: Callable[[str], OpenShard]
     base: str = ""
-    """The savepoint that a Parquet file is relative to."""
+    """The savepoint that the paths of Parquet files are relative to."""
     elements: str = ""
     """The schema of an element, when this is operator state."""
     selection: Selection = field(default=EVERYTHING)
@@ -91,14 +91,14 @@ class Table:
     @cached_property
     def codec(self) -> StateTable | TimerTable:
         if self.elements:
-            # As if it were a value per subtask and position: the same types, and no second way to read values.
+            # Read as a value state keyed by subtask and position: one way to read values serves both.
             return StateTable(
                 _ELEMENT_KEY, 1, self.state, StateSchema(id=1, kind="value", value=self.elements)
             )
         return tables_of(self.operator)[self.state]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Made anew where it is needed: what it has compiled need not travel.
+        # Each task makes its own codec: a compiled one need not travel.
         return {name: value for name, value in self.__dict__.items() if name != "codec"}
 
     @property
@@ -107,44 +107,44 @@ class Table:
         return pa.schema([schema.field(name) for name in _ELEMENT_COLUMNS]) if self.elements else schema
 
     def rows(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """The rows of a part in batches of a bounded size, with the columns of `schema`."""
+        """The rows of a part with the columns of `schema`, in batches of bounded size."""
         match part:
             case ShardPart():
-                yield from self._of_shard(part.shard)
+                yield from self._shard_rows(part.shard)
             case FilePart():
-                yield from self._of_file(part)
+                yield from self._file_rows(part)
             case ElementsPart():
-                yield from self._of_elements(part.state)
+                yield from self._element_rows(part.state)
 
-    def _of_shard(self, shard: Shard) -> Iterator[pa.RecordBatch]:
-        with OpenedShard(self.place, shard, self.open_shard) as opened:
-            for batch in decoded(opened.scan(self._ranges(shard)), self.codec):
-                yield from self._chosen(batch)
+    def _shard_rows(self, shard: Shard) -> Iterator[pa.RecordBatch]:
+        with OpenedShard(self.storage, shard, self.open_shard) as state:
+            for batch in decoded(state.scan(self._ranges(shard)), self.codec):
+                yield from self._filter(batch)
 
     def _ranges(self, shard: Shard) -> Iterable[Range]:
-        key, operator, wanted = self.operator.key, self.operator, self.selection
-        if wanted.keys is not None and self.state != TIMERS:
+        key, operator, selection = self.operator.key, self.operator, self.selection
+        if selection.keys is not None and self.state != TIMERS:
             state_id = operator.states[self.state].id
-            return wanted.key_ranges(key, operator.max_parallelism, state_id, shard.first, shard.last)
+            return selection.key_ranges(key, operator.max_parallelism, state_id, shard.first, shard.last)
         return (
-            found
-            for first, last in wanted.of(shard.first, shard.last)
-            for found in self.codec.ranges(first, last)
+            range_
+            for first, last in selection.of(shard.first, shard.last)
+            for range_ in self.codec.ranges(first, last)
         )
 
-    def _of_file(self, part: FilePart) -> Iterator[pa.RecordBatch]:
-        folder = self.place.folder()
+    def _file_rows(self, part: FilePart) -> Iterator[pa.RecordBatch]:
+        folder = self.storage.folder()
         try:
             local = folder / "table.parquet"
-            self.place.download(reference(part.file, self.base), local)
+            self.storage.download(reference(part.file, self.base), local)
             with pq.ParquetFile(local) as parquet:
                 batches = parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=list(part.row_groups))
                 for batch in batches:
-                    yield from self._chosen(cast(batch, self.schema))
+                    yield from self._filter(cast(batch, self.schema))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _of_elements(self, state: OperatorListState) -> Iterator[pa.RecordBatch]:
+    def _element_rows(self, state: OperatorListState) -> Iterator[pa.RecordBatch]:
         codec = KeyCodec([kind for _, kind in _ELEMENT_KEY])
         head = prefix(0, 1)
         entries = (
@@ -155,17 +155,17 @@ class Table:
         for batch in decoded(entries, self.codec):
             yield batch.select(list(_ELEMENT_COLUMNS))
 
-    def _chosen(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The rows of a batch that are wanted."""
-        wanted, key = self.selection, self.operator.key
-        if wanted.groups is not None and batch.num_rows:
-            batch = batch.filter(_is_in(batch.column(self.codec.names["key_group"]), wanted.groups))
-        if wanted.keys is not None and batch.num_rows:
+    def _filter(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The selected rows of a batch."""
+        selection, key = self.selection, self.operator.key
+        if selection.groups is not None and batch.num_rows:
+            batch = batch.filter(_is_in(batch.column(self.codec.names["key_group"]), selection.groups))
+        if selection.keys is not None and batch.num_rows:
             for index, (name, _) in enumerate(key):
-                batch = batch.filter(_is_in(batch.column(name), {values[index] for values in wanted.keys}))
+                batch = batch.filter(_is_in(batch.column(name), {values[index] for values in selection.keys}))
             if len(key) > 1 and batch.num_rows:
                 rows = zip(*(batch.column(name).to_pylist() for name, _ in key), strict=True)
-                batch = batch.filter(pa.array([row in wanted.keys for row in rows]))
+                batch = batch.filter(pa.array([row in selection.keys for row in rows]))
         if batch.num_rows:
             yield batch
 
@@ -175,7 +175,7 @@ def _is_in(column: pa.Array, values: Iterable[Any]) -> pa.Array:
 
 
 def decoded(entries: Entries, codec: StateTable | TimerTable) -> Iterator[pa.RecordBatch]:
-    """Stored entries as rows: few at first, then as many as make a batch of a bounded size."""
+    """Stored entries as rows: a small batch first, then batches of bounded size."""
     count = _FIRST_ROWS
     while chunk := list(islice(entries, count)):
         keys, values = zip(*chunk, strict=True)
@@ -188,32 +188,32 @@ def table_of(
     record: Record,
     uid: str,
     state: str,
-    place: TaskPlace,
+    storage: TaskStorage,
     open_shard: Callable[[str], OpenShard],
     *,
-    of: str,
+    label: str,
     savepoint: Savepoint | None = None,
 ) -> tuple[Table, list[Part]]:
-    """The table and all its parts. `of` is the snapshot in words; `record` has references that can be fetched."""
+    """The table and all its parts. `label` names the snapshot in errors. The files of `record` can be fetched."""
     operator = record.operators.get(uid)
     if operator is None:
-        raise NotFoundError(f"{of} has no operator {uid!r}: its operators are {_listed(record.operators)}")
+        raise NotFoundError(f"{label} has no operator {uid!r}: its operators are {_names(record.operators)}")
     bare = msgspec.structs.replace(operator, shards=(), operator_states={}, hosts=())
-    base = place.root if savepoint is not None else ""
-    table = Table(uid, state, bare, place, open_shard, base)
+    base = storage.root if savepoint is not None else ""
+    table = Table(uid, state, bare, storage, open_shard, base)
     if state in operator.operator_states:
         elements = operator.operator_states[state]
-        own = Table(uid, state, bare, place, open_shard, base, elements.schema)
-        return own, [ElementsPart(elements)]
-    known = tables_of(operator)
+        elements_table = Table(uid, state, bare, storage, open_shard, base, elements.schema)
+        return elements_table, [ElementsPart(elements)]
+    tables = tables_of(operator)
     if state in operator.states and operator.states[state].kind == "timer":
         raise UsageError(
             f"timer {state!r} of operator {uid!r} is in the table {TIMERS!r}, with all others: read that"
         )
-    if state not in known:
+    if state not in tables:
         raise NotFoundError(
-            f"operator {uid!r} has no state {state!r} in {of}: its states are "
-            f"{_listed([*known, *operator.operator_states])}"
+            f"operator {uid!r} has no state {state!r} in {label}: its states are "
+            f"{_names([*tables, *operator.operator_states])}"
         )
     if savepoint is not None and savepoint.kind == "canonical":
         files = savepoint.tables.get(uid, {}).get(state, ())
@@ -223,25 +223,25 @@ def table_of(
 
 
 def narrowed(parts: Sequence[Part], selection: Selection) -> list[Part]:
-    """The parts that hold something of what is wanted."""
+    """The parts that hold something of the selection."""
     if selection.everything:
         return list(parts)
-    found: list[Part] = []
+    selected: list[Part] = []
     for part in parts:
         if isinstance(part, ShardPart):
             if selection.overlaps(part.shard.first, part.shard.last):
-                found.append(part)
+                selected.append(part)
         elif isinstance(part, FilePart):
-            chosen = tuple(n for n in part.row_groups if selection.overlaps(*part.file.groups[n]))
-            if chosen:
-                found.append(FilePart(part.file, chosen))
+            row_groups = tuple(n for n in part.row_groups if selection.overlaps(*part.file.groups[n]))
+            if row_groups:
+                selected.append(FilePart(part.file, row_groups))
         else:
-            found.append(part)
-    return found
+            selected.append(part)
+    return selected
 
 
 def reference(file: TableFile, base: str) -> FileRef:
-    """A table's file as what is fetched and checked."""
+    """The reference by which a table's file is fetched and checked."""
     return FileRef(
         name=file.path.rpartition("/")[2],
         size=file.size,
@@ -253,7 +253,7 @@ def reference(file: TableFile, base: str) -> FileRef:
 
 
 def cast(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with the types and order of `schema`: names inside lists and maps differ between writers."""
+    """`batch` with the types and order of `schema`. Writers name the fields inside lists and maps differently."""
     if batch.schema.equals(schema):
         return batch
     columns = [batch.column(f.name) for f in schema]
@@ -269,5 +269,5 @@ def _file_parts(file: TableFile) -> Iterator[FilePart]:
         yield FilePart(file, tuple(range(begin, min(begin + _ROW_GROUPS, count))))
 
 
-def _listed(names: Iterable[str]) -> str:
+def _names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"

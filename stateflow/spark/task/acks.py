@@ -1,11 +1,12 @@
-"""What a task reports of itself: one ack per operator and subtask, through a Spark accumulator.
+"""Acknowledgements: one ack per operator and subtask, which the task reports through a Spark accumulator.
 
-Spark applies an accumulator exactly once per task of a result stage, together with that attempt's result; so the
-handles here and the rows that were written come from one attempt.
+Spark applies an accumulator exactly once per task of a result stage, together with that attempt's result. So the
+shards in an ack and the written rows come from the same attempt.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -22,7 +23,7 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     """Spark's task attempt id, unique in the application."""
     shards: tuple[Shard, ...]
     staged: dict[str, FileRef | None] = {}
-    """Per output the file that holds this subtask's rows; None when it has none."""
+    """Per output the file that holds this subtask's rows; None when it has no rows."""
     elements: dict[str, tuple[bytes, ...]] = {}
     """Operator state."""
     rows_in: int = 0
@@ -54,34 +55,39 @@ def decoded(bodies: list[bytes]) -> list[Ack]:
 
 def collected(operator: str, parallelism: int, acks: list[Ack]) -> list[Ack]:
     """One ack per subtask, in order; anything else fails the batch."""
-    found: dict[int, Ack] = {}
+    by_subtask: dict[int, Ack] = {}
     for ack in acks:
         if ack.operator != operator:
             continue
-        if ack.subtask in found and found[ack.subtask] != ack:
+        if ack.subtask in by_subtask and by_subtask[ack.subtask] != ack:
             raise StateflowError(
                 f"operator {operator!r}: subtask {ack.subtask} was acknowledged by two attempts "
-                f"({found[ack.subtask].attempt} and {ack.attempt}); the batch is tried again"
+                f"({by_subtask[ack.subtask].attempt} and {ack.attempt}); the batch is tried again"
             )
-        found[ack.subtask] = ack
-    missing = [n for n in range(parallelism) if n not in found]
+        by_subtask[ack.subtask] = ack
+    missing = [n for n in range(parallelism) if n not in by_subtask]
     if missing:
         raise StateflowError(
             f"operator {operator!r}: subtasks {missing} ran without an acknowledgement; the batch is tried again"
         )
-    return [found[n] for n in range(parallelism)]
+    return [by_subtask[n] for n in range(parallelism)]
+
+
+def summed(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The sum of each metric; of one called `max_...` the highest value."""
+    metrics: dict[str, float] = {}
+    for name, value in (item for part in parts for item in part.items()):
+        if name.startswith("max_"):
+            metrics[name] = max(metrics.get(name, 0), value)
+        else:
+            metrics[name] = metrics.get(name, 0) + value
+    return metrics
 
 
 def total(acks: list[Ack]) -> dict[str, Any]:
     """Sums over subtasks."""
-    metrics: dict[str, float] = {}
     counters: dict[str, int] = {}
     for ack in acks:
-        for name, value in ack.metrics.items():
-            if name.startswith("max_"):
-                metrics[name] = max(metrics.get(name, 0), value)
-            else:
-                metrics[name] = metrics.get(name, 0) + value
         for name, count in ack.counters.items():
             counters[name] = counters.get(name, 0) + count
     return {
@@ -90,6 +96,6 @@ def total(acks: list[Ack]) -> dict[str, Any]:
         "keys": sum(a.keys for a in acks),
         "dead_letters": sum(a.dead_letters for a in acks),
         "timers": sum(a.timers for a in acks),
-        "metrics": metrics,
+        "metrics": summed(ack.metrics for ack in acks),
         "counters": counters,
     }

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from pyspark import TaskContext
 
 from stateflow.errors import CorruptError, StateflowError, UsageError
 from stateflow.format.records import FileRef, Shard
@@ -21,8 +22,8 @@ from stateflow.pipelines.operators import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.blocks import refuse_nulls
-from stateflow.spark.task.place import TaskPlace
 from stateflow.spark.task.shards import TaskShards
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import marked, spare_the_collector
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.bound import Cursor
@@ -43,7 +44,7 @@ class ArrowTask:
     chunk_rows: int
     state_id: int
     moment: Moment
-    place: TaskPlace
+    storage: TaskStorage
     shards: tuple[tuple[Shard, ...], ...]
     open_shard: Callable[[str], OpenShard]
     output: pa.Schema
@@ -66,27 +67,25 @@ def arrow_worker(task: ArrowTask, acks: Any) -> Callable[[Iterator[Any]], Iterat
 
 
 def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
-    from pyspark import TaskContext
-
     spare_the_collector()
     spark_task = TaskContext.get()
     assert spark_task is not None
     index = spark_task.partitionId()
-    shards = TaskShards(task.shards[index], task.place, task.open_shard, task.place.join_limit)
+    shards = TaskShards(task.shards[index], task.storage, task.open_shard, task.storage.join_limit)
     codec = KeyCodec(task.key_types, task.key_columns if len(task.key_columns) > 1 else ())
     state = ColumnState(task.state, codec, task.state_id, task.max_parallelism, f"operator {task.uid!r}")
     context = OperatorContext(Cursor(task.moment.slot, task.moment.now), task.moment, index, {})
     writer = task.stage(MAIN, task.output) if task.stage is not None else None
     rows_in = rows_out = 0
-    feed = _Gathered(batches, task)
+    feed = _TableFeed(batches, task)
     try:
         current: tuple[int, Backend] | None = None
-        for shard, table in feed.tables(shards.given, len(task.key_columns)):
+        for shard, table in feed.tables(shards.inputs, len(task.key_columns)):
             if current is None or current[0] != shard:
                 _finish(shards, state, current)
                 current = (shard, shards.open(shard))
                 state.backend, state.changed = current[1], False
-            for batch in _called(task, table, state, context):
+            for batch in _fitting_batches(task, table, state, context):
                 rows_out += batch.num_rows
                 if writer is not None:
                     writer.write(batch)
@@ -112,7 +111,7 @@ def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
         rows_out=rows_out,
         keys=state.keys,
         counters={name: c.value for name, c in context.metrics.counters.items()},
-        metrics=shards.measured(),
+        metrics=shards.figures(),
         host=socket.gethostname(),
     )
     acks.add([msgspec.msgpack.encode(ack)])
@@ -127,20 +126,22 @@ def _finish(shards: TaskShards, state: ColumnState, current: tuple[int, Backend]
         shards.keep(*current)
 
 
-def _called(task: ArrowTask, table: pa.Table, state: ColumnState, context: OperatorContext) -> Iterator[Any]:
+def _fitting_batches(
+    task: ArrowTask, table: pa.Table, state: ColumnState, context: OperatorContext
+) -> Iterator[Any]:
     for piece in _pieces(task, table, state, context):
         try:
-            fitted = pa.table(piece).select(task.output.names).cast(task.output)
+            output = pa.table(piece).select(task.output.names).cast(task.output)
         except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
             raise UsageError(
                 f"operator {task.uid!r} put out a table that does not fit its output ({', '.join(task.output.names)}): "
                 f"{' '.join(str(error).split())}"
             ) from error
-        yield from fitted.to_batches(max_chunksize=100_000)
+        yield from output.to_batches(max_chunksize=100_000)
 
 
 def _pieces(task: ArrowTask, table: pa.Table, state: ColumnState, context: OperatorContext) -> Iterator[Any]:
-    """What user code puts out: a table, or several as it goes on."""
+    """The output of user code: one table, or several, as it yields them."""
     try:
         out = task.function(table, state, context)
         if isinstance(out, (pa.Table, pa.RecordBatch)):
@@ -155,22 +156,25 @@ def _pieces(task: ArrowTask, table: pa.Table, state: ColumnState, context: Opera
         ) from error
 
 
-class _Gathered:
-    """A task's rows as tables that hold whole keys: one per shard while they fit, else by ranges of key groups,
-    which wait on scratch disk; a range that still does not fit is cut between keys."""
+class _TableFeed:
+    """A task's rows as tables that hold whole keys: one table per shard, if the rows fit into memory.
+
+    Otherwise they go to files on scratch disk, one per range of key groups. A range that still does not fit is cut
+    between keys.
+    """
 
     def __init__(self, batches: Iterator[Any], task: ArrowTask) -> None:
-        limit, place = task.chunk_rows, task.place
+        limit, storage = task.chunk_rows, task.storage
         self._uid, self._key_columns = task.uid, task.key_columns
         self._batches = batches
         self._limit = limit
-        self._place = place
+        self._storage = storage
         self._folder: Path | None = None
         self._writers: dict[int, tuple[Path, Any]] = {}
         self.rows = 0
 
     def tables(self, shards: Sequence[Shard], keys: int) -> Iterator[tuple[int, pa.Table]]:
-        held: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         rows = 0
         first, last = shards[0].first, max(s.last for s in shards)
         for batch in self._batches:
@@ -178,15 +182,15 @@ class _Gathered:
                 continue
             for name, index in zip(self._key_columns, range(1, 1 + keys), strict=True):
                 refuse_nulls(self._uid, name, batch.column(index))
-            held.append(batch)
+            batches.append(batch)
             rows += batch.num_rows
             self.rows += batch.num_rows
             if rows > self._limit:
-                self._spill(pa.Table.from_batches(held), first, last)
-                held, rows = [], 0
+                self._spill(pa.Table.from_batches(batches), first, last)
+                batches, rows = [], 0
         if self._writers:
-            if held:
-                self._spill(pa.Table.from_batches(held), first, last)
+            if batches:
+                self._spill(pa.Table.from_batches(batches), first, last)
             for _, (path, writer) in sorted(self._writers.items()):
                 writer.close()
                 with pa.memory_map(str(path)) as mapped:
@@ -194,8 +198,8 @@ class _Gathered:
                     for shard, part in _by_shard(table, shards):
                         for piece in self._cut(part, keys):
                             yield shard, _fields(piece, keys)
-        elif held:
-            for shard, part in _by_shard(pa.Table.from_batches(held), shards):
+        elif batches:
+            for shard, part in _by_shard(pa.Table.from_batches(batches), shards):
                 yield shard, _fields(part, keys)
 
     def _cut(self, table: pa.Table, keys: int) -> Iterator[pa.Table]:
@@ -213,7 +217,7 @@ class _Gathered:
             begin = end
 
     def _boundary(self, table: pa.Table, names: list[str], begin: int, end: int) -> int:
-        """The last place at or before `end` where a key begins; `end` itself inside a key larger than the limit."""
+        """The last row at or before `end` at which a key begins; `end` itself inside a key larger than the limit."""
         edge = [table[name][end] for name in names]
         low, high = begin, end
         while low < high:
@@ -226,7 +230,7 @@ class _Gathered:
 
     def _spill(self, table: pa.Table, first: int, last: int) -> None:
         if self._folder is None:
-            self._folder = self._place.folder()
+            self._folder = self._storage.folder()
         groups = table.column(0).to_numpy()
         buckets = (groups - first) * BUCKETS // (last - first + 1)
         for bucket in np.unique(buckets).tolist():
@@ -252,5 +256,5 @@ def _by_shard(table: pa.Table, shards: Sequence[Shard]) -> Iterator[tuple[int, p
 
 
 def _fields(table: pa.Table, keys: int) -> pa.Table:
-    """Without the columns of the exchange: group, keys, late."""
+    """The table without the columns of the exchange: group, keys, late."""
     return table.select(table.column_names[2 + keys :])

@@ -1,13 +1,15 @@
-"""From sorted Arrow batches to chunks of whole keys, without ever holding more than two batches.
+"""From sorted Arrow batches to chunks of whole keys, with at most two batches in memory.
 
-A key that ends inside its batch is handed over with the others of that batch. One that goes on is a chunk of its own
-whose rows are pulled from Spark as user code asks for them, so that a key of any size fits.
+Keys that end inside their batch form one chunk. A key that goes on in the next batch is a chunk of its own: it pulls
+rows from Spark as user code asks for them, so that a key of any size fits.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -58,19 +60,19 @@ class Block:
         self.ends: list[int] = [*self.starts[1:], batch.num_rows]
         self.size = len(self.starts)
         self.first = 0
-        """Keys before this one were taken already."""
+        """The index of the first key that no chunk has taken yet."""
         self.groups = batch.column(0).to_numpy()[starts]
-        taken = [column.take(pa.array(starts)) for column in columns]
+        key_values = [column.take(pa.array(starts)) for column in columns]
         self.key_columns = [
-            c.to_numpy() if t == "int" else c for c, t in zip(taken, shape.codec.types, strict=True)
+            c.to_numpy() if t == "int" else c for c, t in zip(key_values, shape.codec.types, strict=True)
         ]
-        parts = [values_of(column) for column in taken]
+        parts = [values_of(column) for column in key_values]
         self.keys: list[Any] = parts[0] if len(parts) == 1 else list(map(shape.make_key, *parts))
         late = batch.column(shape.late_index)
         self.late: list[bool] | None = values_of(late) if pc.any(late).as_py() else None
         self.rows: list[list[Any]] = []
         self.offsets: list[list[int]] | None = None
-        """Per input, where each key's rows begin, with the end; None when there is one input."""
+        """Per input the index at which each key's rows begin, and the end; None when there is one input."""
         if len(shape.readers) == 1:
             self.rows.append(shape.readers[0].read(batch))
         else:
@@ -97,7 +99,7 @@ class Block:
 
 
 class Shape:
-    """Where things are in an operator's Arrow batches: group, keys, late, (side, struct per input | fields)."""
+    """The columns of an operator's Arrow batches: group, keys, late, (side, struct per input | fields)."""
 
     def __init__(
         self, uid: str, codec: KeyCodec, key_columns: Sequence[str], rows: Sequence[RowType]
@@ -120,16 +122,13 @@ class Shape:
 
 
 def _sample(codec: KeyCodec) -> tuple[Any, ...]:
-    from datetime import UTC, date, datetime
-    from decimal import Decimal
-
     samples = {"bool": False, "int": 0, "str": "", "bytes": b"", "date": date(1970, 1, 1),
                "datetime": datetime(1970, 1, 1, tzinfo=UTC), "decimal": Decimal(0)}  # fmt: skip
     return tuple(samples[t] for t in codec.types)
 
 
 def _starts(columns: Sequence[Any]) -> Any:
-    """Indices at which a key begins."""
+    """The indices at which a key begins."""
     changed: Any = None
     for column in columns:
         if pa.types.is_integer(column.type):
@@ -142,12 +141,12 @@ def _starts(columns: Sequence[Any]) -> Any:
 
 
 class Blocks:
-    """Blocks in order, with a look at the next one."""
+    """The blocks in order, with one block of look-ahead."""
 
     def __init__(self, batches: Iterator[Any], shape: Shape, remember: int = 0) -> None:
         self._batches = batches
         self._remember = remember
-        """How many rows of a spanning key are kept in case user code fails on it."""
+        """How many rows of a spanning key to remember, in case user code fails on it."""
         self._shape = shape
         self._ahead: deque[Block] = deque()
         self.rows_in = 0
@@ -165,7 +164,7 @@ class Blocks:
                     self.rows_in += batch.num_rows
                     self._ahead.append(Block(batch, self._shape))
         except Exception as error:
-            # It may be user code that is pulling rows, and to ask again must not look like the end of the input.
+            # User code may be pulling rows. If it asks again, it must not see the end of the input.
             self._failed = StreamError(error)
             raise self._failed from error
         return self._ahead[0]
@@ -237,7 +236,7 @@ def _whole(block: Block, first: int, last: int, context: OperatorContext, inputs
 
 
 def _marked(block: Block, key: int, side: int, context: OperatorContext) -> Iterator[Any]:
-    """A key's rows of one input, with `ctx.late` set as each is read."""
+    """A key's rows of one input. Reading a row sets `ctx.late`."""
     begin, end = block.span(key, side)
     if block.late is None:
         yield from block.rows[side][begin:end]
@@ -253,7 +252,7 @@ def _marked(block: Block, key: int, side: int, context: OperatorContext) -> Iter
 
 
 class _Spanning:
-    """The rows of a key that goes on in later blocks: read once, in order, side after side."""
+    """The rows of a key that goes on in later blocks. They are read once, in order, side after side."""
 
     def __init__(self, blocks: Blocks, block: Block, context: OperatorContext, remember: int) -> None:
         self._blocks = blocks
@@ -264,12 +263,12 @@ class _Spanning:
         self._inputs = len(blocks._shape.readers)
         self._rows = self._all()
         self._sides = tuple(self._side(side) for side in range(self._inputs))
-        self._held: tuple[int, Any] | None = None
-        self._held_late = False
-        self._seen: list[Any] | None = [] if remember else None
+        self._pending: tuple[int, Any] | None = None
+        self._pending_late = False
+        self._memory: list[Any] | None = [] if remember else None
         self._limit = remember
         self._count = 0
-        self._asked = False
+        self._handed_out = False
 
     def chunk(self) -> Chunk:
         block, index = self._block, self._index
@@ -281,15 +280,15 @@ class _Spanning:
         )
 
     def _rows_of(self, i: int) -> tuple[Iterator[Any], ...]:
-        """Asked a second time when user code failed: then from the beginning, as far as it is remembered."""
-        if not self._asked:
-            self._asked = True
+        """The rows per side. The engine asks again when user code failed: then from the beginning, as far as remembered."""
+        if not self._handed_out:
+            self._handed_out = True
             return self._sides
         return (self._again(), *self._sides[1:])
 
     def _again(self) -> Iterator[Any]:
-        yield from self._seen or ()
-        yield from (None for _ in range(self._count - len(self._seen or ())))
+        yield from self._memory or ()
+        yield from (None for _ in range(self._count - len(self._memory or ())))
         yield from self._sides[0]
 
     def _all(self) -> Iterator[tuple[int, Any]]:
@@ -309,26 +308,26 @@ class _Spanning:
 
     def _side(self, side: int) -> Iterator[Any]:
         while True:
-            if self._held is not None:
-                entry, self._context.late = self._held, self._held_late
+            if self._pending is not None:
+                entry, self._context.late = self._pending, self._pending_late
             else:
-                found = next(self._rows, None)
-                if found is None:
+                row = next(self._rows, None)
+                if row is None:
                     return
-                entry = found
-            self._held = None
+                entry = row
+            self._pending = None
             if entry[0] > side:
-                # Read only to see that this side has ended; whether it is late shows when it is handed out.
-                self._held, self._held_late = entry, self._context.late
+                # This row only shows that the side has ended. `ctx.late` is set when the row is handed out.
+                self._pending, self._pending_late = entry, self._context.late
                 self._context.late = False
                 return
             if entry[0] == side:
                 self._count += 1
-                if self._seen is not None and self._count <= self._limit:
-                    self._seen.append(entry[1])
+                if self._memory is not None and self._count <= self._limit:
+                    self._memory.append(entry[1])
                 yield entry[1]
 
     def drain(self) -> None:
-        """What user code did not read must still be passed over."""
+        """Skips the rows that user code did not read."""
         for _ in self._rows:
             pass

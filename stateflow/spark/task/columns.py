@@ -1,7 +1,7 @@
 """From Arrow columns to Python rows, a column at a time; `operators/output.py` is the way back.
 
-`to_pylist` builds a scalar object per value; going through numpy is many times faster, so it is kept for what
-numpy cannot hold.
+Arrow's `to_pylist` builds a scalar object per value. Going through numpy is many times faster, so `to_pylist` remains
+for values that numpy cannot hold.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From what Spark throws to an error that a user can act on."""
+"""Turns Spark's exceptions into errors that a user can act on."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from stateflow.spark.task.worker import ERROR_MARK
 _MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")
 _LIMIT, _SHORT = 2_000, 200
 _DYING = 2.0
-"""Seconds between a connection that breaks and the end of the process at its other end."""
+"""Seconds to wait, after a connection broke, for the process at its other end to end."""
 _FULL = "No space left on device"
 DISK_FULL = "a disk is full"
 
 
 def translated(error: BaseException) -> StateflowError:
-    """The error that a worker or the library raised, if there is one in it; else one with Spark's first words."""
+    """The error that a worker or the library raised, if `error` contains one; else an error with Spark's first words."""
     for cause in _chain(error):
         if isinstance(cause, StateflowError):
             return cause
     if ended := _ended_jvm(error):
         return StateflowError(ended)
     text = _text(error)
-    found = _MARKED.search(text)
-    if found:
+    match = _MARKED.search(text)
+    if match:
         try:
-            body, _ = json.JSONDecoder().raw_decode(found[1])
+            body, _ = json.JSONDecoder().raw_decode(match[1])
         except ValueError:
-            body = {"type": "StateflowError", "message": found[1][:_LIMIT]}
+            body = {"type": "StateflowError", "message": match[1][:_LIMIT]}
         kind = getattr(errors, body["type"], None) or (
             UserCodeError if body["type"] == "UserCodeError" else StateflowError
         )
@@ -49,7 +49,7 @@ def translated(error: BaseException) -> StateflowError:
 
 
 def _ended_jvm(error: BaseException) -> str:
-    """What has become of the JVM, when that is why nothing can be asked of it any more."""
+    """How the JVM ended, if the driver has lost its connection to it; else empty."""
     unanswered = [
         cause
         for cause in _chain(error)
@@ -68,17 +68,17 @@ def _ended_jvm(error: BaseException) -> str:
 
 def _chain(error: BaseException) -> list[BaseException]:
     out: list[BaseException] = []
-    seen: BaseException | None = error
-    while seen is not None and seen not in out:
-        out.append(seen)
-        seen = seen.__cause__ or seen.__context__
+    current: BaseException | None = error
+    while current is not None and current not in out:
+        out.append(current)
+        current = current.__cause__ or current.__context__
     return out
 
 
 def _text(error: BaseException) -> str:
-    described = getattr(error, "desc", None)
+    description = getattr(error, "desc", None)
     java = getattr(error, "java_exception", None)
-    return "\n".join(str(part) for part in (error, described, java) if part)
+    return "\n".join(str(part) for part in (error, description, java) if part)
 
 
 def _first(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The shards of one task: opened from handles one after another, snapshotted, uploaded while the task goes on."""
+"""The shards of one task: it opens them one after another, takes snapshots, and uploads files as it goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import msgspec
 from stateflow.checkpoint.rescale import joined
 from stateflow.format.encoding import group_range
 from stateflow.format.records import FileRef, Shard
-from stateflow.spark.task.place import TaskPlace
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, Fetch, NewFile, OpenShard, Snapshot
 from stateflow.storage.files import inline, upload_file
 
@@ -22,22 +22,22 @@ Timers = tuple[int | None, int | None]
 
 
 class TaskShards:
-    """Hands out backends in order; `handles` waits for uploads and gives the new handles.
+    """Opens the shards in order. `handles` waits for the uploads and returns the new shards.
 
-    Neighbours that are to become one shard are handed out as one, read together when they are opened.
+    Neighbours that are to be joined count as one shard: opening it reads all of them into a new one.
     """
 
     def __init__(
         self,
         shards: tuple[Shard, ...],
-        place: TaskPlace,
+        storage: TaskStorage,
         open_shard: Callable[[str], OpenShard],
         join_limit: int = 0,
     ) -> None:
         self._parts = joined(shards, join_limit)
-        self.given = tuple(map(_together, self._parts))
+        self.inputs = tuple(map(_joined_shard, self._parts))
         self._began = time.perf_counter()
-        self._place = place
+        self._storage = storage
         self._open_shard = open_shard
         self._handles: list[tuple[Shard, ...] | Future[Shard]] = list(self._parts)
         self._folder: Path | None = None
@@ -47,20 +47,20 @@ class TaskShards:
             ("opened", "open_s", "snapshot_s", "upload_s", "uploaded_bytes", "uploaded_files", "compacted_bytes",
              "inlined_bytes", "joined_shards"), 0,
         )  # fmt: skip
-        cache = place.cache()
+        cache = storage.cache()
         self._cache_before = (cache.hits, cache.misses, cache.bytes_fetched)
 
     def open(self, index: int) -> Backend:
-        """The state of one shard, materialised into a private folder."""
+        """Opens the state of one shard in a private folder."""
         began = time.perf_counter()
-        shard = self.given[index]
+        shard = self.inputs[index]
         if self._folder is None:
-            self._folder = self._place.folder()
+            self._folder = self._storage.folder()
         directory = self._folder / str(index)
         directory.mkdir()
         fetched = self._folder / f"{index}-fetched"
         fetched.mkdir()
-        fetch = self._place.cache().fetcher(self._place.store, fetched)
+        fetch = self._storage.cache().fetcher(self._storage.store, fetched)
         backend = self._open_shard(shard.backend)(shard, directory, fetch)
         self._open.append(backend)
         if len(self._parts[index]) > 1:
@@ -70,7 +70,7 @@ class TaskShards:
         return backend
 
     def _fill(self, backend: Backend, index: int, fetch: Fetch) -> None:
-        """Reads the parts into the new shard. Their files are never mixed: numbers and sequence numbers would clash."""
+        """Copies the parts' entries into the new shard. Their files cannot be mixed: their numbers would clash."""
         assert self._folder is not None
         for number, part in enumerate(self._parts[index]):
             source = self._open_shard(part.backend)(part, self._folder / f"{index}-part-{number}", fetch)
@@ -81,18 +81,18 @@ class TaskShards:
         self.metrics["joined_shards"] += len(self._parts[index])
 
     def changes(self, index: int) -> bool:
-        """Whether the shard is written anew once it was opened, even if no entry changes."""
-        shard = self.given[index]
+        """Whether opening the shard writes it again, even if no entry changes."""
+        shard = self.inputs[index]
         clipped = (shard.physical_first, shard.physical_last) != (None, None)
         return clipped or len(self._parts[index]) > 1
 
     def keep(self, index: int, backend: Backend) -> None:
-        """The shard was read only: its handle stands."""
+        """The task has only read the shard: its handle stays as it is."""
         backend.close()
         self._open.remove(backend)
 
     def finish(self, index: int, backend: Backend, timers: Timers) -> None:
-        """Makes the shard's new handle; files go up in the background."""
+        """Takes the shard's snapshot and uploads its files in the background."""
         began = time.perf_counter()
         snapshot = backend.snapshot()
         self.metrics["snapshot_s"] += time.perf_counter() - began
@@ -100,18 +100,18 @@ class TaskShards:
         for name, value in snapshot.metrics.items():
             self.metrics[name] = self.metrics.get(name, 0) + value
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(max(1, self._place.upload_threads), "stateflow-upload")
-        self._handles[index] = self._pool.submit(self._uploaded, index, backend, snapshot, timers)
+            self._pool = ThreadPoolExecutor(max(1, self._storage.upload_threads), "stateflow-upload")
+        self._handles[index] = self._pool.submit(self._upload, index, backend, snapshot, timers)
 
-    def _uploaded(self, index: int, backend: Backend, snapshot: Snapshot, timers: Timers) -> Shard:
+    def _upload(self, index: int, backend: Backend, snapshot: Snapshot, timers: Timers) -> Shard:
         began = time.perf_counter()
-        files = snapshot.kept + tuple(self._stored(new) for new in snapshot.new)
+        files = snapshot.kept + tuple(self._store_file(new) for new in snapshot.new)
         self.metrics["upload_s"] += time.perf_counter() - began
         backend.close()
         self._open.remove(backend)
-        given = self.given[index]
+        before = self.inputs[index]
         return msgspec.structs.replace(
-            given,
+            before,
             files=files,
             physical_first=None,
             physical_last=None,
@@ -120,28 +120,28 @@ class TaskShards:
             entries=snapshot.entries,
         )
 
-    def _stored(self, new: NewFile) -> FileRef:
+    def _store_file(self, new: NewFile) -> FileRef:
         if new.data is not None:
             self.metrics["inlined_bytes"] += len(new.data)
             return inline(new.name, new.data)
         assert new.path is not None
-        place = self._place
-        store = place.store()
-        ref = upload_file(store, place.shared_path(Path(new.name).suffix or ".bin"), new.path, new.name)
-        place.cache().add(store, ref, new.path)
+        storage = self._storage
+        store = storage.store()
+        ref = upload_file(store, storage.shared_path(Path(new.name).suffix or ".bin"), new.path, new.name)
+        storage.cache().add(store, ref, new.path)
         self.metrics["uploaded_bytes"] += ref.size
         self.metrics["uploaded_files"] += 1
         return ref
 
     def handles(self) -> tuple[Shard, ...]:
-        """Waits until everything is stored; the first failed upload raises."""
+        """Waits until every file is stored. The first failed upload raises its error."""
         return tuple(
             shard for h in self._handles for shard in ((h.result(),) if isinstance(h, Future) else h)
         )
 
-    def measured(self) -> dict[str, float]:
+    def figures(self) -> dict[str, float]:
         """The task's own figures, for its ack."""
-        cache = self._place.cache()
+        cache = self._storage.cache()
         hits, misses, fetched = self._cache_before
         return {
             **self.metrics,
@@ -153,14 +153,14 @@ class TaskShards:
         }
 
     def distrust(self) -> None:
-        """After a CorruptError: this host's copies may be what is damaged, so they are fetched and checked anew."""
-        cache = self._place.cache()
+        """After a CorruptError: this host's copies may be damaged, so the next attempt fetches and checks them again."""
+        cache = self._storage.cache()
         for part in (shard for parts in self._parts for shard in parts):
             for ref in part.files:
-                cache.distrust(self._place.store(ref.base), ref)
+                cache.distrust(self._storage.store(ref.base), ref)
 
     def close(self) -> None:
-        """Frees what is still open; safe after a failure in the middle."""
+        """Frees what is still open. Safe at any point, also after a failure."""
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
         for backend in list(self._open):
@@ -169,8 +169,8 @@ class TaskShards:
             shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _together(parts: tuple[Shard, ...]) -> Shard:
-    """The shard that the parts become: empty as yet, and due when the first of them is."""
+def _joined_shard(parts: tuple[Shard, ...]) -> Shard:
+    """The shard that the parts become. It is empty as yet; its timers are due when the first of theirs is."""
     if len(parts) == 1:
         return parts[0]
 

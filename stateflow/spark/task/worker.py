@@ -1,4 +1,4 @@
-"""The task of a keyed operator: what runs in a Python worker between Spark's shuffle and the sink's writer."""
+"""The task of a keyed operator. It runs in a Python worker, between Spark's shuffle and the sink's writer."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+from pyspark import TaskContext
 
 from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.records import FileRef, Shard
@@ -22,32 +23,32 @@ from stateflow.pipelines.operators import MAIN, OperatorSpec
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.blocks import Blocks, Shape
-from stateflow.spark.task.place import TaskPlace
 from stateflow.spark.task.shards import TaskShards
+from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.values.serializers import Serializer, serializer_for
 
 OUTPUT_ROWS = 20_000
 _GC_THRESHOLD = (200_000, 20, 100)
 ERROR_MARK = "STATEFLOW-ERROR "
-"""Begins the line by which the driver knows a user-facing error inside a worker's stack trace."""
+"""Begins the line that carries a user-facing error. The driver finds it inside a worker's stack trace."""
 
 
 @dataclass(frozen=True)
 class KeyedTask:
-    """All that a subtask needs; one value for all subtasks of an operator."""
+    """What the subtasks of an operator need. One value serves all of them."""
 
     spec: OperatorSpec
     moment: Moment
-    place: TaskPlace
+    storage: TaskStorage
     shards: tuple[tuple[Shard, ...], ...]
     open_shard: Callable[[str], OpenShard]
     main: pa.Schema
     sides: Mapping[str, pa.Schema] = field(default_factory=dict)
     stage: Callable[[str, pa.Schema], Any] | None = None
     """Makes the writer of one output's staged file; None when the main output goes straight to its sink."""
-    wanted: frozenset[str] = frozenset()
-    """Outputs that somebody reads, when staging; the main one is `MAIN`."""
+    read_outputs: frozenset[str] = frozenset()
+    """The outputs that have a reader. Only these are staged."""
     elements: Mapping[str, tuple[tuple[bytes, ...], ...]] = field(default_factory=dict)
     """Operator state of every subtask."""
     broadcast: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -62,14 +63,14 @@ def keyed_worker(task: KeyedTask, acks: Any) -> Callable[[Iterator[Any]], Iterat
         try:
             yield from _Subtask(unpacked(code, user_paths)).run(batches, acks)
         except StreamError as error:
-            raise told_by(error.cause) from error.cause
+            raise _for_driver(error.cause) from error.cause
         except StateflowError as error:
             raise marked(error) from error
 
     return run
 
 
-def told_by(cause: Exception) -> Exception:
+def _for_driver(cause: Exception) -> Exception:
     return marked(cause) if isinstance(cause, StateflowError) else cause
 
 
@@ -79,15 +80,18 @@ def marked(error: StateflowError) -> RuntimeError:
 
 
 def spare_the_collector() -> None:
-    """Python's default looks for cycles after every 700 new objects; with a million rows alive for a moment that takes
-    as long as all the rest of the task."""
+    """Makes Python's garbage collector run less often.
+
+    By default it looks for cycles after every 700 new objects. With a million rows alive, that takes as long as the
+    rest of the task.
+    """
     if gc.get_threshold() != _GC_THRESHOLD:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLD)
 
 
 class Outputs:
-    """Takes rows from the engine as Arrow batches, to the sink or to staged files."""
+    """Turns the engine's rows into Arrow batches, for the sink or for staged files."""
 
     def __init__(self, task: KeyedTask) -> None:
         schemas = {MAIN: task.main, **task.sides}
@@ -95,11 +99,11 @@ class Outputs:
         self._writers = writers(task.spec, schemas)
         self._files: dict[str, Any] = {}
         if task.stage is not None:
-            self._files = {name: task.stage(name, schemas[name]) for name in sorted(task.wanted)}
+            self._files = {name: task.stage(name, schemas[name]) for name in sorted(task.read_outputs)}
         self.rows = 0
 
     def take(self, engine: KeyedEngine, *, all_of_it: bool = False) -> Iterator[Any]:
-        """Empties what the engine has gathered, once it is enough for a batch."""
+        """Takes the rows that the engine has gathered, once they are enough for a batch."""
         out = engine.out
         if len(out) >= OUTPUT_ROWS or (all_of_it and out):
             self.rows += len(out)
@@ -121,15 +125,15 @@ class Outputs:
 
 class _Subtask:
     def __init__(self, task: KeyedTask) -> None:
-        from pyspark import TaskContext
-
         spare_the_collector()
         context = TaskContext.get()
         self.task = task
         self.index = context.partitionId() if context is not None else 0
         self.attempt = context.taskAttemptId() if context is not None else 0
-        self.shards = TaskShards(task.shards[self.index], task.place, task.open_shard, task.place.join_limit)
-        self.given = self.shards.given
+        self.shards = TaskShards(
+            task.shards[self.index], task.storage, task.open_shard, task.storage.join_limit
+        )
+        self.inputs = self.shards.inputs
 
     def run(self, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
         task = self.task
@@ -154,7 +158,7 @@ class _Subtask:
         except BaseException as error:
             if isinstance(error, CorruptError):
                 self.shards.distrust()
-            # What failed first is what the user must hear of, not what `close` says of it afterwards.
+            # The user must see the first failure, not a later one from `close`.
             with suppress(Exception):
                 engine.close()
             raise
@@ -175,29 +179,29 @@ class _Subtask:
             dead_letters=engine.dead_letters,
             timers=engine.timers_fired,
             counters={name: c.value for name, c in engine.context.metrics.counters.items()},
-            metrics=self.shards.measured(),
+            metrics=self.shards.figures(),
             host=socket.gethostname(),
         )
         acks.add([msgspec.msgpack.encode(ack)])
 
     def _shards(self, engine: KeyedEngine, blocks: Blocks, outputs: Outputs) -> Iterator[Any]:
-        """Rows shard by shard; then the shards without rows whose timers are due."""
-        cuts = [shard.first for shard in self.given] or [0]
+        """Runs the rows shard by shard, then the shards without rows whose timers are due."""
+        cuts = [shard.first for shard in self.inputs] or [0]
         current: tuple[int, Backend] | None = None
-        seen: set[int] = set()
+        with_rows: set[int] = set()
         for index, chunk in blocks.chunks(engine.context, cuts):
             if current is None or current[0] != index:
                 if current is not None:
                     yield from self._finish(engine, *current, outputs)
                 current = (index, self.shards.open(index))
-                seen.add(index)
+                with_rows.add(index)
                 engine.attach(current[1])
             engine.run(chunk)
             yield from outputs.take(engine)
         if current is not None:
             yield from self._finish(engine, *current, outputs)
-        for index, shard in enumerate(self.given):
-            if index not in seen and self._due(shard):
+        for index, shard in enumerate(self.inputs):
+            if index not in with_rows and self._due(shard):
                 backend = self.shards.open(index)
                 engine.attach(backend)
                 yield from self._finish(engine, index, backend, outputs)
@@ -211,7 +215,7 @@ class _Subtask:
         ) or (shard.next_processing_timer is not None and shard.next_processing_timer <= moment.now)
 
     def _finish(self, engine: KeyedEngine, index: int, backend: Backend, outputs: Outputs) -> Iterator[Any]:
-        shard = self.given[index]
+        shard = self.inputs[index]
         groups = range(shard.first, shard.last + 1)
         if engine.binding.timers:
             for _ in engine.fire(groups):
@@ -223,7 +227,7 @@ class _Subtask:
 
 
 def _restore(engine: KeyedEngine, task: KeyedTask, subtask: int) -> None:
-    """Gives operator state its elements: one's own part, everybody's (union) or the one copy (broadcast)."""
+    """Gives operator state its elements: the subtask's part, all parts (union) or the one copy (broadcast)."""
     declared = type(engine.process).declarations().operator
     for name, declaration in declared.items():
         parts = task.elements.get(name, ())
@@ -240,7 +244,7 @@ def _elements(engine: KeyedEngine) -> dict[str, tuple[bytes, ...]]:
     out: dict[str, tuple[bytes, ...]] = {}
     for name, declaration in type(engine.process).declarations().operator.items():
         serializer: Serializer = serializer_for(declaration.type)
-        held = engine.binding.operator[name]
-        values: Sequence[Any] = [held] if declaration.kind == "broadcast" else held.elements
+        state = engine.binding.operator[name]
+        values: Sequence[Any] = [state] if declaration.kind == "broadcast" else state.elements
         out[name] = tuple(serializer.dumps(value) for value in values)
     return out

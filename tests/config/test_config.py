@@ -1,0 +1,208 @@
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scripts.configuration_page import page
+from stateflow.config.options import DECLARATIONS, Options, cache_folder, load
+from stateflow.errors import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def options(
+    folder: Path,
+    *,
+    cli: Mapping[str, str | None] = {},
+    env: Mapping[str, str] = {},
+    code: Mapping[str, Any] = {},
+    file: str | None = None,
+) -> Options:
+    if file is not None:
+        (folder / "stateflow.toml").write_text(file, encoding="utf-8")
+    return load(cli=cli, env=env, code=code, folder=folder)
+
+
+def test_without_any_setting_every_option_has_its_default_and_says_so(tmp_path: Path) -> None:
+    found = options(tmp_path)
+    assert found == Options()
+    assert {found.origin(name) for name in DECLARATIONS} == {"default"}
+    assert (found.max_parallelism, found.backend, found.retained_checkpoints) == (128, "rocksdb", 3)
+    assert (found.inline_threshold, found.batch_deadline) == (20 << 10, timedelta(minutes=10))
+
+
+def test_the_command_line_wins_over_the_environment_over_the_code_over_the_file(tmp_path: Path) -> None:
+    cli, env, code, file = (
+        {"upload_threads": "5"},
+        {"STATEFLOW_UPLOAD_THREADS": "6"},
+        {"upload_threads": 7},
+        "upload-threads = 8",
+    )
+    path = tmp_path / "stateflow.toml"
+
+    def chosen(**layers: Any) -> tuple[int, str]:
+        found = options(tmp_path, file=file, **layers)
+        return found.upload_threads, found.origin("upload_threads")
+
+    assert chosen(cli=cli, env=env, code=code) == (5, "the command line (--upload-threads)")
+    assert chosen(env=env, code=code) == (6, "the environment (STATEFLOW_UPLOAD_THREADS)")
+    assert chosen(code=code) == (7, "the pipeline's code")
+    assert chosen() == (8, str(path))
+
+
+def test_an_argument_that_was_not_given_does_not_hide_the_layers_below(tmp_path: Path) -> None:
+    found = options(tmp_path, cli={"backend": None}, env={"STATEFLOW_BACKEND": "memory"})
+    assert found.backend == "memory"
+
+
+def test_the_environment_can_name_another_file(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "production.toml"
+    elsewhere.write_text("retained_checkpoints = 10", encoding="utf-8")
+    found = options(tmp_path, file="retained_checkpoints = 2", env={"STATEFLOW_CONFIG": str(elsewhere)})
+    assert (found.retained_checkpoints, found.origin("retained_checkpoints")) == (10, str(elsewhere))
+
+
+def test_a_named_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"missing\.toml, named by STATEFLOW_CONFIG, does not exist"):
+        options(tmp_path, env={"STATEFLOW_CONFIG": str(tmp_path / "missing.toml")})
+
+
+def test_a_file_that_is_not_toml_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"stateflow\.toml is not valid TOML"):
+        options(tmp_path, file="backend = memory")
+
+
+@pytest.mark.parametrize(
+    ("layers", "origin"),
+    [
+        ({"cli": {"retained-checkpoint": "3"}}, r"the command line \(--retained-checkpoint\)"),
+        (
+            {"env": {"STATEFLOW_RETAINED_CHECKPOINT": "3"}},
+            r"the environment \(STATEFLOW_RETAINED_CHECKPOINT\)",
+        ),
+        ({"code": {"retained_checkpoint": 3}}, "the pipeline's code"),
+        ({"file": "retained_checkpoint = 3"}, r".*stateflow\.toml"),
+    ],
+)
+def test_an_unknown_option_names_itself_its_place_and_the_right_name(
+    tmp_path: Path, layers: dict[str, Any], origin: str
+) -> None:
+    with pytest.raises(
+        UsageError, match=f"set by {origin}, does not exist: did you mean retained_checkpoints"
+    ):
+        options(tmp_path, **layers)
+
+
+def test_variables_that_resemble_no_option_belong_to_somebody_else(tmp_path: Path) -> None:
+    found = options(tmp_path, env={"STATEFLOW_SERVICE_HOST": "10.0.0.1", "STATEFLOW_PORT_80_TCP": "x"})
+    assert found == Options()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("parallelism", "many", "'many' is not a whole number"),
+        ("parallelism", "-1", "'-1' is less than 0"),
+        ("parallelism", True, "True is not a whole number"),
+        ("max_parallelism", 40_000, "40000 is more than 32768"),
+        ("inline_threshold", "2 MB", "'2 MB' is more than 1 MB"),
+        ("inline_threshold", "small", "'small' is not a size"),
+        ("batch_deadline", "10", "'10' is not a duration"),
+        ("backend", "hashmap", "'hashmap' is not one of rocksdb, memory"),
+        ("local_fsync", "perhaps", "'perhaps' is neither true nor false"),
+        ("trigger", "sometimes", "'sometimes' is neither drain, until-stopped nor an interval"),
+        ("trigger", "0", "'0' is neither drain, until-stopped nor an interval"),
+        ("checkpoint_dir", 5, "5 is not a text"),
+        ("storage_options", [1], "it has to be a table"),
+    ],
+)
+def test_a_value_that_does_not_fit_names_option_place_and_problem(
+    tmp_path: Path, name: str, value: object, problem: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        options(tmp_path, code={name: value})
+    assert str(caught.value).startswith(
+        f"option {name}, set by the pipeline's code, is not usable: {problem}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("trigger", "drain", "drain"),
+        ("trigger", "until-stopped", "until-stopped"),
+        ("trigger", "30 seconds", timedelta(seconds=30)),
+        ("local_fsync", "no", False),
+        ("cache_size", "2 GB", 2 << 30),
+        ("locality_wait", "0", timedelta(0)),
+        (
+            "storage_options",
+            '{"endpoint": "http://x", "allow_http": true}',
+            {"endpoint": "http://x", "allow_http": "true"},
+        ),
+        ("storage_options", "endpoint=http://x, region=eu", {"endpoint": "http://x", "region": "eu"}),
+    ],
+)
+def test_every_kind_of_value_can_be_written_as_text(
+    tmp_path: Path, name: str, text: str, value: object
+) -> None:
+    found = options(tmp_path, env={f"STATEFLOW_{name.upper()}": text})
+    assert getattr(found, name) == value
+
+
+def test_options_that_contradict_each_other_are_refused_with_both_places(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError,
+        match=r"parallelism \(64, from the pipeline's code\) is more than max_parallelism \(8, from",
+    ):
+        options(tmp_path, code={"parallelism": 64}, env={"STATEFLOW_MAX_PARALLELISM": "8"})
+    with pytest.raises(
+        UsageError, match=r"heartbeat_timeout \(1 second, .*has to be longer than heartbeat_interval"
+    ):
+        options(tmp_path, code={"heartbeat_timeout": "1 s"})
+
+
+def test_a_credential_is_never_shown(tmp_path: Path) -> None:
+    found = options(tmp_path, file='[storage_options]\nsecret_access_key = "hunter2"\n')
+    assert found.storage_options == {"secret_access_key": "hunter2"}
+    shown = {setting.name: setting.value for setting in found.settings()}
+    assert shown["storage_options"] == "secret_access_key=***"
+    assert "hunter2" not in repr(found)
+    with pytest.raises(UsageError) as caught:
+        options(tmp_path, env={"STATEFLOW_STORAGE_OPTIONS": "{hunter2"})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_options_travel_to_workers_with_their_origins(tmp_path: Path) -> None:
+    found = options(tmp_path, code={"chunk_rows": 5, "storage_options": {"a": "b"}})
+    arrived = pickle.loads(pickle.dumps(found))
+    assert arrived == found
+    assert arrived.origin("chunk_rows") == "the pipeline's code"
+
+
+def test_options_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Options().parallelism = 3  # type: ignore[misc]
+
+
+def test_the_cache_folder_is_the_one_named_else_the_checkouts_own(tmp_path: Path) -> None:
+    assert cache_folder({"STATEFLOW_CACHE_DIR": str(tmp_path)}) == tmp_path
+    assert cache_folder({}) == ROOT / ".cache"
+
+
+def test_the_configuration_page_is_current() -> None:
+    written = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
+    assert written == page(), "run: python scripts/configuration_page.py > docs/configuration.md"
+
+
+def test_the_configuration_page_shows_every_option_with_flinks_name() -> None:
+    text = page()
+    for name, declaration in DECLARATIONS.items():
+        assert f"| `{name}` |" in text
+        assert all(f"| `{flink}` | `{name}` |" in text for flink in declaration.flink)

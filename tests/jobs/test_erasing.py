@@ -1,0 +1,117 @@
+"""A key that is erased is gone from the files that stay, not only from what look-ups show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.config.options import Options, load
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.format.keygroups import key_groups
+from stateflow.format.records import Owner, Record, Shard
+from stateflow.format.references import references
+from stateflow.jobs.erasure import plan_erase
+from stateflow.jobs.job import Job
+from stateflow.reading.query import StateReader
+from stateflow.storage.local import LocalStore
+from tests.jobs.queried import QueriedJob, entries_of, filled
+
+KEY, OTHER = 3, 4
+ME = Owner(run="officer", note="asked to be forgotten")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> QueriedJob:
+    job = QueriedJob(tmp_path / "root")
+    for _ in range(2):
+        job.checkpoint(entries_of(filled(*range(1, 400))))
+    return job
+
+
+def options(folder: Path) -> Options:
+    given = {
+        "checkpoint_dir": str(folder / "root"),
+        "cache_dir": str(folder / "cache"),
+        "scratch_dir": str(folder / "scratch"),
+        "inline_threshold": "0",
+    }
+    return load(code=given, env={}, folder=folder)
+
+
+def seen(reader: StateReader, job: QueriedJob) -> dict[tuple[int, str], Any]:
+    """Everything that the two keys have."""
+    found = {(key, name): reader.look_up("balance", name, key) for key in (KEY, OTHER) for name in job.states}
+    reader.close()
+    return {what: each.value for what, each in found.items() if each.found}
+
+
+def _shards(record: Record) -> list[Shard]:
+    return [shard for task in record.operators["balance"].shards for shard in task]
+
+
+def job(folder: Path) -> Job:
+    return Job(str(folder / "root"), "orders")
+
+
+def test_the_key_is_gone_and_every_other_one_is_as_it_was(made: QueriedJob, tmp_path: Path) -> None:
+    before = seen(made.reader(tmp_path / "before"), made)
+    done = plan_erase(job(tmp_path), str(KEY), options(tmp_path)).apply(ME)
+    after = job(tmp_path).log().head
+    assert after is not None
+    assert after.kind == "erase"
+    assert done.entries > 10
+    now = seen(made.reader(tmp_path / "after", after), made)
+    assert {key for key, _ in before} == {KEY, OTHER}
+    assert now == {(key, name): found for (key, name), found in before.items() if key != KEY}
+
+
+def test_no_file_that_stays_has_a_byte_of_it_and_older_checkpoints_are_gone(
+    made: QueriedJob, tmp_path: Path
+) -> None:
+    found = job(tmp_path)
+    found.tag("v1", "checkpoint:2")
+    group = key_groups([KEY], 128)[0]
+    holding = [s for s in _shards(made.head()) if s.first <= group <= s.last]
+    old = {ref.path for shard in holding for ref in shard.files if ref.path}
+    assert old, "state that travels in records shows nothing of files"
+    plan = plan_erase(found, str(KEY), options(tmp_path))
+    assert [pin.name for pin in plan.pins] == ["v1"]
+    assert plan.dropped == (2, 3)
+    done = plan.apply(ME)
+    log = found.log()
+    assert [record.slot for record in log.chain if record.carries_state] == [done.checkpoint]
+    kept = {ref.path for record in log.chain for ref in references(record) if ref.path}
+    assert {e.path for e in found.store.list("orders/shared/")} == kept
+    # A deletion inside a database would leave the old bytes in its old files: the shard's files are all new.
+    mine = [s for s in _shards(log.head) if s.first <= group <= s.last]
+    assert not {r.path for s in mine for r in s.files if r.path} & old
+    assert not {e.path for e in found.store.list("orders/shared/")} & old
+    assert log.head is not None
+    assert log.head.owner.note == "asked to be forgotten"
+
+
+def test_a_key_that_has_no_state_still_lets_older_checkpoints_go(made: QueriedJob, tmp_path: Path) -> None:
+    done = plan_erase(job(tmp_path), "987654", options(tmp_path)).apply(ME)
+    assert done.entries == 0
+    assert [r.slot for r in job(tmp_path).log().chain if r.carries_state] == [done.checkpoint]
+
+
+def test_savepoints_that_may_hold_it_are_named_and_left_alone(made: QueriedJob, tmp_path: Path) -> None:
+    place = job(tmp_path).savepoint("native", options=options(tmp_path), name="kept")
+    plan = plan_erase(job(tmp_path), str(KEY), options(tmp_path))
+    assert plan.savepoints == ("_savepoints/orders/kept",)
+    plan.apply(ME)
+    assert LocalStore(Path(place.url.removeprefix("file://"))).list("_metadata")
+
+
+def test_a_key_that_no_operator_can_have_is_refused_before_anything_is_claimed(
+    made: QueriedJob, tmp_path: Path
+) -> None:
+    epochs = job(tmp_path).log().epochs
+    with pytest.raises(UsageError, match="cannot be a key"):
+        plan_erase(job(tmp_path), "not a number", options(tmp_path))
+    with pytest.raises(NotFoundError, match="its operators are: balance"):
+        plan_erase(job(tmp_path), "3", options(tmp_path), operator="blance")
+    assert job(tmp_path).log().epochs == epochs

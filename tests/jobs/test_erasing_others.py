@@ -1,0 +1,154 @@
+"""What others do while a key is erased: they make savepoints of older checkpoints, read them, and name them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stateflow.checkpoint.collection import CollectionReport
+from stateflow.checkpoint.pins import PinKind, list_pins, pin, release
+from stateflow.checkpoint.process import this_process
+from stateflow.errors import BusyError
+from stateflow.format.records import Owner, Pin
+from stateflow.jobs import erasure as erasing
+from stateflow.jobs.erasure import Erased, plan_erase
+from stateflow.jobs.job import Job
+from stateflow.savepoints import native
+from stateflow.spark.task.storage import task_storage
+from tests.jobs.queried import QueriedJob
+from tests.jobs.test_erasing import KEY, ME, job, options
+from tests.jobs.test_erasing_traces import MARK, bearers, marked, opened_by_a_batch
+
+SOMEBODY = Owner(run="somebody", user="ada", host="another")
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> QueriedJob:
+    job = QueriedJob(tmp_path / "root")
+    for _ in range(2):
+        job.checkpoint(marked())
+    return job
+
+
+def erase(folder: Path, patience: float = 10.0) -> Erased:
+    given = replace(options(folder), heartbeat_timeout=timedelta(seconds=patience))
+    return plan_erase(job(folder), str(KEY), given).apply(ME, takeover=True)
+
+
+def pinned(folder: Path, kind: PinKind, owner: Owner = SOMEBODY) -> Pin:
+    found = job(folder)
+    return pin(
+        found.store, found.layout, 3, kind=kind, owner=owner, ids=found.new_id, clock=found.clock,
+        reason="for the archive",
+    )  # fmt: skip
+
+
+def before_the_first_collection(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """When the record of the erasure stands, and pins have been looked at."""
+    real, acts = Job.collect, [act]
+
+    def collect(self: Job, *given: object, **named: object) -> CollectionReport:
+        while acts:
+            acts.pop()()
+        return real(self, *given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Job, "collect", collect)
+
+
+@pytest.mark.parametrize("kind", ["savepoint", "fork"])
+def test_while_a_copy_of_a_checkpoint_is_made_nothing_is_erased_and_its_maker_is_named(
+    kind: PinKind, made: QueriedJob, tmp_path: Path
+) -> None:
+    kept = pinned(tmp_path, kind)
+    epochs = job(tmp_path).log().epochs
+    with pytest.raises(
+        BusyError, match=f"{kind} by ada on another reads checkpoint 3 .for the archive."
+    ) as told:
+        erase(tmp_path)
+    assert f"stateflow gc orders --release {kept.id}" in str(told.value)
+    assert job(tmp_path).log().epochs == epochs
+    assert [p.id for p in list_pins(made.store, made.layout)] == [kept.id]
+
+
+def test_what_a_dead_process_of_this_host_had_pinned_is_let_go(made: QueriedJob, tmp_path: Path) -> None:
+    pinned(tmp_path, "savepoint", msgspec.structs.replace(this_process(), pid=999_999_999))
+    erase(tmp_path)
+    assert bearers(tmp_path / "root" / "orders") == []
+
+
+def test_a_savepoint_that_begins_meanwhile_is_waited_for_and_named(
+    made: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Pin] = []
+
+    def goes_on() -> None:
+        job(tmp_path).savepoint("native", options=options(tmp_path), checkpoint="checkpoint:3", name="late")
+        release(made.store, made.layout, begun.pop().id)
+
+    before_the_first_collection(monkeypatch, lambda: begun.append(pinned(tmp_path, "savepoint")))
+    monkeypatch.setattr(erasing, "_pause", goes_on)
+    assert plan_erase(job(tmp_path), str(KEY), options(tmp_path)).savepoints == ()
+    assert erase(tmp_path).savepoints == ("_savepoints/orders/late",)
+    assert bearers(tmp_path / "root" / "orders") == []
+
+
+def test_a_reader_that_stays_is_named_and_keeps_what_it_reads(
+    made: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasing, "_pause", lambda: None)
+    kept = pinned(tmp_path, "reader")
+    with pytest.raises(BusyError, match="has erased the key, but older ones still hold it: reader by ada"):
+        erase(tmp_path, 0.0)
+    assert 3 in [record.slot for record in job(tmp_path).log().chain]
+    assert [f.text for f in job(tmp_path).verify(deep=True)] == []
+    release(made.store, made.layout, kept.id)
+    done = erase(tmp_path)
+    assert [r.slot for r in job(tmp_path).log().chain if r.carries_state] == [done.checkpoint]
+    assert bearers(tmp_path / "root" / "orders") == []
+
+
+def test_a_tag_that_is_made_at_the_last_moment_keeps_nothing(
+    made: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erasing, "_pause", lambda: None)
+    before_the_first_collection(monkeypatch, lambda: job(tmp_path).tag("v1", "checkpoint:3"))
+    done = erase(tmp_path)
+    assert list_pins(made.store, made.layout) == []
+    assert [r.slot for r in job(tmp_path).log().chain if r.carries_state] == [done.checkpoint]
+    assert bearers(tmp_path / "root" / "orders") == []
+
+
+def test_a_savepoint_whose_making_was_cut_off_is_named(
+    made: QueriedJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(BaseException):
+        pass
+
+    def killed(*given: object, **named: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "publish", killed)
+        with pytest.raises(KilledError):
+            job(tmp_path).savepoint("native", options=options(tmp_path), name="half")
+    plan = plan_erase(job(tmp_path), str(KEY), options(tmp_path))
+    assert plan.savepoints == ("_savepoints/orders/half",)
+    assert plan.apply(ME).savepoints == ("_savepoints/orders/half",)
+
+
+def test_this_host_keeps_nothing_of_files_that_were_collected_long_ago(
+    made: QueriedJob, tmp_path: Path
+) -> None:
+    storage = task_storage(options(tmp_path), str(tmp_path / "root"), "orders", 0, 0)
+    opened_by_a_batch(made, tmp_path)
+    (tmp_path / "cache" / "state" / "0123-9").write_text(MARK)
+    left = Path(storage.scratch_dir) / "task-999999999-killed"
+    left.mkdir(parents=True)
+    (left / "000001.sst").write_text(MARK)
+    erase(tmp_path)
+    assert bearers(tmp_path / "cache") == bearers(tmp_path / "scratch") == []

@@ -1,0 +1,167 @@
+"""Bytes of an erased key in files where nobody can look it up any more: cut shards, deletions, claimed savepoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import stateflow as sf
+from stateflow.checkpoint.history_erasure import may_hold
+from stateflow.format.records import FileRef, Record, Shard
+from stateflow.jobs.erasure import plan_erase
+from stateflow.savepoints.format import claim_savepoint, read_savepoint, resolved
+from stateflow.spark.task.shards import TaskShards
+from stateflow.spark.task.storage import task_storage
+from stateflow.state.backends.choice import open_backend
+from stateflow.storage.roots import open_store
+from tests.jobs.queried import Balance, QueriedJob, Row, entries_of
+from tests.jobs.test_erasing import KEY, ME, job, options
+
+MARK = "b7f3e1c09d5a4826-nobody-else-has-this-2f8c6e4b1d0a9375"
+
+
+def marked() -> dict[bytes, bytes]:
+    """State in which nothing but what `KEY` has contains the mark."""
+    harness = sf.testing.KeyedHarness(Balance)
+    harness.rows(*(Row(user, MARK if user == KEY else f"sku{user}", 1.0) for user in range(1, 200)))
+    return entries_of(harness)
+
+
+@pytest.fixture(params=["rocksdb", "memory"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> QueriedJob:
+    job = QueriedJob(tmp_path / "root", backend=request.param)
+    job.checkpoint(marked())
+    return job
+
+
+def bearers(folder: Path) -> list[str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return [path.name for path in files if MARK.encode() in path.read_bytes()]
+
+
+def flat(record: Record) -> list[Shard]:
+    return [shard for task in record.operators["balance"].shards for shard in task]
+
+
+def opened_by_a_batch(made: QueriedJob, folder: Path, gone: tuple[bytes, ...] = ()) -> QueriedJob:
+    """The job after a batch that opened every shard, and deleted these entries."""
+    head = job(folder).log().head
+    assert head is not None
+    again = QueriedJob(folder / "root", backend=made.backend)
+    storage = task_storage(
+        options(folder), str(folder / "root"), "orders", again.writer.epoch, again.writer.next_slot
+    )
+    new: list[Shard] = []
+    for shard in flat(head):
+        shards = TaskShards((shard,), storage, open_backend(options(folder)))
+        backend = shards.open(0)
+        backend.write([(key, None) for key in gone if shard.first <= int.from_bytes(key[:2]) <= shard.last])
+        shards.finish(0, backend, (None, None))
+        new += shards.handles()
+        shards.close()
+    again.record(new)
+    return again
+
+
+def erased(folder: Path) -> None:
+    before = {name: found for name, found in looked_up(folder).items() if name != KEY}
+    assert bearers(folder / "root" / "orders" / "shared")
+    plan_erase(job(folder), str(KEY), options(folder)).apply(ME)
+    assert bearers(folder / "root" / "orders") == []
+    assert bearers(folder / "cache") == []
+    assert looked_up(folder) == before
+    assert [f.text for f in job(folder).verify(deep=True)] == []
+
+
+def looked_up(folder: Path) -> dict[int, object]:
+    found = {}
+    reader = QueriedJob(folder / "root").reader(folder / "reading", job(folder).log().head)
+    for user in (1, 2, KEY, 150):
+        total = reader.look_up("balance", "total", user)
+        if total.found:
+            found[user] = total.value
+    reader.close()
+    return found
+
+
+def test_the_other_pieces_of_a_shard_that_was_cut_are_written_anew(made: QueriedJob, tmp_path: Path) -> None:
+    job(tmp_path).rescale(8)
+    erased(tmp_path)
+
+
+def test_also_when_they_have_deleted_what_is_not_theirs(made: QueriedJob, tmp_path: Path) -> None:
+    job(tmp_path).rescale(8)
+    opened_by_a_batch(made, tmp_path)
+    assert bearers(tmp_path / "cache")
+    erased(tmp_path)
+
+
+@pytest.mark.parametrize("made", ["rocksdb"], indirect=True)
+def test_also_when_the_history_of_the_rescale_is_lost(made: QueriedJob, tmp_path: Path) -> None:
+    job(tmp_path).rescale(8)
+    opened_by_a_batch(made, tmp_path)
+    last = opened_by_a_batch(made, tmp_path)
+    last.writer.collect(1, orphans=False)
+    last.record(flat(last.head()))
+    last.writer.collect(1, orphans=False)
+    made.store.delete([entry.path for entry in made.store.list("orders/statistics/")])
+    assert [line.kind for line in job(tmp_path).history()] == ["checkpoint"]
+    assert last.head().cut == 4
+    assert [f.text for f in job(tmp_path).verify(deep=True)] == []
+    erased(tmp_path)
+
+
+def test_a_key_that_user_code_has_cleared_leaves_nothing_either(made: QueriedJob, tmp_path: Path) -> None:
+    entries = marked()
+    opened_by_a_batch(made, tmp_path, tuple(key for key in entries if MARK.encode() in key + entries[key]))
+    plan_erase(job(tmp_path), str(KEY), options(tmp_path)).apply(ME)
+    assert bearers(tmp_path / "root" / "orders") == []
+
+
+def test_a_savepoint_that_the_job_lives_on_goes_with_the_key(made: QueriedJob, tmp_path: Path) -> None:
+    url = job(tmp_path).savepoint("native", options=options(tmp_path), to=str(tmp_path / "mine")).url
+    again = QueriedJob(tmp_path / "root", backend=made.backend)
+    store = open_store(url)
+    claim_savepoint(store, job=again.writer.job, name="orders", owner=ME, clock=again.clock)
+    again.record(flat(resolved(read_savepoint(store), store.url)))
+    assert bearers(tmp_path / "mine")
+    plan_erase(job(tmp_path), str(KEY), options(tmp_path)).apply(ME)
+    assert bearers(tmp_path / "mine") == bearers(tmp_path / "root" / "orders") == []
+    assert store.list("") == []
+    assert [f.text for f in job(tmp_path).verify(deep=True)] == []
+
+
+def test_a_shard_that_was_never_cut_is_left_as_it_is(made: QueriedJob, tmp_path: Path) -> None:
+    before = flat(made.head())
+    plan_erase(job(tmp_path), str(KEY), options(tmp_path)).apply(ME)
+    head = job(tmp_path).log().head
+    assert head is not None
+    assert sum(shard in before for shard in flat(head)) == len(before) - 1
+
+
+def sst(slot: int, *, base: str = "", data: bytes | None = None) -> FileRef:
+    path = "" if data is not None else f"orders/shared/e1-c{slot}-x.sst"
+    return FileRef("000007.sst", 10, "0" * 16, path, base, data)
+
+
+@pytest.mark.parametrize(
+    ("shard", "cut", "verdict"),
+    [
+        (Shard(0, 63, "rocksdb", (sst(9),)), 0, True),
+        (Shard(64, 127, "rocksdb", (sst(9),)), 0, False),
+        (Shard(64, 127, "rocksdb", (sst(9),), physical_first=0, physical_last=127), 0, True),
+        (Shard(64, 127, "rocksdb", (sst(9),)), 8, False),
+        (Shard(64, 127, "rocksdb", (sst(9), sst(8))), 8, True),
+        (Shard(64, 127, "rocksdb", (sst(9, base="file:///savepoint"),)), 8, True),
+        (Shard(64, 127, "rocksdb", (sst(9, data=b"x"),)), 8, True),
+        (
+            Shard(64, 127, "memory", (FileRef("entries.bin", 1, "0" * 16, "orders/shared/e1-c2-x.bin"),)),
+            8,
+            False,
+        ),
+        (Shard(0, 63, "rocksdb"), 8, False),
+    ],
+)
+def test_names_tell_which_shards_may_have_bytes_of_a_key_group(shard: Shard, cut: int, verdict: bool) -> None:
+    assert may_hold(shard, 5, cut) is verdict

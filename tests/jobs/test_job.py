@@ -1,0 +1,159 @@
+"""The layer that the command line, Airflow and scripts call."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stateflow as sf
+from stateflow.checkpoint.control import stop_requested
+from stateflow.format.records import Owner
+from stateflow.pipelines.loading import load_pipeline
+from stateflow.pipelines.parameters import known_parameters, required_parameters
+from tests.jobs.fake import T0
+from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, made_job
+
+
+def orders() -> sf.Pipeline:
+    return load_pipeline(str(ORDERS), REPOSITORY).pipeline
+
+
+def test_a_job_tells_its_checkpoints_and_their_history(tmp_path: Path) -> None:
+    made_job(tmp_path)
+    job = sf.Job(str(tmp_path), "orders")
+    assert [record.slot for record in job.checkpoints()] == [2, 3, 4]
+    assert [line.kind for line in job.history()] == ["fence", "checkpoint", "checkpoint", "checkpoint"]
+    assert job.summary().lastCheckpointId == 4
+
+
+def test_a_run_counts_as_running_as_long_as_its_heart_was_heard_lately(tmp_path: Path) -> None:
+    made = made_job(tmp_path, ended=False)
+    made.beat(2, at=T0)
+
+    def status(seconds: float) -> str:
+        job = sf.Job(str(tmp_path), "orders", heartbeat_timeout=10, clock=lambda: T0 + round(seconds * 1e6))
+        return job.status().status
+
+    assert [status(1), status(9.9), status(10.1)] == ["RUNNING", "RUNNING", "LOST"]
+    made.beat(3, ended=True, at=T0)
+    assert status(1) == "IDLE"
+
+
+def test_waiting_for_a_stop_uses_the_watchers_own_clock(tmp_path: Path) -> None:
+    made = made_job(tmp_path, ended=False)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if now[0] < 30:
+            made.beat(round(now[0] * 100))
+        elif now[0] < 31:
+            made.beat(9999, ended=True)
+
+    job = sf.Job(str(tmp_path), "orders", monotonic=lambda: now[0], sleep=sleep, clock=lambda: T0)
+    done = job.stop(wait=60)
+    assert (done.outcome, done.checkpoint) == ("stopped", 4)
+    assert now[0] >= 30
+
+
+def test_a_retry_of_a_stop_does_not_end_the_run_that_came_after(tmp_path: Path) -> None:
+    made = made_job(tmp_path, ended=False)
+    owner = Owner("dag/1/stop/1", dag_run="dag/1", task="stop")
+    first = sf.Job(str(tmp_path), "orders", acts_as=owner).stop()
+    made.beat(2, ended=True)
+    made.begin("the next run")
+    made.beat(1)
+    again = sf.Job(str(tmp_path), "orders", acts_as=owner).stop(wait=60)
+    assert (again.outcome, again.epoch) == ("stopped", first.epoch)
+    assert stop_requested(made.store, made.layout, made.writer.epoch) is None
+    # Another stop means the run of its day.
+    assert sf.Job(str(tmp_path), "orders").stop().epoch == made.writer.epoch
+
+
+def test_a_run_that_takes_too_long_to_stop_is_busy(tmp_path: Path) -> None:
+    made = made_job(tmp_path, ended=False)
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        made.beat(round(now[0] * 100))
+
+    job = sf.Job(str(tmp_path), "orders", monotonic=lambda: now[0], sleep=sleep)
+    with pytest.raises(sf.BusyError, match="has not ended in 20 s"):
+        job.stop(wait=20)
+
+
+def test_a_run_that_another_has_replaced_has_stopped(tmp_path: Path) -> None:
+    made = made_job(tmp_path, ended=False)
+    job = sf.Job(str(tmp_path), "orders", monotonic=lambda: 0.0, sleep=lambda _: made.begin("another"))
+    assert job.stop(wait=60).outcome == "stopped"
+
+
+def test_the_newest_state_is_compared_even_when_it_is_still_pending(tmp_path: Path) -> None:
+    slot = made_job(tmp_path).batch(carried_out=False)
+    assert sf.Job(str(tmp_path), "orders").check(orders()).checkpoint == slot
+
+
+def test_only_parameters_that_the_pipeline_still_takes_are_known(tmp_path: Path) -> None:
+    record = sf.Job(made_job(tmp_path).root, "orders").checkpoints()[-1]
+    assert known_parameters(orders().function, record) == PARAMETERS
+
+    @sf.pipeline("other")
+    def other(flow: sf.Flow, *, input: str) -> None: ...
+
+    assert known_parameters(other.function, record) == {"input": "/data/orders"}
+    assert known_parameters(other.function, None) == {}
+
+
+def test_abandoning_asks_the_probe_about_every_sink(tmp_path: Path) -> None:
+    slot = made_job(tmp_path).batch(carried_out=False)
+    job = sf.Job(str(tmp_path), "orders")
+    done = job.abandon(slot, probe=lambda record: dict.fromkeys(record.sinks, True))
+    assert (done.delivered, done.undelivered) == (("totals",), ())
+    assert job.status().pending == []
+
+
+def test_a_typing_error_in_a_slot_fences_nobody(tmp_path: Path) -> None:
+    made = made_job(tmp_path)
+    made.batch(carried_out=False)
+    with pytest.raises(sf.UsageError, match="the next one to carry out is 5"):
+        sf.Job(str(tmp_path), "orders").abandon(4, probe=lambda record: {})
+    made.writer.still_owner()
+
+
+def test_what_is_not_there_is_not_found(tmp_path: Path) -> None:
+    job = sf.Job(str(tmp_path / "root"), "orders")
+    assert not job.exists
+    for ask in (job.log, job.checkpoints, job.status, job.verify, job.garbage, job.collect, job.stop):
+        with pytest.raises(sf.NotFoundError, match="its jobs are: none"):
+            ask()
+
+
+def test_a_run_is_given_again_what_the_pipeline_cannot_do_without_but_never_what_has_a_default(
+    tmp_path: Path,
+) -> None:
+    made_job(tmp_path)
+    head = sf.Job(str(tmp_path), "orders").log().head
+
+    @sf.pipeline("orders")
+    def pipeline(flow: sf.Flow, *, input: str, output: str = "elsewhere") -> None: ...
+
+    assert required_parameters(pipeline.function, head) == {"input": PARAMETERS["input"]}
+    assert required_parameters(pipeline.function, None) == {}
+
+
+def test_a_run_takes_root_and_credentials_of_its_job_and_the_rest_from_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+    monkeypatch.setattr("stateflow.spark.runner.run", asked.append)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "stateflow.toml").write_text('checkpoint_dir = "/elsewhere"\nretained_checkpoints = 7\n')
+    job = sf.Job(str(tmp_path / "root"), "mine", storage_options={"region": "x"})
+    job.run(load_pipeline(str(ORDERS), REPOSITORY).pipeline, PARAMETERS, options={"trigger": "drain"})
+    request = asked[0]
+    assert (request.job, request.options.checkpoint_dir) == ("mine", str(tmp_path / "root"))
+    assert dict(request.options.storage_options) == {"region": "x"}
+    assert (request.options.retained_checkpoints, request.options.trigger) == (7, "drain")

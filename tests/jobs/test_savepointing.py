@@ -1,0 +1,267 @@
+"""Savepoints of a job as its commands make, clean up and hand on; none of this needs Spark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.config.options import Options, load
+from stateflow.errors import NotFoundError, StateflowError, UsageError
+from stateflow.format.layout import default_savepoint
+from stateflow.format.records import Owner
+from stateflow.format.references import bases
+from stateflow.jobs import savepoints as savepointing
+from stateflow.jobs.job import Job
+from stateflow.pipelines.loading import load_pipeline
+from stateflow.savepoints.dispose import dispose_savepoint
+from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
+from stateflow.storage.memory import named_store
+from stateflow.storage.roots import open_store
+from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
+
+OWNER = Owner(run="nightly savepoint")
+
+
+def made(root: str) -> Job:
+    job = MadeJob(root, watermark=77)
+    for _ in range(3):
+        job.batch()
+    job.beat(ended=True)
+    return Job(root, "orders")
+
+
+def options(job: Job, scratch: Path) -> Options:
+    return load(code={"checkpoint_dir": job.root, "scratch_dir": str(scratch)}, env={}, folder=scratch)
+
+
+def save(job: Job, scratch: Path, **request: Any) -> savepointing.MadeSavepoint:
+    return job.savepoint("native", options=options(job, scratch), **request)
+
+
+def take_over(job: Job, url: str, scratch: Path) -> None:
+    pipeline = load_pipeline(str(ORDERS), scratch).pipeline
+    job.restore(url, pipeline, PARAMETERS, options=options(job, scratch), claim_mode="claim").apply()
+
+
+def errors(job: Job) -> list[str]:
+    return [finding.text for finding in job.verify() if finding.severity == "error"]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return made(str(tmp_path / "root"))
+
+
+class TestTryingAgain:
+    """One idempotency key, tried again after an earlier try was killed."""
+
+    def test_what_an_earlier_try_has_made_is_not_made_again(self, job: Job, tmp_path: Path) -> None:
+        first = save(job, tmp_path, name="one", owner=OWNER)
+        assert save(job, tmp_path, name="one", owner=OWNER) == first
+
+    def test_one_whose_files_were_disposed_of_before_that_try_could_see_it_is_made_anew(
+        self, job: Job, tmp_path: Path
+    ) -> None:
+        first = save(job, tmp_path, name="one", owner=OWNER)
+        store = open_store(first.url)
+        store.delete([next(e.path for e in store.list("state/"))])
+        again = save(job, tmp_path, name="one", owner=OWNER)
+        assert again.savepoint.id != first.savepoint.id
+        assert verify_savepoint(store, deep=True) == []
+
+    def test_one_that_is_being_disposed_of_is_not_told_to_be_made(
+        self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = save(job, tmp_path, name="one", owner=OWNER)
+        store = open_store(first.url)
+
+        class DiedError(BaseException):
+            pass
+
+        def died(paths: object) -> None:
+            raise DiedError
+
+        monkeypatch.setattr(store, "delete", died)
+        with pytest.raises(DiedError):
+            dispose_savepoint(store, owner=Owner(run="somebody"), clock=job.clock)
+        monkeypatch.undo()
+        with pytest.raises(UsageError, match="belongs to a job or is being disposed of"):
+            save(job, tmp_path, name="one", owner=OWNER)
+
+
+class TestCleaningUp:
+    """What a clean-up has listed goes, and not what lies there by the time that it comes to it."""
+
+    def meanwhile(
+        self, monkeypatch: pytest.MonkeyPatch, act: Callable[[Callable[..., int], Any], object]
+    ) -> None:
+        """Between listing and disposal."""
+
+        def disposal(store: Any, **request: Any) -> int:
+            monkeypatch.setattr(savepointing, "dispose_savepoint", dispose_savepoint)
+            act(dispose_savepoint, store)
+            return dispose_savepoint(store, **request)
+
+        monkeypatch.setattr(savepointing, "dispose_savepoint", disposal)
+
+    def left(self, job: Job, name: str) -> str:
+        path = default_savepoint("orders", name)
+        job.store.put(f"{path}/state/dead-000001.sst", b"left by a killed try")
+        return f"{job.store.url}/{path}"
+
+    def test_a_retry_makes_it_where_a_killed_try_had_left_files(
+        self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        one, two = self.left(job, "one"), self.left(job, "two")
+        self.meanwhile(monkeypatch, lambda dispose, store: save(job, tmp_path, name="one", owner=OWNER))
+        assert list(savepointing.dispose_unfinished(job)) == [two]
+        assert f"{one} was passed over: another savepoint was made" in caplog.text
+        assert read_savepoint(open_store(one)).owner == OWNER
+        assert [f for f in verify_savepoint(open_store(one), deep=True) if f.severity == "error"] == []
+
+    def test_one_that_never_expires_is_made_where_an_expired_one_was(
+        self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        over = timedelta(seconds=-1)
+        url, other = (save(job, tmp_path, name=name, expires=over).url for name in ("daily", "other"))
+
+        def replaced(dispose: Callable[..., int], store: Any) -> None:
+            dispose(store, owner=OWNER, clock=job.clock)
+            save(job, tmp_path, name="daily")
+
+        self.meanwhile(monkeypatch, replaced)
+        assert list(savepointing.dispose_expired(job)) == [other]
+        assert f"{url} was passed over" in caplog.text
+        assert read_savepoint(open_store(url)).expires is None
+        assert verify_savepoint(open_store(url), deep=True) == []
+
+    def test_one_that_is_claimed_meanwhile_stays_and_ends_nothing(
+        self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        over = timedelta(seconds=-1)
+        url, other = (save(job, tmp_path, name=name, expires=over).url for name in ("daily", "other"))
+        self.meanwhile(monkeypatch, lambda dispose, store: take_over(job, url, tmp_path))
+        assert list(savepointing.dispose_expired(job)) == [other]
+        assert "was passed over: the savepoint in" in caplog.text
+        assert errors(job) == []
+
+
+class TestCopiedRoots:
+    """A copy of a root has the same jobs; what it does must not reach into the original."""
+
+    def collected(self, root: Path) -> tuple[str, ...]:
+        """Goes on there until no checkpoint needs the savepoint."""
+        run = MadeJob(str(root), run="another run", retained=1)
+        for _ in range(3):
+            run.batch()
+        run.beat(ended=True)
+        return Job(str(root), "orders").collect(1).savepoints
+
+    def test_a_savepoint_in_the_root_is_copied_with_it(self, job: Job, tmp_path: Path) -> None:
+        url = save(job, tmp_path, name="v1").url
+        take_over(job, url, tmp_path)
+        shutil.copytree(tmp_path / "root", tmp_path / "staging")
+        own = f"file://{tmp_path}/staging/_savepoints/orders/v1"
+        staging = Job(str(tmp_path / "staging"), "orders")
+        assert bases(staging.log().chain) == {own}
+        take_over(staging, own, tmp_path)
+        assert self.collected(tmp_path / "staging") == (own,)
+        assert not (tmp_path / "staging/_savepoints/orders/v1").exists()
+        assert errors(job) == []
+        staging.delete()
+        assert errors(job) == []
+
+    def test_one_elsewhere_stays_the_original_s(
+        self, job: Job, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        url = save(job, tmp_path, to=str(tmp_path / "elsewhere")).url
+        take_over(job, url, tmp_path)
+        shutil.copytree(tmp_path / "root", tmp_path / "staging")
+        with pytest.raises(
+            UsageError, match=r"was claimed by this job in .*/root, of which .*/staging is a copy"
+        ):
+            take_over(Job(str(tmp_path / "staging"), "orders"), url, tmp_path)
+        self.collected(tmp_path / "staging")
+        assert f"the savepoint in {url} stays: job 'orders' claimed it in {job.store.url}" in caplog.text
+        Job(str(tmp_path / "staging"), "orders").delete()
+        assert errors(job) == []
+        assert self.collected(tmp_path / "root") == (url,)
+        assert not (tmp_path / "elsewhere").exists()
+
+    def test_a_root_that_is_moved_takes_its_savepoints_along(self, job: Job, tmp_path: Path) -> None:
+        take_over(job, save(job, tmp_path, name="v1").url, tmp_path)
+        shutil.move(tmp_path / "root", tmp_path / "moved")
+        moved = Job(str(tmp_path / "moved"), "orders")
+        assert errors(moved) == []
+        take_over(moved, f"{tmp_path}/moved/_savepoints/orders/v1", tmp_path)
+        assert self.collected(tmp_path / "moved") == (f"file://{tmp_path}/moved/_savepoints/orders/v1",)
+        assert not (tmp_path / "moved/_savepoints/orders/v1").exists()
+
+
+class TestPlaces:
+    def test_a_savepoint_is_not_made_where_it_would_be_deleted_with_its_job(
+        self, job: Job, tmp_path: Path
+    ) -> None:
+        made(str(tmp_path / "other"))
+        shutil.move(tmp_path / "other/orders", tmp_path / "root/fraud")
+        for place in ("orders/savepoints/v1", "fraud/v1", "_savepoints/fraud/v1", ""):
+            with pytest.raises(UsageError, match=r"is no place for .* or .*/root/_savepoints/orders/NAME"):
+                save(job, tmp_path, to=str(tmp_path / "root" / place))
+        assert not (tmp_path / "root/orders/savepoints").exists()
+        assert not (tmp_path / "root/_savepoints").exists()
+        save(job, tmp_path, to=str(tmp_path / "root/_savepoints/orders/v1"))
+
+    def test_a_store_that_cannot_say_who_was_first_is_no_place_either(
+        self, job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Some accept the condition of a create and ignore it: two jobs would then own one savepoint."""
+        liar = named_store(f"liar-{tmp_path}")
+        url = f"memory://liar-{tmp_path}"
+        sound = save(job, tmp_path, to=url)
+        folder = liar.snapshot()
+        monkeypatch.setattr(liar, "create", liar.put)
+        with pytest.raises(UsageError, match="a second create of the same path succeeded"):
+            take_over(job, sound.url, tmp_path)
+        assert read_savepoint_claim(liar) is None
+        assert liar.snapshot() == folder
+        liar.restore({})
+        with pytest.raises(UsageError, match="a second create of the same path succeeded"):
+            save(job, tmp_path, to=url)
+        assert liar.snapshot() == {}
+
+    def test_probing_a_place_leaves_nothing_there_when_no_savepoint_is_made(
+        self, job: Job, tmp_path: Path
+    ) -> None:
+        job.store.delete([e.path for e in job.store.list("orders/shared/") if "state4" in e.path])
+        with pytest.raises(StateflowError, match="is damaged"):
+            save(job, tmp_path, to=str(tmp_path / "elsewhere"))
+        assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_a_failed_restore_had_claimed_can_be_disposed_of_when_its_job_is_deleted(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = save(job, tmp_path, to=str(tmp_path / "elsewhere")).url
+
+    def killed(*_: object, **__: object) -> None:
+        raise RuntimeError("killed after the claim")
+
+    new = Job(job.root, "trial")
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    parameters = {**PARAMETERS, "output": "/data/trial"}
+    plan = new.restore(url, pipeline, parameters, options=options(job, tmp_path), claim_mode="claim")
+    monkeypatch.setattr("stateflow.restore.apply.Draft", killed)
+    with pytest.raises(RuntimeError, match="killed"):
+        plan.apply()
+    store = open_store(url)
+    with pytest.raises(UsageError, match="was claimed by job 'trial'"):
+        dispose_savepoint(store, owner=OWNER, clock=job.clock)
+    new.delete()
+    assert dispose_savepoint(store, owner=OWNER, clock=job.clock) > 0
+    with pytest.raises(NotFoundError):
+        read_savepoint(store)

@@ -1,0 +1,111 @@
+"""What the thread beside a run hears and says."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from stateflow.checkpoint import scheduled
+from stateflow.checkpoint.control import KILLED, Heartbeat, StopRequest, beat, read_heartbeat, request_stop
+from stateflow.cli.run import AnnouncedStop
+from stateflow.format.records import Owner
+from stateflow.liveness.heart import Heart
+from tests.jobs.made import MadeJob
+
+TASK = Owner("r", dag_run="dag/1", task="run")
+
+
+@pytest.mark.parametrize("recalled", [True, False])
+def test_a_driver_whose_task_was_killed_before_it_claimed_the_job_ends_as_soon_as_it_has(
+    tmp_path: Path, *, recalled: bool
+) -> None:
+    job = MadeJob(str(tmp_path))
+    scheduled.begin(job.store, job.layout, TASK.dag_run, TASK.task, None, lambda: 1)
+    if recalled:
+        scheduled.recall(job.store, job.layout, TASK.dag_run, TASK.task)
+    stop = threading.Event()
+    with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
+        heart.begin(job.writer.epoch)
+        assert stop.wait(10 if recalled else 0.3) == recalled
+    assert heart.reason == (KILLED if recalled else "")
+
+
+def test_a_recall_is_heard_also_when_the_store_was_away_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = MadeJob(str(tmp_path))
+    scheduled.begin(job.store, job.layout, TASK.dag_run, TASK.task, None, lambda: 1)
+    scheduled.recall(job.store, job.layout, TASK.dag_run, TASK.task)
+    failures = [2]
+    find = scheduled.find
+
+    def sometimes(*told: Any) -> Any:
+        if failures[0]:
+            failures[0] -= 1
+            raise OSError("the store is away")
+        return find(*told)
+
+    monkeypatch.setattr(scheduled, "find", sometimes)
+    stop = threading.Event()
+    with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
+        heart.begin(job.writer.epoch)
+        assert stop.wait(10)
+    assert heart.reason == KILLED
+
+
+def test_the_last_beat_is_tried_more_than_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = MadeJob(str(tmp_path))
+    failures = [2]
+
+    def sometimes(store: Any, layout: Any, sign: Heartbeat) -> None:
+        if sign.ended and failures[0]:
+            failures[0] -= 1
+            raise OSError("the store is away")
+        beat(store, layout, sign)
+
+    monkeypatch.setattr("stateflow.liveness.heart.beat", sometimes)
+    with Heart(job.store, job.layout, TASK, 0.05, threading.Event()) as heart:
+        heart.begin(job.writer.epoch)
+    last = read_heartbeat(job.store, job.layout, job.writer.epoch)
+    assert last is not None
+    assert last.ended
+
+
+def test_a_stop_is_heard_when_nobody_can_be_told_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A closed pipe, or a full disk behind the log."""
+    job = MadeJob(str(tmp_path))
+    stop = AnnouncedStop()
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        monkeypatch.setattr("stateflow.cli.output._console", lambda stream, **_: Console(file=full))
+        with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
+            heart.begin(job.writer.epoch)
+            request_stop(
+                job.store, job.layout, StopRequest(epoch=job.writer.epoch, by=TASK, reason="enough", at=1)
+            )
+            assert stop.wait(10)
+            time.sleep(0.3)
+            assert heart.is_alive()
+        monkeypatch.undo()
+        with suppress(OSError):
+            full.close()
+    assert heart.reason == "enough"
+
+
+def test_a_run_that_has_nothing_to_decide_learns_all_the_same_that_it_was_taken_over(tmp_path: Path) -> None:
+    job = MadeJob(str(tmp_path))
+    stop = threading.Event()
+    with Heart(job.store, job.layout, TASK, 0.05, stop) as heart:
+        heart.begin(job.writer.epoch)
+        assert not stop.wait(0.3)
+        assert heart.fenced is None
+        newer = job.begin("newer")
+        assert stop.wait(10)
+    assert f"epoch {newer.epoch} is newer" in str(heart.fenced)

@@ -1,0 +1,152 @@
+"""Savepoints that came from elsewhere, or lie in folders of any name, through the commands that people use."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from stateflow.config.options import Options, load
+from stateflow.errors import CorruptError
+from stateflow.format.records import encode
+from stateflow.jobs.job import Job
+from stateflow.jobs.savepoints import dispose_expired
+from stateflow.pipelines.loading import load_pipeline
+from stateflow.reading.snapshots import reader_context, savepoint_reader
+from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
+from stateflow.storage.files import inline
+from stateflow.storage.roots import open_store
+from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
+from tests.jobs.queried import QueriedJob, entries_of, filled
+from tests.jobs.test_erasing import job as queried_job
+from tests.jobs.test_erasing import options as queried_options
+
+ODD = ("release#2", "what?", "team%20a", "100%", "a b ä+&;=~")
+
+
+def options(root: Path) -> Options:
+    return load(
+        code={"checkpoint_dir": str(root), "scratch_dir": str(root.parent / "scratch")},
+        env={},
+        folder=root.parent,
+    )
+
+
+def made(root: Path, run: str = "run") -> Job:
+    orders = MadeJob(str(root), run=run, watermark=77)
+    for _ in range(3):
+        orders.batch()
+    orders.beat(ended=True)
+    return Job(str(root), "orders")
+
+
+def plain(name: str) -> str:
+    """The folder that a careless reader of the name would open."""
+    return name.partition("#")[0].partition("?")[0].replace("%20", " ")
+
+
+@pytest.mark.parametrize(
+    "name", [str, lambda victim: f"../../../home/{victim.name}"], ids=["absolute", "relative"]
+)
+def test_a_query_of_a_savepoint_writes_no_file_that_its_maker_has_chosen(
+    name: object, tmp_path: Path
+) -> None:
+    made = QueriedJob(tmp_path / "root")
+    made.checkpoint(entries_of(filled(*range(1, 40))))
+    folder = str(tmp_path / "sp")
+    queried_job(tmp_path).savepoint("native", options=queried_options(tmp_path), to=folder)
+    victim = tmp_path / "home" / "authorized_keys"
+    victim.parent.mkdir()
+    victim.write_text("mine\n")
+    store = open_store(folder)
+    savepoint = read_savepoint(store)
+    operator = savepoint.record.operators["balance"]
+    assert callable(name)
+    evil = inline(name(victim), b"theirs\n")
+    shards = tuple(
+        tuple(msgspec.structs.replace(shard, files=(evil, *shard.files)) for shard in task)
+        for task in operator.shards
+    )
+    record = msgspec.structs.replace(
+        savepoint.record, operators={"balance": msgspec.structs.replace(operator, shards=shards)}
+    )
+    store.put("_metadata", encode(msgspec.structs.replace(savepoint, record=record)))
+    place = reader_context(queried_options(tmp_path), str(tmp_path / "root"), made.clock)
+    with (
+        pytest.raises(CorruptError, match="may lead out of its folder"),
+        savepoint_reader(place, folder) as reader,
+    ):
+        reader.look_up("balance", "total", 7)
+    assert victim.read_text() == "mine\n"
+
+
+@pytest.mark.parametrize("mode", ["claim", "no-claim"])
+@pytest.mark.parametrize("linked", ["file", "folder"])
+@pytest.mark.parametrize("disk", ["same", "other"])
+def test_a_restore_takes_nothing_that_the_savepoint_s_links_point_to(
+    disk: str, linked: str, mode: str, tmp_path: Path, other_disk: Path
+) -> None:
+    root, folder = tmp_path / "root", (tmp_path if disk == "same" else other_disk) / "sp"
+    savepoint = made(root).savepoint("native", options=options(root), to=str(folder))
+    secrets = tmp_path / "secrets"
+    at = folder / "state"
+    if linked == "folder":
+        shutil.move(at, secrets)
+        at.symlink_to(secrets)
+    else:
+        secrets.mkdir()
+        for file in list(at.iterdir()):
+            shutil.move(file, secrets / file.name)
+            file.symlink_to(secrets / file.name)
+    before = {file.name: file.read_bytes() for file in secrets.iterdir()}
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    given = {**PARAMETERS, "output": "/data/copy"}
+    job = Job(str(root), "copy")
+    with pytest.raises(CorruptError, match="symbolic link"):
+        job.restore(savepoint.url, pipeline, given, options=options(root), claim_mode=mode).apply()
+    with pytest.raises(CorruptError, match="symbolic link"):
+        raise CorruptError("; ".join(f.text for f in verify_savepoint(open_store(savepoint.url), deep=True)))
+    assert [file for file in (root / "copy").rglob("shared/*") if file.read_bytes() in before.values()] == []
+    assert {file.name: file.read_bytes() for file in secrets.iterdir()} == before
+
+
+def test_a_file_that_is_copied_has_the_checksum_that_was_recorded(tmp_path: Path, other_disk: Path) -> None:
+    root = tmp_path / "root"
+    savepoint = made(root).savepoint("native", options=options(root), to=str(other_disk / "sp"))
+    for file in (other_disk / "sp/state").iterdir():
+        file.write_bytes(bytes(byte ^ 1 for byte in file.read_bytes()))
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    given = {**PARAMETERS, "output": "/data/copy"}
+    with pytest.raises(CorruptError, match="size and checksum that were recorded"):
+        Job(str(root), "copy").restore(savepoint.url, pipeline, given, options=options(root)).apply()
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_claim_takes_the_savepoint_that_was_named_and_no_other(name: str, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    job = made(root)
+    beside = plain(name)
+    for folder in {beside, name}:
+        job.savepoint("native", options=options(root), to=str(tmp_path / folder))
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    job.restore(str(tmp_path / name), pipeline, PARAMETERS, options=options(root), claim_mode="claim").apply()
+    claims = {folder: read_savepoint_claim(open_store(str(tmp_path / folder))) for folder in {beside, name}}
+    assert [folder for folder, claim in claims.items() if claim is not None] == [name]
+    assert [f for f in job.verify(deep=True) if f.severity == "error"] == []
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_what_is_expired_in_one_root_is_not_disposed_of_in_another(name: str, tmp_path: Path) -> None:
+    over = datetime.timedelta(seconds=-1)
+    roots = {folder: made(tmp_path / folder / "chk") for folder in {plain(name), name}}
+    for folder, job in roots.items():
+        expires = over if folder == name else None
+        job.savepoint("native", options=options(tmp_path / folder / "chk"), name="daily", expires=expires)
+    assert len(dispose_expired(roots[name])) == 1
+    left = {
+        folder: (tmp_path / folder / "chk/_savepoints/orders/daily/_metadata").exists() for folder in roots
+    }
+    assert left == {folder: folder != name for folder in roots}

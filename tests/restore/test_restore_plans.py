@@ -1,0 +1,354 @@
+"""What a restore plan shows, which parameters it takes, and what its digest binds; none of this needs Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from markdown_it import MarkdownIt
+
+import stateflow as sf
+from stateflow.checkpoint.log import read_epochs
+from stateflow.errors import UsageError
+from stateflow.format.records import Owner, Record, Savepoint, encode
+from stateflow.pipelines.flow import Pipeline
+from stateflow.pipelines.loading import load_pipeline
+from stateflow.pipelines.parameters import as_texts
+from stateflow.restore.digest import bound, differences
+from stateflow.restore.markdown import markdown
+from stateflow.restore.planned import RestorePlan
+from stateflow.restore.visible import code, prose, visible
+from stateflow.savepoints.format import read_savepoint
+from stateflow.storage.memory import named_store
+from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob
+from tests.restore.test_restoring import Scene, made_scene, when_it_claims
+
+ORIGINAL = load_pipeline(str(ORDERS), REPOSITORY).pipeline
+
+
+@sf.pipeline("orders")
+def wider(
+    flow: sf.Flow, *, input: str, output: str, users: list[str] | None = None, limit: int = 5, token: str = ""
+) -> None:
+    """The orders example with parameters that may be left out."""
+    ORIGINAL.function(flow, input=input, output=output)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return made_scene(tmp_path)
+
+
+def planned(
+    scene: Scene,
+    origin: str,
+    given: dict[str, Any] | None = None,
+    *,
+    into: str = "orders",
+    pipeline: Pipeline = wider,
+    **request: Any,
+) -> RestorePlan:
+    return scene.job(into).restore(origin, pipeline, given, options=scene.options, **request)
+
+
+def forged(scene: Scene, change: Callable[[Savepoint], Savepoint], name: str = "one") -> str:
+    """A savepoint of the job that somebody has changed."""
+    url, place = scene.savepoint(name)
+    place.put("_metadata", encode(change(read_savepoint(place))))
+    return url
+
+
+def with_record(**fields: Any) -> Callable[[Savepoint], Savepoint]:
+    def change(savepoint: Savepoint) -> Savepoint:
+        return msgspec.structs.replace(savepoint, record=msgspec.structs.replace(savepoint.record, **fields))
+
+    return change
+
+
+def of(plan: RestorePlan, name: str) -> tuple[str | None, str]:
+    found = next(p for p in plan.parameters if p.name == name)
+    return found.value, found.origin
+
+
+THEIRS = {"input": "/data/orders", "output": "/evil", "limit": "9"}
+
+
+class TestParameters:
+    def test_a_savepoint_s_parameters_never_override_those_of_a_job_that_exists(self, scene: Scene) -> None:
+        url = forged(scene, with_record(parameters=THEIRS))
+        plan = planned(scene, url)
+        assert (of(plan, "output"), of(plan, "limit")) == (("/data/totals", "job"), ("5", "default"))
+        assert (
+            "output = /data/totals (the job's own; the snapshot was made with /evil, the job keeps its own)"
+            in str(plan)
+        )
+        assert "limit = 5 (the pipeline's default; the snapshot was made with 9)" in str(plan)
+        assert [sink.target for sink in plan.sinks] == ["/data/totals"]
+        plan.apply()
+        assert scene.head().parameters == PARAMETERS
+
+    def test_another_job_s_parameters_do_not_either(self, scene: Scene) -> None:
+        copy = planned(scene, "latest", {"output": "/data/copy", "limit": 3}, into="copy", from_job="orders")
+        copy.apply()
+        plan = planned(scene, "latest", into="copy", from_job="orders")
+        assert (of(plan, "output"), of(plan, "limit")) == (("/data/copy", "job"), ("3", "job"))
+
+    def test_what_is_given_comes_before_everything(self, scene: Scene) -> None:
+        plan = planned(scene, "checkpoint:2", {"output": "/data/given"})
+        assert of(plan, "output") == ("/data/given", "given")
+        assert (
+            "output = /data/given (given; the snapshot was made with /data/totals; the job's newest"
+            in str(plan)
+        )
+
+    def test_a_new_job_takes_the_savepoint_s_and_the_plan_calls_out_its_output(self, scene: Scene) -> None:
+        url = forged(scene, with_record(parameters=THEIRS))
+        plan = planned(scene, url, into="copy")
+        assert (of(plan, "output"), of(plan, "limit")) == (("/evil", "savepoint"), ("9", "savepoint"))
+        assert plan.warnings == (
+            (
+                "sink totals will write to /evil, which parameter output of the snapshot says: give -p output=... if that is "
+                "not meant"
+            ),
+        )
+        plan.apply()
+        assert scene.head("copy").parameters == THEIRS
+        assert planned(scene, url, {"output": "/data/copy"}, into="other").warnings == ()
+
+    def test_going_back_to_an_own_checkpoint_takes_its_parameters_and_shows_what_the_newest_had(
+        self, scene: Scene
+    ) -> None:
+        planned(scene, "latest", {"output": "/data/moved", "limit": 7}).apply()
+        plan = planned(scene, "checkpoint:2")
+        assert (of(plan, "output"), of(plan, "limit")) == (("/data/totals", "checkpoint"), ("5", "default"))
+        assert "output = /data/totals (the checkpoint's; the job's newest record has /data/moved)" in str(
+            plan
+        )
+        assert "limit = 5 (the pipeline's default; the job's newest record has 7)" in str(plan)
+
+    def test_one_that_the_checkpoint_did_not_need_yet_is_the_job_s(self, scene: Scene) -> None:
+        @sf.pipeline("orders")
+        def newer(flow: sf.Flow, *, input: str, output: str, limit: int) -> None:
+            ORIGINAL.function(flow, input=input, output=output)
+
+        planned(scene, "latest", {"limit": 7}).apply()
+        assert of(planned(scene, "checkpoint:2", pipeline=newer), "limit") == ("7", "job")
+
+    def test_a_list_is_recorded_as_a_run_records_it(self, scene: Scene) -> None:
+        given = {**PARAMETERS, "users": ["ann", "bob"]}
+        planned(scene, "latest", given).apply()
+        assert scene.head().parameters == as_texts(given)
+        assert wider.arguments(scene.head().parameters)["users"] == ["ann", "bob"]
+
+    def test_a_secret_is_bound_and_not_shown(self, scene: Scene) -> None:
+        plan = planned(scene, "latest", {"token": "hush"})
+        assert plan.digest != planned(scene, "latest", {"token": "other"}).digest
+        for text in (str(plan), markdown(plan), str(plan.document())):
+            assert "hush" not in text
+            assert "***" in text
+
+
+class TestWhatThePlanLists:
+    def test_every_source_every_output_and_who_made_the_snapshot(self, scene: Scene) -> None:
+        url, place = scene.savepoint()
+        savepoint = read_savepoint(place)
+        plan = planned(scene, url, {"output": "/data/moved"})
+        text = str(plan)
+        assert f"savepoint   {savepoint.id}" in text
+        assert f"record      {savepoint.record.writer} of job {savepoint.record.job}" in text
+        assert "source      events (delta /data/orders): resumes at" in text
+        assert "sink        totals (append /data/moved; so far it wrote to /data/totals)" in text
+        assert text.endswith(f"digest      {plan.digest}")
+        shown = markdown(plan)
+        assert f"| identity | `{savepoint.id}`, record `{savepoint.record.writer}` of job" in shown
+        assert "| `output` | `/data/moved` | given | `/data/totals` | `/data/totals` |" in shown
+        assert f"| digest | `{plan.digest}` |" in shown
+        document = plan.document()
+        assert (document["digest"], document["savepoint"]) == (plan.digest, savepoint.id)
+        assert [p["name"] for p in document["parameters"]] == ["input", "output", "users", "limit", "token"]
+        assert document["sources"][0]["kind"] == "delta"
+        assert (document["sinks"][0]["kind"], document["sinks"][0]["before"]) == ("append", "/data/totals")
+
+
+HOSTILE = (
+    "a` | `b",
+    "``x`` ` `",
+    "x\\",
+    "x\\|y\\`z",
+    "one\n\n**Approved** by ann\n\n| a | b |\n| --- | --- |\n",
+    "<b>bold</b> &#124; [click](https://evil)",
+    "\x1b[2K\rRestore job \u202egood",
+    " lead and trail ",
+    "`",
+)
+
+
+def shape(text: str) -> list[str]:
+    """How a renderer sees it, whatever the words are."""
+    found = []
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        found.append(token.type)
+        found += [child.type for child in token.children or () if child.type != "text"]
+    return found
+
+
+class TestHostileText:
+    @pytest.mark.parametrize("value", HOSTILE)
+    def test_a_value_cannot_leave_its_cell(self, scene: Scene, value: str) -> None:
+        def plan(text: str, to: str) -> RestorePlan:
+            def change(savepoint: Savepoint) -> Savepoint:
+                record = savepoint.record
+                node = record.operators["balance"]
+                # What may be in a name at all.
+                name = text.replace("/", "").replace("\\", "")
+                lost = msgspec.structs.replace(node, states={name: next(iter(node.states.values()))})
+                operators = {**record.operators, f"lost {name}": lost}
+                parameters = {**PARAMETERS, "output": f"/data/{text}"}
+                changed = msgspec.structs.replace(
+                    record, parameters=parameters, operators=operators, writer=text
+                )
+                return msgspec.structs.replace(savepoint, record=changed, id=text, job=text)
+
+            url = forged(scene, change, to)
+            return planned(
+                scene, url, into="copy", allow_non_restored_state=True, owner=Owner(run="x", note=text)
+            )
+
+        hostile, harmless = plan(value, "hostile"), plan("harmless", "harmless")
+        assert shape(markdown(hostile)) == shape(markdown(harmless))
+        assert "html_inline" not in shape(markdown(hostile))
+        columns = [line.count("|") - line.count("\\|") for line in markdown(hostile).splitlines()]
+        assert columns == [line.count("|") for line in markdown(harmless).splitlines()]
+        assert len(str(hostile).splitlines()) == len(str(harmless).splitlines())
+        assert "\x1b" not in str(hostile)
+
+    def test_a_value_is_shown_so_that_no_two_look_alike(self) -> None:
+        assert code("a|b") == r"`a\x7cb`"
+        assert code(r"a\x7cb") == r"`a\x5cx7cb`"
+        assert code("a\nb") == r"`a\nb`"
+        assert code(" a ") == "``  a  ``"
+        assert visible("a\u202eb\x1b") == r"a\u202eb\x1b"
+        assert prose("a*b") == "a&#42;b"
+
+
+class TestTheDigest:
+    def test_it_is_the_same_each_time_whoever_asks_and_when(self, scene: Scene) -> None:
+        first = planned(scene, "checkpoint:2").digest
+        assert len(first) == 64
+        assert planned(scene, "checkpoint:2", takeover=True, owner=Owner(run="x", note="why")).digest == first
+        later = MadeJob(scene.root, run="later")
+        later.batch()
+        assert planned(scene, "checkpoint:2").digest == first
+
+    @pytest.mark.parametrize(
+        "request_",
+        [
+            {"origin": "checkpoint:3"},
+            {"origin": "latest"},
+            {"given": {"output": "/data/other"}},
+            {"given": PARAMETERS},
+            {"rewind_sinks": True},
+            {"reset_watermark": True},
+            {"parallelism": 2},
+            {"allow_non_restored_state": True},
+            {"into": "copy", "from_job": "orders", "given": {"output": "/data/copy"}},
+        ],
+    )
+    def test_it_is_another_one_for_whatever_does_something_else(
+        self, scene: Scene, request_: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("stateflow.restore.planning.rewindable", lambda prepared: True)
+        plan = planned(scene, "checkpoint:2")
+        other = planned(scene, **{"origin": "checkpoint:2", **request_})
+        assert other.digest != plan.digest
+        assert differences(bound(plan, masked=True), bound(other, masked=True))
+
+    def test_it_is_another_one_for_a_savepoint_that_says_it_is_the_same(self, scene: Scene) -> None:
+        url, place = scene.savepoint()
+        before = planned(scene, url)
+        savepoint = read_savepoint(place)
+        operators = dict(savepoint.record.operators)
+        operators["balance"] = msgspec.structs.replace(operators["balance"], next_state_id=99)
+        place.put("_metadata", encode(with_record(operators=operators)(savepoint)))
+        assert differences(bound(before, masked=True), bound(planned(scene, url), masked=True))[0].startswith(
+            "the snapshot's content was"
+        )
+        assert before.digest != planned(scene, url).digest
+
+
+class TestApproval:
+    def test_the_plan_that_was_approved_is_carried_out(self, scene: Scene) -> None:
+        approved = planned(scene, "checkpoint:2").digest
+        planned(scene, "checkpoint:2", approved=approved, takeover=True).apply()
+        assert scene.head().based_on == 2
+
+    def test_a_new_job_is_made_as_it_was_approved(self, scene: Scene) -> None:
+        given = {"output": "/data/copy"}
+        for origin in ("latest", scene.savepoint()[0]):
+            into = f"copy-{len(origin)}"
+            request: dict[str, Any] = (
+                {"into": into, "from_job": "orders"} if origin == "latest" else {"into": into}
+            )
+            approved = planned(scene, origin, given, **request).digest
+            planned(scene, origin, given, approved=approved, **request).apply()
+            assert scene.head(into).parameters["output"] == "/data/copy"
+
+    def test_another_plan_is_refused_before_anything_is_claimed(self, scene: Scene) -> None:
+        approved = planned(scene, "checkpoint:2").digest
+        epochs = read_epochs(scene.store, scene.job().layout)
+        with pytest.raises(UsageError, match=rf"not the one that was approved.*{approved[:12]}.*plan again"):
+            planned(scene, "checkpoint:2", {"output": "/evil"}, approved=approved).apply()
+        assert read_epochs(scene.store, scene.job().layout) == epochs
+
+    def test_a_run_that_lived_until_the_claim_takes_the_approval_with_it(self, scene: Scene) -> None:
+        def go_on() -> None:
+            MadeJob(scene.root, run="later").batch()
+
+        approved = planned(scene, "checkpoint:4").digest
+        when_it_claims(scene, go_on)
+        with pytest.raises(UsageError, match=r'sink totals was .*"again": false.* and is .*"again": true'):
+            planned(scene, "checkpoint:4", approved=approved, takeover=True).apply()
+        assert "restore" not in [line.kind for line in scene.job().history()]
+        assert [f for f in scene.job().verify(deep=True) if f.severity == "error"] == []
+
+    def test_one_whose_batches_change_nothing_of_the_plan_does_not(self, scene: Scene) -> None:
+        def go_on() -> None:
+            MadeJob(scene.root, run="later").batch()
+
+        approved = planned(scene, "checkpoint:2").digest
+        when_it_claims(scene, go_on)
+        planned(scene, "checkpoint:2", approved=approved, takeover=True).apply()
+        assert scene.head().based_on == 2
+
+    def test_a_savepoint_that_is_exchanged_at_the_last_moment_is_refused(self, scene: Scene) -> None:
+        url, place = scene.savepoint()
+        body = encode(with_record(watermark=1)(read_savepoint(place)))
+        approved = planned(scene, url).digest
+        when_it_claims(
+            scene, lambda: named_store(url.removeprefix("memory://").strip("/")).put("_metadata", body)
+        )
+        with pytest.raises(UsageError, match="the snapshot's content was"):
+            planned(scene, url, approved=approved).apply()
+        assert scene.head().kind == "checkpoint"
+
+    def test_another_try_of_the_same_deed_that_was_faster_stands(self, scene: Scene) -> None:
+        task = Owner(run="the task")
+        approved = planned(scene, "checkpoint:2").digest
+        first = planned(scene, "checkpoint:2", approved=approved, owner=task).apply()
+        again = planned(scene, "checkpoint:2", approved=approved, owner=task).apply()
+        assert again.checkpoint == first.checkpoint
+        assert [line.kind for line in scene.job().history()].count("restore") == 1
+
+    @pytest.mark.parametrize("approved", ["", "abc", "x" * 64])
+    def test_what_is_no_digest_approves_nothing(self, scene: Scene, approved: str) -> None:
+        with pytest.raises(UsageError, match="is no digest of a restore plan"):
+            planned(scene, "checkpoint:2", approved=approved)
+
+
+def test_records_of_a_restore_hold_text_alone(scene: Scene) -> None:
+    planned(scene, "latest", {"limit": 3, "users": None}).apply()
+    head: Record = scene.head()
+    assert head.parameters == {**PARAMETERS, "limit": "3"}

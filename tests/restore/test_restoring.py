@@ -1,0 +1,404 @@
+"""What a restore leaves in the log, and what it holds meanwhile; none of this needs Spark."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.log import read_epochs
+from stateflow.checkpoint.pins import list_pins, release
+from stateflow.config.options import Options, load
+from stateflow.errors import CorruptError, FencedError, NotFoundError, UsageError
+from stateflow.format.records import Owner, Pin, Record
+from stateflow.format.references import bases, references
+from stateflow.jobs.job import Job
+from stateflow.pipelines.loading import load_pipeline
+from stateflow.restore.plan import Restored
+from stateflow.restore.planned import RestorePlan
+from stateflow.savepoints.format import read_savepoint, read_savepoint_claim
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import Call, MemoryStore, named_store
+from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
+
+
+@dataclass
+class Scene:
+    """A job `orders` with checkpoints 2, 3 and 4 in a store whose every call can be seen."""
+
+    folder: Path
+    made: MadeJob
+
+    @property
+    def root(self) -> str:
+        return f"memory://{self.folder}"
+
+    @property
+    def store(self) -> MemoryStore:
+        return named_store(str(self.folder).strip("/"))
+
+    def job(self, name: str = "orders") -> Job:
+        return Job(self.root, name)
+
+    @property
+    def options(self) -> Options:
+        given = {"checkpoint_dir": self.root, "scratch_dir": str(self.folder)}
+        return load(code=given, env={}, folder=self.folder)
+
+    def restore(self, origin: str, into: str = "orders", **request: Any) -> Restored:
+        return self.plan(origin, into, **request).apply()
+
+    def plan(self, origin: str, into: str = "orders", **request: Any) -> RestorePlan:
+        """A fork gets a table of its own."""
+        pipeline = load_pipeline(str(ORDERS), self.folder).pipeline
+        given = PARAMETERS if into == "orders" else {**PARAMETERS, "output": f"/data/{into}"}
+        return self.job(into).restore(origin, pipeline, given, options=self.options, **request)
+
+    def savepoint(self, name: str = "one") -> tuple[str, MemoryStore]:
+        url = self.job().savepoint(options=self.options, to=f"{self.root}-{name}").url
+        return url, named_store(url.removeprefix("memory://").strip("/"))
+
+    def head(self, job: str = "orders") -> Record:
+        head = self.job(job).log().head
+        assert head is not None
+        return head
+
+    def held_at_the_decision(self, job: str = "orders") -> list[Pin]:
+        """Fills as the restores to come are decided."""
+        seen: list[Pin] = []
+
+        def look(call: Call) -> None:
+            if call.verb == "create" and call.path.endswith("_pending") and b"restore" in call.body:
+                seen.extend(list_pins(self.store, self.job(job).layout))
+
+        self.store.before = look
+        return seen
+
+
+def made_scene(folder: Path, *, small: bool = False) -> Scene:
+    made = MadeJob(f"memory://{folder}", watermark=77, small=small)
+    for _ in range(3):
+        made.batch()
+    made.beat(ended=True)
+    return Scene(folder, made)
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return made_scene(tmp_path)
+
+
+def test_an_older_checkpoint_comes_back_as_a_record_of_a_new_timeline(scene: Scene) -> None:
+    old = scene.job().log().record(2)
+    assert scene.restore("checkpoint:2").timeline == 2
+    head = scene.head()
+    assert (head.kind, head.based_on, head.timeline, head.origin) == ("restore", 2, 2, "checkpoint:2")
+    assert (head.sources, head.watermark, head.shift) == (old.sources, 77, 0)
+    assert head.operators["balance"].shards == old.operators["balance"].shards
+    assert old.operators["balance"].hosts == ("here",)
+    assert head.operators["balance"].hosts == ()
+    assert scene.restore("checkpoint:4").timeline == 3
+    assert scene.head().based_on == 4
+
+
+def test_it_is_pinned_until_the_record_stands_and_let_go_then(scene: Scene) -> None:
+    held = scene.held_at_the_decision()
+    scene.restore("checkpoint:2")
+    assert [(pin.slot, pin.kind) for pin in held] == [(2, "reader")]
+    scene.restore("latest", "copy", from_job="orders")
+    assert [(pin.slot, pin.kind) for pin in held[1:]] == [(scene.head().slot, "fork")]
+    assert list_pins(scene.store, scene.job().layout) == []
+
+
+def when_it_claims(scene: Scene, act: Callable[[], object]) -> None:
+    """Before the next claim of an epoch; what it does is not interrupted itself."""
+
+    def look(call: Call) -> None:
+        if call.verb == "create" and "/epochs/" in call.path:
+            scene.store.before = None
+            act()
+
+    scene.store.before = look
+
+
+def go_on_and_collect(scene: Scene) -> None:
+    made = MadeJob(scene.root, run="later", retained=1)
+    for _ in range(2):
+        made.batch()
+    scene.job().collect(1)
+
+
+def test_what_was_let_go_and_collected_after_the_plan_is_not_restored(scene: Scene) -> None:
+    def others() -> None:
+        for pin in list_pins(scene.store, scene.job().layout):
+            release(scene.store, scene.job().layout, pin.id)
+        go_on_and_collect(scene)
+
+    when_it_claims(scene, others)
+    with pytest.raises(NotFoundError, match="checkpoint 2 of job 'orders'"):
+        scene.restore("checkpoint:2")
+    assert scene.head().kind == "checkpoint"
+    assert [finding for finding in scene.job().verify(deep=True) if finding.severity == "error"] == []
+    assert list_pins(scene.store, scene.job().layout) == []
+
+
+def test_a_try_that_another_overtakes_at_any_moment_does_not_restore_a_second_time(tmp_path: Path) -> None:
+    owner = Owner(run="the task")
+    for moment in itertools.count():
+        scene = made_scene(tmp_path / str(moment))
+        scene.job().tag("kept", "checkpoint:2")
+        began, others = len(scene.store.calls), list[int]()
+
+        def look(
+            call: Call, scene: Scene = scene, at: int = began + moment, others: list[int] = others
+        ) -> None:
+            if call.number == at:
+                scene.store.before = None
+                others.append(scene.restore("tag:kept", owner=owner).checkpoint)
+                go_on_and_collect(scene)
+
+        scene.store.before = look
+        try:
+            assert [scene.restore("tag:kept", owner=owner).checkpoint] == (others or [6])
+        except FencedError:
+            assert others
+        assert [line.kind for line in scene.job().history()].count("restore") == 1
+        if not others:
+            break
+        assert scene.head().kind == "checkpoint"
+    assert moment > 50
+
+
+def test_a_try_that_wakes_up_when_all_is_done_does_not_even_claim(scene: Scene) -> None:
+    owner = Owner(run="the task")
+    scene.job().tag("kept", "checkpoint:2")
+    scene.restore("tag:kept", owner=owner)
+    go_on_and_collect(scene)
+    epochs = read_epochs(scene.store, scene.job().layout)
+    with pytest.raises(FencedError, match="another try of this restore of job 'orders' has made record"):
+        scene.restore("tag:kept", owner=owner)
+    assert read_epochs(scene.store, scene.job().layout) == epochs
+
+
+def test_a_checkpoint_from_before_an_erasure_is_not_restored(scene: Scene) -> None:
+    scene.job().tag("kept", "checkpoint:2")
+    writer = scene.made.begin("eraser")
+    writer.complete(writer.decide(Draft.continuing("erase", writer.parent)), {})
+    for origin in ("checkpoint:2", "tag:kept"):
+        with pytest.raises(UsageError, match="checkpoint 2 of job 'orders' still holds a key that record 6"):
+            scene.restore(origin)
+    assert scene.restore("latest").timeline == 2
+
+
+def test_a_key_that_is_erased_between_plan_and_claim_does_not_come_back(scene: Scene) -> None:
+    def erase() -> None:
+        writer = scene.made.begin("eraser")
+        writer.complete(writer.decide(Draft.continuing("erase", writer.parent)), {})
+
+    when_it_claims(scene, erase)
+    with pytest.raises(UsageError, match="still holds a key"):
+        scene.restore("checkpoint:2")
+    assert scene.head().kind == "erase"
+
+
+def test_a_record_without_state_is_not_tagged(scene: Scene) -> None:
+    fence = next(r.slot for r in scene.job().log().chain if r.kind == "fence")
+    with pytest.raises(NotFoundError, match=f"record {fence} of job 'orders' is no complete checkpoint"):
+        scene.job().tag("v1", f"checkpoint:{fence}")
+    pending = scene.made.batch(carried_out=False)
+    with pytest.raises(NotFoundError, match="not carried out yet"):
+        scene.job().tag("v1", f"checkpoint:{pending}")
+    assert list_pins(scene.store, scene.job().layout) == []
+
+
+def test_a_fork_has_files_of_its_own_and_stays_above_what_its_lists_have(scene: Scene) -> None:
+    done = scene.restore("latest", "copy", from_job="orders")
+    copy, head = scene.head("copy"), scene.head()
+    assert done.copied_bytes == sum(ref.size for ref in references(head))
+    assert copy.based_on == 0
+    assert copy.slot + copy.shift == head.slot
+    assert {ref.path.partition("/")[0] for ref in references(copy)} == {"copy"}
+    scene.restore("latest", "again", from_job="copy")
+    again = scene.head("again")
+    assert again.slot + again.shift == head.slot
+
+
+def test_event_time_begins_anew_when_it_is_asked_to(scene: Scene) -> None:
+    scene.restore("latest", reset_watermark=True)
+    head = scene.head()
+    assert head.watermark is None
+    assert [(s.event_time, s.active) for s in head.sources.values()] == [(None, None)]
+    assert scene.job().log().record(4).sources["events"].event_time is not None
+
+
+def test_another_parallelism_comes_with_it(scene: Scene) -> None:
+    scene.restore("latest", parallelism=4)
+    assert len(scene.head().operators["balance"].assignment) == 4
+
+
+def test_files_in_a_container_become_files(scene: Scene) -> None:
+    url = scene.job().savepoint(options=scene.options, to=f"{scene.root}-packed", max_files=1).url
+    scene.restore(url, "copy")
+    assert {ref.offset for ref in references(scene.head("copy"))} == {None}
+    assert [f.text for f in scene.job("copy").verify(deep=True)] == []
+
+
+class TestClaiming:
+    def test_a_claimed_savepoint_is_named_and_not_copied(self, scene: Scene) -> None:
+        url, place = scene.savepoint()
+        before = set(place.snapshot())
+        assert scene.restore(url, "copy", claim_mode="claim").copied_bytes == 0
+        claim = read_savepoint_claim(place)
+        assert claim is not None
+        assert claim.name == "copy"
+        assert set(place.snapshot()) == {*before, "_claimed"}
+        assert bases([scene.head("copy")]) == {url}
+        assert scene.store.list("copy/shared/") == []
+
+    def test_claimed_again_it_is_held_by_the_record_that_names_it(self, scene: Scene) -> None:
+        url, _ = scene.savepoint()
+        scene.restore(url, "copy", claim_mode="claim")
+        naming = scene.head("copy").slot
+        held = scene.held_at_the_decision("copy")
+        scene.restore(url, "copy", claim_mode="claim")
+        assert [pin.slot for pin in held] == [naming]
+        assert list_pins(scene.store, scene.job("copy").layout) == []
+
+    def test_one_whose_state_is_all_in_its_metadata_is_of_no_use_once_restored(self, tmp_path: Path) -> None:
+        made = MadeJob(f"memory://{tmp_path}/small", small=True)
+        made.batch()
+        made.beat(ended=True)
+        small = Scene(tmp_path / "small", made)
+        url, place = small.savepoint()
+        small.restore(url, "copy", claim_mode="claim")
+        assert place.list("") == []
+        url, place = small.savepoint("two")
+        small.restore(url, "other")
+        assert read_savepoint(place).kind == "native"
+
+    def test_one_that_an_older_record_names_stays(self, scene: Scene) -> None:
+        url, place = scene.savepoint()
+        scene.restore(url, "copy", claim_mode="claim")
+        before = place.snapshot()
+        scene.restore(url, "copy", claim_mode="claim")
+        assert place.snapshot() == before
+
+
+class TestCopying:
+    def copying(self, place: MemoryStore, do: Any) -> None:
+        """Does something when the first file is fetched."""
+
+        def act(call: Call) -> None:
+            if call.verb == "download":
+                place.before = None
+                do()
+
+        place.before = act
+
+    def test_one_that_is_replaced_meanwhile_is_not_taken_for_what_was_asked_for(self, scene: Scene) -> None:
+        url, place = scene.savepoint()
+        _, other = scene.savepoint("two")
+        # The same files under the same names, of another savepoint: sizes tell nothing.
+        self.copying(place, lambda: place.put("_metadata", other.read("_metadata")))
+        with pytest.raises(NotFoundError, match="was replaced while it was copied: restore again"):
+            scene.restore(url, "copy")
+        assert scene.job("copy").log().head is None
+
+    def test_one_that_loses_a_file_meanwhile_is_named(self, scene: Scene) -> None:
+        url, place = scene.savepoint()
+        lost = [entry.path for entry in place.list("state/")]
+        self.copying(place, lambda: place.delete(lost))
+        with pytest.raises(CorruptError, match=f"{url} is not whole: .*restore another snapshot"):
+            scene.restore(url, "copy")
+        assert scene.job("copy").log().head is None
+
+    def test_one_that_is_disposed_of_meanwhile_is_gone(self, scene: Scene) -> None:
+        url, place = scene.savepoint()
+        self.copying(place, lambda: place.delete([entry.path for entry in place.list("")]))
+        with pytest.raises(NotFoundError, match="there is no savepoint"):
+            scene.restore(url, "copy")
+
+    def test_on_a_disk_it_is_linked(self, tmp_path: Path) -> None:
+        made = MadeJob(str(tmp_path / "root"))
+        made.batch()
+        made.beat(ended=True)
+        options = load(
+            code={"checkpoint_dir": str(tmp_path / "root"), "scratch_dir": str(tmp_path)},
+            env={},
+            folder=tmp_path,
+        )
+        pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+        given = {**PARAMETERS, "output": "/data/copy"}
+        copy = Job(str(tmp_path / "root"), "copy")
+        copy.restore("latest", pipeline, given, options=options, from_job="orders").apply()
+        store = LocalStore(tmp_path / "root")
+        assert {(tmp_path / "root" / entry.path).stat().st_nlink for entry in store.list("copy/shared/")} == {
+            2
+        }
+
+
+def outputs(scene: Scene, origin: str) -> list[str]:
+    pipeline = load_pipeline(str(ORDERS), scene.folder).pipeline
+    return [
+        sink.note for sink in scene.job().restore(origin, pipeline, PARAMETERS, options=scene.options).sinks
+    ]
+
+
+def test_a_plan_says_that_output_comes_again_only_when_it_does(scene: Scene) -> None:
+    url, _ = scene.savepoint()
+    assert outputs(scene, url) == ["has nothing newer than the snapshot"]
+    assert outputs(scene, "latest") == ["has nothing newer than the snapshot"]
+    assert "will be delivered again" in outputs(scene, "checkpoint:2")[0]
+    scene.made.batch()
+    assert "will be delivered again" in outputs(scene, url)[0]
+
+
+def test_a_plan_for_a_name_that_was_deleted_is_refused(scene: Scene) -> None:
+    url, _ = scene.savepoint()
+    scene.job().delete()
+    with pytest.raises(UsageError, match="was deleted and leaves a tombstone"):
+        outputs(scene, url)
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_a_savepoint_that_took_the_place_of_the_planned_one_is_neither_claimed_nor_deleted(
+    tmp_path: Path, *, small: bool
+) -> None:
+    scene = made_scene(tmp_path, small=small)
+    url, there = scene.savepoint()
+    planned = scene.job("copy").restore(
+        url, load_pipeline(str(ORDERS), tmp_path).pipeline, {**PARAMETERS, "output": "/data/copy"},
+        options=scene.options, claim_mode="claim",
+    )  # fmt: skip
+    there.delete([entry.path for entry in there.list("")])
+    scene.made.batch()
+    scene.savepoint()
+    newer = read_savepoint(there)
+    with pytest.raises(NotFoundError, match="was replaced by another meanwhile: plan the restore again"):
+        planned.apply()
+    assert read_savepoint(there) == newer
+    assert read_savepoint_claim(there) is None
+    assert not scene.job("copy").exists or scene.job("copy").log().head is None
+
+
+def test_a_plan_tells_how_many_key_groups_there_were_and_will_be(scene: Scene) -> None:
+    plan = scene.plan("checkpoint:2")
+    assert "key groups" not in str(plan)
+    more = replace(plan, request=replace(plan.request, max_parallelism=1024))
+    assert ", key groups 128 -> 1024\n" in str(more)
+
+
+def test_a_restore_goes_by_the_clock_and_the_ids_of_its_job(scene: Scene) -> None:
+    numbers = itertools.count()
+    job = Job(scene.root, "orders", clock=lambda: 1_234_567_000, ids=lambda: f"id{next(numbers)}")
+    pipeline = load_pipeline(str(ORDERS), scene.folder).pipeline
+    job.restore("checkpoint:2", pipeline, PARAMETERS, options=scene.options).apply()
+    head = scene.head()
+    assert head.at == 1_234_567_000
+    assert head.statistics["trigger_timestamp"] == 1_234_567
+    assert head.writer.startswith("id")

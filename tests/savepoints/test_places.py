@@ -1,0 +1,119 @@
+"""Where savepoints may lie, and how records name those in their own root."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from stateflow.checkpoint.draft import Draft
+from stateflow.checkpoint.log import read_log
+from stateflow.errors import UsageError
+from stateflow.format.layout import JobLayout
+from stateflow.format.references import as_read, as_stored, path_inside, references
+from stateflow.savepoints.location import require_fit
+from stateflow.storage.memory import MemoryStore
+from tests.jobs.fake import FakeJob
+from tests.jobs.files import stored
+from tests.jobs.snapshots import checkpoint
+
+ROOT = "s3://bucket/team"
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("s3://bucket/team/_savepoints/orders/v1", "_savepoints/orders/v1"),
+        ("s3://bucket/team/_savepoints/orders/v1/", "_savepoints/orders/v1"),
+        ("s3://bucket/team/", ""),
+        ("s3://bucket/teams/v1", None),
+        ("s3://bucket", None),
+        ("s3a://bucket/team/v1", None),
+    ],
+)
+def test_a_place_is_inside_a_root_by_whole_names(url: str, path: str | None) -> None:
+    assert path_inside(url, ROOT) == path
+    assert path_inside(url, f"{ROOT}/") == path
+
+
+def test_a_record_stores_the_path_of_a_savepoint_in_its_root_and_reads_a_url() -> None:
+    root = MemoryStore("root")
+    own, other = f"{root.url}/_savepoints/orders/v1", "s3://elsewhere/v1"
+    saved = MemoryStore("saved")
+    within = stored(saved, "state/a-000001.sst", b"state", base=own)
+    without = stored(saved, "state/a-000002.sst", b"state", base=other)
+    record = checkpoint(root, extra=(within, without))
+    kept = as_stored(record, root.url)
+    assert {ref.base for ref in references(kept)} == {"", "_savepoints/orders/v1", other}
+    assert as_read(kept, root.url) == record
+    assert kept.sinks == record.sinks
+    assert {ref.base for ref in references(as_read(kept, "s3://moved"))} == {
+        "",
+        "s3://moved/_savepoints/orders/v1",
+        other,
+    }
+    plain = checkpoint(root)
+    assert as_stored(plain, root.url) is plain
+    assert as_read(plain, root.url) is plain
+    # The root itself has no path in there, and no name would mean a file of the job's own.
+    at_top = checkpoint(root, extra=(msgspec.structs.replace(within, base=root.url),))
+    assert as_stored(at_top, root.url) is at_top
+
+
+def test_a_log_tells_urls_wherever_its_root_is_moved_to() -> None:
+    root, layout = MemoryStore("root"), JobLayout("orders")
+    file = stored(
+        MemoryStore("saved"), "state/a-000001.sst", b"state", base=f"{root.url}/_savepoints/orders/v1"
+    )
+    made = checkpoint(root, extra=(file,))
+    writer = FakeJob(root).claim(retained=1)
+    permit = writer.decide(Draft("checkpoint", sources={}, operators=made.operators))
+    writer.complete(permit, {})
+    assert b'"base":"_savepoints/orders/v1"' in root.read(layout.pending(permit.slot))
+    moved = MemoryStore("moved", root.snapshot())
+    for store in (root, moved):
+        head = read_log(store, layout).head
+        assert head is not None
+        assert {ref.base for ref in references(head) if ref.base} == {f"{store.url}/_savepoints/orders/v1"}
+
+
+class TestFit:
+    def is_job(self, folder: str) -> bool:
+        return folder in ("orders", "fraud")
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            "s3://elsewhere/v1",
+            "s3://bucket/teams",
+            "s3://bucket/team/_savepoints/orders/v1",
+            "s3://bucket/team/backups/orders-v1",
+        ],
+    )
+    def test_outside_of_the_root_in_its_default_place_or_in_a_folder_that_is_nobody_s(self, url: str) -> None:
+        require_fit(url, ROOT, "orders", self.is_job)
+        require_fit(url, "", "orders", self.is_job)
+
+    @pytest.mark.parametrize(
+        "url",
+        [
+            ROOT,
+            f"{ROOT}/",
+            f"{ROOT}/orders",
+            f"{ROOT}/orders/savepoints/v1",
+            f"{ROOT}/fraud/v1",
+            f"{ROOT}/new/v1",
+            f"{ROOT}/_savepoints",
+            f"{ROOT}/_savepoints/v1",
+            f"{ROOT}/_savepoints/fraud/v1",
+            f"{ROOT}/_savepoints/orders/v1/again",
+            f"{ROOT}/_savepoints/orders/.v1",
+            f"{ROOT}/_other/v1",
+        ],
+    )
+    def test_not_where_it_would_go_with_something_else(self, url: str) -> None:
+        job = "new" if "/new/" in url else "orders"
+        with pytest.raises(
+            UsageError, match=r"is no place for a savepoint|name '.v1' is not usable"
+        ) as error:
+            require_fit(url, ROOT, job, self.is_job)
+        assert "not usable" in str(error.value) or f"or {ROOT}/_savepoints/{job}/NAME" in str(error.value)

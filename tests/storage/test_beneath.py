@@ -1,0 +1,318 @@
+"""No path below a root leaves it through a symbolic link, whatever is done there and whenever the link appears."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stateflow.checkpoint.collection import collect
+from stateflow.checkpoint.deletion import delete_job
+from stateflow.errors import CorruptError, NotFoundError
+from stateflow.savepoints.dispose import dispose_savepoint
+from stateflow.savepoints.format import claim_savepoint, unfinished_bytes, verify_savepoint
+from stateflow.storage.beneath import link_regular
+from stateflow.storage.local import LocalStore
+from stateflow.storage.memory import MemoryStore
+from stateflow.storage.store import Entry, ExistsError
+from tests.jobs.snapshots import JOB, SOMEBODY, checkpoint, clock, native
+from tests.protocol.scenario import World, drain
+
+CANARY = b"nobody may read or delete this"
+
+
+class Elsewhere:
+    """A folder that no store has any business in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "deep").mkdir(parents=True)
+        for name in ("a", ".tmp-dead", "deep/a"):
+            (folder / name).write_bytes(CANARY)
+        self.before = self._tree()
+
+    def is_untouched(self) -> bool:
+        return self._tree() == self.before
+
+    def _tree(self) -> dict[str, bytes | None]:
+        found = sorted(self.folder.rglob("*"))
+        return {str(path): path.read_bytes() if path.is_file() else None for path in found}
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Elsewhere:
+    return Elsewhere(tmp_path / "elsewhere")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    made = LocalStore(tmp_path / "root")
+    made.put("job/shared/own", b"own")
+    return made
+
+
+PATH = "job/linked/a"
+CALLS: dict[str, Callable[[LocalStore, Path], object]] = {
+    "read": lambda store, got: store.read(PATH),
+    "read_range": lambda store, got: store.read_range(PATH, 0, 4),
+    "open": lambda store, got: store.open(PATH),
+    "locate": lambda store, got: store.locate(PATH),
+    "download": lambda store, got: store.download(PATH, got),
+    "copy from": lambda store, got: store.copy(PATH, "job/shared/b"),
+    "take": lambda store, got: LocalStore(got.parent / "other").take(store, PATH, "b"),
+}
+ONLY_BEHIND_A_FOLDER: dict[str, Callable[[LocalStore, Path], object]] = {
+    "create": lambda store, got: store.create(PATH, b"x"),
+    "put": lambda store, got: store.put("job/linked/deep/b", b"x"),
+    "write": lambda store, got: store.write(PATH, lambda: [b"x"]),
+    "upload": lambda store, got: store.upload(Path(__file__), "job/linked/b"),
+    "copy to": lambda store, got: store.copy("job/shared/own", "job/linked/b"),
+    "delete": lambda store, got: store.delete([PATH]),
+    "list": lambda store, got: store.list("job/linked/"),
+    "folders": lambda store, got: store.folders("job/linked/"),
+    "unfinished": lambda store, got: store.unfinished("job/linked/"),
+}
+
+
+@pytest.mark.parametrize("call", [*CALLS, *ONLY_BEHIND_A_FOLDER])
+def test_nothing_is_done_behind_a_linked_folder(
+    call: str, store: LocalStore, elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    (tmp_path / "root/job/linked").symlink_to(elsewhere.folder)
+    with pytest.raises(CorruptError, match=r"root/job/linked is a symbolic link.*put what it points to"):
+        {**CALLS, **ONLY_BEHIND_A_FOLDER}[call](store, tmp_path / "got")
+    assert elsewhere.is_untouched()
+    assert not (tmp_path / "got").exists()
+    assert store.list("") == [Entry("job/shared/own", 3)]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_linked_file_is_not_read(
+    call: str, store: LocalStore, elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    (tmp_path / "root/job/linked").mkdir()
+    (tmp_path / "root" / PATH).symlink_to(elsewhere.folder / "a")
+    with pytest.raises(CorruptError, match="job/linked/a is a symbolic link"):
+        CALLS[call](store, tmp_path / "got")
+    assert elsewhere.is_untouched()
+    assert not (tmp_path / "got").exists()
+    assert store.list("") == [Entry("job/shared/own", 3)]
+
+
+def test_a_linked_file_is_taken_and_replaced_by_name_only(
+    store: LocalStore, elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    for name in ("created", "put", "deleted"):
+        (tmp_path / "root/job/shared" / name).symlink_to(elsewhere.folder / "a")
+    with pytest.raises(ExistsError):
+        store.create("job/shared/created", b"x")
+    store.put("job/shared/put", b"new")
+    store.delete(["job/shared/deleted"])
+    assert store.list("job/shared/") == [Entry("job/shared/own", 3), Entry("job/shared/put", 3)]
+    assert not os.path.lexists(tmp_path / "root/job/shared/deleted")
+    assert elsewhere.is_untouched()
+
+
+def test_listing_and_deleting_leave_links_out_at_any_depth(
+    store: LocalStore, elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    (tmp_path / "root/job/shared/in").symlink_to(elsewhere.folder)
+    (tmp_path / "root/job/shared/.tmp-link").symlink_to(elsewhere.folder / ".tmp-dead")
+    listed = store.list("")
+    assert listed == [Entry("job/shared/own", 3)]
+    assert store.folders("job/shared/") == []
+    assert store.unfinished("") == {}
+    store.delete(entry.path for entry in listed)
+    assert elsewhere.is_untouched()
+
+
+def test_a_collection_and_a_deletion_of_a_job_leave_alone_what_links_point_to(
+    store: LocalStore, elsewhere: Elsewhere, tmp_path: Path
+) -> None:
+    world = World(store)
+    drain(3)(world)
+    shared = tmp_path / "root" / world.layout.shared
+    shared.mkdir(parents=True, exist_ok=True)
+    (shared / "e1-c1-dead.sst").symlink_to(elsewhere.folder / "a")
+    (shared / "in").symlink_to(elsewhere.folder)
+    collect(store, world.layout, collector="gc", retained=1, orphans=True)
+    assert elsewhere.is_untouched()
+    delete_job(
+        store, world.layout, owner=SOMEBODY, ids=world.ids, clock=world.clock, dispose=lambda url: None
+    )
+    assert elsewhere.is_untouched()
+    assert [e.path for e in store.list(world.layout.folder)] == [world.layout.tombstone]
+
+
+def test_the_root_may_be_a_link_that_the_operator_chose(tmp_path: Path) -> None:
+    (tmp_path / "mnt/data").mkdir(parents=True)
+    (tmp_path / "data").symlink_to(tmp_path / "mnt/data")
+    store = LocalStore(tmp_path / "data/root")
+    store.create("job/job", b"x")
+    assert LocalStore(tmp_path / "data").list("") == [Entry("root/job/job", 1)]
+    store.delete(["job/job"])
+    assert store.list("") == []
+
+
+def test_what_is_no_file_is_not_waited_for(store: LocalStore, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "root/job/pipe")
+    with pytest.raises(NotFoundError, match="job/pipe is not a file"):
+        store.read("job/pipe")
+
+
+SWAPPED: dict[str, Callable[[LocalStore, Path], object]] = {
+    "read": lambda store, got: store.read("job/shared/a"),
+    "create": lambda store, got: store.create("job/shared/new", b"x"),
+    "delete": lambda store, got: store.delete(["job/shared/a"]),
+    "list": lambda store, got: store.list("job/shared/"),
+    "download": lambda store, got: store.download("job/shared/a", got),
+}
+
+
+@pytest.mark.parametrize("call", SWAPPED)
+def test_a_folder_that_becomes_a_link_after_it_was_opened_leads_nowhere(
+    call: str, store: LocalStore, elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.put("job/shared/a", b"own")
+    folder, real, swapped = tmp_path / "root/job/shared", os.open, []
+
+    def swap_after_opening(path: Any, *rest: Any, **named: Any) -> int:
+        descriptor = real(path, *rest, **named)
+        if str(path).rstrip("/").endswith("shared") and not swapped:
+            swapped.append(folder.rename(tmp_path / "moved"))
+            folder.symlink_to(elsewhere.folder)
+        return descriptor
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", swap_after_opening)
+        try:
+            found = SWAPPED[call](store, tmp_path / "got")
+        except CorruptError:  # on a second walk, to tidy up
+            found = None
+    assert swapped
+    assert found in (None, b"own", [Entry("job/shared/a", 3), Entry("job/shared/own", 3)])
+    assert not (tmp_path / "got").exists() or (tmp_path / "got").read_bytes() == b"own"
+    assert elsewhere.is_untouched()
+
+
+def test_a_folder_that_becomes_a_link_while_it_is_listed_is_left_out(
+    store: LocalStore, elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, real = tmp_path / "root/job/shared", os.open
+
+    def swap_before_opening(path: Any, *rest: Any, **named: Any) -> int:
+        if path == "shared" and not folder.is_symlink():
+            folder.rename(tmp_path / "moved")
+            folder.symlink_to(elsewhere.folder)
+        return real(path, *rest, **named)
+
+    monkeypatch.setattr(os, "open", swap_before_opening)
+    assert store.list("") == []
+    assert folder.is_symlink()
+    assert elsewhere.is_untouched()
+
+
+@pytest.mark.parametrize("call", ["download", "copy"])
+def test_a_file_that_becomes_a_link_while_it_is_linked_is_not_kept(
+    call: str, store: LocalStore, elsewhere: Elsewhere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, real = tmp_path / "root/job/shared/own", os.link
+
+    def swap_before_linking(*names: Any, **named: Any) -> None:
+        if not file.is_symlink():
+            file.unlink()
+            file.symlink_to(elsewhere.folder / "a")
+        real(*names, **named)
+
+    monkeypatch.setattr(os, "link", swap_before_linking)
+    calls: dict[str, Callable[[], None]] = {
+        "download": lambda: store.download("job/shared/own", tmp_path / "got"),
+        "copy": lambda: store.copy("job/shared/own", "job/shared/b"),
+    }
+    with pytest.raises(CorruptError, match="job/shared/own is a symbolic link"):
+        calls[call]()
+    assert not os.path.lexists(tmp_path / "got")
+    assert not os.path.lexists(tmp_path / "root/job/shared/b")
+    assert elsewhere.is_untouched()
+
+
+class TestSavepoints:
+    @pytest.fixture
+    def saved(self, tmp_path: Path) -> LocalStore:
+        root, target = MemoryStore(), LocalStore(tmp_path / "saved")
+        native(root, checkpoint(root), target, tmp_path / "scratch")
+        return target
+
+    @pytest.fixture
+    def moved(self, saved: LocalStore, tmp_path: Path) -> Path:
+        """Where the savepoint's folder `state` is by now: a link leads there."""
+        there = (tmp_path / "saved/state").rename(tmp_path / "theirs")
+        (there / ".tmp-dead").write_bytes(CANARY)
+        (tmp_path / "saved/state").symlink_to(there)
+        return there
+
+    def test_a_disposal_refuses_a_linked_folder_and_deletes_nothing(
+        self, saved: LocalStore, moved: Path, tmp_path: Path
+    ) -> None:
+        before = sorted(moved.iterdir())
+        with pytest.raises(CorruptError, match="saved/state is a symbolic link"):
+            dispose_savepoint(saved, owner=SOMEBODY, clock=clock)
+        assert sorted(moved.iterdir()) == before
+        assert [entry.path for entry in saved.list("")] == ["_metadata"]
+        (tmp_path / "saved/state").unlink()
+        dispose_savepoint(saved, owner=SOMEBODY, clock=clock)
+        assert not (tmp_path / "saved").exists()
+        assert sorted(moved.iterdir()) == before
+
+    def test_a_disposal_removes_a_linked_file_and_not_what_it_points_to(
+        self, saved: LocalStore, tmp_path: Path
+    ) -> None:
+        file = next((tmp_path / "saved/state").iterdir())
+        there = file.rename(tmp_path / "theirs")
+        file.symlink_to(there)
+        dispose_savepoint(saved, owner=SOMEBODY, clock=clock)
+        assert there.exists()
+        assert not (tmp_path / "saved").exists()
+
+    def test_half_written_files_behind_a_link_are_not_looked_for(
+        self, saved: LocalStore, elsewhere: Elsewhere, tmp_path: Path
+    ) -> None:
+        (tmp_path / "saved/state/.tmp-1").write_bytes(b"half")
+        (tmp_path / "saved/tables").mkdir()
+        (tmp_path / "saved/tables/in").symlink_to(elsewhere.folder)
+        (tmp_path / "saved/built-x").symlink_to(elsewhere.folder)
+        assert unfinished_bytes(saved) == {"state/": 4}
+
+    @pytest.mark.parametrize("deep", [False, True])
+    def test_a_check_names_the_linked_folder(self, deep: bool, saved: LocalStore, moved: Path) -> None:
+        (found,) = verify_savepoint(saved, deep=deep)
+        assert found.severity == "error"
+        assert "saved/state is a symbolic link" in found.text
+
+    def test_a_check_names_the_linked_file(self, saved: LocalStore, tmp_path: Path) -> None:
+        file = next((tmp_path / "saved/state").iterdir())
+        file.symlink_to(file.rename(tmp_path / "theirs"))
+        (found,) = verify_savepoint(saved, deep=True)
+        assert f"{file.name} is a symbolic link" in found.text
+
+    def test_a_claim_refuses_links_and_leaves_no_claim(self, saved: LocalStore, moved: Path) -> None:
+        with pytest.raises(CorruptError, match="saved/state is a symbolic link"):
+            claim_savepoint(saved, job=JOB, name="orders", owner=SOMEBODY, clock=clock)
+        assert [entry.path for entry in saved.list("")] == ["_metadata"]
+
+
+def test_a_target_that_somebody_clears_at_once_is_no_missing_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "source").write_bytes(b"bytes")
+    link = os.link
+
+    def cleared(source: str, target: str, **folders: Any) -> None:
+        link(source, target, **folders)
+        Path(target).unlink()
+
+    monkeypatch.setattr(os, "link", cleared)
+    link_regular(str(tmp_path / "source"), str(tmp_path / "target"))
