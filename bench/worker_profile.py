@@ -53,7 +53,7 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("stateflow.state.backends.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.write", "  RocksDB write"),
         ("stateflow.spark.task.blocks", "Block.__init__", "keys found"),
-        ("stateflow.spark.task.columns", "RowWriter.write", "output made"),
+        ("stateflow.operators.output", "RowWriter.write", "output made"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.snapshot", "snapshot"),
     ),
     "process_arrow": (

@@ -21,11 +21,14 @@ from stateflow.errors import UsageError
 from stateflow.format.encoding import prefix
 from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, key_group
 from stateflow.format.records import Shard
+from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.keyed import Chunk, KeyedEngine
+from stateflow.operators.lateness import is_late
+from stateflow.operators.output import writers
 from stateflow.operators.watch import Watch
-from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
+from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec, side_outputs
 from stateflow.pipelines.process import ConnectedProcess, Output, Process, type_arguments
 from stateflow.pipelines.rows import RowType, row_type
 from stateflow.state.backends.base import Backend
@@ -55,10 +58,14 @@ class KeyedHarness:
         key_type: Any = None,
         now: datetime = datetime(2026, 1, 1, tzinfo=UTC),
         parameters: Mapping[str, Any] | None = None,
+        output: Any = None,
         outputs: Iterable[Output[Any]] = (),
         on_error: str = "fail",
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
+        event_time: Callable[[Any], datetime | None] | str | None = None,
     ) -> None:
+        """`output` and `outputs` are those of the pipeline's `.process(...)`: rows that a run would refuse are refused.
+        `event_time` is a field of the rows, or finds their time: a row at or behind the watermark is late then."""
         cls = process if isinstance(process, type) else type(process())
         arguments = type_arguments(cls)
         hint = key_type if key_type is not None else (arguments[0] if arguments else None)
@@ -72,19 +79,24 @@ class KeyedHarness:
         self.watermark: datetime | None = None
         self.metrics: dict[str, int] = {}
         self._key_of = _key_getter(key, arguments)
+        self._time_of = _time_getter(event_time)
         self._max = max_parallelism
         self._parameters = parameters or {}
         self._slot = 0
         self._process_type = cls
         types = key_types_for(hint)
+        rows = _output_rows(output, arguments)
+        sides = side_outputs(cls.__name__, tuple(outputs), on_error)
         ids, next_id = {}, 1
         for name, schema in schemas(cls, cls.__name__).items():
             ids[name] = next_id
             next_id += TIMER_IDS if schema.kind == "timer" else 1
         self._spec = OperatorSpec(
-            cls.__name__, process, cls, _key_names(key, hint, len(types)), types, (_ANY,), _ANY,
-            {o.name: _ANY for o in outputs}, ids, on_error,
+            cls.__name__, process, cls, _key_names(key, hint, len(types)), types, (_ANY,), rows or _ANY,
+            sides, ids, on_error,
         )  # fmt: skip
+        declared = {**({} if rows is None else {MAIN: rows}), **sides}
+        self._writers = writers(self._spec, {name: arrow_schema_of(of) for name, of in declared.items()})
         self._codec = KeyCodec(types, self._spec.key_columns if len(types) > 1 else ())
         self._elements: dict[str, Any] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="stateflow-harness-")
@@ -96,8 +108,8 @@ class KeyedHarness:
         backend.write(entries)
         return backend
 
-    def rows(self, *rows: Any, late: bool = False) -> list[Any]:
-        """One batch of input rows; gives the rows that it puts out."""
+    def rows(self, *rows: Any, late: bool | None = None) -> list[Any]:
+        """One batch of input rows; gives the rows that it puts out. `late` overrides what their event times say."""
         if issubclass(self._process_type, ConnectedProcess):
             raise UsageError(f"{self._process_type.__name__} has two inputs: feed it with left() and right()")
         return self._batch([(self._key(row), 0, row) for row in rows], late)
@@ -115,7 +127,7 @@ class KeyedHarness:
         if not issubclass(self._process_type, ConnectedProcess):
             raise UsageError(f"{self._process_type.__name__} has one input: feed it with rows()")
         sides = [(row, side) for side, rows in enumerate((left, right)) for row in rows]
-        return self._batch([(self._key(row), side, row) for row, side in sides], False)
+        return self._batch([(self._key(row), side, row) for row, side in sides], None)
 
     def _key(self, row: Any) -> Any:
         return _as_key(self._codec, self._key_of(row))
@@ -137,7 +149,7 @@ class KeyedHarness:
             self.watermark = watermark
         if now is not None:
             self.now = self.now + now if isinstance(now, timedelta) else now
-        return self._batch([], False)
+        return self._batch([], None)
 
     def state(self, key: Any) -> Any:
         """The process with its states bound to `key`, for reading: `harness.state(1).total.value`."""
@@ -162,7 +174,7 @@ class KeyedHarness:
     def dead_letters(self) -> list[Any]:
         return self.sides.get(DEAD_LETTERS, [])
 
-    def _batch(self, rows: list[tuple[Any, int, Any]], late: bool) -> list[Any]:
+    def _batch(self, rows: list[tuple[Any, int, Any]], late: bool | None) -> list[Any]:
         by_key: dict[Any, tuple[list[Any], list[Any]]] = {}
         for key, side, row in rows:
             by_key.setdefault(key, ([], []))[side].append(row)
@@ -175,7 +187,7 @@ class KeyedHarness:
                     Chunk(
                         [key],
                         [base],
-                        partial(_inputs, by_key[key][:inputs], engine.context if late else None),
+                        partial(_inputs, by_key[key][:inputs], engine.context, partial(self._is_late, late)),
                         partial(_under, base),
                     )
                 )
@@ -185,12 +197,22 @@ class KeyedHarness:
                     pass
                 watch.raise_violation()
             produced = list(engine.out)
+            for name, emitted in ((MAIN, produced), *engine.context.sides.items()):
+                if name in self._writers:
+                    self._writers[name].write(emitted)
             for name, emitted in engine.context.sides.items():
                 self.sides.setdefault(name, []).extend(emitted)
             for name, counter in engine.context.metrics.counters.items():
                 self.metrics[name] = self.metrics.get(name, 0) + counter.value
         self.output.extend(produced)
         return produced
+
+    def _is_late(self, given: bool | None, row: Any) -> bool:
+        """As a run judges it: without a watermark, or without an event time, a row is on time."""
+        if given is not None or self._time_of is None or self.watermark is None:
+            return bool(given)
+        at = self._time_of(row)
+        return at is not None and bool(is_late(_micros(at), _micros(self.watermark)))
 
     def _new_engine(self) -> KeyedEngine:
         mark = None if self.watermark is None else _micros(self.watermark)
@@ -243,6 +265,26 @@ def _key_getter(key: Any, arguments: tuple[Any, ...]) -> Callable[[Any], Any]:
     return get
 
 
+def _output_rows(output: Any, arguments: tuple[Any, ...]) -> RowType | None:
+    """What the process puts out, as `.process(...)` finds it; None when only `output=` could say it."""
+    if output is not None:
+        return row_type(output)
+    try:
+        return row_type(arguments[-1]) if arguments and isinstance(arguments[-1], type) else None
+    except UsageError:
+        return None
+
+
+def _time_getter(event_time: Any) -> Callable[[Any], Any] | None:
+    if event_time is None or callable(event_time):
+        return event_time  # type: ignore[no-any-return]
+
+    def get(row: Any) -> Any:
+        return row[event_time] if isinstance(row, dict) else getattr(row, event_time)
+
+    return get
+
+
 def _key_names(key: Any, hint: Any, count: int) -> tuple[str, ...]:
     if isinstance(key, tuple):
         return key
@@ -257,13 +299,15 @@ def _as_key(codec: KeyCodec, key: Any) -> Any:
     return codec.decode(codec.encode(tuple(key) if len(codec.types) > 1 else key), 0)[0]
 
 
-def _inputs(lists: tuple[list[Any], ...], late: OperatorContext | None, i: int) -> tuple[Iterator[Any], ...]:
-    return tuple(iter(rows) if late is None else _late(rows, late) for rows in lists)
+def _inputs(
+    lists: tuple[list[Any], ...], context: OperatorContext, judge: Callable[[Any], bool], i: int
+) -> tuple[Iterator[Any], ...]:
+    return tuple(_judged(rows, context, judge) for rows in lists)
 
 
-def _late(rows: list[Any], context: OperatorContext) -> Iterator[Any]:
+def _judged(rows: list[Any], context: OperatorContext, judge: Callable[[Any], bool]) -> Iterator[Any]:
     for row in rows:
-        context.late = True
+        context.late = judge(row)
         yield row
     context.late = False
 

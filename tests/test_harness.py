@@ -82,6 +82,34 @@ def test_timers_fire_when_event_time_passes_them_and_not_before() -> None:
     assert harness.advance(at(601)) == []
 
 
+class Judged(sf.KeyedProcess[int, Order, Any]):
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[Any]:
+        for row in rows:
+            yield row.sku, ctx.late
+
+
+def test_a_row_at_or_behind_the_watermark_is_late() -> None:
+    rows = Order(1, "behind", 0, at(9)), Order(1, "at", 0, at(10)), Order(1, "ahead", 0, at(11))
+    for event_time in ("ts", lambda row: row.ts):
+        harness = KeyedHarness(Judged, event_time=event_time)
+        assert [late for _, late in harness.rows(*rows)] == [False] * 3, "there is no watermark yet"
+        harness.advance(at(10))
+        assert harness.rows(*rows) == [("behind", True), ("at", True), ("ahead", False)]
+        assert [late for _, late in harness.rows(*rows, late=False)] == [False] * 3
+    undated = KeyedHarness(Judged, event_time=lambda row: None)
+    undated.advance(at(10))
+    assert undated.rows(*rows[:1]) == [("behind", False)]
+
+
+def test_a_row_on_time_is_never_at_an_instant_whose_timers_have_fired() -> None:
+    harness = KeyedHarness(Balance, event_time="ts")
+    harness.rows(Order(1, "a", 1.0))
+    assert harness.advance(at(60)) == [Total(1, -1.0)]
+    judged = KeyedHarness(Judged, event_time="ts")
+    judged.advance(at(60))
+    assert judged.rows(Order(1, "a", 1.0, at(60))) == [("a", True)]
+
+
 def test_event_time_does_not_go_back() -> None:
     harness = KeyedHarness(Balance)
     harness.advance(at(60))
@@ -228,7 +256,7 @@ class Fragile(sf.KeyedProcess[int, Order, str]):
 
     @timer.fires
     def fired(self, key: int, when: datetime, ctx: sf.Context) -> Iterator[str]:
-        ctx.emit(LARGE, key)
+        ctx.emit(LARGE, Order(key, "fired", 0.0))
         yield "fired"
         if self.total.value > 10:
             raise ValueError("too much")
@@ -271,7 +299,7 @@ def test_a_timer_that_raises_becomes_a_dead_letter_and_is_gone() -> None:
     harness.rows(Order(1, "a", 11.0, at(60)), Order(2, "a", 1.0, at(61)))
     harness.sides.clear()
     assert harness.advance(at(90)) == ["fired"]
-    assert harness.side(LARGE) == [2]
+    assert harness.side(LARGE) == [Order(2, "fired", 0.0)]
     assert harness.snapshot(1) == {"total": 11.0, "skus": ["a"]}
     assert harness.snapshot(2) == {"skus": ["a"]}
     assert [letter[2] for letter in harness.dead_letters] == ["ValueError: too much"]
@@ -281,6 +309,74 @@ def test_a_timer_that_raises_becomes_a_dead_letter_and_is_gone() -> None:
 def test_a_side_output_that_is_not_listed_is_refused() -> None:
     with pytest.raises(sf.UsageError, match=r"side output 'large' .* list it in outputs"):
         KeyedHarness(Fragile).rows(Order(1, "a", 1.0))
+
+
+class Putting(sf.KeyedProcess[int, Order, Any]):
+    """Puts out what it is told to."""
+
+    rows: Any = None
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Any:
+        ctx.emit(LARGE, next(rows))
+        return Putting.rows
+
+
+def put_out(rows: Any, **options: Any) -> list[Any]:
+    Putting.rows = rows
+    return KeyedHarness(Putting, outputs=[LARGE], **options).rows(Order(1, "a", 1.0))
+
+
+@pytest.mark.parametrize("on_error", ["fail", "dead_letter"])
+@pytest.mark.parametrize("row", ["abc", b"abc", {"user": 1}, Total(1, 2.0), 2.5])
+def test_one_row_returned_in_the_place_of_many_is_refused(row: Any, on_error: str) -> None:
+    harness = KeyedHarness(Putting, outputs=[LARGE], on_error=on_error)
+    Putting.rows = row
+    if on_error == "fail":
+        with pytest.raises(
+            sf.UsageError, match=r"operator 'Putting' returned .*: yield each row, or return a list"
+        ):
+            harness.rows(Order(1, "a", 1.0))
+    else:
+        assert harness.rows(Order(1, "a", 1.0)) == []
+        assert "yield each row, or return a list" in harness.dead_letters[0][2]
+
+
+def test_a_single_column_takes_bare_values() -> None:
+    assert put_out([2.5, 3.0], output="price double") == [2.5, 3.0]
+    assert put_out(["abc"], output="name string") == ["abc"]
+    assert put_out([(2.5,)], output="price double") == [(2.5,)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "output", "message"),
+    [
+        (["abc"], "price double", "put out 'abc' in column 'price', which is a double"),
+        ([2.5], "user long, price double", r"put out 2\.5, which is not 2 values \(user, price\)"),
+        ([(1, 2.5)], "price double", r"put out \(1, 2\.5\), which is not one value \(price\)"),
+        ([Order(1, "a", 1.0)], Total, "which is no Total: yield Total"),
+    ],
+)
+def test_rows_that_a_run_would_refuse_are_refused(rows: Any, output: Any, message: str) -> None:
+    with pytest.raises(sf.UsageError, match=f"operator 'Putting' {message}|operator 'Putting' .*{message}"):
+        put_out(rows, output=output)
+
+
+def test_a_batch_whose_rows_do_not_fit_changes_nothing() -> None:
+    harness = KeyedHarness(Fragile, output="sku long", outputs=[LARGE])
+    with pytest.raises(sf.UsageError, match="'a' in column 'sku'"):
+        harness.rows(Order(1, "a", 1.0))
+    assert (harness.snapshot(1), harness.output, harness.sides) == ({}, [], {})
+
+
+def test_a_side_output_takes_rows_of_its_type_only() -> None:
+    class Emitting(sf.KeyedProcess[int, Order, Total]):
+        def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> None:
+            ctx.emit(LARGE, Total(1, 1.0))
+
+    with pytest.raises(sf.UsageError, match=r"side output 'large' put out Total.*, which is no Order"):
+        KeyedHarness(Emitting, outputs=[LARGE]).rows(Order(1, "a", 1.0))
+    with pytest.raises(sf.UsageError, match="two side outputs have one name"):
+        KeyedHarness(Emitting, outputs=[LARGE, LARGE])
 
 
 # ---- keys ----

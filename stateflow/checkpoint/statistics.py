@@ -7,7 +7,7 @@ two collectors run at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -125,6 +125,12 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
         sinks=dict(outcome.sinks) if outcome else {},
         metrics=statistics,
     )
+
+
+def held(noted: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The source that held the watermark back after a batch, and when it last had rows, from what the batch noted."""
+    source, since = noted.get("watermark_held_by"), noted.get("watermark_held_since")
+    return (source, since) if isinstance(source, str) and isinstance(since, int) else None
 
 
 def _number(statistics: dict[str, Any], name: str, default: int) -> int:

@@ -102,6 +102,12 @@ def _history(status: JobStatus, lines: list[HistoryLine], kept: set[int]) -> Ite
         yield Table(("record", "act", "at", "by", "from", "note"), acts, right=("record",))
 
 
+def _holder(held: dict[str, Any]) -> str:
+    return (
+        f", held back by source {held['source']}, without rows since {moment(held['since'])}" if held else ""
+    )
+
+
 def _shown(status: JobStatus) -> Iterator[Piece]:
     owner = status.owner
     who = f"DAG run {owner['dag_run']}" if owner.get("dag_run") else f"run {str(owner.get('run', '-'))[:8]}"
@@ -115,7 +121,7 @@ def _shown(status: JobStatus) -> Iterator[Piece]:
             ("epoch", f"{status.epoch}, {who} on {owner.get('host', '-')}" if status.epoch else None),
             ("last sign of life", moment(status.heartbeat_at)),
             ("timeline", status.timeline),
-            ("watermark", moment(status.watermark)),
+            ("watermark", f"{moment(status.watermark)}{_holder(status.watermark_held)}"),
             ("state", f"{size(status.state_size)} in {status.num_files} files"),
             ("checkpoints", f"{status.checkpoints.get('numberOfCompletedCheckpoints', 0)} completed"),
             ("tags", ", ".join(f"{name} -> {slot}" for name, slot in status.tags.items())),

@@ -104,6 +104,7 @@ def run_document(report: RunReport) -> dict[str, Any]:
         "processed_rows": report.rows,
         "lastCheckpointId": report.checkpoint,
         "stopped": report.stopped,
+        "watermarkHeld": {"source": report.held[0], "since": report.held[1]} if report.held else None,
     }
 
 
@@ -111,5 +112,12 @@ def run_line(report: RunReport) -> str:
     at = f"at checkpoint {report.checkpoint}" if report.checkpoint is not None else "without a checkpoint"
     return (
         f"{report.job}: {report.stopped} {at} after {report.batches} "
-        f"batch{'' if report.batches == 1 else 'es'} and {number(report.rows)} rows"
+        f"batch{'' if report.batches == 1 else 'es'} and {number(report.rows)} rows{_holder(report)}"
     )
+
+
+def _holder(report: RunReport) -> str:
+    if report.held is None:
+        return ""
+    source, since = report.held
+    return f"; source {source} holds the watermark back, without rows since {moment(since)}"

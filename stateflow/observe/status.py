@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
 from stateflow.checkpoint.log import Log
-from stateflow.checkpoint.statistics import HistoryLine, Summary, summary
+from stateflow.checkpoint.statistics import HistoryLine, Summary, held, summary
 from stateflow.format.records import OperatorState, Owner, Pin, Record, SourceState, total_size
 from stateflow.format.references import references
 
@@ -98,6 +98,9 @@ class JobStatus:
     """Flink's gauges: numberOfCompletedCheckpoints, lastCheckpointSize, ..."""
     progress: dict[str, Any] = field(default_factory=dict)
     """What the newest run reported about its last batch."""
+    watermark_held: dict[str, Any] = field(default_factory=dict)
+    """The source that holds the watermark back while others are ahead, and since when it has had no rows; empty when
+    none does."""
     outcome: dict[str, Any] = field(default_factory=dict)
     """How the newest run ended: exit_code, error, stopped, ...; empty while it runs, or when it did not report it."""
 
@@ -148,6 +151,7 @@ def status_of(
         versions=dict(head.versions) if head else {},
         checkpoints=summary_document(summary(lines)),
         progress={"checkpoint": progress.slot, "at": progress.at, **progress.statistics} if progress else {},
+        watermark_held=_held(head),
         outcome=outcome_document(heartbeat.outcome) if heartbeat and heartbeat.outcome else {},
     )
 
@@ -166,6 +170,11 @@ def outcome_document(outcome: RunOutcome) -> dict[str, Any]:
 
 def owner_document(owner: Owner) -> dict[str, Any]:
     return {name: value for name in owner.__struct_fields__ if (value := getattr(owner, name))}
+
+
+def _held(head: Record | None) -> dict[str, Any]:
+    found = held(head.statistics) if head else None
+    return {"source": found[0], "since": found[1]} if found else {}
 
 
 def _status(log: Log, heartbeat: Heartbeat | None, now: int, patience: int) -> Status:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from heapq import merge
 from itertools import islice
 from pathlib import Path
+from types import GeneratorType
 from typing import Any
 
 import msgspec
@@ -32,6 +33,7 @@ from stateflow.format.encoding import prefix, split, split_timer, state_range, t
 from stateflow.format.instants import instant
 from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.output import returned
 from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.process import ConnectedProcess
 from stateflow.state.backends.base import Backend
@@ -148,7 +150,7 @@ class KeyedEngine:
         cursor, context, process = self.cursor, self.context, self._handlers[0]
         context.late = False
         dirty, extend, flush = cursor.dirty, self.out.extend, cursor.flush
-        serial = cursor.serial
+        serial, uid = cursor.serial, self.spec.uid
         i, key = 0, None
         try:
             for i, key in enumerate(chunk.keys):
@@ -157,7 +159,7 @@ class KeyedEngine:
                 cursor.serial = serial = serial + 1
                 produced = process(key, iter(rows[starts[i] : ends[i]]), context)
                 if produced is not None:
-                    extend(produced)
+                    extend(produced if type(produced) is GeneratorType else returned(uid, produced))
                 if dirty:
                     flush(changes)
         except Exception as error:
@@ -176,7 +178,7 @@ class KeyedEngine:
                 for step, rows in zip(self._handlers, rows_of(i), strict=True):
                     produced = step(key, rows, context)
                     if produced is not None:
-                        self.out.extend(produced)
+                        self.out.extend(returned(self.spec.uid, produced))
                 if careful:
                     for state in self.binding.stored:
                         state.check_current()
@@ -279,7 +281,7 @@ class KeyedEngine:
         try:
             produced = self.binding.handlers[name](cursor.key, instant(at), self.context)
             if produced is not None:
-                self.out.extend(produced)
+                self.out.extend(returned(self.spec.uid, produced))
             timer.fired(at)
             cursor.flush(changes)
             for state in self.binding.stored:

@@ -12,6 +12,7 @@ from typing import Any
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.scalars import CODED
 from stateflow.operators.keyed import KeyedEngine
+from stateflow.operators.output import returned
 from stateflow.state.bound import BoundListState, BoundMapState, BoundValueState, StoredState
 
 _IMMUTABLE = (*(scalar.type for scalar in CODED), type(None))
@@ -53,9 +54,9 @@ class Watch:
 
     def _checked(self, handler: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
         def watched(*arguments: Any) -> Iterator[Any]:
-            rows = handler(*arguments)
-            if rows is not None:
-                yield from rows
+            produced = handler(*arguments)
+            if produced is not None:
+                yield from returned(self._engine.spec.uid, produced)
             read, self._read = self._read, []
             for state, value, before in read:
                 if _bytes(state, value) != before and not _was_set(state, value):

@@ -13,7 +13,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
 from stateflow.format.scalars import KEY_TYPES
-from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS, MAIN
+from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.parameters import from_text
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
 from stateflow.pipelines.rows import RowType, key_type, row_type
@@ -321,16 +321,7 @@ def _operator(
     for index, keyed in enumerate(inputs):
         hint = arguments[1 + index] if arguments else None
         rows.append(row_type(hint) if hint not in (None, Any, dict) else keyed.stream.rows)
-    sides = {side.name: row_type(side.type) for side in outputs}
-    if len(sides) != len(outputs):
-        raise UsageError(f"operator {uid!r}: two side outputs have one name")
-    if DEAD_LETTERS in sides or MAIN in sides:
-        raise UsageError(
-            f"operator {uid!r}: a side output cannot be called {next(n for n in (DEAD_LETTERS, MAIN) if n in sides)!r}, "
-            "which is another output's name: rename it"
-        )
-    if on_error == "dead_letter":
-        sides[DEAD_LETTERS] = row_type(DEAD_LETTER_SCHEMA)
+    sides = side_outputs(uid, outputs, on_error)
     node = KeyedNode(
         uid,
         (*(k.stream for k in inputs), *broadcast.values()),
@@ -368,7 +359,7 @@ class Flow:
         """A streaming input, opened only when the pipeline runs.
 
         `factory` is a table such as `sf.delta(path)` or a function from SparkSession to a streaming DataFrame. With
-        `event_time` and `watermark` rows that are later than the watermark go to `late`, or are marked `ctx.late`.
+        `event_time` and `watermark` rows at or behind the watermark go to `late`, or are marked `ctx.late`.
         """
         self._uid("source", uid)
         check_source(uid, factory)

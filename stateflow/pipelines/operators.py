@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from stateflow.pipelines.process import Process
-from stateflow.pipelines.rows import RowType
+from stateflow.errors import UsageError
+from stateflow.pipelines.process import Output, Process
+from stateflow.pipelines.rows import RowType, row_type
 
 
 @dataclass(frozen=True)
@@ -34,3 +35,18 @@ MAIN = ""
 DEAD_LETTERS = "dead_letters"
 DEAD_LETTER_SCHEMA = "operator string, key string, error string, traceback string, rows string, row_count long, checkpoint_id long"
 """One dead letter per failed key and batch; `rows` is a JSON array of the key's rows."""
+
+
+def side_outputs(uid: str, outputs: Sequence[Output[Any]], on_error: str) -> dict[str, RowType]:
+    """An operator's side outputs by name, with its dead letters when it diverts keys."""
+    sides = {side.name: row_type(side.type) for side in outputs}
+    if len(sides) != len(outputs):
+        raise UsageError(f"operator {uid!r}: two side outputs have one name")
+    if DEAD_LETTERS in sides or MAIN in sides:
+        raise UsageError(
+            f"operator {uid!r}: a side output cannot be called {next(n for n in (DEAD_LETTERS, MAIN) if n in sides)!r}, "
+            "which is another output's name: rename it"
+        )
+    if on_error == "dead_letter":
+        sides[DEAD_LETTERS] = row_type(DEAD_LETTER_SCHEMA)
+    return sides

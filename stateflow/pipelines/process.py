@@ -59,12 +59,12 @@ class Context(Protocol):
 
     @property
     def watermark(self) -> datetime | None:
-        """No earlier event is expected; None before the first one."""
+        """Only later events are expected: a row at or before it is late. None before the first one."""
         ...
 
     @property
     def late(self) -> bool:
-        """Whether the row read last was behind the watermark where its source entered."""
+        """Whether the row read last was at or behind the watermark when it entered through its source."""
         ...
 
     @property

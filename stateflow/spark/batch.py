@@ -60,6 +60,8 @@ from stateflow.state.values.serializers import serializer_for
 NARROW_SINKS = frozenset({"append", "function", "collect"})
 """Sinks whose `prepare` writes the rows in the stage that computes them."""
 BROADCAST_LIMIT = 100_000
+_JUDGED = "_judged"
+"""Beside a source's outputs: its rows on time and late together."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,8 @@ class Batch:
         key = (id(stream.node), stream.output)
         if key not in self._frames:
             frame = self._evaluated(stream)
-            if not isinstance(stream.node, KeyedNode) and len(self.settings.flow.consumers(stream.node)) > 1:
+            once = isinstance(stream.node, KeyedNode) or _splits(stream.node)
+            if not once and len(self.settings.flow.consumers(stream.node)) > 1:
                 frame = self._shared(stream.node, frame)
             self._frames[key] = frame
         return self._frames[key]
@@ -181,12 +184,23 @@ class Batch:
         raise UsageError(f"{node.uid!r} puts out no rows called {stream.output!r}")
 
     def _source(self, node: SourceNode, output: str) -> DataFrame:
-        frame = with_lateness(node, self.frames[node.uid], self.moment.watermark)
-        if node.late is None:
+        frame = self._judged(node)
+        if not _splits(node):
             return frame
         if output == MAIN:
             return frame.where(~F.col(LATE))
         return frame.where(F.col(LATE)).drop(LATE)
+
+    def _judged(self, node: SourceNode) -> DataFrame:
+        """A source's rows before the late ones are split off. Both branches read one copy: each would otherwise read
+        the source, and count its rows, again."""
+        key = (id(node), _JUDGED)
+        if key not in self._frames:
+            frame = with_lateness(node, self.frames[node.uid], self.moment.watermark)
+            if _splits(node) and len(self.settings.flow.consumers(node)) > 1:
+                frame = self._shared(node, frame)
+            self._frames[key] = frame
+        return self._frames[key]
 
     def _transformed(self, node: TransformNode) -> DataFrame:
         frame = node.function(self._frame(node.inputs[0]))
@@ -366,6 +380,11 @@ class Batch:
                 f"operator {node.uid!r} failed on {count} keys in one batch, more than dead_letter_threshold={limit}: "
                 f"fix the code or the data, or raise the threshold"
             )
+
+
+def _splits(node: Node) -> bool:
+    """Whether a node is a source whose late rows are an output of their own."""
+    return isinstance(node, SourceNode) and node.late is not None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, UsageError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import SourceLeaves
+from stateflow.operators.lateness import is_late
 from stateflow.pipelines.flow import Flow, SourceNode
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.exchange import LATE
@@ -176,7 +177,8 @@ class Observation:
 def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, Observation]:
     """Rows and highest event time per source, as the running batch observed them; call after its jobs.
 
-    A Spark job that reads a source twice counts its rows twice. The highest event time stays right.
+    A transform that reads its frame twice counts its rows twice; the highest event time is right all the same. Failed
+    tries of the batch count too: see `less`.
     """
     query = spark.sparkContext.getLocalProperty("sql.streaming.queryId")
     if query is None:
@@ -194,14 +196,22 @@ def observations(spark: SparkSession, nodes: Sequence[SourceNode]) -> dict[str, 
     return by_source
 
 
+def less(observed: Mapping[str, Observation], counted: Mapping[str, Observation]) -> dict[str, Observation]:
+    """What Spark observed since `counted`; the highest event time is the same in every try of a batch."""
+    return {
+        uid: Observation(of.rows - counted[uid].rows, of.event_time) if uid in counted else of
+        for uid, of in observed.items()
+    }
+
+
 def with_lateness(node: SourceNode, frame: DataFrame, watermark: int | None) -> DataFrame:
-    """Marks every row as it enters: is it behind the watermark?"""
+    """Marks every row as it enters: is it at or behind the watermark?"""
     if node.event_time is None:
         return frame
     if watermark is None:
         return frame.withColumn(LATE, F.lit(False))
     at = F.unix_micros(F.col(f"`{node.event_time}`").cast("timestamp"))
-    return frame.withColumn(LATE, F.coalesce(at < F.lit(watermark), F.lit(False)))
+    return frame.withColumn(LATE, F.coalesce(is_late(at, F.lit(watermark)), F.lit(False)))
 
 
 def watermark_of(
@@ -209,32 +219,58 @@ def watermark_of(
 ) -> int | None:
     """The watermark of the next batch: the lowest among the sources that are not idle. It never goes back.
 
-    When all sources are idle, as after a long batch, the lowest among all of them counts.
+    `now` is until when the job has looked for rows. The source that had rows last is never idle: a batch may take longer
+    than `idle_after`.
     """
-    awake: list[int] = []
-    marks_of_all: list[int] = []
-    for node in flow.sources:
-        if node.event_time is None or node.watermark is None:
-            continue
-        state = sources.get(node.uid)
-        idle = (
-            state is not None
-            and idle_after > 0
-            and state.active is not None
-            and now - state.active > idle_after
-        )
-        if state is None or state.event_time is None:
-            if not idle:
-                return before
-            continue
-        marks_of_all.append(state.event_time - node.watermark)
-        if not idle:
-            awake.append(marks_of_all[-1])
-    marks = awake or marks_of_all
-    if not marks:
+    marks = _marks(flow, sources, now, idle_after)
+    if not marks or None in marks.values():
         return before
-    lowest = min(marks)
+    lowest = min(mark for mark in marks.values() if mark is not None)
     return lowest if before is None else max(before, lowest)
+
+
+def holder_of(flow: Flow, sources: Mapping[str, SourceState], now: int, idle_after: int) -> str | None:
+    """The source that holds the watermark back: the lowest of those that are not idle, while another one had rows since
+    and is ahead."""
+    marks = _marks(flow, sources, now, idle_after)
+    if len(marks) < 2:
+        return None
+    uid = min(marks, key=lambda uid: (marks[uid] is not None, marks[uid] or 0))
+    lowest = marks[uid]
+    if uid not in sources or (active := sources[uid].active) is None:
+        return None
+    passed = [
+        other
+        for other, mark in marks.items()
+        if mark is not None and (lowest is None or mark > lowest) and (sources[other].active or 0) > active
+    ]
+    return uid if passed else None
+
+
+def _marks(
+    flow: Flow, sources: Mapping[str, SourceState], now: int, idle_after: int
+) -> dict[str, int | None]:
+    """How far event time is in each source that is not idle; None for one that had no rows yet."""
+    marks: dict[str, int | None] = {}
+    timed = [node for node in flow.sources if node.event_time is not None]
+    last = max(
+        (
+            s.active
+            for node in timed
+            if (s := sources.get(node.uid)) and s.event_time is not None and s.active
+        ),
+        default=None,
+    )
+    for node in timed:
+        state = sources.get(node.uid)
+        if state is None or node.watermark is None:
+            marks[node.uid] = None
+            continue
+        had_rows_last = state.event_time is not None and state.active == last
+        idle = idle_after > 0 and state.active is not None and now - state.active > idle_after
+        if had_rows_last or not idle:
+            marks[node.uid] = None if state.event_time is None else state.event_time - node.watermark
+    return marks
 
 
 def advanced(

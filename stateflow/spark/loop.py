@@ -30,7 +30,16 @@ from stateflow.pipelines.parameters import as_texts
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.spark.batch import Batch, BatchSettings
 from stateflow.spark.carry_out import Sinks
-from stateflow.spark.inputs import Observation, OpenInputs, SourceFrames, advanced, observations, watermark_of
+from stateflow.spark.inputs import (
+    Observation,
+    OpenInputs,
+    SourceFrames,
+    advanced,
+    holder_of,
+    less,
+    observations,
+    watermark_of,
+)
 from stateflow.spark.seeding import capture
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage
@@ -82,8 +91,13 @@ class BatchLoop:
     stop: threading.Event = field(default_factory=threading.Event)
     batches: int = 0
     rows: int = 0
+    began: int = field(init=False)
+    """When the run began: time without a run is no time in which a source was idle."""
     _tidying: Future[Any] | None = None
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "stateflow-tidy"))
+
+    def __post_init__(self) -> None:
+        self.began = self.clock()
 
     def on_batch(self, frame: DataFrame, batch_id: int) -> None:
         """For foreachBatch. It keeps an error in `failure`, because Spark passes on only the error's text."""
@@ -173,7 +187,9 @@ class BatchLoop:
         while True:
             slot = self.writer.next_slot
             try:
-                self._run_batch(frames(), sources, input_free=input_free)
+                again = (failures or refetched) and not input_free
+                counted = observations(self.spark, self.inputs.nodes) if again else {}
+                self._run_batch(frames(), sources, counted, input_free=input_free)
                 return
             except Exception as error:
                 problem = cause(self.writer, translated(error))
@@ -200,8 +216,14 @@ class BatchLoop:
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
     def _run_batch(
-        self, frames: SourceFrames, sources: Callable[[], dict[str, SourceState]], *, input_free: bool
+        self,
+        frames: SourceFrames,
+        sources: Callable[[], dict[str, SourceState]],
+        counted: Mapping[str, Observation],
+        *,
+        input_free: bool,
     ) -> None:
+        """`counted` is what Spark had counted when the try before failed: it does not begin anew at the next one."""
         began = time.perf_counter()
         writer, parent = self.writer, self.writer.parent
         now = max(self._now(), parent.now if parent else 0)
@@ -227,7 +249,7 @@ class BatchLoop:
         with self._deadline():
             prepared = batch.run()
         evaluated = time.perf_counter()
-        observed = {} if input_free else observations(self.spark, self.inputs.nodes)
+        observed = {} if input_free else less(observations(self.spark, self.inputs.nodes), counted)
         rows = sum(s.rows for s in observed.values())
         statistics: dict[str, Any] = {
             "trigger_timestamp": now // 1000,
@@ -238,9 +260,13 @@ class BatchLoop:
         statistics["checkpointed_size"] = int(
             statistics["metrics"].get("uploaded_bytes", 0) + statistics["metrics"].get("inlined_bytes", 0)
         )
+        positions = advanced(sources(), observed, now)
+        if not self.draining and (holder := holder_of(self.settings.flow, positions, now, self._idle_after)):
+            statistics["watermark_held_by"] = holder
+            statistics["watermark_held_since"] = positions[holder].active
         record = Draft(
             "checkpoint",
-            sources=advanced(sources(), observed, now),
+            sources=positions,
             operators=batch.operators,
             sinks=prepared,
             timeline=parent.timeline if parent else 1,
@@ -301,9 +327,14 @@ class BatchLoop:
     def _watermark(self, parent: Record | None, now: int) -> int | None:
         if self.draining:
             return END_OF_TIME
-        idle = round(self.options.source_idle_timeout.total_seconds() * 1e6)
-        before = parent.watermark if parent else None
-        return watermark_of(self.settings.flow, parent.sources if parent else {}, before, now, idle)
+        if parent is None:
+            return watermark_of(self.settings.flow, {}, None, now, self._idle_after)
+        looked = now if parent.now >= self.began else parent.now + max(0, now - self.began)
+        return watermark_of(self.settings.flow, parent.sources, parent.watermark, looked, self._idle_after)
+
+    @property
+    def _idle_after(self) -> int:
+        return round(self.options.source_idle_timeout.total_seconds() * 1e6)
 
     def _now(self) -> int:
         return self.clock()

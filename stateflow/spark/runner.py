@@ -35,6 +35,7 @@ from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import read_epochs, read_identity, read_log
 from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import kept_key_groups, needs_rescale, rescaled_operators
+from stateflow.checkpoint.statistics import held
 from stateflow.checkpoint.writer import Writer
 from stateflow.compatibility.states import check_flow
 from stateflow.config.options import Options, cache_folder, checkpoint_root
@@ -105,6 +106,8 @@ class RunReport:
     """The newest complete checkpoint."""
     stopped: str
     """Why it ended: drained, bound reached, or who asked."""
+    held: tuple[str, int] | None = None
+    """The source that holds the watermark back, and when it last had rows, in microseconds since 1970."""
 
 
 def run(request: RunRequest) -> RunReport:
@@ -289,6 +292,7 @@ class _Run:
                 rows=loop.rows,
                 checkpoint=writer.parent.slot if writer.parent else None,
                 stopped=heart.reason or stopped,
+                held=held(writer.parent.statistics) if writer.parent else None,
             )
             heart.outcome = RunOutcome(
                 batches=report.batches, rows=report.rows, checkpoint=report.checkpoint, stopped=report.stopped

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Command
-from tests.jobs.made import OFFSET, made_job
+from tests.jobs.made import OFFSET, MadeJob, made_job
 
 
 def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> None:
@@ -43,6 +43,19 @@ def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> No
     text = command("jobs", "--checkpoint-dir", root).out
     assert "orders" in text
     assert "RUNNING" in text
+
+
+def test_show_names_the_source_that_holds_the_watermark(command: Command, root: Path) -> None:
+    since = 1_767_225_600_000_000
+    noted = {"watermark_held_by": "clicks", "watermark_held_since": since}
+    MadeJob(str(root), watermark=since, noted=noted).batch()
+    shown = command("show", "orders", "--checkpoint-dir", root)
+    assert "held back by source clicks, without rows since 2026-01-01 00:00:00" in " ".join(shown.out.split())
+    document = command("show", "orders", "--checkpoint-dir", root, "-o", "json").json
+    assert document["watermark_held"] == {"source": "clicks", "since": since}
+    MadeJob(str(root), name="free").batch()
+    assert "held back" not in command("show", "free", "--checkpoint-dir", root).out
+    assert command("show", "free", "--checkpoint-dir", root, "-o", "json").json["watermark_held"] == {}
 
 
 def test_a_damaged_job_does_not_hide_the_others(command: Command, root: Path) -> None:

@@ -29,9 +29,12 @@ class MadeJob(ClaimedJob):
         *,
         watermark: int | None = None,
         small: bool = False,
+        noted: Mapping[str, Any] | None = None,
         **claimed: Any,
     ) -> None:
         self.watermark, self.small = watermark, small
+        self.noted = noted or {}
+        """Further statistics of each batch."""
         super().__init__(root, name, **claimed)
 
     def batch(self, *, rows: int = 100, carried_out: bool = True, kind: str = "delta_append") -> int:
@@ -66,6 +69,7 @@ class MadeJob(ClaimedJob):
                 "trigger_timestamp": now // 1000,
                 "processed_rows": rows,
                 "metrics": {"uploaded_bytes": 10},
+                **self.noted,
             },
             pending=not carried_out,
             outcomes={"totals": "committed"},

@@ -66,13 +66,14 @@ def test_timers_watermarks_lateness_and_idle_sources(
     # Two batches in one run: the watermark of the second is that of what the first one held.
     bench.rows("a", [order(1, 0), order(2, 5, "soon"), order(7, 0), order(8, 0), order(9, 0, "never")])
     bench.rows("b", [order(1, 5), order(1, 2)])
-    bench.rows("a", [order(3, 30), order(1, 2), order(2, 7), order(8, 12, "cancel")])
-    bench.rows("b", [order(5, 3), order(5, 30), order(6, 2.5)])
+    bench.rows("a", [order(3, 30), order(1, 2), order(1, 4), order(2, 7), order(8, 12, "cancel")])
+    bench.rows("b", [order(5, 3), order(5, 30), order(6, 2.5), order(6, 4)])
     bench.run(timed)
-    assert [(r.input_free, r.rows) for r in bench.reports] == [(False, 7), (False, 7), (True, 0)]
+    assert [(r.input_free, r.rows) for r in bench.reports] == [(False, 7), (False, 9), (True, 0)]
     records = bench.records("time")
     assert [r.watermark for r in records[-3:]] == [None, _micros(4), _micros(29)]
-    assert sorted(r["user"] for r in late.rows) == [1]
+    # A row exactly at the watermark is late.
+    assert sorted((r["user"], r["ts"]) for r in late.rows) == [(1, at(2)), (1, at(4))]
     assert told(first.rows, "soon") == [("soon", 2, None)]
     idle = [
         ("idle", 1, at(10)),
@@ -88,15 +89,17 @@ def test_timers_watermarks_lateness_and_idle_sources(
         (1, at(2), False),
     ]
     marks = {(r["user"], r["at"]): r["late"] for r in second.batches[1][1] if r["what"] == "row"}
-    assert marks == {(5, at(30)): False, (5, at(3)): True, (6, at(2.5)): True}
+    assert marks == {(5, at(30)): False, (5, at(3)): True, (6, at(2.5)): True, (6, at(4)): True}
     for table, key in ((first, "now"), (second, "now")):
         for slot, rows in table.batches:
             assert {_of(r[key]) for r in rows} == {next(r.now for r in records if r.slot == slot)}
     # In the second run `b` is quiet, and holds the watermark back.
     bench.rows("a", [order(4, 100)])
-    bench.run(timed)
+    report = bench.run(timed)
     assert [r.input_free for r in bench.reports] == [False]
-    assert bench.records("time")[-1].watermark == _micros(29)
+    newest = bench.records("time")[-1]
+    assert newest.watermark == _micros(29)
+    assert report.held == ("b", newest.sources["b"].active)
     assert told(first.batches[-1][1], "row", "idle") == [("row", 4, at(100))]
     # When all sources are idle none holds the others back; then `b` alone is idle, and timers fire: in shards that have
     # no rows too, after those that have, and at last without rows at all.

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from stateflow.errors import UsageError
+from stateflow.operators.output import RowWriter
 from stateflow.pipelines.rows import RowType, row_type
-from stateflow.spark.task.columns import RowReader, RowWriter, values_of
+from stateflow.spark.task.columns import RowReader, values_of
 
 NOON = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
 UTC_MICROS = pa.timestamp("us", "UTC")

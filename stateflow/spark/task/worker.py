@@ -18,11 +18,11 @@ from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine, StreamError
+from stateflow.operators.output import writers
 from stateflow.pipelines.operators import MAIN, OperatorSpec
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.blocks import Blocks, Shape
-from stateflow.spark.task.columns import RowWriter
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, OpenShard
@@ -94,16 +94,11 @@ class Outputs:
     """Turns the engine's rows into Arrow batches, for the sink or for staged files."""
 
     def __init__(self, task: KeyedTask) -> None:
-        uid = task.spec.uid
+        schemas = {MAIN: task.main, **task.sides}
         self._staging = task.stage is not None
-        self._main = RowWriter(task.spec.output, task.main, f"operator {uid!r}")
-        self._sides = {
-            name: RowWriter(task.spec.sides[name], schema, f"operator {uid!r}, side output {name!r}")
-            for name, schema in task.sides.items()
-        }
+        self._writers = writers(task.spec, schemas)
         self._files: dict[str, Any] = {}
         if task.stage is not None:
-            schemas = {MAIN: task.main, **task.sides}
             self._files = {name: task.stage(name, schemas[name]) for name in sorted(task.read_outputs)}
         self.rows = 0
 
@@ -114,14 +109,14 @@ class Outputs:
             self.rows += len(out)
             if not self._staging:
                 for begin in range(0, len(out), OUTPUT_ROWS):
-                    yield self._main.write(out[begin : begin + OUTPUT_ROWS])
+                    yield self._writers[MAIN].write(out[begin : begin + OUTPUT_ROWS])
             elif MAIN in self._files:
-                self._files[MAIN].write(self._main.write(out))
+                self._files[MAIN].write(self._writers[MAIN].write(out))
             out.clear()
         for name, rows in engine.context.sides.items():
             if rows and (all_of_it or len(rows) >= OUTPUT_ROWS):
                 if name in self._files:
-                    self._files[name].write(self._sides[name].write(rows))
+                    self._files[name].write(self._writers[name].write(rows))
                 rows.clear()
 
     def close(self) -> dict[str, FileRef | None]:

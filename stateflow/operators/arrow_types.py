@@ -1,0 +1,66 @@
+"""The Arrow type of a column by its Spark type's text, as Spark itself gives it; the test harness has no Spark to ask."""
+
+from __future__ import annotations
+
+import re
+
+import pyarrow as pa
+
+from stateflow.errors import UsageError
+from stateflow.pipelines.rows import RowType, row_type
+
+_PLAIN = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ltz": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "decimal": pa.decimal128(10, 0),
+}
+
+
+def arrow_schema_of(rows: RowType) -> pa.Schema:
+    return pa.schema([(field.name, arrow_type(field.type)) for field in rows.fields])
+
+
+def arrow_type(text: str) -> pa.DataType:
+    """The type that Spark's DDL text stands for."""
+    word, _, inside = text.strip().partition("<")
+    inside = inside.rstrip()[:-1]
+    match word.strip().lower():
+        case "array":
+            return pa.list_(arrow_type(inside))
+        case "map":
+            key, value = _halves(inside)
+            return pa.map_(arrow_type(key), arrow_type(value))
+        case "struct":
+            return pa.struct([(field.name, arrow_type(field.type)) for field in row_type(inside).fields])
+    # Only the row type's own columns have their aliases resolved: `long` inside an array is still `long`.
+    name = row_type(f"value {word}").fields[0].type
+    if sized := re.fullmatch(r"decimal\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\)", name):
+        return pa.decimal128(int(sized[1]), int(sized[2] or 0))
+    if re.fullmatch(r"(var)?char\(\s*\d+\s*\)", name):
+        return pa.string()
+    if name not in _PLAIN:
+        raise UsageError(
+            f"the harness does not know the type {text!r}: leave output= out, and test it with Spark"
+        )
+    return _PLAIN[name]
+
+
+def _halves(text: str) -> tuple[str, str]:
+    """A map's key and value types: the comma outside of all brackets parts them."""
+    depth = 0
+    for i, char in enumerate(text):
+        depth += (char in "<(") - (char in ">)")
+        if char == "," and depth == 0:
+            return text[:i], text[i + 1 :]
+    raise UsageError(f"map<{text}> has no value type: write map<key,value>")

@@ -1,0 +1,189 @@
+"""What user code puts out, as Arrow batches. A run and the test harness share it, so that both take the same rows."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from stateflow.errors import UsageError
+from stateflow.pipelines.operators import MAIN, OperatorSpec
+from stateflow.pipelines.rows import RowType
+
+Values = list[Any]
+_PLAIN = (str, bytes, int, float, date, Decimal)
+
+
+def returned(uid: str, got: Any) -> Iterable[Any]:
+    """The rows that user code returned; one row in the place of many would be taken apart into its parts."""
+    if (
+        isinstance(got, (str, bytes, bytearray, dict))
+        or hasattr(got, "_fields")
+        or not hasattr(got, "__iter__")
+    ):
+        raise UsageError(
+            f"operator {uid!r} returned {got!r}, which is one value and not many rows: yield each row, or return a list "
+            "of rows"
+        )
+    return got  # type: ignore[no-any-return]
+
+
+def writers(spec: OperatorSpec, schemas: Mapping[str, pa.Schema]) -> dict[str, RowWriter]:
+    """One per output of an operator, its main one and those to the side, with the names that errors give them."""
+    rows = {MAIN: spec.output, **spec.sides}
+    where = f"operator {spec.uid!r}"
+    return {
+        name: RowWriter(rows[name], schema, where if name == MAIN else f"{where}, side output {name!r}")
+        for name, schema in schemas.items()
+    }
+
+
+class RowWriter:
+    """Makes Arrow batches from rows that user code put out."""
+
+    def __init__(self, rows: RowType, schema: pa.Schema, where: str) -> None:
+        self._schema = schema
+        self._where = where
+        self._rows = rows
+        self._get = [attrgetter(f.name) for f in rows.fields]
+        self._nested = [pa.types.is_nested(field.type) for field in schema]
+
+    def write(self, rows: Values) -> Any:
+        """One batch. An error names the column and the value that does not fit."""
+        columns = self._columns(rows)
+        arrays = []
+        for field, values, nested in zip(self._schema, columns, self._nested, strict=True):
+            given = values
+            try:
+                if nested:
+                    values = [_plain(value) for value in values]
+                elif pa.types.is_integer(field.type):
+                    _check_whole(values)
+                elif pa.types.is_timestamp(field.type):
+                    _check_zoned(values)
+                arrays.append(pa.array(values, type=field.type, from_pandas=False))
+            except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError) as error:
+                raise self._misfit(field, given, error) from error
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _columns(self, rows: Values) -> list[Values]:
+        if self._rows.typed:
+            return self._by_name(rows)
+        return [self._single(rows)] if len(self._rows.fields) == 1 else self._by_position(rows)
+
+    def _by_name(self, rows: Values) -> list[Values]:
+        try:
+            return [list(map(get, rows)) for get in self._get]
+        except AttributeError as error:
+            wrong = next(r for r in rows if not all(hasattr(r, name) for name in self._rows.names))
+            raise UsageError(
+                f"{self._where} put out {wrong!r}, which is no {self._rows.name}: yield {self._rows.name}("
+                f"{', '.join(self._rows.names)})"
+            ) from error
+
+    def _by_position(self, rows: Values) -> list[Values]:
+        names = self._rows.names
+        kinds = set(map(type, rows))
+        if dict in kinds:
+            rows = [self._from_dict(row) if isinstance(row, dict) else row for row in rows]
+        if kinds & {str, bytes} or not set(map(_length, rows)) <= {len(names)}:
+            wrong = next(row for row in rows if isinstance(row, (str, bytes)) or _length(row) != len(names))
+            raise UsageError(
+                f"{self._where} put out {wrong!r}, which is not {len(names)} values ({', '.join(names)})"
+            )
+        return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in names]
+
+    def _single(self, rows: Values) -> Values:
+        """The values of the only column: bare, or wrapped in a row of one."""
+        if not any(issubclass(kind, (tuple, list, dict)) for kind in set(map(type, rows))):
+            return rows
+        return list(map(self._bare, rows))
+
+    def _bare(self, row: Any) -> Any:
+        """A list is the value of an array column, a dict that of a map or struct, a named tuple that of a struct. Other
+        tuples and lists are rows, and so is a dict of the column's name."""
+        kind, name = self._schema.field(0).type, self._rows.names[0]
+        if isinstance(row, dict):
+            if not (pa.types.is_map(kind) or pa.types.is_struct(kind)):
+                return self._from_dict(row)[0]
+            wrapped = row.keys() == {name} and not isinstance(row[name], _PLAIN)
+            return row[name] if wrapped else row
+        if isinstance(row, list) and pa.types.is_list(kind):
+            return row
+        fields = getattr(row, "_fields", None)
+        if fields is not None and fields != (name,) and pa.types.is_struct(kind):
+            return row
+        if not isinstance(row, (tuple, list)):
+            return row
+        if len(row) != 1:
+            raise UsageError(
+                f"{self._where} put out {row!r}, which is not one value ({name}): put out the value itself"
+            )
+        return row[0]
+
+    def _from_dict(self, row: dict[str, Any]) -> tuple[Any, ...]:
+        names = self._rows.names
+        if not row.keys() <= set(names):
+            unknown = ", ".join(repr(name) for name in row if name not in names)
+            raise UsageError(
+                f"{self._where} put out {unknown}, which it does not have: its columns are {', '.join(names)}"
+            )
+        return tuple(map(row.get, names))
+
+    def _misfit(self, field: Any, values: Values, error: Exception) -> UsageError:
+        for given in values:
+            value = _plain(given) if pa.types.is_nested(field.type) else given
+            try:
+                if pa.types.is_integer(field.type):
+                    _check_whole([value])
+                elif pa.types.is_timestamp(field.type):
+                    _check_zoned([value])
+                pa.array([value], type=field.type, from_pandas=False)
+            except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError):
+                return UsageError(
+                    f"{self._where} put out {given!r} in column {field.name!r}, which is a {field.type}: {error}"
+                )
+        return UsageError(f"{self._where}: column {field.name!r} does not fit {field.type}: {error}")
+
+
+def _length(row: Any) -> int:
+    try:
+        return len(row)
+    except TypeError:
+        return -1
+
+
+def _check_whole(values: Values) -> None:
+    """Arrow would cut the fraction off silently."""
+    if float in set(map(type, values)):
+        for value in values:
+            if isinstance(value, float) and not value.is_integer():
+                raise ValueError("it has a fraction; round it, or declare the column as float")
+
+
+def _check_zoned(values: Values) -> None:
+    """Arrow would read a time without a zone as UTC, but it may be local time."""
+    for value in values:
+        if isinstance(value, datetime) and value.tzinfo is None:
+            raise ValueError("it has no time zone; use datetime(..., tzinfo=UTC)")
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, (str, bytes, int, float)):
+        return value
+    if dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
+        names = getattr(value, "__struct_fields__", None) or [f.name for f in dataclasses.fields(value)]  # type: ignore[arg-type]
+        return {name: _plain(getattr(value, name)) for name in names}
+    if hasattr(value, "_asdict"):
+        return {name: _plain(v) for name, v in value._asdict().items()}
+    if isinstance(value, dict):
+        return [(k, _plain(v)) for k, v in value.items()] if value else []
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value
