@@ -31,6 +31,7 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
     Shards are written by the backend and uploaded as a task does it, in the order of their keys.
     """
     import numpy as np
+    import pyarrow as pa
 
     from stateflow.checkpoint.claim import claim
     from stateflow.checkpoint.draft import Draft
@@ -39,8 +40,8 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
     from stateflow.format.records import Owner, Shard, StateSchema
     from stateflow.state.backends.rocksdb import rocksdb_backend
     from stateflow.state.backends.rocksdb_options import RocksOptions
-    from stateflow.state.columnstate import hash_longs
     from stateflow.state.keys.codec import KeyCodec
+    from stateflow.state.keys.hashing import key_groups_of
     from stateflow.state.values.serializers import serializer_for
     from stateflow.storage.roots import open_store
     from tests.jobs.state import operator_of, sealed
@@ -56,7 +57,7 @@ def make(root: Path, keys: int, *, shards: int = 8, serializer: Any = float, val
     )
     entries_out, codec = serializer_for(serializer), KeyCodec(("int",))
     every = np.arange(keys, dtype=np.int64)
-    groups = hash_longs(every) % GROUPS
+    groups = key_groups_of(("int",), [pa.array(every)], GROUPS)
     order = np.argsort(groups, kind="stable")
     every, groups = every[order], groups[order]
 

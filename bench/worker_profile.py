@@ -40,7 +40,7 @@ from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.choice import open_backend
-from stateflow.state.columnstate import hash_longs
+from stateflow.state.keys.hashing import key_groups_of
 
 GROUPS = 128
 ARROW_ROWS = 20_000
@@ -48,8 +48,8 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
     "process": (
         ("stateflow.operators.keyed", "KeyedEngine.run", "engine"),
         ("stateflow.spark.task.columns", "RowReader.read", "  rows made"),
-        ("stateflow.state.stored", "StoredState.begin", "  state read"),
-        ("stateflow.state.stored", "StoredState.collect", "  state gathered"),
+        ("stateflow.state.single_values", "StoredState.begin", "  state read"),
+        ("stateflow.state.single_values", "StoredState.collect", "  state gathered"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.write", "  RocksDB write"),
         ("stateflow.spark.task.blocks", "Block.__init__", "keys found"),
@@ -58,8 +58,8 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "process_arrow": (
         ("bench.operators", "running_total", "user code"),
-        ("stateflow.state.columnstate", "ColumnState.get", "  state get"),
-        ("stateflow.state.columnstate", "ColumnState.put", "  state put"),
+        ("stateflow.state.column_state", "ColumnState.get", "  state get"),
+        ("stateflow.state.column_state", "ColumnState.put", "  state put"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.write", "  RocksDB write"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.snapshot", "snapshot"),
@@ -147,7 +147,7 @@ def _arrow_batches(rows: int, keys: int, number: int) -> Iterator[pa.RecordBatch
     """The rows that the exchange would hand to subtask 0 of two."""
     rng = np.random.default_rng([1, number])
     user = users(BatchSpec(rows, keys), rng, 1)
-    group = hash_longs(user) % GROUPS
+    group = key_groups_of(("int",), [pa.array(user)], GROUPS)
     mine = group < GROUPS // 2
     user, group = user[mine], group[mine]
     amount = rng.integers(0, 100, len(user)).astype(np.float64)

@@ -41,7 +41,8 @@ ROOMS: Mapping[str, Room] = {
     "logs": Room("log lines with job, epoch and slot"),
     "metrics": Room("gauges for OpenTelemetry"),
     "format": Room(
-        "bytes and names that are frozen: records, paths, keys' encoding; no I/O", first="records.py"
+        "bytes and names that are frozen: records, paths, scalar types, keys' encoding; no I/O",
+        first="records.py",
     ),
     "quantities": Room("durations, sizes and times as people write them", "format"),
     "config": Room("every option, and where its value comes from", "quantities", "options.py"),

@@ -19,7 +19,7 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.encoding import prefix
-from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, xxhash64
+from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, key_group
 from stateflow.format.records import Shard
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.binding import TIMER_IDS, schemas
@@ -154,17 +154,18 @@ class KeyedHarness:
     def state(self, key: Any) -> Any:
         """The process with its states bound to `key`, for reading: `harness.state(1).total.value`."""
         engine = self._new_engine()
-        _stand_on(engine, self._codec, self._max, _as_key(self._codec, key))
+        key = _as_key(self._codec, key)
+        engine.move_to(_full_key(self._codec, self._max, key), key)
         return engine.process
 
     def snapshot(self, key: Any) -> dict[str, Any]:
         """Every state of a key as plain values; what is not there is left out."""
-        process, found = self.state(key), {}
+        process, values = self.state(key), {}
         for name in self._spec.state_ids:
             value = _plain(getattr(process, name))
             if value is not None:
-                found[name] = value
-        return found
+                values[name] = value
+        return values
 
     def side(self, output: Output[Any] | str) -> list[Any]:
         return self.sides.get(output if isinstance(output, str) else output.name, [])
@@ -225,12 +226,12 @@ class KeyedHarness:
         self._slot += 1
         before = list(self._backend.scan(b"", _END))
         engine = self._new_engine()
-        for name, held in self._elements.items():
+        for name, elements in self._elements.items():
             bound = engine.binding.operator[name]
             if isinstance(bound, dict):
-                bound.update(held)
+                bound.update(elements)
             else:
-                bound.elements = list(held)
+                bound.elements = list(elements)
         try:
             engine.open()
             engine.restore()
@@ -316,16 +317,7 @@ def _under(base: bytes, state_id: int) -> list[bytes]:
 
 
 def _full_key(codec: KeyCodec, max_parallelism: int, key: Any) -> bytes:
-    return prefix(xxhash64(key) % max_parallelism, 0) + codec.encode(key) + b"\0"
-
-
-def _stand_on(engine: KeyedEngine, codec: KeyCodec, max_parallelism: int, key: Any) -> None:
-    cursor = engine.cursor
-    cursor.base, cursor.i, cursor.key = [_full_key(codec, max_parallelism, key)], 0, key
-    cursor.serial += 1
-    cursor.keys = [key]
-    for state in engine.binding.stored:
-        state.begin(1, None)
+    return prefix(key_group(key, max_parallelism), 0) + codec.encode(key) + b"\0"
 
 
 def _plain(state: Any) -> Any:

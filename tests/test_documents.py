@@ -14,7 +14,7 @@ import pytest
 from stateflow.cli.main import app
 from stateflow.format.records import Shard
 from stateflow.state.backends.memory import memory_backend
-from stateflow.state.columnstate import ColumnState
+from stateflow.state.column_state import ColumnState
 from stateflow.state.keys.codec import KeyCodec
 
 REPOSITORY = Path(__file__).resolve().parents[1]

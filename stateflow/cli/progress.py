@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from stateflow.cli.text import moment, number, seconds, size
+from stateflow.cli.text import harmless, moment, number, seconds, size
+from stateflow.pipelines.parameters import masked
 
 if TYPE_CHECKING:
     from stateflow.spark.loop import BatchReport
@@ -79,6 +81,18 @@ def batch_line(body: dict[str, Any]) -> str:
         parts.append(f"{body['dead_letters']} dead letters")
     parts += [f"{name} {number(count)}" for name, count in body["counters"].items()]
     return "  ".join(parts)
+
+
+def taken_document(job: str, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """The parameters that a run was not given and has from the job's last record; secrets stay where they are."""
+    shown = {name: masked(name, value) for name, value in sorted(parameters.items())}
+    return {"event": "parameters", "job": job, "taken_over": shown}
+
+
+def taken_line(body: dict[str, Any]) -> str:
+    pairs = (f"{name}={harmless(value)}" for name, value in body["taken_over"].items())
+    told = ", ".join(pairs).replace("\n", "\\n")
+    return f"{body['job']}: takes over from its last record {told}"
 
 
 def run_document(report: RunReport) -> dict[str, Any]:

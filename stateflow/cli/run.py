@@ -21,7 +21,14 @@ from stateflow.cli.options import (
     pairs,
 )
 from stateflow.cli.output import ConsoleOutput
-from stateflow.cli.progress import batch_document, batch_line, run_document, run_line
+from stateflow.cli.progress import (
+    batch_document,
+    batch_line,
+    run_document,
+    run_line,
+    taken_document,
+    taken_line,
+)
 
 if TYPE_CHECKING:
     from stateflow.spark.loop import BatchReport
@@ -98,8 +105,12 @@ def run(
     name = job or loaded.pipeline.name
     given, spark_conf, bound = pairs(parameter, "-p"), pairs(conf, "--conf"), parse_bounds(until)
     found = new_job_of(options, name)
-    given = checked_parameters(loaded, found, given)
+    checked = checked_parameters(loaded, found, given)
     logs.about(job=name)
+    if taken := {n: v for n, v in checked.items() if n not in given}:
+        told = taken_document(name, taken)
+        call.output.event(told)
+        call.output.note(taken_line(told))
 
     def finished(report: BatchReport) -> None:
         logs.about(epoch=report.record.epoch, slot=report.slot)
@@ -111,7 +122,7 @@ def run(
     report = run_loaded(
         loaded,
         found,
-        given,
+        checked,
         options=options,
         master=master,
         conf=spark_conf,

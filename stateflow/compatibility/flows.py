@@ -1,4 +1,4 @@
-"""Does a pipeline fit the state that a job has? Everything that does not, without Spark and without writing."""
+"""Does a pipeline fit the state of a job? Names everything that does not, without Spark and without writing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from stateflow.checkpoint.rescale import rescaled
 from stateflow.compatibility.states import (
     check_flow,
     check_key,
+    check_key_columns,
     check_renamed,
     check_sources,
+    declared_states,
     resolve_states,
 )
 from stateflow.errors import IncompatibleError, UsageError
@@ -60,7 +62,7 @@ def compare(
     parallelism: int = 0,
     allow_non_restored_state: bool = False,
 ) -> Check:
-    """Goes on after the first problem, so that one run of it tells all."""
+    """Reports every problem, not only the first."""
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
     operators = [
@@ -115,7 +117,7 @@ def _operator(
         return OperatorCheck(node.uid, "new", dict.fromkeys(resolved, "new"))
     ids = {schema.id: name for name, schema in before.states.items()}
     states = {}
-    declared = set(_declared(node))
+    declared = declared_states(node)
     for name, schema in resolved.items():
         old = ids.get(schema.id)
         if old is None:
@@ -127,22 +129,11 @@ def _operator(
     return OperatorCheck(node.uid, "compatible", states)
 
 
-def _declared(node: KeyedNode) -> list[str]:
-    from stateflow.compatibility.states import declared_states
-
-    return list(declared_states(node))
-
-
 def _check_key(node: KeyedNode, before: OperatorState) -> None:
-    columns = node.keyed[0].columns
-    if len(columns) != len(before.key):
-        raise IncompatibleError(
-            f"operator {node.uid!r} was keyed by {', '.join(name for name, _ in before.key)} and is keyed by "
-            f"{', '.join(columns)} now: state cannot be found under another key; give it a new uid"
-        )
-    rows = node.rows[0]
-    found = [rows.field(name) for name in columns] if rows is not None else []
-    types = [key_type(field.type) for field in found if field is not None]
+    check_key_columns(node, before)
+    columns, rows = node.keyed[0].columns, node.rows[0]
+    fields = [rows.field(name) for name in columns] if rows is not None else []
+    types = [key_type(field.type) for field in fields if field is not None]
     # Columns without a declared type are known to Spark only: the run compares them.
     if len(types) == len(columns) and None not in types:
         check_key(node.uid, tuple(str(t) for t in types), before)

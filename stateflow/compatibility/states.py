@@ -31,7 +31,7 @@ def check_flow(flow: Flow, record: Record | None, *, allow_non_restored_state: b
     for uid, node in nodes.items():
         if uid in record.operators:
             resolve_states(node, record.operators[uid])
-            _check_key_names(node, record.operators[uid])
+            check_key_columns(node, record.operators[uid])
             if not allow_non_restored_state:
                 check_renamed(node, record.operators[uid])
 
@@ -49,20 +49,20 @@ def check_sources(flow: Flow, record: Record) -> None:
 
 
 def check_renamed(node: KeyedNode, before: OperatorState) -> None:
-    """A state under another name would begin empty, while its entries lie there under the old one."""
+    """A renamed state would begin empty, while its entries stay under the old name."""
     resolved, _ = resolve_states(node, before)
     declared = set(declared_states(node))
-    known = {schema.id for schema in before.states.values()}
+    ids = {schema.id for schema in before.states.values()}
     for name in sorted(declared):
         new = resolved[name]
-        if new.id in known:
+        if new.id in ids:
             continue
-        for left, old in before.states.items():
+        for old_name, old in before.states.items():
             alike = (old.kind, old.value, old.map_key) == (new.kind, new.value, new.map_key)
-            if left in resolved and left not in declared and alike:
+            if old_name in resolved and old_name not in declared and alike:
                 raise IncompatibleError(
-                    f"operator {node.uid!r}: state {left!r} is not declared any more and {name!r}, of the same type, is new and "
-                    f'would begin empty: if it was renamed, declare it with aliases=("{left}",); if not, accept that with '
+                    f"operator {node.uid!r}: state {old_name!r} is not declared any more and {name!r}, of the same type, is new and "
+                    f'would begin empty: if it was renamed, declare it with aliases=("{old_name}",); if not, accept that with '
                     "--allow-non-restored-state"
                 )
 
@@ -78,20 +78,20 @@ def declared_states(node: KeyedNode) -> dict[str, StateSchema]:
 
 def resolve_states(node: KeyedNode, before: OperatorState | None) -> tuple[dict[str, StateSchema], int]:
     """Every state with its id, and the next free id. What was declared before keeps its id, under an alias too."""
-    known = dict(before.states) if before else {}
+    recorded = dict(before.states) if before else {}
     next_id = before.next_state_id if before else FIRST_STATE_ID
     resolved: dict[str, StateSchema] = {}
     for name, schema in declared_states(node).items():
-        old_name = next((n for n in (name, *schema.aliases) if n in known), None)
+        old_name = next((n for n in (name, *schema.aliases) if n in recorded), None)
         if old_name is None:
             resolved[name] = msgspec.structs.replace(schema, id=next_id)
             next_id += TIMER_IDS if schema.kind == "timer" else 1
             continue
-        old = known.pop(old_name)
+        old = recorded.pop(old_name)
         _check_same(node.uid, name, old, schema)
         resolved[name] = msgspec.structs.replace(schema, id=old.id)
     # States that the code no longer declares keep their entries: they come back with their declaration.
-    resolved.update(known)
+    resolved.update(recorded)
     return resolved, next_id
 
 
@@ -108,8 +108,8 @@ def _check_same(uid: str, name: str, old: StateSchema, new: StateSchema) -> None
             )
 
 
-def _check_key_names(node: KeyedNode, before: OperatorState) -> None:
-    """By count here; types are compared when the key's types are known."""
+def check_key_columns(node: KeyedNode, before: OperatorState) -> None:
+    """Compares how many there are; `check_key` compares their types once these are known."""
     if node.keyed and len(node.keyed[0].columns) != len(before.key):
         raise IncompatibleError(
             f"operator {node.uid!r} was keyed by {_key(before.key)} and is keyed by "

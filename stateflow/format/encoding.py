@@ -7,7 +7,7 @@ Numbers are big-endian, signed ones with their sign bit flipped. Every part ends
 
     bool 1 byte, date 4 (days), int 8, datetime 8 (micros), decimal 16 (unscaled, scale 18)
     str (UTF-8), bytes    each 00 becomes 00 FF, then 00 01 ends it
-    namespace             00 none; 01 [start i64][end i64] a window; first bytes from 02 up are free
+    namespace             00; other first bytes are free, for windows that a later version may have
     list position         [slot u64][position u32]: the record that appended it, and its place in that batch
 
 These bytes are frozen: stored state is made of them.
@@ -16,7 +16,6 @@ These bytes are frozen: stored state is made of them.
 from __future__ import annotations
 
 from struct import Struct
-from struct import error as StructError
 from typing import NamedTuple
 
 from stateflow.errors import CorruptError
@@ -24,12 +23,10 @@ from stateflow.errors import CorruptError
 SIGN = 1 << 63
 
 EMPTY_NAMESPACE = b"\x00"
-_WINDOW = 1
 
 _prefix = Struct(">HH")
 _group = Struct(">H")
 _u64 = Struct(">Q")
-_window = Struct(">BQQ")
 _position = Struct(">QI")
 
 prefix = _prefix.pack
@@ -71,24 +68,6 @@ def state_range(group: int, state_id: int) -> tuple[bytes, bytes]:
     return begin, after(begin)
 
 
-def window_namespace(start: int, end: int) -> bytes:
-    return _window.pack(_WINDOW, start + SIGN, end + SIGN)
-
-
-def decode_namespace(buf: bytes, pos: int) -> tuple[tuple[int, int] | None, int]:
-    """The window, or None for the empty namespace, and the position after it."""
-    try:
-        tag = buf[pos]
-        if tag == 0:
-            return None, pos + 1
-        if tag == _WINDOW:
-            _, start, end = _window.unpack_from(buf, pos)
-            return (start - SIGN, end - SIGN), pos + _window.size
-    except (IndexError, StructError):
-        tag = -1
-    raise CorruptError(f"the state key ...{buf.hex()} has no readable namespace; run `stateflow verify`")
-
-
 def list_position(slot: int, position: int) -> bytes:
     """What follows the namespace of a list entry: appends of one batch never meet those of another."""
     return _position.pack(slot, position)
@@ -96,13 +75,6 @@ def list_position(slot: int, position: int) -> bytes:
 
 def encode_timestamp(micros: int) -> bytes:
     return _u64.pack(micros + SIGN)
-
-
-def timer_key(
-    group: int, state_id: int, timestamp: int, key: bytes, namespace: bytes = EMPTY_NAMESPACE
-) -> bytes:
-    """`key` is encoded already."""
-    return _prefix.pack(group, state_id) + _u64.pack(timestamp + SIGN) + key + namespace
 
 
 def timer_range(group: int, state_id: int, up_to: int) -> tuple[bytes, bytes]:

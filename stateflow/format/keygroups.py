@@ -6,7 +6,6 @@ compute it here, and both must name the same key group for ever.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import pairwise
@@ -69,13 +68,9 @@ def _hashed_bytes(part: object) -> bytes:
             )
 
 
-def key_group(hashed: int, max_parallelism: int) -> int:
-    """The positive remainder, as Spark's `pmod`."""
-    return hashed % max_parallelism
-
-
-def key_groups(keys: Iterable[object], max_parallelism: int) -> list[int]:
-    return [xxhash64(key) % max_parallelism for key in keys]
+def key_group(key: object, max_parallelism: int) -> int:
+    """The positive remainder of the hash, as Spark's `pmod`."""
+    return xxhash64(key) % max_parallelism
 
 
 def checked_max_parallelism(max_parallelism: int) -> int:

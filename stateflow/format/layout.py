@@ -167,14 +167,14 @@ def probe_key(unique: str) -> str:
 
 def slot_of(path: str) -> tuple[int, str] | None:
     """`(slot, name)` of an object in a record's folder."""
-    found = _SLOT.match(path)
-    return (int(found[1]), found[2]) if found else None
+    match = _SLOT.match(path)
+    return (int(match[1]), match[2]) if match else None
 
 
 def epoch_of(path: str) -> int | None:
     """The epoch that a claim's path stands for."""
-    found = _EPOCH.match(path)
-    return int(found[1]) if found else None
+    match = _EPOCH.match(path)
+    return int(match[1]) if match else None
 
 
 def segment_of(path: str) -> tuple[int, str] | None:
@@ -191,5 +191,5 @@ def first_slot_of(path: str) -> int:
 
 def origin_of(path: str) -> tuple[int, int] | None:
     """`(epoch, slot)` in which a state file or staged file was written: its name carries them."""
-    found = _STATE_FILE.match(path)
-    return (int(found[1]), int(found[2])) if found else None
+    match = _STATE_FILE.match(path)
+    return (int(match[1]), int(match[2])) if match else None

@@ -62,8 +62,7 @@ def read_batch_offsets(location: Path, batch_id: int) -> OffsetEntry:
         ) from error
     if version != "v1":
         raise UsageError(
-            f"Spark wrote its offset log in format {version!r}, but offsets are recorded by position in "
-            "format "
+            f"Spark wrote its offset log in format {version!r}, but offsets are recorded by position in format "
             "v1: unset spark.sql.streaming.offsetLog.formatVersion"
         )
     return OffsetEntry(json.loads(metadata), tuple(lines))
@@ -75,9 +74,7 @@ def split_lines(layout: Sequence[SourceLeaves], lines: Sequence[str]) -> dict[st
     if expected != len(lines):
         raise UsageError(
             f"the pipeline's sources {[source.uid for source in layout]} have {expected} streams, but "
-            "Spark's "
-            f"plan has {len(lines)}: one stream is read twice or dropped; open each source once and use it "
-            "once"
+            f"Spark's plan has {len(lines)}: one stream is read twice or dropped; open each source once and use it once"
         )
     rest: Iterator[str] = iter(lines)
     return {source.uid: tuple(next(rest) for _ in range(source.leaves)) for source in layout}
@@ -102,15 +99,14 @@ def check_same_source(source: SourceLeaves, recorded: SourceState) -> None:
         raise IncompatibleError(
             f"source {source.uid!r} now consists of {source.leaves} streams but the checkpoint holds offsets "
             f"for {len(recorded.lines)}: give the changed source a new uid, or split it into sources of one "
-            "stream "
-            "each"
+            "stream each"
         )
     for leaf, (line, kind) in enumerate(zip(recorded.lines, source.kinds, strict=False)):
         if line != NOTHING and kind not in ("", "other") and kind_of(line) != kind:
-            found = kind_of(line)
+            before = kind_of(line)
             raise IncompatibleError(
                 f"source {source.uid!r} (stream {leaf}) is now a {kind} source but the checkpoint holds "
-                f"{f'a {found} offset' if found != 'other' else 'an offset of another kind'} for it: give the changed source a new uid"
+                f"{f'a {before} offset' if before != 'other' else 'an offset of another kind'} for it: give the changed source a new uid"
             )
 
 

@@ -30,7 +30,7 @@ from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options, cache_folder
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
 from stateflow.format.encoding import group_range, split, split_timer
-from stateflow.format.keygroups import key_groups
+from stateflow.format.keygroups import key_group
 from stateflow.format.records import OperatorState, Owner, Pin, Record, Shard
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
@@ -142,7 +142,7 @@ def _savepoints(job: Job) -> tuple[str, ...]:
 
 
 def group_of(operator: OperatorState, key: object) -> int:
-    return key_groups([key], operator.max_parallelism)[0]
+    return key_group(key, operator.max_parallelism)
 
 
 def _bytes_to_rewrite(head: Record, keys: Mapping[str, object], cut: int) -> int:

@@ -29,7 +29,8 @@ from stateflow.state.declare import (
     ValueState,
 )
 from stateflow.state.keys.codec import KeyCodec
-from stateflow.state.values.serializers import key_types_for, serializer_for
+from stateflow.state.values.key_types import key_types_for
+from stateflow.state.values.serializers import serializer_for
 
 TIMER_IDS = 2
 """A timer takes two state ids: its queue, and the time per key."""
@@ -90,7 +91,7 @@ def _bound(declaration: Declaration, uid: str, cursor: Cursor, state_id: int) ->
 
 
 def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema]:
-    """What the record says of an operator's states, still without ids."""
+    """An operator's states as a record has them, still without ids."""
     declared = process_type.declarations()
     out: dict[str, StateSchema] = {}
     for name, declaration in declared.states.items():

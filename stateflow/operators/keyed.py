@@ -38,13 +38,13 @@ from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.process import ConnectedProcess
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change, Cursor
+from stateflow.state.cursor import NO_KEY
 from stateflow.state.keys.codec import KeyCodec
 
 FIRED_AT_ONCE = 10_000
 """Timers that are read ahead."""
 _NEVER = -(1 << 63)
 _LIBRARY = str(Path(__file__).parents[1]) + os.sep
-NO_KEY = "keyed state was used where there is no key: use it in process or in a timer's handler"
 PREFETCH_SHARE = 0.5
 """A batched look-up pays when at least this share of the keys reads the state."""
 
@@ -52,11 +52,11 @@ PREFETCH_SHARE = 0.5
 _NEVER_DIVERTED = (
     BusyError, CorruptError, DisagreementError, FencedError, IncompatibleError, UnavailableError, MemoryError,
 )  # fmt: skip
-"""Not the key's fault: diverted, a damaged file would turn every key into a dead letter."""
+"""Errors that no key has caused: if they were diverted, one damaged file would turn every key into a dead letter."""
 
 
 class StreamError(BaseException):
-    """The rows themselves could not be read, which user code and dead letters must not take for a key's own failure."""
+    """The rows could not be read. It is no `Exception`, so that user code and dead letters do not take it for the key's."""
 
     def __init__(self, cause: Exception) -> None:
         super().__init__(str(cause))
@@ -75,7 +75,7 @@ class Chunk:
     base: list[bytes]
     """Full keys under state id 0."""
     rows: Callable[[int], tuple[Iterator[Any], ...]]
-    """The i-th key's row iterators, one per input; asked again, from the beginning as far as that is remembered."""
+    """The row iterators of the i-th key, one per input. A second call begins anew, as far as rows are remembered."""
     keys_for: Callable[[int], list[bytes]]
     """Full keys under another state id."""
     cuts: tuple[list[Any], list[int], list[int]] | None = None
@@ -157,9 +157,9 @@ class KeyedEngine:
                 cursor.i = i
                 cursor.key = key
                 cursor.serial = serial = serial + 1
-                got = process(key, iter(rows[starts[i] : ends[i]]), context)
-                if got is not None:
-                    extend(got if type(got) is GeneratorType else returned(uid, got))
+                produced = process(key, iter(rows[starts[i] : ends[i]]), context)
+                if produced is not None:
+                    extend(produced if type(produced) is GeneratorType else returned(uid, produced))
                 if dirty:
                     flush(changes)
         except Exception as error:
@@ -176,9 +176,9 @@ class KeyedEngine:
             mark = (len(self.out), len(changes), {name: len(rows) for name, rows in context.sides.items()})
             try:
                 for step, rows in zip(self._handlers, rows_of(i), strict=True):
-                    got = step(key, rows, context)
-                    if got is not None:
-                        self.out.extend(returned(self.spec.uid, got))
+                    produced = step(key, rows, context)
+                    if produced is not None:
+                        self.out.extend(returned(self.spec.uid, produced))
                 if careful:
                     for state in self.binding.stored:
                         state.check_current()
@@ -200,7 +200,7 @@ class KeyedEngine:
             if isinstance(error, StateflowError):
                 raise error
             raise UserCodeError(
-                f"operator {spec.uid!r} failed on key {key!r}: {told(error)}: mend the code or the data, or divert such "
+                f"operator {spec.uid!r} failed on key {key!r}: {described(error)}: fix the code or the data, or divert such "
                 "keys with on_error='dead_letter'"
             ) from error
         rows = [_plain(row) for iterator in inputs for row in iterator]
@@ -209,7 +209,7 @@ class KeyedEngine:
         if self._diverted > spec.dead_letter_limit:
             raise StateflowError(
                 f"operator {spec.uid!r} diverted more than dead_letter_limit={spec.dead_letter_limit} rows in one subtask "
-                f"and batch, the last of key {key!r} ({told(error)}): mend the code or the data, or raise the limit"
+                f"and batch, the last of key {key!r} ({described(error)}): fix the code or the data, or raise the limit"
             ) from error
         self.context.sides[DEAD_LETTERS].append(
             (
@@ -226,21 +226,21 @@ class KeyedEngine:
     def fire(self, groups: range) -> Iterator[None]:
         """Fires timers that are due in these key groups, in time order; yields when output should be taken."""
         self.context.late = False
-        held: set[tuple[bytes, str]] = set()
+        next_batch: set[tuple[bytes, str]] = set()
         while batch := self._next_due(groups):
             bound = batch[-1]
             fired = False
             while batch:
                 at, base, name = heapq.heappop(batch)
-                if (base, name) in held or not self._stand_on(base, name, at):
+                if (base, name) in next_batch or not self._still_due(base, name, at):
                     continue  # an earlier handler of this batch moved or cleared it
                 fired = True
                 self._fire_one(at, name)
                 again = self.binding.timers[name].micros
                 if again is not None and again <= at:
-                    # Set again to where it was: it would fire for ever, so its turn is the next batch.
-                    held.add((base, name))
-                # What the handler set comes in its turn, when that is before what was read ahead.
+                    # The handler set it to a time that is due: it would fire for ever, so it waits for the next batch.
+                    next_batch.add((base, name))
+                # A timer that the handler set fires in its turn if it comes before the last one read ahead.
                 for other, timer in self.binding.timers.items():
                     next_at = timer.micros
                     if (
@@ -260,15 +260,17 @@ class KeyedEngine:
         due = merge(*(self._due(name, timer, groups) for name, timer in self.binding.timers.items()))
         return list(islice(due, FIRED_AT_ONCE))
 
-    def _stand_on(self, base: bytes, name: str, at: int) -> bool:
-        """Makes a timer's key the current one; whether the timer is still set to `at`."""
+    def move_to(self, base: bytes, key: Any) -> None:
+        """Makes a key the current one; `base` is its full key under state id 0."""
         cursor = self.cursor
-        cursor.base, cursor.i = [base], 0
+        cursor.base, cursor.i, cursor.key, cursor.keys = [base], 0, key, [key]
         cursor.serial += 1
-        cursor.key = self.codec.decode(split(base).body, 0)[0]
-        cursor.keys = [cursor.key]
         for state in self.binding.stored:
             state.begin(1, None)
+
+    def _still_due(self, base: bytes, name: str, at: int) -> bool:
+        """Makes a timer's key the current one; whether the timer is still set to `at`."""
+        self.move_to(base, self.codec.decode(split(base).body, 0)[0])
         return bool(self.binding.timers[name].micros == at)
 
     def _fire_one(self, at: int, name: str) -> None:
@@ -277,9 +279,9 @@ class KeyedEngine:
         self.timers_fired += 1
         mark = len(self.out), {side: len(rows) for side, rows in sides.items()}
         try:
-            got = self.binding.handlers[name](cursor.key, instant(at), self.context)
-            if got is not None:
-                self.out.extend(returned(self.spec.uid, got))
+            produced = self.binding.handlers[name](cursor.key, instant(at), self.context)
+            if produced is not None:
+                self.out.extend(returned(self.spec.uid, produced))
             timer.fired(at)
             cursor.flush(changes)
             for state in self.binding.stored:
@@ -296,7 +298,7 @@ class KeyedEngine:
         self.changed = True
 
     def _limit(self, timer: Any) -> int:
-        """Up to when timers of its kind fire in this batch."""
+        """The last instant at which timers of its kind fire in this batch."""
         limit = self.moment.watermark if timer.time == "event" else self.moment.now
         return _NEVER if limit is None else limit
 
@@ -322,8 +324,8 @@ class KeyedEngine:
                 first = next(iter(self.cursor.backend.scan(*state_range(group, queue_id))), None)
                 if first is not None:
                     at = split_timer(split(first[0]).body)[0]
-                    known = earliest[timer.time]
-                    earliest[timer.time] = at if known is None else min(known, at)
+                    so_far = earliest[timer.time]
+                    earliest[timer.time] = at if so_far is None else min(so_far, at)
         return earliest["event"], earliest["processing"]
 
     def open(self) -> None:
@@ -346,7 +348,7 @@ class KeyedEngine:
         )
 
     def _user(self, what: str, method: Callable[..., Any], *, without_context: bool = False) -> None:
-        """Code of the operator's life cycle, which stands on no key."""
+        """Calls a method of the operator's life cycle, where there is no key."""
         self._leave_key()
         try:
             method() if without_context else method(self.context)
@@ -357,7 +359,7 @@ class KeyedEngine:
             raise type(error)(f"operator {self.spec.uid!r}, {what}: {error}") from error
         except Exception as error:
             raise UserCodeError(
-                f"operator {self.spec.uid!r} failed in {what}: {told(error)}: mend the code or the data"
+                f"operator {self.spec.uid!r} failed in {what}: {described(error)}: fix the code or the data"
             ) from error
 
     def _leave_key(self) -> None:
@@ -382,7 +384,7 @@ def _frames(error: Exception) -> list[traceback.FrameSummary]:
     return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_LIBRARY)]
 
 
-def told(error: Exception) -> str:
+def described(error: Exception) -> str:
     """The exception and its place, on one line."""
     frames = _frames(error)
     place = (

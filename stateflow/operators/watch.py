@@ -7,20 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import date
-from decimal import Decimal
 from typing import Any
 
 from stateflow.errors import StateflowError, UsageError
+from stateflow.format.scalars import CODED
 from stateflow.operators.keyed import KeyedEngine
 from stateflow.operators.output import returned
 from stateflow.state.bound import BoundListState, BoundMapState, BoundValueState, StoredState
 
-_IMMUTABLE = (int, float, str, bytes, date, Decimal, type(None))
+_IMMUTABLE = (*(scalar.type for scalar in CODED), type(None))
 
 
 class Watch:
-    """Remembers what was read for the current key, and compares it when its handler is done."""
+    """Remembers the values that the current key has read, and compares them when its handler is done."""
 
     def __init__(self, engine: KeyedEngine) -> None:
         self._engine = engine
@@ -43,9 +42,7 @@ class Watch:
 
         state.serializer = replace(state.serializer, loads=read)
         if isinstance(state, StoredState):
-            state._loads_many = lambda found, missing: [
-                missing if raw is None else read(raw) for raw in found
-            ]
+            state._loads_many = lambda raws, missing: [missing if raw is None else read(raw) for raw in raws]
         if isinstance(state, BoundValueState) and state._factory is not None:
             make = state._factory
             state._factory = lambda: self._remembered(state, make())
@@ -57,9 +54,9 @@ class Watch:
 
     def _checked(self, handler: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
         def watched(*arguments: Any) -> Iterator[Any]:
-            got = handler(*arguments)
-            if got is not None:
-                yield from returned(self._engine.spec.uid, got)
+            rows = handler(*arguments)
+            if rows is not None:
+                yield from returned(self._engine.spec.uid, rows)
             read, self._read = self._read, []
             for state, value, before in read:
                 if _bytes(state, value) != before and not _was_set(state, value):

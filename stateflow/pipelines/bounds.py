@@ -1,4 +1,4 @@
-"""Where a run is to end, as people write it."""
+"""Where a run ends, as people write it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from stateflow.errors import UsageError
 
 
-def parse_bounds(given: Iterable[str] | None) -> Any:
+def parse_bounds(texts: Iterable[str] | None) -> Any:
     """`--until` as the runner takes it: one bound for all sources, or one per source uid."""
-    found: dict[str, int | datetime] = {}
-    for text in given or ():
+    bounds: dict[str, int | datetime] = {}
+    for text in texts or ():
         uid, equals, value = text.partition("=")
-        found[uid if equals else ""] = _bound(value if equals else text)
-    if not found:
+        bounds[uid if equals else ""] = _bound(value if equals else text)
+    if not bounds:
         return None
-    if "" in found:
-        if len(found) > 1 or len(list(given or ())) > 1:
+    if "" in bounds:
+        if len(bounds) > 1 or len(list(texts or ())) > 1:
             raise UsageError("--until is given once for all sources, or as SOURCE=... for each")
-        return found[""]
-    return found
+        return bounds[""]
+    return bounds
 
 
 def _bound(text: str) -> int | datetime:

@@ -12,10 +12,12 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
+from stateflow.format.scalars import KEY_TYPES
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.parameters import from_text
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
-from stateflow.pipelines.rows import KEY_TYPES, RowType, key_type, row_type
+from stateflow.pipelines.rows import RowType, key_type, row_type
+from stateflow.pipelines.step_checks import check_sink, check_source, check_transform
 from stateflow.state.declare import micros
 
 
@@ -93,6 +95,7 @@ class Stream:
     def transform(self, function: Callable[..., Any], type: Any = None) -> Stream:
         """A stateless step: a function from DataFrame to DataFrame; `type` says what comes out, when it is known."""
         node = TransformNode(self.flow._unnamed("transform"), (self,), function)
+        check_transform(node.uid, function)
         return self.flow._add(node, row_type(type) if type is not None else None)
 
     def union(self, *others: Stream) -> Stream:
@@ -111,11 +114,11 @@ class Stream:
                         f"key_by: {self.rows.name} has no column {name!r}; it has {', '.join(self.rows.names)}"
                     )
             for name in columns:
-                found = self.rows.field(name)
-                if found is not None and key_type(found.type) is None:
+                field = self.rows.field(name)
+                if field is not None and key_type(field.type) is None:
                     raise UsageError(
-                        f"key_by: column {name!r} is a {found.type}, which cannot be a key: use "
-                        f"{', '.join(sorted(set(KEY_TYPES.values())))} or decimal"
+                        f"key_by: column {name!r} is a {field.type}, which cannot be a key: use "
+                        f"{', '.join(KEY_TYPES[:-1])} or {KEY_TYPES[-1]}"
                     )
         return KeyedStream(self, columns, order)
 
@@ -359,6 +362,7 @@ class Flow:
         `event_time` and `watermark` rows at or behind the watermark go to `late`, or are marked `ctx.late`.
         """
         self._uid("source", uid)
+        check_source(uid, factory)
         rows = row_type(type) if type is not None else None
         if (event_time is None) != (watermark is None):
             raise UsageError(f"source {uid!r}: give both event_time and watermark, or neither")
@@ -379,6 +383,7 @@ class Flow:
 
     def _sink(self, uid: str, stream: Stream, target: Any, mode: str, options: Mapping[str, Any]) -> None:
         self._uid("sink", uid)
+        check_sink(uid, mode, target, options, stream.rows)
         self.nodes.append(SinkNode(uid, (stream,), target, mode, options))
 
     def _add(self, node: Node, rows: RowType | None) -> Stream:
@@ -410,8 +415,18 @@ class Flow:
         return [n for n in self.nodes if isinstance(n, SinkNode)]
 
     def consumers(self, node: Node) -> list[tuple[Node, Stream]]:
-        """Who reads which output of `node`."""
+        """The nodes that read an output of `node`, each with the output."""
         return [(reader, stream) for reader in self.nodes for stream in reader.inputs if stream.node is node]
+
+
+def _keeps_state(node: Node) -> bool:
+    """State can be queried: an operator that has some is of use without a sink."""
+    if not isinstance(node, KeyedNode):
+        return False
+    if node.arrow is not None:
+        return bool(node.arrow.state)
+    found = node.process_type.declarations() if node.process_type is not None else None
+    return found is not None and bool(found.states or found.timers or found.operator)
 
 
 @dataclass(frozen=True)
@@ -422,34 +437,40 @@ class Pipeline:
     function: Callable[..., Any]
 
     def build(self, parameters: Mapping[str, Any] | None = None) -> Flow:
-        """The flow, checked; text becomes what a parameter is annotated as."""
+        """The flow, checked. Texts become the types that parameters are annotated with."""
         flow = Flow(self.name)
         self.function(flow, **self.arguments(parameters or {}))
         if not flow.sources:
             raise UsageError(f"pipeline {self.name!r} has no source: begin with flow.source(...)")
         if not flow.sinks and not flow.operators:
             raise UsageError(f"pipeline {self.name!r} does nothing: add an operator or a sink")
+        for node in flow.nodes:
+            if not isinstance(node, SinkNode) and not _keeps_state(node) and not flow.consumers(node):
+                raise UsageError(
+                    f"pipeline {self.name!r} does nothing with the rows of {node.uid!r}: add a sink, such as "
+                    ".append(uid, sf.delta(path)), or leave the step out"
+                )
         return flow
 
-    def arguments(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
         signature = inspect.signature(self.function, eval_str=True)
         accepted = list(signature.parameters.values())[1:]
         names = {p.name for p in accepted}
         if not any(p.kind is p.VAR_KEYWORD for p in accepted):
-            for name in given:
+            for name in values:
                 if name not in names:
                     known = ", ".join(sorted(names)) or "none"
                     raise UsageError(f"pipeline {self.name!r} has no parameter {name!r}; it takes: {known}")
         out: dict[str, Any] = {}
         for parameter in accepted:
-            if parameter.name in given:
-                out[parameter.name] = from_text(self.name, parameter, given[parameter.name])
+            if parameter.name in values:
+                out[parameter.name] = from_text(self.name, parameter, values[parameter.name])
             elif parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY:
                 raise UsageError(
                     f"pipeline {self.name!r} needs parameter {parameter.name!r}: give it with -p {parameter.name}=VALUE"
                 )
-        for name in given:
-            out.setdefault(name, given[name])
+        for name in values:
+            out.setdefault(name, values[name])
         return out
 
     def __call__(self, flow: Flow, **parameters: Any) -> Any:

@@ -48,23 +48,23 @@ def load_pipeline(spec: str, folder: Path) -> LoadedPipeline:
     """`orders.py:orders`, or `orders.py` when the file has one pipeline. Relative files are looked for in `folder`."""
     path, name = _split(spec, folder)
     module = _module(path)
-    found: dict[str, Pipeline] = {}
+    pipelines: dict[str, Pipeline] = {}
     for value in vars(module).values():
         if isinstance(value, Pipeline):
-            found.setdefault(value.name, value)
+            pipelines.setdefault(value.name, value)
     by_variable = {n: v for n, v in vars(module).items() if isinstance(v, Pipeline)}
-    if not found:
+    if not pipelines:
         raise UsageError(f"{path} has no pipeline: decorate a function of (flow) with @sf.pipeline('name')")
-    known = ", ".join(sorted(found))
+    names = ", ".join(sorted(pipelines))
     if not name:
-        if len(found) > 1:
+        if len(pipelines) > 1:
             raise UsageError(
-                f"{path} has several pipelines: name one of them, {path.name}:PIPELINE ({known})"
+                f"{path} has several pipelines: name one of them, {path.name}:PIPELINE ({names})"
             )
-        return LoadedPipeline(next(iter(found.values())), module, path)
-    pipeline = found.get(name) or by_variable.get(name)
+        return LoadedPipeline(next(iter(pipelines.values())), module, path)
+    pipeline = pipelines.get(name) or by_variable.get(name)
     if pipeline is None:
-        raise NotFoundError(f"{path} has no pipeline {name!r}; it has: {known}")
+        raise NotFoundError(f"{path} has no pipeline {name!r}; it has: {names}")
     return LoadedPipeline(pipeline, module, path)
 
 
@@ -115,14 +115,14 @@ def _module(path: Path) -> ModuleType:
 def _told(path: Path, error: BaseException) -> str:
     """One sentence with the place in the user's own file."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}: {error.msg}; mend the file and try again"
+        return f"{error.filename}, line {error.lineno}: {error.msg}; fix the file and try again"
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _is_own(Path(frame.filename), path.parent)]
     where = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(path)
     if isinstance(error, StateflowError):
         return f"{where}: {error}"
     what = f"{type(error).__name__}: {error}".rstrip(": ")
-    return f"{where}: {what}; mend the file and try again"
+    return f"{where}: {what}; fix the file and try again"
 
 
 def _is_own(file: Path, folder: Path) -> bool:

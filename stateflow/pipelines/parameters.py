@@ -1,5 +1,6 @@
-"""A pipeline's parameters: as text, as a command line and a record have them; what the function is given; those of a job's
-last run, so that they need not be given again.
+"""A pipeline's parameters: as text on a command line and in a record, and as the function's arguments.
+
+A job's next run takes the parameters of its last one where nobody gives others.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def required_parameters(function: Callable[..., Any], record: Record | None) -> dict[str, str]:
-    """Those of a record that the pipeline function cannot do without: a run that is not given them takes the last ones."""
+    """The parameters of a record that the function requires: a run that is started without them takes these."""
     accepted = signatures.signature(function).parameters
-    known = known_parameters(function, record)
+    values = known_parameters(function, record)
     return {
-        n: v for n, v in known.items() if n in accepted and accepted[n].default is signatures.Parameter.empty
+        n: v for n, v in values.items() if n in accepted and accepted[n].default is signatures.Parameter.empty
     }
 
 
@@ -68,7 +69,7 @@ def _text(value: Any) -> str:
 
 
 def from_text(pipeline: str, parameter: signatures.Parameter, value: Any) -> Any:
-    """What the function is given for a value: text becomes what the parameter is annotated as, as far as text can say it."""
+    """The argument for a value: text becomes the type that the parameter is annotated with, where that can be."""
     wanted = parameter.annotation
     if get_origin(wanted) in (Union, UnionType):
         inner = [one for one in get_args(wanted) if one is not type(None)]

@@ -10,7 +10,8 @@ from random import Random
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin
 
 from stateflow.errors import UsageError
-from stateflow.state.declare import Declaration, Declared, declared
+from stateflow.pipelines.class_checks import check_class, clash
+from stateflow.state.declare import Declared, declared
 
 K = TypeVar("K")
 R = TypeVar("R")
@@ -42,7 +43,7 @@ class Metrics(Protocol):
 
 
 class Context(Protocol):
-    """What user code may ask while it processes a key. Everything here is the same when the batch is replayed."""
+    """What user code can ask while it processes a key. Every answer is the same when the batch is replayed."""
 
     @property
     def key(self) -> Any: ...
@@ -81,13 +82,11 @@ class Context(Protocol):
 
 
 class _Body(dict[str, Any]):
-    """The body of a process class while it is read: a second state of one name is refused, not swallowed."""
+    """The body of a process class while it is read: what replaces a state there is refused, not swallowed."""
 
     def __setitem__(self, name: str, value: Any) -> None:
-        if isinstance(value, Declaration) and isinstance(self.get(name), Declaration):
-            raise UsageError(
-                f"state {name!r} is declared twice in {self.get('__qualname__', 'one class')}: rename one of them"
-            )
+        if name in self and (why := clash(name, self[name], value)):
+            raise UsageError(f"{why} in {self.get('__qualname__', 'one class')}: rename one of them")
         super().__setitem__(name, value)
 
 
@@ -101,7 +100,11 @@ class _ProcessType(ABCMeta):
     def __new__(
         mcs, name: str, bases: tuple[type, ...], body: dict[str, Any], /, **options: Any
     ) -> _ProcessType:
-        return super().__new__(mcs, name, bases, dict(body), **options)
+        made = super().__new__(mcs, name, bases, dict(body), **options)
+        library = tuple(base for base in made.__mro__ if base.__module__ in (__name__, "typing"))
+        if made not in library:
+            check_class(made, library, frozenset(n for base in library for n in dir(base)))
+        return made
 
 
 class Process(Generic[K], metaclass=_ProcessType):
@@ -135,18 +138,17 @@ class Process(Generic[K], metaclass=_ProcessType):
 
     @classmethod
     def declarations(cls) -> Declared:
-        found = cls.__dict__.get("_declarations")
-        if found is None:
-            found = declared(cls)
-            cls._declarations = found
-        return found
+        declarations = cls.__dict__.get("_declarations")
+        if declarations is None:
+            declarations = cls._declarations = declared(cls)
+        return declarations
 
     @classmethod
     def declared_names(cls) -> frozenset[str]:
         names = cls.__dict__.get("_declared_names")
         if names is None:
-            found = cls.declarations()
-            names = frozenset((*found.states, *found.timers, *found.operator))
+            every = cls.declarations()
+            names = frozenset((*every.states, *every.timers, *every.operator))
             cls._declared_names = names
         return names
 

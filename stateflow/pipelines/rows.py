@@ -12,46 +12,16 @@ import typing
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from stateflow.errors import UsageError
+from stateflow.format.scalars import BY_TYPE, KEYS
 
-_SCALARS: dict[Any, str] = {
-    bool: "boolean",
-    int: "bigint",
-    float: "double",
-    str: "string",
-    bytes: "binary",
-    datetime: "timestamp",
-    date: "date",
-    Decimal: "decimal(38,18)",
-}
-KEY_TYPES = {
-    "boolean": "bool",
-    "bigint": "int",
-    "int": "int",
-    "smallint": "int",
-    "tinyint": "int",
-    "string": "str",
-    "binary": "bytes",
-    "date": "date",
-    "timestamp": "datetime",
-}
+_KEYS_OF_SPARK = {spark: scalar.name for scalar in KEYS for spark in (scalar.spark, *scalar.other_spark)}
 _ALIASES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "real": "float"}
 _TYPE = re.compile(r"[a-z_]+(\(\s*\d+\s*(,\s*\d+\s*)?\))?|(array|map|struct)\s*<.*>", re.I | re.S)
-SPARK_OF_KEY = {
-    "bool": "boolean",
-    "int": "bigint",
-    "str": "string",
-    "bytes": "binary",
-    "date": "date",
-    "datetime": "timestamp",
-    "decimal": "decimal(38,18)",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +57,7 @@ class RowType:
 
 def key_type(spark_type: str) -> str | None:
     """The key type's name for a Spark type; None when it cannot be a key."""
-    return "decimal" if spark_type.startswith("decimal") else KEY_TYPES.get(spark_type)
+    return "decimal" if spark_type.startswith("decimal") else _KEYS_OF_SPARK.get(spark_type)
 
 
 def spark_type(hint: Any, where: str) -> tuple[str, bool]:
@@ -102,8 +72,9 @@ def spark_type(hint: Any, where: str) -> tuple[str, bool]:
         inner = [a for a in arguments if a is not type(None)]
         if len(inner) == 1 and len(arguments) == 2:
             return spark_type(inner[0], where)[0], True
-    if hint in _SCALARS:
-        return _SCALARS[hint], False
+    scalar = BY_TYPE.get(hint)
+    if scalar is not None and scalar.spark:
+        return scalar.spark, False
     if origin in (list, tuple) and arguments and (origin is list or arguments[1:] == (Ellipsis,)):
         return f"array<{spark_type(arguments[0], where)[0]}>", False
     if origin is dict:
@@ -138,14 +109,14 @@ def row_type(declared: Any) -> RowType:
 def _from_schema(text: str) -> RowType:
     fields: list[Field] = []
     for part in _split(text):
-        found = re.match(r"\s*`?([A-Za-z_]\w*)`?\s*:?\s+(.+?)\s*\Z", part, re.S) or re.match(
+        match = re.match(r"\s*`?([A-Za-z_]\w*)`?\s*:?\s+(.+?)\s*\Z", part, re.S) or re.match(
             r"\s*(\w+)\s*:\s*(.+?)\s*\Z", part, re.S
         )
-        if not found:
+        if not match:
             raise UsageError(
                 f"schema {text!r} cannot be read at {part.strip()!r}: write 'name type, name type'"
             )
-        spark = found[2]
+        spark = match[2]
         nullable = not spark.lower().endswith(" not null")
         if not nullable:
             spark = spark[: -len(" not null")].strip()
@@ -153,10 +124,10 @@ def _from_schema(text: str) -> RowType:
         # Names of fields inside of a struct keep their case.
         spark = word.strip().lower() + bracket + inside
         if not _TYPE.fullmatch(spark):
-            raise UsageError(f"schema {text!r}: {spark!r} of column {found[1]!r} is no type that Spark has")
-        if any(found[1] == known.name for known in fields):
-            raise UsageError(f"schema {text!r} has two columns called {found[1]!r}")
-        fields.append(Field(found[1], _ALIASES.get(spark, spark), None, nullable))
+            raise UsageError(f"schema {text!r}: {spark!r} of column {match[1]!r} is no type that Spark has")
+        if any(match[1] == field.name for field in fields):
+            raise UsageError(f"schema {text!r} has two columns called {match[1]!r}")
+        fields.append(Field(match[1], _ALIASES.get(spark, spark), None, nullable))
     make = namedtuple("Row", [f.name for f in fields], rename=True)  # type: ignore[misc]
     return RowType("Row", tuple(fields), make, False)
 

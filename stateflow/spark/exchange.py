@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.keygroups import default_assignment
-from stateflow.pipelines.rows import SPARK_OF_KEY, RowType, key_type
+from stateflow.format.scalars import BY_NAME
+from stateflow.pipelines.rows import RowType, key_type
 
 _CUTS_OFF = {
     "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
@@ -94,7 +95,7 @@ def exchanged(
             if column not in keyed.frame.columns:
                 raise _missing(uid, column, keyed.frame)
         keys = [
-            f"cast({_quoted(column)} as {SPARK_OF_KEY[kind]})"
+            f"cast({_quoted(column)} as {BY_NAME[kind].spark})"
             for column, kind in zip(keyed.columns, key_types, strict=True)
         ]
         fields = [(f.name, _field(uid, keyed, f.name, f.type)) for f in keyed.rows.fields]

@@ -14,8 +14,12 @@ from stateflow.format.records import Record
 from stateflow.pipelines.flow import Flow, KeyedNode, SourceNode, Stream, TransformNode
 from stateflow.pipelines.operators import MAIN
 from stateflow.pipelines.rows import row_type
+from stateflow.pipelines.step_checks import aggregates
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
 from stateflow.spark.inputs import OpenInputs, first_line, unioned
+from stateflow.spark.sources.leaves import STATEFUL, plan_nodes
+
+_AGGREGATING = {**STATEFUL, "Aggregate": "an aggregation"}
 
 
 class Outline:
@@ -79,5 +83,21 @@ class Outline:
                 raise
             except Exception as error:
                 raise UsageError(f"{node.uid} fails on its input: {first_line(error)}") from error
+            if found := _aggregation(out, frames[0]):
+                raise UsageError(aggregates(node.uid, found))
             return out  # type: ignore[no-any-return]
         return unioned(frames)
+
+
+def _aggregation(frame: DataFrame, given: DataFrame) -> str:
+    """What sums up the rows of `given` in `frame`; a lookup table that it joins may be aggregated."""
+    leaves = [node for node in plan_nodes(_plan(given)) if node.children().isEmpty()]
+    for node in plan_nodes(_plan(frame)):
+        what = _AGGREGATING.get(node.getClass().getSimpleName())
+        if what and any(below.equals(leaf) for below in plan_nodes(node) for leaf in leaves):
+            return what
+    return ""
+
+
+def _plan(frame: DataFrame) -> Any:
+    return frame._jdf.queryExecution().analyzed()

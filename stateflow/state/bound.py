@@ -1,7 +1,7 @@
-"""States as user code holds them: bound to the key that its task stands on.
+"""States as user code holds them, each bound to the key that its task processes.
 
-One object per declared state and task. What is read stays valid while the cursor stands on its key; moving on costs
-nothing for a state that was not touched.
+A task makes one object per declared state. What user code has read stays valid until the next key. A state that a key
+does not touch costs that key nothing.
 """
 
 from __future__ import annotations
@@ -9,9 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from stateflow.state.cursor import Bound, Change, Cursor
-from stateflow.state.entries import BoundListState, BoundMapState
-from stateflow.state.stored import BoundAggregatingState, BoundReducingState, BoundValueState, StoredState
+from stateflow.state.cursor import BoundState, Change, Cursor
+from stateflow.state.lists_and_maps import BoundListState, BoundMapState
+from stateflow.state.single_values import (
+    BoundAggregatingState,
+    BoundReducingState,
+    BoundValueState,
+    StoredState,
+)
 from stateflow.state.timers import BoundTimer
 
 T = TypeVar("T")
@@ -39,12 +44,12 @@ class BoundOperatorList(Generic[T]):
 
 
 __all__ = [
-    "Bound",
     "BoundAggregatingState",
     "BoundListState",
     "BoundMapState",
     "BoundOperatorList",
     "BoundReducingState",
+    "BoundState",
     "BoundTimer",
     "BoundValueState",
     "Change",

@@ -1,19 +1,24 @@
-"""Which key user code stands on, and what every state bound to it has in common."""
+"""The key that user code runs for, and what all states bound to it share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stateflow.errors import StateflowError, UsageError
 from stateflow.state.backends.base import Backend
+from stateflow.state.values.serializers import Serializer
+
+NO_KEY = "keyed state was used where there is no key: use it in process or in a timer's handler"
+ABSENT: Any = object()
+"""Stands for a value that is not there: None may be one."""
 
 Change = tuple[bytes, bytes | None]
 """A full key and its new value; None deletes it."""
 
 
 class Cursor:
-    """Which key user code stands on, and what it changed."""
+    """The key that user code runs for now, and the states that it has changed."""
 
     __slots__ = ("backend", "base", "dirty", "i", "key", "keys", "now", "position", "serial", "slot")
 
@@ -26,7 +31,7 @@ class Cursor:
         self.key: Any = None
         self.keys: Sequence[Any] = ()
         """The chunk's keys."""
-        self.dirty: list[Bound] = []
+        self.dirty: list[BoundState] = []
         self.now = now
         self.slot = slot
         self.position = 0
@@ -51,8 +56,8 @@ class Cursor:
         self.serial += 1
 
 
-class Bound:
-    """What every bound state has."""
+class BoundState:
+    """A state as user code holds it."""
 
     __slots__ = ("_at", "_cursor", "_dirty", "_id", "name", "operator", "state_id")
 
@@ -83,13 +88,37 @@ class Bound:
         )
 
 
+class ValuesState(BoundState):
+    """A state whose values are stored by a serializer, with an expiry when it has a ttl."""
+
+    __slots__ = ("_dumps", "_ttl", "serializer")
+
+    def __init__(
+        self, cursor: Cursor, operator: str, name: str, state_id: int, serializer: Serializer, ttl: int | None
+    ) -> None:
+        super().__init__(cursor, operator, name, state_id)
+        self.serializer, self._ttl = serializer, ttl
+        self._dumps: Callable[[Any], bytes] = serializer.dumps
+        """dumps(value) -> its bytes, with the expiry that it has from now on."""
+        if ttl is not None:
+            self._dumps = lambda value: serializer.dumps_with_expiry(value, cursor.now + ttl)
+
+    def _live(self, raw: bytes | None) -> Any:
+        """The value, or `ABSENT` when there is none or it has expired."""
+        if raw is None:
+            return ABSENT
+        if self._ttl is not None:
+            expiry = self.serializer.expiry(raw)
+            if expiry is not None and expiry <= self._cursor.now:
+                return ABSENT
+        return self.serializer.loads(raw)
+
+
 class _NoBackend:
     """Stands in while no key is current: `open` and `close` may not touch keyed state."""
 
     def __getattr__(self, name: str) -> Any:
-        raise UsageError(
-            "keyed state was used where there is no key: use it in process or in a timer's handler"
-        )
+        raise UsageError(NO_KEY)
 
 
 _NO_BACKEND: Any = _NoBackend()

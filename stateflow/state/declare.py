@@ -1,18 +1,17 @@
-"""State declarations: what a process class says it keeps. Bound to the current key while rows are processed."""
+"""Declarations of state in a process class. A task puts states that are bound to its keys in their place."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import date, timedelta
-from decimal import Decimal
+from datetime import timedelta
 from enum import Enum
 from typing import Any, Generic, TypeVar, overload
-from uuid import UUID
 
 import msgspec
 
 from stateflow.errors import UsageError
+from stateflow.format.scalars import BY_TYPE
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -68,9 +67,7 @@ def micros(duration: str | timedelta) -> int:
 
 def _unchangeable(value: Any) -> bool:
     """Whether a value can stand in for every key: nothing in it can be changed in place."""
-    if value is None or isinstance(
-        value, (bool, int, float, str, bytes, date, timedelta, Decimal, Enum, UUID)
-    ):
+    if value is None or isinstance(value, (*BY_TYPE, Enum)):
         return True
     if isinstance(value, (tuple, frozenset)):
         return all(map(_unchangeable, value))

@@ -6,8 +6,8 @@
     slot, position        of a list: which record appended the element, and where in its batch
     timer, at             of timers: which one, and when it fires
     value                 typed (`shapes`, `typed`)
-    stored                bytes that `value` does not say all of (`typed`)
-    expires_at            when the state has a ttl; an expiry from when it had one is dropped, as nobody reads it
+    stored                the bytes, where `value` loses a part of them (`typed`)
+    expires_at            when the state has a ttl; without one, nobody reads expiries, and they are dropped
 
 A column whose name the key has already is given an underscore behind it. Neither side needs the classes that the state
 was declared with: keys come from their types, values from the text of theirs.
@@ -24,25 +24,26 @@ import pyarrow as pa
 from stateflow.errors import CorruptError, UsageError
 from stateflow.format.encoding import EMPTY_NAMESPACE, PREFIX_WIDTH, SIGN, state_range
 from stateflow.format.records import OperatorState, StateSchema
+from stateflow.state.keys.arrow_types import ARROW, INSTANT
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.columns import encode_columns
 from stateflow.state.keys.hashing import key_groups_of
-from stateflow.state.keys.parts import KEY_ARROW, KeyParts
+from stateflow.state.keys.parts import KeyParts
 from stateflow.state.values.column_values import column_values
 from stateflow.state.values.fitting import fitted
 from stateflow.state.values.headers import BadEntryError, with_expiries
-from stateflow.state.values.nested_shapes import slot_of
-from stateflow.state.values.packed_instants import INSTANT, are_instants
+from stateflow.state.values.nested_shapes import element_of
+from stateflow.state.values.packed_instants import are_instants
 from stateflow.state.values.schema_text import UnreadableText, read_schema
-from stateflow.state.values.serializers import CUSTOM, RAW_CODE
-from stateflow.state.values.shapes import Opaque, Slot
+from stateflow.state.values.serializers import CUSTOM
+from stateflow.state.values.shapes import Element, OpaqueShape
 from stateflow.state.values.structured_values import StructuredValues
 from stateflow.state.values.typed import ByteValues, Values, scalars
 
 TIMERS = "_timers"
 """The table of all timers of an operator."""
 COLUMNS = ("key_group", "map_key", "slot", "position", "timer", "at", "value", "stored", "expires_at")
-"""What tables have beside the columns of the key."""
+"""The columns of tables beside those of the key."""
 
 _LIST_POSITIONS = 1 << 32
 _PER_KEY = 1
@@ -74,7 +75,7 @@ class _Table:
                 names[column] += "_"
         self.names = names
         fields = [pa.field(names["key_group"], pa.int32())]
-        fields += [pa.field(name, KEY_ARROW[kind]) for name, kind in self.key]
+        fields += [pa.field(name, ARROW[kind]) for name, kind in self.key]
         fields += [pa.field(names[column], kind) for column, kind in columns.items()]
         self.schema = pa.schema(fields)
 
@@ -94,13 +95,13 @@ class _Table:
     def _column(
         self, batch: Any, name: str, kind: pa.DataType, *, needed: bool = True, nullable: bool = False
     ) -> Any:
-        """A column that was given, in the type of the schema; None when it is not there and need not be."""
+        """A column of the batch in the type of the schema; None when it may be missing and is."""
         index = batch.schema.get_all_field_indices(name)
         if len(index) != 1:
             if not index and not needed:
                 return None
-            found = f"{len(index)} columns" if index else "no column"
-            raise UsageError(f"{self.where}: the table has {found} {name!r}: it needs one, of type {kind}")
+            count = f"{len(index)} columns" if index else "no column"
+            raise UsageError(f"{self.where}: the table has {count} {name!r}: it needs one, of type {kind}")
         column = fitted(batch.column(index[0]), kind, f"{self.where}: {name}")
         if needed and not nullable and column.null_count:
             raise UsageError(f"{self.where}: {name} holds {column.null_count} nulls: drop such rows")
@@ -108,7 +109,7 @@ class _Table:
 
     def _keys(self, batch: Any) -> tuple[list[Any], Any]:
         """The columns of the key, and the key groups."""
-        columns = [self._column(batch, name, KEY_ARROW[kind]) for name, kind in self.key]
+        columns = [self._column(batch, name, ARROW[kind]) for name, kind in self.key]
         return columns, key_groups_of(self._types, columns, self._max)
 
     def _shown(self, key: bytes, at: int) -> object:
@@ -131,7 +132,7 @@ class StateTable(_Table):
         self._map_types = schema.map_key.split(",") if schema.kind == "map" else []
         columns: dict[str, pa.DataType] = {}
         if self._map_types:
-            parts = [KEY_ARROW[kind] for kind in self._map_types]
+            parts = [ARROW[kind] for kind in self._map_types]
             numbered = [pa.field(f"_{number}", part) for number, part in enumerate(parts, start=1)]
             columns["map_key"] = parts[0] if len(parts) == 1 else pa.struct(numbered)
         if schema.kind == "list":
@@ -144,7 +145,7 @@ class StateTable(_Table):
         self._lay_out(columns)
 
     def ranges(self, first: int, last: int) -> Iterator[tuple[bytes, bytes]]:
-        """What to scan for the entries of key groups `first..last`, inclusive: a range per key group."""
+        """The ranges to scan for the entries of key groups `first..last`, inclusive: one per key group."""
         for group in range(first, last + 1):
             yield state_range(group, self._id)
 
@@ -159,10 +160,12 @@ class StateTable(_Table):
         columns += [parts.part(kind) for kind in self._types]
         parts.namespace()
         if self._map_types:
-            found = [parts.part(kind) for kind in self._map_types]
+            map_parts = [parts.part(kind) for kind in self._map_types]
             map_key = self.schema.field(self.names["map_key"]).type
             columns.append(
-                found[0] if len(found) == 1 else pa.StructArray.from_arrays(found, fields=list(map_key))
+                map_parts[0]
+                if len(map_parts) == 1
+                else pa.StructArray.from_arrays(map_parts, fields=list(map_key))
             )
         if self._kind == "list":
             columns += map(pa.array, parts.list_position())
@@ -180,8 +183,8 @@ class StateTable(_Table):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def encode(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
-        """Full keys and stored values, in the order of the rows. `key_group`, `stored` and `expires_at` need not be
-        there, and other columns than the schema's are not looked at: `check` refuses them."""
+        """Full keys and stored values, in the order of the rows. `key_group`, `stored` and `expires_at` may be missing.
+        Columns that the schema does not have are ignored here: `check` refuses them."""
         columns, groups = self._keys(batch)
         types, suffix = list(self._types), EMPTY_NAMESPACE
         if self._map_types or self._kind == "list":
@@ -220,7 +223,7 @@ class StateTable(_Table):
         return parts
 
     def _list_position(self, batch: Any) -> list[Any]:
-        """As columns whose encoded parts are what a list position is made of: words without a sign to flip."""
+        """A list position as an int and a date of a key. Encoding these flips their sign bits, which are flipped here first."""
         slots = self._own(batch, "slot").to_numpy()
         positions = self._own(batch, "position").to_numpy()
         if len(slots) and (slots.min() < 0 or positions.min() < 0 or positions.max() >= _LIST_POSITIONS):
@@ -256,10 +259,10 @@ class TimerTable(_Table):
         parts = KeyParts(keys, self.where)
         groups, ids = parts.group(), parts.state_id()
         names = pa.array(list(self._ids), type=pa.string())
-        known = np.array(list(self._ids.values()))
-        order = np.argsort(known)
-        places = np.searchsorted(known[order], ids).clip(max=len(known) - 1)
-        if bool((known[order][places] != ids).any()):
+        own_ids = np.array(list(self._ids.values()))
+        order = np.argsort(own_ids)
+        places = np.searchsorted(own_ids[order], ids).clip(max=len(own_ids) - 1)
+        if bool((own_ids[order][places] != ids).any()):
             raise UsageError(f"{self.where} were given entries that are in no timer's queue")
         at = parts.part("datetime")
         columns = [parts.part(kind) for kind in self._types]
@@ -314,19 +317,17 @@ def values_of(schema: StateSchema, where: str) -> Values:
     """How the values of a state are read and written."""
     if schema.kind == "columns":
         return column_values(schema.value, where)
-    if schema.value == "raw":
-        return ByteValues(schema.value, RAW_CODE, where)
     if schema.value.startswith("custom:"):
         return ByteValues(schema.value, CUSTOM, where)
     plain = scalars(schema.value, where)
     if plain is not None:
         return plain
     try:
-        slot = slot_of(read_schema(schema.value))
+        element = element_of(read_schema(schema.value))
     except UnreadableText:
         # Names that the text's own signs are part of.
-        slot = Slot(Opaque())
-    return StructuredValues(schema.value, where, slot)
+        element = Element(OpaqueShape())
+    return StructuredValues(schema.value, where, element)
 
 
 def _empty(schema: pa.Schema) -> pa.RecordBatch:

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.encoding import encode_timestamp
 from stateflow.format.instants import instant, micros_since_epoch
-from stateflow.state.cursor import Bound, Change, Cursor
+from stateflow.state.cursor import BoundState, Change, Cursor
 
 
-class BoundTimer(Bound):
+class BoundTimer(BoundState):
     """Kept twice: in a queue ordered by time, and per key, so that setting it again finds the old entry."""
 
     __slots__ = ("_queue", "_time", "_was", "queue_id", "time")
@@ -67,7 +67,7 @@ class BoundTimer(Bound):
         self._touch()
 
     def fired(self, at: int) -> None:
-        """The handler has drained: the timer is gone unless the handler set it again."""
+        """The handler is done: the timer is gone unless the handler set it again."""
         if self._at != self._cursor.serial:
             self._load()
         if self._time == at and not self._dirty:

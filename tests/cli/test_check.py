@@ -131,6 +131,19 @@ def test_parameters_have_to_be_known_and_complete(command: Command, file: Path) 
     assert "-p NAME=VALUE" in unreadable.err
 
 
+def test_what_the_flow_itself_shows_is_refused_without_a_job(command: Command, file: Path) -> None:
+    given = ("-p", "input=a", "-p", "output=b")
+    edited(file, "sf.delta(output)", "output")
+    target = command("check", f"{file}:orders", *given)
+    assert (target.code, "cannot write to 'b': give it delta(path), here sf.delta('b')" in target.err) == (
+        2,
+        True,
+    )
+    edited(file, "def process(", "def proces(")
+    misspelt = command("check", f"{file}:orders", *given)
+    assert (misspelt.code, "proces is never called: did you mean process?" in misspelt.err) == (2, True)
+
+
 def test_two_uids_alike_are_refused(command: Command, file: Path) -> None:
     edited(file, 'totals.append("totals"', 'totals.append("events"')
     said = command("check", f"{file}:orders", "-p", "input=a", "-p", "output=b")

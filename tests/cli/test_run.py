@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -9,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from stateflow.cli.progress import taken_document, taken_line
 from stateflow.cli.run import AnnouncedStop
 from stateflow.errors import UsageError
 from stateflow.pipelines.bounds import parse_bounds
 from stateflow.pipelines.loading import load_pipeline
+from stateflow.spark.runner import RunReport
 from tests.cli.conftest import Command
 from tests.jobs.made import ORDERS, REPOSITORY, made_job
 from tests.jobs.made import PARAMETERS as GIVEN
@@ -78,6 +81,49 @@ def test_an_unknown_parameter_a_missing_root_and_an_unknown_option(command: Comm
     until = command("run", ORDERS, *PARAMETERS, "--until", "soon", "--checkpoint-dir", root)
     assert (until.code, "neither a version nor a time" in until.err) == (2, True)
     assert not root.exists()
+
+
+@pytest.fixture
+def not_run(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, str]]:
+    """The parameters of runs that were to begin."""
+    began: list[dict[str, str]] = []
+    report = RunReport("orders", 1, 0, 0, None, "drained")
+
+    def run_loaded(loaded: object, found: object, given: dict[str, str], **request: object) -> RunReport:
+        began.append(given)
+        return report
+
+    monkeypatch.setattr("stateflow.jobs.running.run_loaded", run_loaded)
+    return began
+
+
+def test_a_run_says_which_parameters_it_takes_over_from_the_last_record(
+    command: Command, root: Path, not_run: list[dict[str, str]]
+) -> None:
+    made_job(root)
+    said = command("run", ORDERS, "-p", "output=b", "--checkpoint-dir", root)
+    assert said.code == 0
+    assert said.err == f"orders: takes over from its last record input={GIVEN['input']}\n"
+    whole = command("run", ORDERS, *PARAMETERS, "--checkpoint-dir", root)
+    assert (whole.code, whole.err) == (0, "")
+    assert not_run == [{"input": GIVEN["input"], "output": "b"}, {"input": "a", "output": "b"}]
+
+
+def test_programs_are_told_what_a_run_takes_over_in_an_event_of_its_own(
+    command: Command, root: Path, not_run: list[dict[str, str]]
+) -> None:
+    made_job(root)
+    said = command("run", ORDERS, "--checkpoint-dir", root, "-o", "json")
+    first, last = map(json.loads, said.out.splitlines())
+    assert first == {"event": "parameters", "job": "orders", "taken_over": GIVEN}
+    assert last["event"] == "summary"
+    assert said.err == ""
+
+
+def test_a_secret_that_is_taken_over_is_not_shown() -> None:
+    body = taken_document("orders", {"db_password": "hunter2", "input": "/data\nx"})
+    assert body["taken_over"] == {"db_password": "***", "input": "/data\nx"}
+    assert taken_line(body) == "orders: takes over from its last record db_password=***, input=/data\\nx"
 
 
 def test_a_bound_is_a_version_or_a_time_for_all_sources_or_for_each() -> None:

@@ -11,7 +11,7 @@ import pytest
 from stateflow.config.options import load
 from stateflow.errors import NotFoundError, StateflowError
 from stateflow.format.records import Prepared
-from stateflow.spark.doctor import examine_spark, judged
+from stateflow.spark.doctor import examine_spark, findings
 from stateflow.spark.sinks.delivered import delivered, needs_spark
 from stateflow.spark.state_tables.frames import parquet_frame
 from tests.jobs.made import made_job
@@ -44,7 +44,7 @@ def test_an_executor_without_the_library_or_with_another_python_fails() -> None:
     bare = {**good, "host": "b", "stateflow": "missing: No module named 'stateflow'", "python": "3.9.2"}
     late = {**good, "host": "c", "skew": 90.0}
     full = {**good, "host": "d", "scratch": "No space left on device"}
-    verdicts = {f.check: (f.verdict, f.found) for f in judged([good, bare, late, full])}
+    verdicts = {f.check: (f.verdict, f.found) for f in findings([good, bare, late, full])}
     assert verdicts["executor on a"][0] == "ok"
     assert verdicts["executor on b"][0] == "fail"
     assert "No module named 'stateflow'" in verdicts["executor on b"][1]

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from stateflow.checkpoint.writer import Writer
-from stateflow.format.encoding import EMPTY_NAMESPACE, list_position, prefix, timer_key
+from stateflow.format.encoding import EMPTY_NAMESPACE, list_position, prefix
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.keygroups import default_assignment, xxhash64
 from stateflow.format.records import FileRef, OperatorState, Shard, StateSchema
@@ -22,6 +22,7 @@ from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.serializers import serializer_for
 from stateflow.storage.files import inline, upload_file
+from tests.state.stored_keys import timer_key
 
 Key = Sequence[tuple[str, str]]
 Entry = tuple[bytes, bytes]

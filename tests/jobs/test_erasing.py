@@ -9,7 +9,7 @@ import pytest
 
 from stateflow.config.options import Options, load
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.format.keygroups import key_groups
+from stateflow.format.keygroups import key_group
 from stateflow.format.records import Owner, Record, Shard
 from stateflow.format.references import references
 from stateflow.jobs.erasure import plan_erase
@@ -72,7 +72,7 @@ def test_no_file_that_stays_has_a_byte_of_it_and_older_checkpoints_are_gone(
 ) -> None:
     found = job(tmp_path)
     found.tag("v1", "checkpoint:2")
-    group = key_groups([KEY], 128)[0]
+    group = key_group(KEY, 128)
     holding = [s for s in _shards(made.head()) if s.first <= group <= s.last]
     old = {ref.path for shard in holding for ref in shard.files if ref.path}
     assert old, "state that travels in records shows nothing of files"

@@ -267,6 +267,14 @@ def failing_transform(flow: sf.Flow, bench: Workbench) -> None:
     source.collect("out", sf.memory("bad"))
 
 
+def aggregating_transform(flow: sf.Flow, bench: Workbench) -> None:
+    def summed_up(frame: Any) -> Any:
+        kept = frame.where("amount > 0")
+        return kept.groupBy("user").sum("amount")
+
+    flow.source("in", bench.source("in", ORDER)).transform(summed_up).collect("out", sf.memory("bad"))
+
+
 def no_frame(flow: sf.Flow, bench: Workbench) -> None:
     source = flow.source("in", bench.source("in", ORDER)).transform(lambda f: 5)
     source.collect("out", sf.memory("bad"))
@@ -358,6 +366,11 @@ def wrong_target(flow: sf.Flow, bench: Workbench) -> None:
             "operator 'sum' needs column 'when', which its input does not have",
         ),
         (failing_transform, sf.UsageError, "transform-1 fails on its input: "),
+        (
+            aggregating_transform,
+            sf.UsageError,
+            "transform-1 has an aggregation, which would see the rows of one batch only: ",
+        ),
         (no_frame, sf.UsageError, "transform-1"),
         (no_stream, sf.UsageError, "source 'in' gives no streaming DataFrame: open it with spark.readStream"),
         (no_source, sf.UsageError, "source 'in' cannot be opened: "),
@@ -392,6 +405,21 @@ def test_a_mistake_is_told_before_the_job_exists(
     assert changed.listing() == before
     assert changed.records("never") == []
     assert not (changed.folder / "root" / "never").exists()
+
+
+def test_a_transform_may_join_a_lookup_table_that_it_sums_up(bench: Workbench) -> None:
+    out = sf.memory("looked-up")
+    out.clear()
+
+    def looking_up(flow: sf.Flow, bench: Workbench) -> None:
+        rates = bench.spark.createDataFrame([(1, 2.0), (1, 3.0)], "user long, rate double")
+        by_user = rates.groupBy("user").agg(F.max("rate").alias("rate"))
+        source = flow.source("in", bench.source("in", ORDER), Order)
+        source.transform(lambda f: f.join(by_user, "user").select("user", "rate")).collect("out", out)
+
+    bench.rows("in", [order(1), order(2)])
+    bench.run(declared(looking_up, bench))
+    assert out.rows == [{"user": 1, "rate": 3.0}]
 
 
 def test_state_may_be_dropped_on_purpose_and_a_name_may_change_with_an_alias(bench: Workbench) -> None:

@@ -174,7 +174,7 @@ def test_what_a_killed_import_has_left_is_found_by_a_clean_up(
 
     with monkeypatch.context() as patch:
         patch.setattr(build, "create_canonical", killed)
-        patch.setattr(build, "_emptied", lambda store, building: None)
+        patch.setattr(build, "_remove_build", lambda store, building: None)
         with pytest.raises(RuntimeError, match="killed"):
             build_savepoint(spark, wanted)
     assert any(path.is_file() for path in folder.rglob("*"))

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from stateflow.checkpoint.verification import verify
 from stateflow.errors import IncompatibleError, StateflowError, UsageError
-from stateflow.format.encoding import EMPTY_NAMESPACE, group_range, list_position, prefix, timer_key
+from stateflow.format.encoding import EMPTY_NAMESPACE, group_range, list_position, prefix
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import OperatorListState, OperatorState, Shard
 from stateflow.spark.state_tables.frames import table_frame
@@ -32,6 +32,7 @@ from tests.jobs.state import Held
 from tests.spark.holding import Holding, plain
 from tests.spark.test_canonical import KINDS, canonical
 from tests.spark.test_state_tables import START, USER, bulky, count
+from tests.state.stored_keys import timer_key
 
 OPEN = Backends(RocksOptions(inline_threshold=0))
 

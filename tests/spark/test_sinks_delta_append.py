@@ -41,7 +41,7 @@ def opened(spark: SparkSession, path: Path, schema: str = "n long", **options: o
 
 def forget_what_is_fresh() -> None:
     """As another process would see it."""
-    delta_append._fresh.clear()
+    delta_append._unvacuumed.clear()
 
 
 def test_rows_show_only_once_they_are_committed(spark: SparkSession, path: Path, log: Log) -> None:

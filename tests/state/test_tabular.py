@@ -25,6 +25,10 @@ from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 from stateflow.state.values.serializers import serializer_for
 from stateflow.testing import KeyedHarness
 from tests.state.keys.test_keyparts import KEY_TYPES, PARTS
+from tests.state.stored_keys import timer_key
+
+WINDOW = b"\x01" + bytes(16)
+"""A namespace that this version does not write."""
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 FLOATS = serializer_for(float)
@@ -259,7 +263,7 @@ def test_a_timer_is_an_entry_in_its_queue_and_one_of_its_key() -> None:
     keys, values = table.encode(timer_rows(["b", "a"], ["x", "y"], [NOON, NOON - timedelta(days=90_000)]))
     micros = 1795176000_000_000
     encoded, group = KeyCodec(["str"]).encode("x"), xxhash64("x") % 128
-    assert keys[0] == encoding.timer_key(group, 4, micros, encoded)
+    assert keys[0] == timer_key(group, 4, micros, encoded)
     assert (keys[2], values[2]) == (
         encoding.prefix(group, 5) + encoded + b"\0",
         micros.to_bytes(8, "big", signed=True),
@@ -285,7 +289,7 @@ def test_timers_that_are_wrong_are_refused() -> None:
     keys, values = table.encode(timer_rows(["a"], ["x"], [NOON]))
     with pytest.raises(UsageError, match="in no timer's queue"):
         table.decode(keys[1:], values[1:])
-    window = keys[0][:-1] + encoding.window_namespace(1, 2)
+    window = keys[0][:-1] + WINDOW
     with pytest.raises(IncompatibleError, match="timers holds entries of windows, which a newer"):
         table.decode([window], [b""])
 
@@ -305,7 +309,7 @@ def test_entries_that_are_not_this_states_are_refused() -> None:
     with pytest.raises(UsageError, match="state 'total' has id 7, but was given entries of another state"):
         table.decode([encoding.prefix(1, 8) + key + b"\0"], [FLOATS.dumps(1.0)])
     with pytest.raises(IncompatibleError, match="state 'total' holds entries of windows"):
-        table.decode([encoding.prefix(1, 7) + key + encoding.window_namespace(1, 2)], [FLOATS.dumps(1.0)])
+        table.decode([encoding.prefix(1, 7) + key + WINDOW], [FLOATS.dumps(1.0)])
     with pytest.raises(CorruptError, match=r"state 'total': the state key .* ends too early"):
         table.decode([encoding.prefix(1, 7) + key], [FLOATS.dumps(1.0)])
     with pytest.raises(CorruptError, match="goes on after its end"):

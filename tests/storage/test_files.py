@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.references import references
-from stateflow.restore.copying import copied
+from stateflow.restore.copying import copy_files
 from stateflow.savepoints.format import resolved
 from stateflow.storage.files import checksum, inline, upload_file, verify
 from stateflow.storage.memory import MemoryStore
@@ -57,7 +57,7 @@ def test_an_empty_file_stays_empty_when_it_is_packed_copied_and_packed_again(tmp
         assert state(made.record, store) == state(record, root)
         # The empty file shares its beginning with the one behind it.
         assert len({ref.offset for ref in references(made.record) if ref.path}) < 5
-    new, _ = copied(
+    new, _ = copy_files(
         from_packed, World(MemoryStore()).claim("x"), lambda base: packed, ids=ids, scratch=tmp_path
     )
     paths = {(ref.name, ref.path, ref.size) for ref in references(new) if ref.path}
@@ -107,7 +107,9 @@ def test_a_file_copied_into_a_savepoint_and_out_of_it_keeps_its_hash(tmp_path: P
         assert {ref.name: ref.sha256 for ref in references(made.record) if ref.path} == hashes
     once = native(root, record, packed, tmp_path, max_files=1)
     moved = resolved(once, "memory://packed")
-    new, _ = copied(moved, World(MemoryStore()).claim("x"), lambda base: packed, ids=ids, scratch=tmp_path)
+    new, _ = copy_files(
+        moved, World(MemoryStore()).claim("x"), lambda base: packed, ids=ids, scratch=tmp_path
+    )
     assert {ref.name: ref.sha256 for ref in references(new) if ref.path} == hashes
 
 

@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from stateflow.checkpoint.writer import CommitPermit
-from stateflow.errors import CorruptError, UsageError
+from stateflow.errors import CorruptError
 from stateflow.format.records import Prepared
-from stateflow.pipelines.tables import DeltaTable
+from stateflow.pipelines.step_checks import check_sink
 from stateflow.spark.sinks import delta_append, delta_rewind, delta_upsert, function, memory
 from stateflow.spark.sinks.base import BatchFunction, Commit, Committed, Delivery, Sink
 from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sinks.delta_upsert import DeltaUpsert
 from stateflow.spark.sinks.function import FunctionSink
-from stateflow.spark.sinks.memory import MemorySink, MemoryTable
+from stateflow.spark.sinks.memory import MemorySink
 from stateflow.spark.sinks.slot import SinkSlot
 
 if TYPE_CHECKING:
@@ -29,12 +29,6 @@ COMMITS: dict[str, Commit] = {
     function.KIND: function.commit,
     memory.KIND: memory.commit,
 }
-_TARGETS = {
-    "append": "delta(path)",
-    "upsert": "delta(path)",
-    "function": "a function of (frame, checkpoint_id)",
-    "collect": "memory(name)",
-}
 
 
 def make_sink(
@@ -45,21 +39,13 @@ def make_sink(
     delivery: Delivery = "exactly_once",
 ) -> Sink:
     """The sink that a flow declares as `stream.<mode>(uid, target, **options)`."""
-    arguments = {name: value for name, value in (options or {}).items() if value is not None}
-    accepted = {"keys", "order_by"} if mode == "upsert" else set()
-    if unknown := sorted(set(arguments) - accepted):
-        raise UsageError(f"sink {uid!r} ({mode}) does not take {', '.join(unknown)}: leave it out")
-    if mode == "append" and isinstance(target, DeltaTable):
+    given = options or {}
+    check_sink(uid, mode, target, given)
+    if mode == "append":
         return DeltaAppend(target, delivery)
-    if mode == "upsert" and isinstance(target, DeltaTable):
-        return DeltaUpsert(target, arguments.get("keys", ()), arguments.get("order_by"), delivery)
-    if mode == "function" and callable(target):
-        return FunctionSink(target)
-    if mode == "collect" and isinstance(target, MemoryTable):
-        return MemorySink(target)
-    raise UsageError(
-        f"sink {uid!r} ({mode}) cannot write to {target!r}: give it {_TARGETS.get(mode, 'a known mode')}"
-    )
+    if mode == "upsert":
+        return DeltaUpsert(target, given["keys"], given.get("order_by"), delivery)
+    return FunctionSink(target) if mode == "function" else MemorySink(target)
 
 
 def commit(

@@ -31,6 +31,8 @@ class MemoryTable:
 
     name: str
 
+    kind = KIND
+
     @property
     def rows(self) -> list[dict[str, Any]]:
         """Every committed row, in order of slots."""

@@ -21,7 +21,7 @@ _NOT_REWINDABLE = {
     "memory": "it lives in the driver's memory only",
 }
 
-_STATEFUL = {
+STATEFUL = {
     "Aggregate": "a streaming aggregation",
     "Deduplicate": "distinct or dropDuplicates",
     "DeduplicateWithinWatermark": "dropDuplicatesWithinWatermark",
@@ -33,6 +33,7 @@ _STATEFUL = {
     "GlobalLimit": "limit",
     "LocalLimit": "limit",
 }
+"""Nodes of a plan that need more than one row at a time, and what users call them."""
 
 _RELATIONS = ("StreamingRelation", "StreamingRelationV2")
 _FOLDER_OF_ITS_OWN = ("schematrackinglocation", "schemalocation")
@@ -157,7 +158,7 @@ def _check_leaf(leaf: LeafDescription, exactly_once: bool) -> None:
 
 
 def _check_stateless(node: Any, name: str) -> None:
-    operator = _STATEFUL.get(name)
+    operator = STATEFUL.get(name)
     if name == "Join" and node.left().isStreaming() and node.right().isStreaming():
         operator = "a join of two streams"
     if operator:

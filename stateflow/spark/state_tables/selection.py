@@ -5,16 +5,14 @@ A filter that it does not understand selects more, never less: the caller filter
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, datetime
-from decimal import Decimal
 from itertools import product
 from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.encoding import after, prefix
-from stateflow.format.keygroups import xxhash64
+from stateflow.format.keygroups import key_group
 from stateflow.state.keys.codec import KeyCodec
 
 MOST_KEYS = 10_000
@@ -57,7 +55,7 @@ class Selection:
         ranges = []
         codec = KeyCodec([kind for _, kind in key])
         for values in self.keys or ():
-            group = group_of(values, max_parallelism)
+            group = key_group(values, max_parallelism)
             if first <= group <= last and (self.groups is None or group in self.groups):
                 begin = prefix(group, state_id) + codec.encode(plain(values))
                 ranges.append((begin, after(begin)))
@@ -75,7 +73,7 @@ def of_keys(keys: Iterable[Any], key: Key, max_parallelism: int) -> Selection:
         # Through bytes and back, so that True and 1, or 1.0 and 1.00, become the value that the state has.
         value = codec.decode(codec.encode(key_value), 0)[0]
         parts.add(tuple(value) if isinstance(value, tuple) else (value,))
-    return Selection(frozenset(group_of(part, max_parallelism) for part in parts), frozenset(parts))
+    return Selection(frozenset(key_group(part, max_parallelism) for part in parts), frozenset(parts))
 
 
 def of_values(
@@ -83,11 +81,10 @@ def of_values(
 ) -> Selection:
     """`selection`, narrowed to rows whose key columns each have one of their values in `equal`."""
     lists = []
-    for name, kind in key:
-        values = [v for v in equal.get(name, ()) if _FITS[kind](v)] if name in equal else None
-        if values is None or len(values) != len(equal[name]):
+    for name, _ in key:
+        if name not in equal:
             return selection
-        lists.append(values)
+        lists.append(equal[name])
     count = 1
     for values in lists:
         count *= len(values)
@@ -96,7 +93,7 @@ def of_values(
     try:
         narrower = of_keys((plain(parts) for parts in product(*lists)), key, max_parallelism)
     except UsageError:
-        return selection  # a value that no key can have, such as a decimal of more than 18 places
+        return selection  # a value that no key of this type can have
     return both(selection, narrower)
 
 
@@ -116,21 +113,6 @@ def both(one: Selection, other: Selection) -> Selection:
     return Selection(groups, one.keys & other.keys)
 
 
-def group_of(parts: tuple[Any, ...], max_parallelism: int) -> int:
-    return xxhash64(parts) % max_parallelism
-
-
 def plain(parts: tuple[Any, ...]) -> Any:
     """A key as in user code: the value itself when there is one column."""
     return parts[0] if len(parts) == 1 else parts
-
-
-_FITS: Mapping[str, Callable[[Any], bool]] = {
-    "bool": lambda v: isinstance(v, bool),
-    "int": lambda v: isinstance(v, int) and not isinstance(v, bool) and -(1 << 63) <= v < 1 << 63,
-    "str": lambda v: isinstance(v, str),
-    "bytes": lambda v: isinstance(v, bytes | bytearray),
-    "date": lambda v: isinstance(v, date) and not isinstance(v, datetime),
-    "datetime": lambda v: isinstance(v, datetime) and v.tzinfo is not None,
-    "decimal": lambda v: isinstance(v, Decimal),
-}

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from stateflow.errors import CorruptError, StateflowError, UsageError
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.keyed import UserCodeError, told
+from stateflow.operators.keyed import UserCodeError, described
 from stateflow.pipelines.operators import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
@@ -27,7 +27,7 @@ from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import marked, spare_the_collector
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.bound import Cursor
-from stateflow.state.columnstate import ColumnState
+from stateflow.state.column_state import ColumnState
 from stateflow.state.keys.codec import KeyCodec
 
 BUCKETS = 32
@@ -152,7 +152,7 @@ def _pieces(task: ArrowTask, table: pa.Table, state: ColumnState, context: Opera
         raise
     except Exception as error:
         raise UserCodeError(
-            f"operator {task.uid!r} failed: {told(error)}: mend the code or the data"
+            f"operator {task.uid!r} failed: {described(error)}: fix the code or the data"
         ) from error
 
 

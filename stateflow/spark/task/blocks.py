@@ -7,9 +7,7 @@ rows from Spark as user code asks for them, so that a key of any size fits.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -67,7 +65,7 @@ class Block:
             c.to_numpy() if t == "int" else c for c, t in zip(key_values, shape.codec.types, strict=True)
         ]
         parts = [values_of(column) for column in key_values]
-        self.keys: list[Any] = parts[0] if len(parts) == 1 else list(map(shape.make_key, *parts))
+        self.keys: list[Any] = parts[0] if len(parts) == 1 else list(map(shape.codec.make, *parts))
         late = batch.column(shape.late_index)
         self.late: list[bool] | None = values_of(late) if pc.any(late).as_py() else None
         self.rows: list[list[Any]] = []
@@ -111,20 +109,10 @@ class Shape:
         self.key_indices = range(1, 1 + count)
         self.late_index = 1 + count
         self.side_index = 2 + count
-        self.make_key: Callable[..., Any] = lambda *parts: parts
-        if count > 1:
-            make = type(codec.decode(codec.encode(_sample(codec)), 0)[0])
-            self.make_key = make if make is not tuple else self.make_key
         if len(rows) == 1:
             self.readers = [RowReader(rows[0], range(2 + count, 2 + count + len(rows[0].fields)))]
         else:
             self.readers = [RowReader(r, range(len(r.fields))) for r in rows]
-
-
-def _sample(codec: KeyCodec) -> tuple[Any, ...]:
-    samples = {"bool": False, "int": 0, "str": "", "bytes": b"", "date": date(1970, 1, 1),
-               "datetime": datetime(1970, 1, 1, tzinfo=UTC), "decimal": Decimal(0)}  # fmt: skip
-    return tuple(samples[t] for t in codec.types)
 
 
 def _starts(columns: Sequence[Any]) -> Any:

@@ -30,8 +30,8 @@ def translated(error: Exception, directory: Path) -> StateflowError:
             f"the disk of the scratch folder {directory} is full: free space there or choose another folder"
         )
     if any(sign in lower for sign in _DAMAGE):
-        found = _FILE.search(text)
-        name = found.group(1) if found else "a file"
+        match = _FILE.search(text)
+        name = match.group(1) if match else "a file"
         return CorruptError(
             f"the state file {name} is damaged or missing ({text}): run `stateflow verify` and restore an "
             "intact checkpoint"

@@ -5,7 +5,7 @@ The one file of a snapshot, frozen:
     "SFMEM" [version u8 = 1] [entries u64]
     per entry, in key order: [key length u32] [value length u32] [key] [value]
 
-with little-endian numbers. Whoever reads it has checked its size and XXH3 against the record.
+with little-endian numbers. Its size and XXH3 are checked against the record before it is read.
 """
 
 from __future__ import annotations

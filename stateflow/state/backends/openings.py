@@ -40,7 +40,7 @@ class OpenShards:
 
     @contextmanager
     def reading(self, key: Hashable, open_it: Callable[[], Backend]) -> Iterator[Opening]:
-        """The shard under `key`; the first who asks opens it, while others who want it wait."""
+        """The shard under `key`. The first caller opens it, while the others wait."""
         with self._lock:
             opening = self._kept.get(key)
             mine = opening is None
@@ -70,7 +70,7 @@ class OpenShards:
             opening.error = error
             with self._lock:
                 if self._kept.get(key) is opening:
-                    del self._kept[key]  # whoever comes next tries again
+                    del self._kept[key]  # the next caller tries again
         finally:
             opening.ready.set()
         with self._lock:
@@ -79,7 +79,7 @@ class OpenShards:
         _close(idle)
 
     def kept(self) -> list[Hashable]:
-        """Of what is kept, the least recently used first."""
+        """The keys of the shards that are kept, the least recently used first."""
         with self._lock:
             return list(self._kept)
 

@@ -46,7 +46,7 @@ _ENTRY_OVERHEAD = 200
 _POINT_DELETES = 256
 """A range of up to so many entries is deleted one by one: range tombstones slow down all reads."""
 _OWN = re.compile(r"(?:CURRENT|MANIFEST-\d+|\d+\.sst)\Z")
-"""What a snapshot consists of. RocksDB would read settings from a file of another name, and so may write to one."""
+"""The files of a snapshot. RocksDB could read its settings from a file of another name."""
 _ABSENT: Final[Any] = object()
 _PATIENCE = 0.5
 _GLANCE = 0.01
@@ -89,7 +89,7 @@ class RocksBackend:
         self._directory.mkdir(parents=True, exist_ok=True)
         for ref in self._refs:
             target = self._directory / ref.name
-            # What came twice would be written through the first one's link, into the cache.
+            # A duplicate name would write through the hard link into the shared cache.
             if not _OWN.match(ref.name) or os.path.lexists(target):
                 raise CorruptError(
                     f"a shard names a file {ref.name!r}, which is none of a database's, or names it twice: its record was "
@@ -107,7 +107,7 @@ class RocksBackend:
         return Rdict(str(self._directory), self._database_options)
 
     def _clip(self, shard: Shard) -> None:
-        """Deletes what another shard owns since a rescale."""
+        """Deletes the entries that belong to another shard since a rescale."""
         first = shard.first if shard.physical_first is None else shard.physical_first
         last = shard.last if shard.physical_last is None else shard.physical_last
         if first < shard.first:
@@ -148,7 +148,7 @@ class RocksBackend:
         if self._dense and len(keys) > GLANCE and all(map(le, keys, islice(keys, 1, None))):
             at = self._opened.iter()
             values = walk(at, keys)
-            # An iterator ends at a damaged block as if it were the last.
+            # An iterator ends silently at a damaged block; its status reports it.
             at.status()
             self._dense = len(values) == len(keys)
         rest = keys[len(values) :]
@@ -192,7 +192,7 @@ class RocksBackend:
             self.write((key, None) for key, _ in stored)
 
     def _delete_stored(self, begin: bytes, end: bytes) -> None:
-        # It goes to RocksDB at once. What is buffered later becomes a file that is newer, so the order holds.
+        # RocksDB gets it at once. Later puts wait in the buffer and become a newer file, so they win.
         try:
             self._opened.delete_range(begin, end, self._no_wal)
         except Exception as error:
@@ -239,14 +239,14 @@ class RocksBackend:
         return self._db
 
     def _make_room(self) -> None:
-        held = sum(len(value) for value in self._buffer.values() if value) + _ENTRY_OVERHEAD * len(
+        size = sum(len(value) for value in self._buffer.values() if value) + _ENTRY_OVERHEAD * len(
             self._buffer
         )
         # Keys that are written again and again count every time, but occupy memory once.
-        if held * 2 > self._limit:
+        if size * 2 > self._limit:
             self._spill()
         else:
-            self._written = held
+            self._written = size
 
     def _spill(self) -> None:
         """Turns the buffer into one sorted file of the database."""
@@ -296,11 +296,11 @@ class RocksBackend:
 
     def _settle(self, opened: Rdict) -> None:
         """Waits for the merges that the new files call for. A database that is open for a second cannot count on
-        background work: what is not merged now will not be, and each run more slows down every read."""
+        background work: what is not merged now never is, and every further run slows down all reads."""
         waited, pause = 0.0, 0.001
         while waited < (_PATIENCE if self._crowded(opened) else _GLANCE):
-            # A merge that was taken up is no longer pending, and may end before it is counted; then the version has
-            # changed. Only if it has not is everything at rest, and no file that is listed now will be deleted.
+            # A merge that has started is no longer pending, and may end before it is counted; then the version has
+            # changed. With an unchanged version nothing runs, and RocksDB will delete no file that it lists now.
             version = opened.property_int_value("rocksdb.current-super-version-number")
             pending = opened.property_int_value("rocksdb.compaction-pending")
             if opened.property_int_value("rocksdb.num-running-compactions"):
@@ -385,7 +385,7 @@ class RocksBackend:
 class RocksReader(RocksBackend):
     """A shard that is only read: nothing is merged in the background, and it opens in a fifth of the time.
 
-    What another shard owns since a rescale is still in it: only key groups `first..last` may be asked for.
+    After a rescale its files still have entries of other shards: ask for key groups `first..last` only.
     """
 
     def _database(self) -> Rdict:
@@ -435,13 +435,13 @@ def rocksdb_backend(options: RocksOptions | None = None) -> OpenShard:
 
 
 def _stepped(at: RdictIter, reading: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
-    """`reading` is held because it owns the upper bound: RocksDB keeps a bare pointer to it, and without the bound a
+    """Keeps `reading` alive, which owns the upper bound: RocksDB has only a bare pointer to it, and without the bound a
     scan runs on into other keys and states."""
     valid, key, value, step = at.valid, at.key, at.value, at.next
     while valid():
         yield key(), value()
         step()
-    # `Rdict.items` lacks this: over a damaged block it ends as if that were all.
+    # `Rdict.items` lacks this check and ends silently at a damaged block.
     at.status()
     del reading
 
@@ -455,7 +455,7 @@ def _swept(opened: Rdict, begin: bytes, end: bytes) -> Iterator[list[tuple[bytes
     while chunk := list(islice(entries, _SWEEP)):
         last = chunk[-1][0]
         yield chunk
-    # `items` ends at a damaged block as if that were all: whoever takes the next step there hears of it.
+    # `items` ends silently at a damaged block. An iterator that steps on from there reports it.
     at = opened.iter(reading)
     at.seek(begin if last is None else last)
     if last is not None and at.valid():
@@ -480,7 +480,7 @@ def _entries(opened: Rdict) -> int:
 def _merged(
     stored: Iterator[tuple[bytes, bytes]], changed: list[tuple[bytes, bytes | None]]
 ) -> Iterator[tuple[bytes, bytes]]:
-    """Both in key order; a change hides what is stored, and hides it altogether when it is a deletion."""
+    """Both in key order. A change replaces the stored entry, and a deletion leaves it out."""
     pending = iter(changed)
     change = next(pending, None)
     for entry in stored:

@@ -1,7 +1,7 @@
 """Looking up many sorted keys by walking over the entries between them.
 
 A look-up costs a microsecond and a half, a step a fifth of one: when a batch touches a good part of the keys, walking
-is several times faster. When it turns out that the keys lie far apart, the rest is left to look-ups.
+is several times faster. When the keys turn out to lie far apart, `walk` stops and leaves the rest to look-ups.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ PREFIX = 4
 
 
 def walk(at: Any, keys: Sequence[bytes]) -> list[bytes | None]:
-    """Values of the first so many of `keys`, which are sorted; fewer than asked when walking does not pay."""
+    """The values of `keys`, which are sorted; only of the first ones when walking does not pay."""
     values: list[bytes | None] = []
-    found = values.append
+    append = values.append
     step, key_of, value_of, seek = at.next, at.key, at.value, at.seek
     placed = 0
     seek(keys[0])
@@ -39,5 +39,5 @@ def walk(at: Any, keys: Sequence[bytes]) -> list[bytes | None]:
                     return values
                 seek(key)
                 current = key_of()
-        found(value_of() if current == key else None)
+        append(value_of() if current == key else None)
     return values

@@ -22,10 +22,8 @@ from stateflow.format.instants import (
     scaled_decimal,
     unscaled_decimal,
 )
+from stateflow.format.scalars import KEY_TYPES
 from stateflow.state.keys.columns import encode_columns
-
-KEY_TYPES = ("bool", "int", "str", "bytes", "date", "datetime", "decimal")
-WIDTHS = {"bool": 1, "int": 8, "date": 4, "datetime": 8, "decimal": 16}
 
 _u64 = Struct(">Q")
 _u32 = Struct(">I")
@@ -42,14 +40,14 @@ Decode = Callable[[bytes, int], tuple[Any, int]]
 class KeyCodec:
     """Encodes keys of one shape: a plain value for a single type, else a tuple, named when fields are given."""
 
-    __slots__ = ("decode", "encode", "fields", "types", "width")
+    __slots__ = ("decode", "encode", "fields", "make", "types")
 
     encode: Encode
     """encode(key) -> its bytes."""
     decode: Decode
     """decode(buf, pos) -> the key that starts at `pos`, and the position after it."""
-    width: int | None
-    """Bytes of every key, when that is fixed."""
+    make: Callable[..., Any]
+    """make(*parts) -> the composite key of these parts."""
 
     def __init__(self, types: Sequence[str], fields: Sequence[str] = ()) -> None:
         unknown = [name for name in types if name not in KEY_TYPES]
@@ -61,11 +59,11 @@ class KeyCodec:
             raise UsageError(f"a key has {len(types)} parts but {len(fields)} names: {', '.join(fields)}")
         self.types = tuple(types)
         self.fields = tuple(fields)
-        self.width = None if any(t not in WIDTHS for t in types) else sum(WIDTHS[t] for t in types)
+        self.make = _named(self.fields) if fields else _tuple
         if len(types) == 1:
             self.encode, self.decode = _PARTS[types[0]]
         else:
-            self.encode, self.decode = _composite(self.types, self.fields)
+            self.encode, self.decode = _composite(self.types, getattr(self.make, "_make", tuple))
 
     def encode_many(
         self,
@@ -209,14 +207,19 @@ _PARTS: dict[str, tuple[Encode, Decode]] = {
 }
 
 
-def _composite(types: tuple[str, ...], fields: tuple[str, ...]) -> tuple[Encode, Decode]:
+def _tuple(*parts: Any) -> tuple[Any, ...]:
+    return parts
+
+
+def _named(fields: tuple[str, ...]) -> Callable[..., Any]:
+    make: Any = namedtuple  # its fields are known only now
+    return make("Key", fields, rename=True)  # type: ignore[no-any-return]
+
+
+def _composite(types: tuple[str, ...], gather: Callable[[list[Any]], Any]) -> tuple[Encode, Decode]:
     encoders = [_PARTS[name][0] for name in types]
     decoders = [_PARTS[name][1] for name in types]
     count = len(types)
-    make: Callable[[list[Any]], Any] = tuple
-    if fields:
-        named: Any = namedtuple  # its fields are known only now
-        make = named("Key", fields, rename=True)._make
 
     def encode(key: Any) -> bytes:
         if not isinstance(key, tuple) or len(key) != count:
@@ -228,7 +231,7 @@ def _composite(types: tuple[str, ...], fields: tuple[str, ...]) -> tuple[Encode,
         for part in decoders:
             value, pos = part(buf, pos)
             values.append(value)
-        return make(values), pos
+        return gather(values), pos
 
     if all(name == "int" for name in types):
         pack = Struct(f">{count}Q").pack

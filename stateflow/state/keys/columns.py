@@ -12,33 +12,23 @@ import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
 from stateflow.format.encoding import SIGN, prefix
+from stateflow.format.scalars import KEY_TYPES, KEYS
+from stateflow.state.keys.arrow_types import ARROW
 
 Array = np.ndarray[Any, Any]
 
 _DAY_SIGN = np.uint32(1 << 31)
 _LONG_SIGN = np.uint64(SIGN)
-_FIELDS: dict[str, tuple[str, ...]] = {
-    "bool": (">u1",),
-    "int": (">u8",),
-    "date": (">u4",),
-    "datetime": (">u8",),
-    "decimal": (">u8", ">u8"),
-}
-_ARROW: dict[str, pa.DataType] = {
-    "bool": pa.bool_(),
-    "int": pa.int64(),
-    "str": pa.large_binary(),
-    "bytes": pa.large_binary(),
-    "date": pa.date32(),
-    "datetime": pa.timestamp("us", "UTC"),
-    "decimal": pa.decimal128(38, 18),
+_WORDS: dict[str, tuple[str, ...]] = {scalar.name: scalar.key_words for scalar in KEYS if scalar.key_words}
+_ENCODED_FROM: dict[str, pa.DataType] = {
+    name: ARROW[name] if name in _WORDS else pa.large_binary() for name in KEY_TYPES
 }
 
 
 def encode_columns(
     types: Sequence[str], columns: Sequence[Any], key_groups: Array, state_id: int, suffix: bytes
 ) -> list[bytes]:
-    if all(name in _FIELDS for name in types):
+    if all(name in _WORDS for name in types):
         return _fixed(types, columns, key_groups, state_id, suffix)
     parts = [_part(name, column) for name, column in zip(types, columns, strict=True)]
     heads = {group: prefix(group, state_id) for group in np.unique(key_groups).tolist()}
@@ -56,7 +46,7 @@ def _fixed(
     layout: list[tuple[str, str]] = [("group", ">u2"), ("state", ">u2")]
     values: list[Array] = []
     for name, column in zip(types, columns, strict=True):
-        for field, value in zip(_FIELDS[name], _flipped(name, column), strict=True):
+        for field, value in zip(_WORDS[name], _flipped(name, column), strict=True):
             layout.append((f"part{len(values)}", field))
             values.append(value)
     layout.extend((f"suffix{index}", "u1") for index in range(len(suffix)))
@@ -72,9 +62,9 @@ def _fixed(
 
 def _part(name: str, column: Any) -> list[bytes]:
     """One part of every row, encoded."""
-    if name not in _FIELDS:
+    if name not in _WORDS:
         return _escaped(name, column)
-    rows = np.empty(len(column), dtype=[(f"f{i}", field) for i, field in enumerate(_FIELDS[name])])
+    rows = np.empty(len(column), dtype=[(f"f{i}", field) for i, field in enumerate(_WORDS[name])])
     for index, value in enumerate(_flipped(name, column)):
         rows[f"f{index}"] = value
     raw, width = rows.tobytes(), rows.dtype.itemsize
@@ -113,7 +103,7 @@ def _escaped(name: str, column: Any) -> list[bytes]:
 
 def _arrow(name: str, column: Any) -> Any:
     """One array of the type that the encoding starts from, without nulls."""
-    wanted = _ARROW[name]
+    wanted = _ENCODED_FROM[name]
     try:
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()

@@ -30,7 +30,7 @@ _digest = xxhash.xxh64_intdigest
 
 
 def key_groups_of(types: Sequence[str], columns: Sequence[Any], max_parallelism: int) -> Array:
-    """Of Arrow columns without nulls, one per part of the key, each of its key type's Arrow type."""
+    """The key group of each row. `columns` are Arrow columns without nulls, one per part of the key, typed as in `ARROW`."""
     hashed: Array = np.full(len(columns[0]), SEED, dtype=np.uint64)
     for name, column in zip(types, columns, strict=True):
         if name in _AS_LONG:

@@ -1,4 +1,4 @@
-"""The columns of many full keys at once: `keycolumns` backwards."""
+"""The columns of many full keys at once: what `columns` encodes, decoded."""
 
 from __future__ import annotations
 
@@ -10,19 +10,9 @@ import pyarrow as pa
 
 from stateflow.errors import CorruptError, IncompatibleError
 from stateflow.format.encoding import SIGN
+from stateflow.state.keys.arrow_types import DECIMAL, INSTANT
 
 Array = np.ndarray[Any, Any]
-
-KEY_ARROW: dict[str, pa.DataType] = {
-    "bool": pa.bool_(),
-    "int": pa.int64(),
-    "str": pa.string(),
-    "bytes": pa.binary(),
-    "date": pa.date32(),
-    "datetime": pa.timestamp("us", "UTC"),
-    "decimal": pa.decimal128(38, 18),
-}
-"""What the parts of a key are in a table."""
 
 _LONG_SIGN = np.uint64(SIGN)
 _DAY_SIGN = np.uint32(1 << 31)
@@ -61,14 +51,12 @@ class KeyParts:
                 days = (self._word(4).astype(np.uint32) ^ _DAY_SIGN).view(np.int32)
                 return pa.array(days).cast(pa.date32())
             case "datetime":
-                return pa.array(self.signed()).cast(KEY_ARROW[name])
+                return pa.array(self.signed()).cast(INSTANT)
             case "decimal":
                 words = np.empty((len(self._keys), 2), dtype="<u8")
                 words[:, 1] = self._word(8).astype(np.uint64) ^ _LONG_SIGN
                 words[:, 0] = self._word(8)
-                return pa.Array.from_buffers(
-                    KEY_ARROW[name], len(words), [None, pa.py_buffer(words.tobytes())]
-                )
+                return pa.Array.from_buffers(DECIMAL, len(words), [None, pa.py_buffer(words.tobytes())])
         return self._text(name)
 
     def signed(self) -> Array:
@@ -116,8 +104,8 @@ class KeyParts:
         # Inside a part 00 is always followed by FF, so the first 00 01 from its beginning is its end.
         if self._pairs is None:
             self._pairs = np.flatnonzero((self._data[:-1] == 0) & (self._data[1:] == 1))
-        found = np.searchsorted(self._pairs, begins)
-        ends = np.append(self._pairs, len(self._data))[found]
+        at = np.searchsorted(self._pairs, begins)
+        ends = np.append(self._pairs, len(self._data))[at]
         late = ends + 2 > self._ends
         if bool(late.any()):
             raise self._damaged(int(np.flatnonzero(late)[0]), "ends too early")

@@ -4,32 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from stateflow.errors import UsageError
-
-_HINTS: dict[str, Any] = {
-    "bool": bool,
-    "int": int,
-    "str": str,
-    "bytes": bytes,
-    "date": date,
-    "datetime": datetime,
-    "decimal": Decimal,
-}
-_LOOKS: dict[str, str] = {
-    "bool": "true or false",
-    "int": "a whole number of 64 bits, such as 42",
-    "str": "text",
-    "bytes": "Base64, such as aGVsbG8=",
-    "date": "a date such as 2026-01-31",
-    "datetime": "an instant with its zone, such as 2026-01-31T12:00:00Z",
-    "decimal": "a decimal number such as 12.50",
-}
+from stateflow.format.scalars import BY_NAME
 
 Key = Sequence[tuple[str, str]]
 """The columns of a key and their types, as a record keeps them; names may be empty."""
@@ -58,8 +39,8 @@ def key_of_plain(key: Key, value: Any) -> Any:
     if isinstance(value, dict) and set(value) == {name for name, _ in key}:
         value = [value[name] for name, _ in key]
     if not isinstance(value, list | tuple) or len(value) != len(key):
-        raise UsageError(f"the key {_shown(value)} does not have {len(key)} parts: {_shape(key)}")
-    return tuple(_part(part, given) for part, given in zip(key, value, strict=True))
+        raise UsageError(f"the key {shown(value)} does not have {len(key)} parts: {_shape(key)}")
+    return tuple(_part(part, each) for part, each in zip(key, value, strict=True))
 
 
 def text_of_key(value: Any) -> str:
@@ -75,13 +56,15 @@ def _part(part: tuple[str, str], value: Any) -> Any:
     # Only numbers and truth values are read leniently: a lenient datetime would take 5 for five seconds after 1970.
     lenient = isinstance(value, str) and kind in ("bool", "int")
     try:
-        found = msgspec.convert(value, _HINTS[kind], strict=not lenient)
+        part_value = msgspec.convert(value, BY_NAME[kind].type, strict=not lenient)
     except (msgspec.ValidationError, OverflowError):
-        found = None
-    if found is None or (isinstance(found, datetime) and found.tzinfo is None):
+        part_value = None
+    if part_value is None or (isinstance(part_value, datetime) and part_value.tzinfo is None):
         what = f"key column {name!r}" if name else "the key"
-        raise UsageError(f"{what} is {kind}, and {_shown(value)} is not one: write {_LOOKS[kind]}")
-    return found
+        raise UsageError(
+            f"{what} is {kind}, and {shown(value)} is not one: write {BY_NAME[kind].key_example}"
+        )
+    return part_value
 
 
 def _shape(key: Key) -> str:
@@ -89,6 +72,7 @@ def _shape(key: Key) -> str:
     return f"write ({parts}) as a JSON array, or its parts with commas between"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """A value as errors show it: cut when it is long."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,4 +1,4 @@
-"""Columns that came from elsewhere, fitted to the types of a state's table: only what loses nothing."""
+"""Casts columns that other programs made to the types of a state's table, unless values would be lost."""
 
 from __future__ import annotations
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.errors import CorruptError, StateflowError
-from stateflow.state.values.packed_instants import INSTANT
-from stateflow.state.values.serializers import EXPIRES
+from stateflow.errors import StateflowError
+from stateflow.state.keys.arrow_types import INSTANT
+from stateflow.state.values.serializers import EXPIRES, damaged
 
 _expiring = Struct(">Bq")
 _WIDTH = _expiring.size
@@ -21,7 +21,7 @@ _first = itemgetter(0)
 
 
 class BadEntryError(Exception):
-    """What is wrong with one of many values; whoever knows its key says so."""
+    """One of many values is wrong; the caller, who knows its key, adds that to the sentence."""
 
     def __init__(self, index: int, error: StateflowError) -> None:
         super().__init__(index, error)
@@ -29,20 +29,12 @@ class BadEntryError(Exception):
         self.error = error
 
 
-def damaged(raw: bytes, schema: str) -> CorruptError:
-    return CorruptError(
-        f"a stored value is damaged: its bytes {raw[:40].hex() or '(none)'} cannot be read as {schema}; "
-        "run `stateflow verify`"
-    )
-
-
 def split(
     values: Sequence[bytes], code: int, foreign: Callable[[bytes], bytes], schema: str
 ) -> tuple[list[bytes], Any]:
     """The values behind their headers, and an Arrow column of their expiries, None when none has one.
 
-    `foreign(raw)` gives what is behind the header of a value that was written under another code, as it would be
-    written today.
+    `foreign(raw)` writes a value of another code as today's type, and gives what is behind its header then.
     """
     if not all(values):
         raise BadEntryError(values.index(b""), damaged(b"", schema))

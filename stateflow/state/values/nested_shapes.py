@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import date, time, timedelta
-from decimal import Decimal
 from itertools import chain, pairwise
 from operator import attrgetter
 from typing import Any, Literal
-from uuid import UUID
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
+from stateflow.format.scalars import BY_NAME
+from stateflow.state.keys.arrow_types import ARROW
 from stateflow.state.values import schema_text as text
 from stateflow.state.values.shapes import (
-    DECIMAL,
-    Bounded,
-    Day,
-    DecimalText,
+    BoundedShape,
+    DateShape,
+    DecimalShape,
     Doubts,
-    Instant,
+    Element,
+    InstantShape,
     Mode,
-    Opaque,
+    OpaqueShape,
     Shape,
-    Simple,
-    Slot,
+    SimpleShape,
     Writing,
 )
 
@@ -35,8 +33,8 @@ _LEFT_OUT = msgspec.Raw(b"\xc0")
 """Stands for a field that was left out, by identity: Raw cannot be in a union with UNSET."""
 
 
-class Many(Shape):
-    def __init__(self, item: Slot) -> None:
+class ListShape(Shape):
+    def __init__(self, item: Element) -> None:
         self._item = item
         self.arrow = pa.list_(item.shape.arrow)
         _inherit(self, (item,))
@@ -57,8 +55,8 @@ class Many(Shape):
         return [flat[begin:end] for begin, end in pairwise((offsets - offsets[0]).tolist())]
 
 
-class Map(Shape):
-    def __init__(self, key: Slot, value: Slot) -> None:
+class MapShape(Shape):
+    def __init__(self, key: Element, value: Element) -> None:
         self._key, self._value = key, value
         self.arrow = pa.map_(key.shape.arrow, value.shape.arrow)
         _inherit(self, (key, value))
@@ -84,16 +82,18 @@ class Map(Shape):
         ]
 
 
-class Record(Shape):
+class StructShape(Shape):
     """Structs by field name; `by_position` named tuples and tuples."""
 
-    def __init__(self, names: Sequence[str], slots: Sequence[Slot], by_position: bool) -> None:
+    def __init__(self, names: Sequence[str], elements: Sequence[Element], by_position: bool) -> None:
         self._names = tuple(names)
-        self._slots = tuple(slots)
+        self._elements = tuple(elements)
         self._by_position = by_position
         self._attributes = tuple(f"f{index}" for index in range(len(names)))
         self._rename = dict(zip(self._attributes, names, strict=True))
-        self._fields = [pa.field(name, slot.shape.arrow) for name, slot in zip(names, slots, strict=True)]
+        self._fields = [
+            pa.field(name, element.shape.arrow) for name, element in zip(names, elements, strict=True)
+        ]
         self._read: dict[Mode, Any] = {}
         self.row = msgspec.defstruct(
             "Row",
@@ -103,11 +103,13 @@ class Record(Shape):
             gc=False,
         )
         self.arrow = pa.struct(self._fields)
-        _inherit(self, slots)
+        _inherit(self, elements)
 
     def hint(self, mode: Mode) -> Any:
         if mode not in self._read:
-            fields = [self._declared(*pair, mode) for pair in zip(self._attributes, self._slots, strict=True)]
+            fields = [
+                self._declared(*pair, mode) for pair in zip(self._attributes, self._elements, strict=True)
+            ]
             if not self._by_position:
                 # Without this, a required field could not follow one with a default.
                 fields.sort(key=len)
@@ -122,13 +124,13 @@ class Record(Shape):
             )
         return self._read[mode]
 
-    def _declared(self, attribute: str, slot: Slot, mode: Mode) -> tuple[Any, ...]:
-        hint = slot.hint(mode)
-        if not slot.defaulted:
+    def _declared(self, attribute: str, element: Element, mode: Mode) -> tuple[Any, ...]:
+        hint = element.hint(mode)
+        if not element.defaulted:
             return attribute, hint
         if hint is msgspec.Raw:
             return attribute, hint, _LEFT_OUT
-        if slot.optional or mode == "strict":
+        if element.optional or mode == "strict":
             return attribute, hint | msgspec.UnsetType, _UNSET
         return attribute, hint | None, None
 
@@ -138,21 +140,21 @@ class Record(Shape):
             columns = [list(map(attrgetter(attribute), values)) for attribute in self._attributes]
         except AttributeError:
             # Some are None.
-            blank = self.row(*[None] * len(self._slots))
+            blank = self.row(*[None] * len(self._elements))
             mask = pa.array([value is None for value in values])
             values = [blank if value is None else value for value in values]
             columns = [list(map(attrgetter(attribute), values)) for attribute in self._attributes]
         arrays = [
-            slot.shape.build(self._marked(slot, column, doubts), doubts)
-            for slot, column in zip(self._slots, columns, strict=True)
+            element.shape.build(self._marked(element, column, doubts), doubts)
+            for element, column in zip(self._elements, columns, strict=True)
         ]
         return pa.StructArray.from_arrays(arrays, fields=self._fields, mask=mask)
 
-    def _marked(self, slot: Slot, column: list[Any], doubts: Doubts) -> list[Any]:
+    def _marked(self, element: Element, column: list[Any], doubts: Doubts) -> list[Any]:
         """Fields that were left out become null, like those that are None: `stored` tells which."""
-        if not (slot.defaulted and slot.optional):
+        if not (element.defaulted and element.optional):
             return column
-        absent = _LEFT_OUT if slot.hint("exact") is msgspec.Raw else _UNSET
+        absent = _LEFT_OUT if element.hint("exact") is msgspec.Raw else _UNSET
         if id(absent) not in map(id, column):
             return column
         doubts.any = True
@@ -160,13 +162,17 @@ class Record(Shape):
 
     def values(self, column: Any, writing: Writing, path: str) -> Sequence[Any]:
         columns = [
-            slot.values(column.field(index), writing, f"{path}.{name}")
-            for index, (name, slot) in enumerate(zip(self._names, self._slots, strict=True))
+            element.values(column.field(index), writing, f"{path}.{name}")
+            for index, (name, element) in enumerate(zip(self._names, self._elements, strict=True))
         ]
         if not self._by_position:
             return list(map(self.row, *columns))
         rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True))
-        if any(_UNSET in values for slot, values in zip(self._slots, columns, strict=True) if slot.defaulted):
+        if any(
+            _UNSET in values
+            for element, values in zip(self._elements, columns, strict=True)
+            if element.defaulted
+        ):
             return [self._cut(row, writing, path) for row in rows]
         return rows
 
@@ -186,10 +192,10 @@ class Record(Shape):
         )
 
 
-def _inherit(shape: Shape, slots: Sequence[Slot]) -> None:
-    shape.checked = any(slot.shape.checked for slot in slots)
-    shape.doubtful = any(slot.shape.doubtful for slot in slots)
-    shape.opaque = any(slot.shape.opaque for slot in slots)
+def _inherit(shape: Shape, elements: Sequence[Element]) -> None:
+    shape.checked = any(element.shape.checked for element in elements)
+    shape.doubtful = any(element.shape.doubtful for element in elements)
+    shape.opaque = any(element.shape.opaque for element in elements)
 
 
 def _filled(values: Sequence[Any], empty: Any) -> tuple[Sequence[Any], Any]:
@@ -211,70 +217,67 @@ class _NoKeyError(Exception):
     """The type cannot be the key of an Arrow map."""
 
 
-def slot_of(tree: text.Tree, *, hashed: bool = False) -> Slot:
+def element_of(tree: text.Tree, *, hashed: bool = False) -> Element:
     """The place for values of a type; `hashed` when they are keys of a map."""
     optional = False
-    while isinstance(tree, text.Optional):
+    while isinstance(tree, text.OptionalText):
         tree, optional = tree.item, True
-    if isinstance(tree, text.Choice) and None in tree.values:
-        tree = text.Choice(tree.name, tuple(member for member in tree.members if member[1] is not None))
+    if isinstance(tree, text.ChoiceText) and None in tree.values:
+        tree = text.ChoiceText(tree.name, tuple(member for member in tree.members if member[1] is not None))
         optional = True
-    slot = Slot(_shape(tree, hashed), optional or tree == text.Plain("null"))
-    if hashed and (slot.optional or isinstance(slot.shape, Opaque)):
+    element = Element(_shape(tree, hashed), optional or tree == text.ScalarText("null"))
+    if hashed and (element.optional or isinstance(element.shape, OpaqueShape)):
         raise _NoKeyError
-    return slot
+    return element
 
 
 def _shape(tree: text.Tree, hashed: bool) -> Shape:
     match tree:
-        case text.Plain("datetime"):
-            return Instant(hashed)
-        case text.Plain(name) if name in _PLAIN:
+        case text.ScalarText("datetime"):
+            return InstantShape(hashed)
+        case text.ScalarText(name) if name in _PLAIN:
             return _PLAIN[name]
-        case text.Choice():
+        case text.ChoiceText():
             kinds = set(map(type, tree.values))
             if kinds in ({str}, {int}):
                 (kind,) = kinds
-                return Simple(kind, pa.string() if kind is str else pa.int64(), Literal[tree.values])
-        case text.Many():
-            return Many(slot_of(tree.item, hashed=hashed))
-        case text.Map():
+                return SimpleShape(kind, pa.string() if kind is str else pa.int64(), Literal[tree.values])
+        case text.ListText():
+            return ListShape(element_of(tree.item, hashed=hashed))
+        case text.MapText():
             try:
-                return Map(slot_of(tree.key, hashed=True), slot_of(tree.value, hashed=hashed))
+                return MapShape(element_of(tree.key, hashed=True), element_of(tree.value, hashed=hashed))
             except _NoKeyError:
-                return Opaque()
-        case text.Tuple():
+                return OpaqueShape()
+        case text.TupleText():
             names = [f"_{number}" for number in range(1, len(tree.items) + 1)]
-            return _record([text.Field(*pair) for pair in zip(names, tree.items, strict=True)], True, hashed)
-        case text.Record():
+            return _record(
+                [text.FieldText(*pair) for pair in zip(names, tree.items, strict=True)], True, hashed
+            )
+        case text.StructText():
             return _record(tree.fields, tree.by_position, hashed)
-    return Opaque()
+    return OpaqueShape()
 
 
-def _record(fields: Sequence[text.Field], by_position: bool, hashed: bool) -> Shape:
+def _record(fields: Sequence[text.FieldText], by_position: bool, hashed: bool) -> Shape:
     names = [field.name for field in fields]
     if not names or len({name.lower() for name in names}) < len(names):
-        return Opaque()
+        return OpaqueShape()
     if hashed and any(field.defaulted for field in fields):
         raise _NoKeyError
-    slots = []
+    elements = []
     for index, field in enumerate(fields):
         # By position, only what is behind every required field can be missing.
         defaulted = field.defaulted and not (by_position and not all(f.defaulted for f in fields[index:]))
-        slot = slot_of(field.type, hashed=hashed)
-        slots.append(Slot(slot.shape, slot.optional, defaulted))
-    return Record(names, slots, by_position)
+        element = element_of(field.type, hashed=hashed)
+        elements.append(Element(element.shape, element.optional, defaulted))
+    return StructShape(names, elements, by_position)
 
 
+_CLASSES = {"int": BoundedShape, "date": DateShape, "timedelta": BoundedShape, "decimal": DecimalShape}
 _PLAIN: dict[str, Shape] = {
-    "bool": Simple(bool, pa.bool_()),
-    "int": Bounded(int, pa.int64()),
-    "float": Simple(float, pa.float64()),
-    "str": Simple(str, pa.string()),
-    "bytes": Simple(bytes, pa.binary()),
-    "date": Day(date, pa.date32()),
-    "timedelta": Bounded(timedelta, pa.duration("us")),
-    "decimal": DecimalText(Decimal, DECIMAL),
-    "time": Simple(str, pa.string(), time),
-    "uuid": Simple(str, pa.string(), UUID),
+    name: SimpleShape(str, ARROW[name], scalar.type)
+    if name in ("time", "uuid")
+    else _CLASSES.get(name, SimpleShape)(scalar.type, ARROW[name])
+    for name, scalar in BY_NAME.items()
 }

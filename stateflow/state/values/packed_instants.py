@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.format.instants import micros_since_epoch
+from stateflow.state.keys.arrow_types import INSTANT
 
 Array = np.ndarray[Any, Any]
 
 NIL = msgspec.Raw(b"\xc0")
-INSTANT = pa.timestamp("us", "UTC")
 
 _SECOND = 1_000_000
 _SHORT = np.dtype([("type", "u1"), ("of", "u1"), ("seconds", ">u4")])

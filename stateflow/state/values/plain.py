@@ -1,95 +1,59 @@
 """Stored values as plain Python, one at a time, without the classes that they were declared with: for look-ups.
 
 What has an Arrow type comes out as a table of the state shows it. What has none there (unions, records inside
-themselves) is read as MessagePack has it; custom serializers and `raw` stay bytes.
+themselves) is read as MessagePack has it; what a custom serializer wrote stays bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import date, datetime, timedelta
-from decimal import Decimal, InvalidOperation
 from functools import partial
 from math import inf, isfinite
 from struct import Struct
-from struct import error as StructError
 from typing import Any, NotRequired, TypedDict, Union
 
 import msgspec
 
-from stateflow.errors import CorruptError, IncompatibleError
-from stateflow.format.instants import day, instant
+from stateflow.errors import IncompatibleError
+from stateflow.format.instants import instant
 from stateflow.format.records import StateSchema
+from stateflow.format.scalars import BY_NAME, CODED, FIXED_COLUMNS, SCALARS
 from stateflow.state.keys.text import text_of_key
 from stateflow.state.values import schema_text as text
 from stateflow.state.values.serializers import (
-    BOOL,
-    BYTES,
     CUSTOM,
-    DATE,
-    DATETIME,
-    DECIMAL,
+    DAMAGE,
     EXPIRES,
-    FLOAT,
-    INT,
     RAW_CODE,
-    STR,
+    READERS,
     STRUCTURED,
+    damaged,
 )
 
-Plain = Callable[[bytes], Any]
-_Mend = Callable[[Any], Any] | None
-"""What is left to do after MessagePack was read; None for nothing."""
+ReadPlain = Callable[[bytes], Any]
+_Finish = Callable[[Any], Any] | None
+"""What turns the value that msgspec read into the one to show; None when they are the same."""
 
-_i64, _f64, _i32 = Struct("<q"), Struct("<d"), Struct("<i")
 _BEHIND_EXPIRY = 9
-_SCALARS: dict[int, Plain] = {
-    BOOL: lambda body: body[0] == 1,
-    INT: lambda body: _i64.unpack(body)[0],
-    FLOAT: lambda body: _f64.unpack(body)[0],
-    STR: bytes.decode,
-    BYTES: bytes,
-    DATE: lambda body: day(_i32.unpack(body)[0]),
-    DATETIME: lambda body: instant(_i64.unpack(body)[0]),
-    DECIMAL: lambda body: Decimal(body.decode()),
-}
-_CODES = {
-    "bool": BOOL,
-    "int": INT,
-    "float": FLOAT,
-    "str": STR,
-    "bytes": BYTES,
-    "date": DATE,
-    "datetime": DATETIME,
-    "decimal": DECIMAL,
-}
 _HINTS: dict[str, Any] = {
-    "bool": bool,
-    "int": int,
-    "float": float,
-    "str": str,
-    "bytes": bytes,
-    "date": date,
-    "datetime": datetime,
-    "decimal": Decimal,
-    "timedelta": timedelta,
+    **{scalar.name: scalar.type for scalar in SCALARS},
     "time": str,
     "uuid": str,
     "null": None,
 }
+_CODES = {scalar.name: scalar.code for scalar in CODED}
 _NO_NUMBERS = {inf: "Infinity", -inf: "-Infinity"}
-_DAMAGE = (StructError, ValueError, IndexError, OverflowError, InvalidOperation)
 
 
-def plain_reader(schema: StateSchema) -> Plain:
+def plain_reader(schema: StateSchema) -> ReadPlain:
     """What reads the stored values of a state, with or without an expiry."""
     if schema.kind == "columns":
         return _columns_reader(schema.value)
-    if schema.value == "raw" or schema.value.startswith("custom:"):
+    if schema.value.startswith("custom:"):
         return partial(_read, schema.value, 0, None, None)
-    hint, mend = _hint(_tree(schema.value))
+    hint, finish = _hint(_tree(schema.value))
     return partial(
-        _read, schema.value, _CODES.get(schema.value, STRUCTURED), msgspec.msgpack.Decoder(hint), mend
+        _read, schema.value, _CODES.get(schema.value, STRUCTURED), msgspec.msgpack.Decoder(hint), finish
     )
 
 
@@ -114,7 +78,7 @@ def _tree(written: str) -> text.Tree:
         raise IncompatibleError(f"{error}: a newer stateflow wrote it, use that version") from None
 
 
-def _read(schema: str, expected: int, decoder: Any, mend: _Mend, raw: bytes) -> Any:
+def _read(schema: str, expected: int, decoder: Any, finish: _Finish, raw: bytes) -> Any:
     try:
         code = raw[0] & ~EXPIRES
         body = raw[_BEHIND_EXPIRY if raw[0] & EXPIRES else 1 :]
@@ -123,89 +87,86 @@ def _read(schema: str, expected: int, decoder: Any, mend: _Mend, raw: bytes) -> 
         if code == STRUCTURED:
             value = decoder.decode(body)
         else:
-            value = _SCALARS[code](body)
+            value = READERS[code](body)
             if code == expected:
                 return value
             # Written when the state had another type.
             value = msgspec.convert(value, decoder.type)
-        return value if mend is None else mend(value)
+        return value if finish is None else finish(value)
     except msgspec.ValidationError as error:
         raise IncompatibleError(
             f"a stored value does not fit the type {schema} of its state: {error}"
         ) from None
-    except (*_DAMAGE, KeyError, AttributeError, msgspec.DecodeError):
-        raise CorruptError(
-            f"a stored value is damaged: its bytes {raw[:40].hex() or '(none)'} cannot be read as {schema}; "
-            "run `stateflow verify`"
-        ) from None
+    except (*DAMAGE, KeyError, AttributeError, msgspec.DecodeError):
+        raise damaged(raw, schema) from None
 
 
-def _hint(tree: text.Tree, *, hashed: bool = False) -> tuple[Any, _Mend]:
+def _hint(tree: text.Tree, *, hashed: bool = False) -> tuple[Any, _Finish]:
     """The type that msgspec reads; `hashed` ones are keys of maps, which stay hashable."""
     match tree:
-        case text.Plain(name):
+        case text.ScalarText(name):
             return _HINTS[name], None
-        case text.Optional(item):
-            hint, mend = _hint(item, hashed=hashed)
-            return Union[hint, None], mend and _or_none(mend)  # noqa: UP007
-        case text.Many(_, item) if not hashed:
-            hint, mend = _hint(item)
-            return list[hint], mend and partial(_each, list, mend)  # type: ignore[valid-type]
-        case text.Many(_, item):
-            hint, mend = _hint(item, hashed=True)
-            return tuple[hint, ...], mend and partial(_each, tuple, mend)  # type: ignore[valid-type]
-        case text.Tuple(items):
-            fields = [text.Field(f"_{number}", item) for number, item in enumerate(items, 1)]
+        case text.OptionalText(item):
+            hint, finish = _hint(item, hashed=hashed)
+            return Union[hint, None], finish and _or_none(finish)  # noqa: UP007
+        case text.ListText(_, item) if not hashed:
+            hint, finish = _hint(item)
+            return list[hint], finish and partial(_each, list, finish)  # type: ignore[valid-type]
+        case text.ListText(_, item):
+            hint, finish = _hint(item, hashed=True)
+            return tuple[hint, ...], finish and partial(_each, tuple, finish)  # type: ignore[valid-type]
+        case text.TupleText(items):
+            fields = [text.FieldText(f"_{number}", item) for number, item in enumerate(items, 1)]
             return _by_position(fields, hashed) if items else (list[Any], None)
-        case text.Map(key, value):
+        case text.MapText(key, value):
             return _map(*_hint(key, hashed=True), *_hint(value))
-        case text.Record(_, fields, True):
+        case text.StructText(_, fields, True):
             return _by_position(fields, hashed)
-        case text.Record(_, fields) if hashed:
+        case text.StructText(_, fields) if hashed:
             return _struct_key(fields)
-        case text.Record(name, fields):
+        case text.StructText(name, fields):
             return _struct(name, fields)
     return Any, None
 
 
-def _map(key: Any, mend_key: _Mend, value: Any, mend: _Mend) -> tuple[Any, _Mend]:
-    if mend_key is None and mend is None:
+def _map(key: Any, finish_key: _Finish, value: Any, finish: _Finish) -> tuple[Any, _Finish]:
+    if finish_key is None and finish is None:
         return dict[key, value], None
-    first, second = mend_key or _same, mend or _same
-    return dict[key, value], lambda found: {first(k): second(v) for k, v in found.items()}
+    first, second = finish_key or _same, finish or _same
+    return dict[key, value], lambda pairs: {first(k): second(v) for k, v in pairs.items()}
 
 
-def _each(gather: Callable[[Any], Any], mend: Callable[[Any], Any], values: Any) -> Any:
-    return gather(map(mend, values))
+def _each(gather: Callable[[Any], Any], finish: Callable[[Any], Any], values: Any) -> Any:
+    return gather(map(finish, values))
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-def _struct(name: str, fields: Sequence[text.Field]) -> tuple[Any, _Mend]:
+def _struct(name: str, fields: Sequence[text.FieldText]) -> tuple[Any, _Finish]:
     hints: dict[str, Any] = {}
-    mends: list[tuple[str, Callable[[Any], Any]]] = []
+    finishes: list[tuple[str, Callable[[Any], Any]]] = []
     for field in fields:
-        hint, mend = _hint(field.type)
+        hint, finish = _hint(field.type)
         hints[field.name] = NotRequired[hint] if field.defaulted else hint
-        if mend is not None:
-            mends.append((field.name, mend))
+        if finish is not None:
+            finishes.append((field.name, finish))
     names = [field.name for field in fields]
     whole = not any(field.defaulted for field in fields)
 
-    def mended(value: dict[str, Any]) -> dict[str, Any]:
-        for field, mend in mends:
+    def finished(value: dict[str, Any]) -> dict[str, Any]:
+        for field, finish in finishes:
             if field in value:
-                value[field] = mend(value[field])
+                value[field] = finish(value[field])
         return value if whole else {field: value.get(field) for field in names}
 
     # TypedDict is a function of values here, which type checkers do not follow.
     make: Any = TypedDict
-    return make(name, hints), None if whole and not mends else mended
+    return make(name, hints), None if whole and not finishes else finished
 
 
-def _by_position(fields: Sequence[text.Field], hashed: bool) -> tuple[Any, _Mend]:
+def _by_position(fields: Sequence[text.FieldText], hashed: bool) -> tuple[Any, _Finish]:
     shape, take = _positions(fields, hashed, array_like=True)
     if hashed:
         return shape, take
@@ -213,21 +174,21 @@ def _by_position(fields: Sequence[text.Field], hashed: bool) -> tuple[Any, _Mend
     return shape, lambda value: dict(zip(names, take(value), strict=True))
 
 
-def _struct_key(fields: Sequence[text.Field]) -> tuple[Any, _Mend]:
+def _struct_key(fields: Sequence[text.FieldText]) -> tuple[Any, _Finish]:
     return _positions(fields, True, array_like=False)
 
 
 def _positions(
-    fields: Sequence[text.Field], hashed: bool, *, array_like: bool
+    fields: Sequence[text.FieldText], hashed: bool, *, array_like: bool
 ) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
     """A struct of these fields, and what gives its values in their order."""
     declared: list[Any] = []
-    mends: list[Callable[[Any], Any]] = []
+    finishes: list[Callable[[Any], Any]] = []
     for number, field in enumerate(fields):
-        hint, mend = _hint(field.type, hashed=hashed)
+        hint, finish = _hint(field.type, hashed=hashed)
         # Where a default may stand in, nothing is known of it here.
         declared.append((f"f{number}", Union[hint, None], None) if field.defaulted else (f"f{number}", hint))  # noqa: UP007
-        mends.append(_or_none(mend or _same))
+        finishes.append(_or_none(finish or _same))
     shape = msgspec.defstruct(
         "Positions",
         declared,
@@ -238,25 +199,24 @@ def _positions(
     )
     names = [f"f{number}" for number in range(len(fields))]
     return shape, lambda value: tuple(
-        mend(getattr(value, name)) for name, mend in zip(names, mends, strict=True)
+        finish(getattr(value, name)) for name, finish in zip(names, finishes, strict=True)
     )
 
 
-def _or_none(mend: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda value: None if value is None else mend(value)
+def _or_none(finish: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else finish(value)
 
 
-def _columns_reader(written: str) -> Plain:
+def _columns_reader(written: str) -> ReadPlain:
     """`columnstate` says how columns are stored."""
     try:
         columns = [(field.name, field.type) for field in text.read_columns(written)]
     except text.UnreadableText as error:
         raise IncompatibleError(f"{error}: a newer stateflow wrote it, use that version") from None
     names = [name for name, _ in columns]
-    kinds = [kind.name if isinstance(kind, text.Plain) else "" for _, kind in columns]
-    forms = {"int": "q", "float": "d", "bool": "?", "datetime": "q"}
-    if all(kind in forms for kind in kinds):
-        layout = Struct("<BH" + "".join(forms[kind] for kind in kinds))
+    kinds = [kind.name if isinstance(kind, text.ScalarText) else "" for _, kind in columns]
+    if all(kind in FIXED_COLUMNS for kind in kinds):
+        layout = Struct("<BH" + "".join(BY_NAME[kind].form for kind in kinds))
         read: Callable[[bytes], Sequence[Any]] = partial(_fixed, layout, kinds)
     else:
         hint: Any = tuple[tuple(Union[_HINTS.get(kind, Any), None] for kind in kinds)]  # type: ignore[misc] # noqa: UP007
@@ -266,11 +226,8 @@ def _columns_reader(written: str) -> Plain:
     def reader(raw: bytes) -> dict[str, Any]:
         try:
             return dict(zip(names, read(raw), strict=True))
-        except (*_DAMAGE, msgspec.MsgspecError):
-            raise CorruptError(
-                f"a stored value is damaged: its bytes {raw[:40].hex() or '(none)'} cannot be read as {written}; "
-                "run `stateflow verify`"
-            ) from None
+        except (*DAMAGE, msgspec.MsgspecError):
+            raise damaged(raw, written) from None
 
     return reader
 
@@ -278,9 +235,9 @@ def _columns_reader(written: str) -> Plain:
 def _fixed(layout: Struct, kinds: Sequence[str], raw: bytes) -> list[Any]:
     _, nulls, *values = layout.unpack(raw)
     return [
-        None if nulls >> at & 1 else instant(value) if kind == "datetime" else value
+        None if nulls >> at & 1 else _FROM_FIXED[kind](value)
         for at, (kind, value) in enumerate(zip(kinds, values, strict=True))
     ]
 
 
-__all__ = ["Plain", "jsonable", "plain_reader"]
+_FROM_FIXED: dict[str, Callable[[Any], Any]] = {"bool": bool, "int": int, "float": float, "datetime": instant}

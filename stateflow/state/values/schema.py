@@ -5,7 +5,7 @@
     struct Name{field:T,other?:T}      by field name; `?` marks a field with a default
     namedtuple Name{field:T,other?:T}  by position
     enum Name<...> literal<...>
-    custom:<id>:<version> raw
+    custom:<id>:<version>
 
 A type that contains itself is written out once and only named inside.
 """
@@ -18,19 +18,10 @@ from typing import Any
 import msgspec.inspect as shape
 
 from stateflow.errors import UsageError
+from stateflow.format.scalars import SCALARS
 
 _PLAIN: dict[type[Any], str] = {
-    shape.BoolType: "bool",
-    shape.IntType: "int",
-    shape.FloatType: "float",
-    shape.StrType: "str",
-    shape.BytesType: "bytes",
-    shape.DateType: "date",
-    shape.DateTimeType: "datetime",
-    shape.DecimalType: "decimal",
-    shape.TimeType: "time",
-    shape.TimeDeltaType: "timedelta",
-    shape.UUIDType: "uuid",
+    **{type(shape.type_info(scalar.type)): scalar.name for scalar in SCALARS},
     shape.NoneType: "null",
 }
 _COLLECTIONS: dict[type[Any], str] = {

@@ -1,4 +1,4 @@
-"""The canonical text of a type, read back: what `schema` wrote, as a tree. The classes it speaks of are not needed."""
+"""The canonical text of a type as `schema` writes it, read as a tree. That needs none of the classes that it names."""
 
 from __future__ import annotations
 
@@ -8,24 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from stateflow.format.scalars import BY_NAME
+
 T = TypeVar("T")
 
-PLAIN = frozenset(
-    {
-        "bool",
-        "int",
-        "float",
-        "str",
-        "bytes",
-        "date",
-        "datetime",
-        "decimal",
-        "time",
-        "timedelta",
-        "uuid",
-        "null",
-    }
-)
+_PLAIN = frozenset((*BY_NAME, "null"))
 _COLLECTIONS = frozenset({"list", "set", "frozenset"})
 _WORD = re.compile(r"[a-z]+")
 _NAME = re.compile(r"[^{},<>?:]+")
@@ -34,22 +21,22 @@ _LITERAL = re.compile(r"""[bB]?'(?:[^'\\]|\\.)*'|[bB]?"(?:[^"\\]|\\.)*"|[^,<>]+"
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class ScalarText:
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Optional:
+class OptionalText:
     item: Tree
 
 
 @dataclass(frozen=True, slots=True)
-class Union:
+class UnionText:
     members: tuple[Tree, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Many:
+class ListText:
     """Lists, sets and tuples of any length."""
 
     kind: str
@@ -57,18 +44,18 @@ class Many:
 
 
 @dataclass(frozen=True, slots=True)
-class Tuple:
+class TupleText:
     items: tuple[Tree, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
+class MapText:
     key: Tree
     value: Tree
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class FieldText:
     name: str
     type: Tree
     defaulted: bool = False
@@ -76,21 +63,21 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class StructText:
     name: str
-    fields: tuple[Field, ...]
+    fields: tuple[FieldText, ...]
     by_position: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class ReferenceText:
     """A record that is named inside itself."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChoiceText:
     """An enum or literals: `values` as they are stored."""
 
     name: str
@@ -102,7 +89,17 @@ class Choice:
         return tuple(value for _, value in self.members)
 
 
-Tree = Plain | Optional | Union | Many | Tuple | Map | Record | Reference | Choice
+Tree = (
+    ScalarText
+    | OptionalText
+    | UnionText
+    | ListText
+    | TupleText
+    | MapText
+    | StructText
+    | ReferenceText
+    | ChoiceText
+)
 
 
 class UnreadableText(ValueError):
@@ -110,7 +107,7 @@ class UnreadableText(ValueError):
 
 
 def read_schema(text: str) -> Tree:
-    """The tree of a structured or plain type; `custom:...` and `raw` are none."""
+    """The tree of a structured or plain type; `custom:...` has none."""
     reader = _Reader(text)
     tree = reader.tree()
     if reader.at != len(text):
@@ -118,7 +115,7 @@ def read_schema(text: str) -> Tree:
     return tree
 
 
-def read_columns(text: str) -> tuple[Field, ...]:
+def read_columns(text: str) -> tuple[FieldText, ...]:
     """The columns of a state of kind `columns`."""
     reader = _Reader(text)
     reader.expect("columns{")
@@ -149,11 +146,11 @@ class _Reader:
             raise self.stuck()
 
     def match(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self.text, self.at)
-        if found is None:
+        match = pattern.match(self.text, self.at)
+        if match is None:
             raise self.stuck()
-        self.at = found.end()
-        return found.group()
+        self.at = match.end()
+        return match.group()
 
     def until(self, end: str, item: Callable[[], T]) -> tuple[T, ...]:
         """Items parted by commas."""
@@ -168,54 +165,54 @@ class _Reader:
 
     def tree(self) -> Tree:
         word = self.match(_WORD)
-        if word in PLAIN:
-            return Plain(word)
+        if word in _PLAIN:
+            return ScalarText(word)
         if word in ("struct", "namedtuple"):
             return self.record(word == "namedtuple")
         if word == "enum":
             self.expect(" ")
             name = self.match(_NAME)
             self.expect("<")
-            return Choice(name, self.until(">", self.member))
+            return ChoiceText(name, self.until(">", self.member))
         self.expect("<")
         if word == "literal":
-            return Choice("", self.until(">", lambda: ("", self.literal())))
+            return ChoiceText("", self.until(">", lambda: ("", self.literal())))
         if word == "tuple":
             return self.tuple_type()
         arguments = self.until(">", self.tree)
         if word == "union" and arguments:
-            return Union(arguments)
+            return UnionText(arguments)
         if word == "map" and len(arguments) == 2:
-            return Map(*arguments)
+            return MapText(*arguments)
         if len(arguments) == 1:
             if word == "optional":
-                return Optional(arguments[0])
+                return OptionalText(arguments[0])
             if word in _COLLECTIONS:
-                return Many(word, arguments[0])
+                return ListText(word, arguments[0])
         raise self.stuck()
 
     def tuple_type(self) -> Tree:
         if self.skip(">"):
-            return Tuple(())
+            return TupleText(())
         items = [self.tree()]
         if self.skip(",...>"):
-            return Many("tuple", items[0])
+            return ListText("tuple", items[0])
         while self.skip(","):
             items.append(self.tree())
         self.expect(">")
-        return Tuple(tuple(items))
+        return TupleText(tuple(items))
 
     def record(self, by_position: bool) -> Tree:
         self.expect(" ")
         name = self.match(_NAME)
         if not self.skip("{"):
-            return Reference(name)
-        return Record(name, self.until("}", self.field), by_position)
+            return ReferenceText(name)
+        return StructText(name, self.until("}", self.field), by_position)
 
-    def field(self) -> Field:
+    def field(self) -> FieldText:
         name = self.match(_FIELD)[:-1]
         defaulted = name.endswith("?")
-        return Field(name.removesuffix("?"), self.tree(), defaulted)
+        return FieldText(name.removesuffix("?"), self.tree(), defaulted)
 
     def member(self) -> tuple[str, Any]:
         at = self.text.find("=", self.at)

@@ -9,7 +9,7 @@ The code says how the value is written, so that a value can still be read after 
     3 float     f64                          8 decimal   its digits as text
     4 str       UTF-8                        9 structured: MessagePack, structs as maps by field name
     5 bytes     as they are                 10 custom: version u32, then whatever the user's function made
-                                            11 raw: an operator's own layout
+                                            11 columns, as `column_values` says
 Fixed widths are little-endian. These bytes are frozen: stored state is made of them.
 """
 
@@ -29,11 +29,12 @@ import msgspec
 
 from stateflow.errors import CorruptError, IncompatibleError, StateTypeError, UsageError
 from stateflow.format.instants import day, days_since_epoch, instant, micros_since_epoch
-from stateflow.state.values.key_types import key_codec_for, key_types_for
-from stateflow.state.values.schema import schema_of, type_name
-from stateflow.state.values.structured import structured_codec
+from stateflow.format.scalars import BY_TYPE, CODED, Scalar
+from stateflow.state.values.schema import schema_of
+from stateflow.state.values.structured import structured_codec, wrong
 
-BOOL, INT, FLOAT, STR, BYTES, DATE, DATETIME, DECIMAL, STRUCTURED, CUSTOM, RAW_CODE = range(1, 12)
+BOOL, INT, FLOAT, STR, BYTES, DATE, DATETIME, DECIMAL = (scalar.code for scalar in CODED)
+STRUCTURED, CUSTOM, RAW_CODE = 9, 10, 11
 EXPIRES = 0x80
 
 _i64, _f64, _i32, _u32 = Struct("<q"), Struct("<d"), Struct("<i"), Struct("<I")
@@ -56,7 +57,7 @@ class Serializer:
     dumps_with_expiry: Callable[[Any, int], bytes]
     """dumps_with_expiry(value, expiry in microseconds since 1970)."""
     check: Callable[[Any], None]
-    """check(value): raises StateTypeError, saying what was expected and what came."""
+    """check(value): raises StateTypeError, which names the declared type and the value."""
 
     @staticmethod
     def expiry(buf: bytes) -> int | None:
@@ -79,12 +80,6 @@ class CustomSerializer:
             raise UsageError(
                 f"custom serializer {self.id!r} has version {self.version}: use an id without ':' and a version from 0"
             )
-
-
-def with_expiry(buf: bytes, expiry: int) -> bytes:
-    """The stored value with another expiry."""
-    body = buf[_EXPIRY_END:] if buf[0] & EXPIRES else buf[1:]
-    return _expiring.pack(buf[0] | EXPIRES, expiry) + body
 
 
 def serializer_for(type_hint: Any) -> Serializer:
@@ -113,14 +108,14 @@ def _assembled(
 
     def loads(buf: bytes) -> Any:
         if not buf:
-            raise _damaged(buf, schema)
+            raise damaged(buf, schema)
         try:
             if buf[0] == code:
                 return decode(buf[1:])
             if buf[0] == expiring:
                 return decode(buf[_EXPIRY_END:])
         except damage:
-            raise _damaged(buf, schema) from None
+            raise damaged(buf, schema) from None
         return _widened(buf, hint, schema)
 
     def dumps_with_expiry(value: Any, expiry: int) -> bytes:
@@ -132,11 +127,11 @@ def _assembled(
     return Serializer(schema, dumps, loads, dumps_with_expiry, check)
 
 
-def _number(
-    schema: str, code: int, form: Struct, kind: type[Any], accept: Callable[[Any], Any]
-) -> Serializer:
+def _number(scalar: Scalar, accept: Callable[[Any], Any]) -> Serializer:
     """Like `_assembled`, with header and value packed at once: these are called once per key and batch."""
-    whole = Struct(f"<B{form.format[-1:]}").pack
+    schema, code, kind = scalar.name, scalar.code, scalar.type
+    form = Struct(f"<{scalar.form}")
+    whole = Struct(f"<B{scalar.form}").pack
     read = form.unpack_from
     expiring = code | EXPIRES
     pack_expiring, pack_value = _expiring.pack, form.pack
@@ -155,8 +150,8 @@ def _number(
                 return read(buf, 1)[0]
             if buf[0] == expiring:
                 return read(buf, _EXPIRY_END)[0]
-        except _DAMAGE:
-            raise _damaged(buf, schema) from None
+        except DAMAGE:
+            raise damaged(buf, schema) from None
         return _widened(buf, kind, schema)
 
     def dumps_with_expiry(value: Any, expiry: int) -> bytes:
@@ -173,20 +168,14 @@ def _number(
     return Serializer(schema, dumps, loads, dumps_with_expiry, check)
 
 
-_DAMAGE: tuple[type[Exception], ...] = (StructError, ValueError, IndexError, OverflowError, InvalidOperation)
+DAMAGE = (StructError, ValueError, IndexError, OverflowError, InvalidOperation)
 
 
-def _damaged(buf: bytes, schema: str) -> CorruptError:
+def damaged(buf: bytes, schema: str) -> CorruptError:
     return CorruptError(
         f"a stored value is damaged: its bytes {buf[:40].hex() or '(none)'} cannot be read as {schema}; "
         "run `stateflow verify`"
     )
-
-
-def _wrong(expected: str, value: object) -> StateTypeError:
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return StateTypeError(f"expected {expected}, got {type(value).__name__}: {shown}")
 
 
 def _too_big(value: object) -> StateTypeError:
@@ -196,25 +185,25 @@ def _too_big(value: object) -> StateTypeError:
 def _as_int(value: Any) -> int:
     if not isinstance(value, bool) and isinstance(value, numbers.Integral):
         return operator.index(value)
-    raise _wrong("int", value)
+    raise wrong("int", value)
 
 
 def _as_float(value: Any) -> float:
     if not isinstance(value, bool) and isinstance(value, numbers.Real):
         return float(value)
-    raise _wrong("float", value)
+    raise wrong("float", value)
 
 
 def _as_bool(value: Any) -> bytes:
     if isinstance(value, bool) or type(value).__name__ in {"bool", "bool_"}:
         return b"\1" if value else b"\0"
-    raise _wrong("bool", value)
+    raise wrong("bool", value)
 
 
 def _of(kind: type[Any], expected: str, encode: Dumps, refused: tuple[type[Any], ...] = ()) -> Dumps:
     def checked(value: Any) -> bytes:
         if not isinstance(value, kind) or isinstance(value, refused):
-            raise _wrong(expected, value)
+            raise wrong(expected, value)
         return encode(value)
 
     return checked
@@ -234,11 +223,11 @@ def _instant_bytes(value: datetime) -> bytes:
         raise StateTypeError(str(error)) from None
 
 
-def _scalar(hint: type[Any], code: int, encode: Dumps, decode: Loads) -> Serializer:
-    return _assembled(hint.__name__.lower(), code, encode, decode, hint, _DAMAGE)
+def _scalar(scalar: Scalar, encode: Dumps) -> Serializer:
+    return _assembled(scalar.name, scalar.code, encode, READERS[scalar.code], scalar.type, DAMAGE)
 
 
-_READERS: dict[int, Loads] = {
+READERS: dict[int, Loads] = {
     BOOL: lambda body: body[0] == 1,
     INT: lambda body: _i64.unpack(body)[0],
     FLOAT: lambda body: _f64.unpack(body)[0],
@@ -248,6 +237,7 @@ _READERS: dict[int, Loads] = {
     DATETIME: lambda body: instant(_i64.unpack(body)[0]),
     DECIMAL: lambda body: Decimal(body.decode()),
 }
+"""By header code: reads the bytes behind the header and the expiry."""
 
 
 def _widened(buf: bytes, hint: Any, schema: str) -> Any:
@@ -257,39 +247,32 @@ def _widened(buf: bytes, hint: Any, schema: str) -> Any:
     try:
         if code == STRUCTURED:
             return msgspec.msgpack.decode(body, type=hint)
-        if code in _READERS and hint is not None:
-            return msgspec.convert(_READERS[code](body), type=hint)
+        if code in READERS and hint is not None:
+            return msgspec.convert(READERS[code](body), type=hint)
     except (msgspec.MsgspecError, TypeError) as error:
         raise IncompatibleError(
             f"a stored value does not fit the declared type {schema}: {error}; declare the old type again"
         ) from None
-    except _DAMAGE:
+    except DAMAGE:
         code = 0
     if code == 0 or code > RAW_CODE:
-        raise _damaged(buf, schema)
+        raise damaged(buf, schema)
     raise IncompatibleError(f"a stored value was written in another way (code {code}) than {schema} is")
 
 
-_SCALARS: dict[Any, Serializer] = {
-    bool: _scalar(bool, BOOL, _as_bool, _READERS[BOOL]),
-    int: _number("int", INT, _i64, int, _as_int),
-    float: _number("float", FLOAT, _f64, float, _as_float),
-    str: _scalar(str, STR, _of(str, "str", _text), _READERS[STR]),
-    bytes: _scalar(bytes, BYTES, _of((bytes), "bytes", bytes), _READERS[BYTES]),
-    date: _scalar(
-        date,
-        DATE,
-        _of(date, "date", lambda value: _i32.pack(days_since_epoch(value)), (datetime,)),
-        _READERS[DATE],
-    ),
-    datetime: _scalar(datetime, DATETIME, _of(datetime, "datetime", _instant_bytes), _READERS[DATETIME]),
-    Decimal: _scalar(
-        Decimal, DECIMAL, _of(Decimal, "Decimal", lambda value: str(value).encode()), _READERS[DECIMAL]
-    ),
+_WRITERS: dict[Any, Dumps] = {
+    bool: _as_bool,
+    str: _of(str, "str", _text),
+    bytes: _of(bytes, "bytes", bytes),
+    date: _of(date, "date", lambda value: _i32.pack(days_since_epoch(value)), (datetime,)),
+    datetime: _of(datetime, "datetime", _instant_bytes),
+    Decimal: _of(Decimal, "Decimal", lambda value: str(value).encode()),
 }
-
-RAW = _assembled("raw", RAW_CODE, _of(bytes, "bytes", bytes), bytes, None)
-"""Bytes in an operator's own layout, opaque to everybody else."""
+_SCALARS: dict[Any, Serializer] = {
+    int: _number(BY_TYPE[int], _as_int),
+    float: _number(BY_TYPE[float], _as_float),
+    **{hint: _scalar(BY_TYPE[hint], encode) for hint, encode in _WRITERS.items()},
+}
 
 
 def _custom(custom: CustomSerializer) -> Serializer:
@@ -307,15 +290,3 @@ def _custom(custom: CustomSerializer) -> Serializer:
         return custom.loads(body[4:], _u32.unpack_from(body)[0])
 
     return _assembled(f"custom:{custom.id}:{custom.version}", CUSTOM, encode, decode, None)
-
-
-__all__ = [
-    "RAW",
-    "CustomSerializer",
-    "Serializer",
-    "key_codec_for",
-    "key_types_for",
-    "serializer_for",
-    "type_name",
-    "with_expiry",
-]

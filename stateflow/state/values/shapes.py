@@ -30,16 +30,16 @@ import pyarrow as pa
 
 from stateflow.errors import UsageError
 from stateflow.format.instants import days_since_epoch, instant, unscaled_decimal
-from stateflow.state.values.packed_instants import INSTANT, NIL, are_instants, read_instants, write_instants
+from stateflow.state.keys.arrow_types import INSTANT
+from stateflow.state.values.packed_instants import NIL, are_instants, read_instants, write_instants
 
 Mode = Literal["exact", "loose", "strict"]
 """Which stand-in for the declared type msgspec reads into.
 
-exact: what columns are fastest taken from; refuses fields that the type does not have
-loose: the same, but passes over such fields, as the declared class does
-strict: with enums, literals, UUIDs and times checked; what it reads, the declared class reads
+exact: the fastest to take columns from; refuses fields that the type does not have
+loose: the same, but ignores such fields, as the declared class does
+strict: checks enums, literals, UUIDs and times; whatever it reads, the declared class reads
 """
-DECIMAL = pa.decimal128(38, 18)
 
 _UNSET = msgspec.UNSET
 _EXACT = Context(prec=100)
@@ -48,7 +48,7 @@ _FIRST_DAY, _LAST_DAY = days_since_epoch(date.min), days_since_epoch(date.max)
 
 @dataclass(slots=True)
 class Doubts:
-    """Whether the columns that were built say all that was stored."""
+    """Whether the columns lose a part of what was stored."""
 
     any: bool = False
 
@@ -57,7 +57,7 @@ class Doubts:
 class Writing:
     where: str
     lenient: bool = False
-    """Put nil where a value is missing that must be there: to compare, not to store."""
+    """Write nil for a missing value that is required: for comparing, never for storing."""
 
     def wrong(self, path: str, how: str) -> UsageError:
         return UsageError(f"{self.where}: {path} {how}")
@@ -68,9 +68,9 @@ class Shape:
 
     arrow: pa.DataType
     checked = False
-    """Whether its Arrow column can hold what the type cannot, so that what is written is read back first."""
+    """Whether its Arrow column can hold what the type cannot: such values are read back before they are stored."""
     doubtful = False
-    """Whether columns that were built without a doubt may still say less than what was stored."""
+    """Whether its column loses a part of some values without `build` noticing."""
     opaque = False
     """Whether a part of it is kept as MessagePack."""
 
@@ -87,8 +87,8 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
-    """A place for values of a shape."""
+class Element:
+    """Values of a shape as fields, items, keys or on their own."""
 
     shape: Shape
     optional: bool = False
@@ -113,8 +113,8 @@ class Slot:
         return [next(dense) if valid else absent for valid in there]
 
 
-class Simple(Shape):
-    """What Arrow takes as Python has it."""
+class SimpleShape(Shape):
+    """Arrow takes the values as Python has them."""
 
     def __init__(self, hint: Any, arrow: pa.DataType, strict: Any = None) -> None:
         self.arrow = arrow
@@ -132,7 +132,7 @@ class Simple(Shape):
         return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
 
-class Bounded(Simple):
+class BoundedShape(SimpleShape):
     """A type with values beyond those of its Arrow type, which become null: ints from 2**63, very long timedeltas."""
 
     def build(self, values: Sequence[Any], doubts: Doubts) -> Any:
@@ -150,7 +150,7 @@ class Bounded(Simple):
         return True
 
 
-class Day(Simple):
+class DateShape(SimpleShape):
     def values(self, column: Any, writing: Writing, path: str) -> Sequence[Any]:
         days = column.cast(pa.int32()).to_numpy(zero_copy_only=False)
         if len(days) and (days.min() < _FIRST_DAY or days.max() > _LAST_DAY):
@@ -158,7 +158,7 @@ class Day(Simple):
         return super().values(column, writing, path)
 
 
-class DecimalText(Simple):
+class DecimalShape(SimpleShape):
     """Decimals, which are stored as their digits: 1.50 is told from 1.5."""
 
     doubtful = True
@@ -190,7 +190,7 @@ def decimal_texts(column: Any) -> list[str]:
     ]
 
 
-class Instant(Shape):
+class InstantShape(Shape):
     """Read and written as bytes; `hashed` ones, in keys of maps, as datetimes."""
 
     arrow = INSTANT
@@ -215,7 +215,7 @@ class Instant(Shape):
         return list(map(instant, micros.tolist())) if self._hashed else write_instants(micros)
 
 
-class Opaque(Shape):
+class OpaqueShape(Shape):
     """What has no faithful Arrow type: its MessagePack."""
 
     arrow = pa.binary()

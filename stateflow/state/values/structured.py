@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from stateflow.errors import CorruptError, IncompatibleError, StateTypeError, UsageError
+from stateflow.state.keys.text import shown
 from stateflow.state.values.schema import type_name
 
 # How MessagePack shows a datetime without a zone; one with a zone is eight bytes. Text may look like it as well,
@@ -29,7 +30,7 @@ def structured_codec(hint: Any, dated: bool) -> tuple[Callable[[Any], bytes], Ca
 
     def encode(value: Any) -> bytes:
         if declared is not None and value.__class__ is not declared:
-            raise _wrong(hint, value)
+            raise wrong(type_name(hint), value)
         try:
             data = write(value)
             if dated and _ISO_INSTANT.search(data):
@@ -60,10 +61,8 @@ def structured_codec(hint: Any, dated: bool) -> tuple[Callable[[Any], bytes], Ca
     return encode, decode
 
 
-def _wrong(hint: Any, value: object) -> StateTypeError:
-    shown = repr(value)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return StateTypeError(f"expected {type_name(hint)}, got {type(value).__name__}: {shown}")
+def wrong(expected: str, value: object) -> StateTypeError:
+    return StateTypeError(f"expected {expected}, got {type(value).__name__}: {shown(value)}")
 
 
 def _lowered(message: str) -> str:

@@ -7,52 +7,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import date, datetime
-from decimal import Decimal
 from typing import Any
 
 import msgspec
 
 from stateflow.errors import IncompatibleError, UsageError
-from stateflow.state.values.headers import BadEntryError, damaged
-from stateflow.state.values.serializers import EXPIRES, STRUCTURED, serializer_for
-from stateflow.state.values.shapes import Doubts, Opaque, Slot, Writing, is_messagepack
-from stateflow.state.values.typed import DoubtfulValues, Read
+from stateflow.format.scalars import CODED
+from stateflow.state.keys.text import shown
+from stateflow.state.values.headers import BadEntryError
+from stateflow.state.values.serializers import EXPIRES, STRUCTURED, damaged, serializer_for
+from stateflow.state.values.shapes import Doubts, Element, OpaqueShape, Writing, is_messagepack
+from stateflow.state.values.typed import DoubtfulValues, ValueColumn
 
-_SCALARS = {
-    code: serializer_for(hint)
-    for code, hint in enumerate((bool, int, float, str, bytes, date, datetime, Decimal), start=1)
-}
-"""By header code: what reads a value that was written when its type was a plain one."""
+_SCALARS = {scalar.code: serializer_for(scalar.type) for scalar in CODED}
+"""By header code: what reads a value that was written when its type was a scalar."""
 _MISFITS = (msgspec.MsgspecError, ValueError, OverflowError, TypeError)
 _NOTHING: Any = object()
 
 
 class StructuredValues(DoubtfulValues):
-    def __init__(self, schema: str, where: str, slot: Slot, code: int = STRUCTURED) -> None:
+    def __init__(self, schema: str, where: str, element: Element, code: int = STRUCTURED) -> None:
         super().__init__(schema, code, where)
-        self._slot = slot
-        self._shape = slot.shape
-        self.arrow = slot.shape.arrow
-        self.doubtful = code == STRUCTURED and not isinstance(slot.shape, Opaque)
-        exact = slot.hint("exact")
+        self._element = element
+        self._shape = element.shape
+        self.arrow = element.shape.arrow
+        self.doubtful = code == STRUCTURED and not isinstance(element.shape, OpaqueShape)
+        exact = element.hint("exact")
         self._raw = exact is msgspec.Raw
-        self._number = slot.shape.hint("exact") in (int, float)
+        self._number = element.shape.hint("exact") in (int, float)
         # A header is a number in MessagePack, too: values with their headers are an array of twice as many elements,
         # which saves cutting the headers off.
         self._headed = _all(exact if self._raw or self._number else int | exact)
         self._exact = _all(exact)
-        self._loose = _all(slot.hint("loose"))
-        self._strict = slot.hint("strict")
+        self._loose = _all(element.hint("loose"))
+        self._strict = element.hint("strict")
         self._encode = msgspec.msgpack.Encoder().encode
 
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         try:
-            found = self._headed(_array(2 * len(values), values))
-            if self._are_headers(found[::2]):
+            parts = self._headed(_array(2 * len(values), values))
+            if self._are_headers(parts[::2]):
                 doubts = Doubts(self._shape.doubtful)
-                column = self._built(found[1::2], doubts)
-                return Read(
+                column = self._built(parts[1::2], doubts)
+                return ValueColumn(
                     column, None, self._unsaid(column, [raw[1:] for raw in values]) if doubts.any else None
                 )
         except _MISFITS:
@@ -104,7 +101,7 @@ class StructuredValues(DoubtfulValues):
         if code not in _SCALARS or self.code != STRUCTURED:
             return super().foreign(raw)
         value = _SCALARS[code].loads(raw)
-        if isinstance(self._shape, Opaque):
+        if isinstance(self._shape, OpaqueShape):
             return self._encode(value)
         try:
             return self._encode(msgspec.convert(value, type=self._strict))
@@ -114,14 +111,14 @@ class StructuredValues(DoubtfulValues):
             ) from None
 
     def write_bodies(self, column: Any, *, lenient: bool) -> list[bytes]:
-        values = self._slot.values(column, Writing(self.where, lenient), "value")
+        values = self._element.values(column, Writing(self.where, lenient), "value")
         bodies = list(map(self._encode, values))
         if self._shape.checked and not lenient:
             self._check(bodies)
         return bodies
 
     def _check(self, bodies: list[bytes]) -> None:
-        """What cannot be read back must not be stored."""
+        """Refuses values that could not be read back."""
         try:
             _all(self._strict)(_array(len(bodies), bodies))
         except msgspec.MsgspecError:
@@ -130,7 +127,7 @@ class StructuredValues(DoubtfulValues):
                     msgspec.msgpack.decode(body, type=self._strict)
                 except msgspec.MsgspecError as error:
                     raise UsageError(
-                        f"{self.where}: value holds {_shown(body)}, which is no {self.schema}: {error}"
+                        f"{self.where}: value holds {shown(msgspec.msgpack.decode(body))}, which is no {self.schema}: {error}"
                     ) from None
             raise
 
@@ -141,8 +138,3 @@ def _all(hint: Any) -> Callable[[bytes], list[Any]]:
 
 def _array(count: int, parts: Sequence[bytes]) -> bytes:
     return b"\xdd" + count.to_bytes(4, "big") + b"".join(parts)
-
-
-def _shown(body: bytes) -> str:
-    shown = repr(msgspec.msgpack.decode(body))
-    return shown if len(shown) <= 80 else shown[:77] + "..."

@@ -1,11 +1,10 @@
 """Stored values as a typed Arrow column and back, from the text of a type alone.
 
-A value that was written while its state had another type is read as what it is now.
+A value that was written while its state had another type is read as today's type.
 
-`stored` is a second column beside structured values and decimals: the bytes behind the header where the typed value
-does not say all of them, and null elsewhere. A field with a default that was left out looks like None, 1.50 like 1.5;
-integers from 2**63 and decimals beyond decimal(38,18) do not fit and are null. These bytes are written back as long as
-the typed value is what they say: a value that was changed goes first.
+Structured values and decimals have a second column, `stored`: the bytes behind the header where the typed value loses a
+part of them, and null elsewhere. A field that was left out reads as None, 1.50 as 1.5; integers from 2**63 and decimals
+beyond decimal(38,18) read as null. These bytes are written back unless the typed value was changed.
 """
 
 from __future__ import annotations
@@ -20,33 +19,22 @@ import pyarrow as pa
 
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.instants import days_since_epoch
-from stateflow.state.values.headers import BadEntryError, damaged, expiry_column, split
-from stateflow.state.values.packed_instants import INSTANT, are_instants
-from stateflow.state.values.serializers import (
-    BOOL,
-    BYTES,
-    DATE,
-    DATETIME,
-    DECIMAL,
-    EXPIRES,
-    FLOAT,
-    INT,
-    RAW_CODE,
-    STR,
-    serializer_for,
-)
-from stateflow.state.values.shapes import DECIMAL as DECIMAL_TYPE
-from stateflow.state.values.shapes import DecimalText, Doubts, Slot, Writing, fits_decimal
+from stateflow.format.scalars import BY_NAME, Scalar
+from stateflow.state.keys.arrow_types import ARROW, DECIMAL
+from stateflow.state.values.headers import BadEntryError, expiry_column, split
+from stateflow.state.values.packed_instants import are_instants
+from stateflow.state.values.serializers import BOOL, EXPIRES, RAW_CODE, damaged, serializer_for
+from stateflow.state.values.shapes import DecimalShape, Doubts, Element, Writing, fits_decimal
 
 Array = np.ndarray[Any, Any]
 
 
-class Read(NamedTuple):
+class ValueColumn(NamedTuple):
     column: Any
     expires: Any = None
     """None when no value has an expiry."""
     stored: Any = None
-    """None when the column says all."""
+    """None when the column loses nothing."""
 
 
 class Values:
@@ -54,14 +42,14 @@ class Values:
 
     arrow: pa.DataType
     doubtful = False
-    """Whether a column `stored` goes with it."""
+    """Whether there is a column `stored`."""
 
     def __init__(self, schema: str, code: int, where: str) -> None:
         self.schema = schema
         self.code = code
         self.where = where
 
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         """Raises BadEntryError."""
         raise NotImplementedError
 
@@ -70,7 +58,7 @@ class Values:
         raise NotImplementedError
 
     def foreign(self, raw: bytes) -> bytes:
-        """What is behind the header of a value that was written under another code, as it would be written today."""
+        """What is behind the header of a value of another code, once it is written as today's type."""
         code = raw[0] & ~EXPIRES
         if not BOOL <= code <= RAW_CODE:
             raise damaged(raw, self.schema)
@@ -85,9 +73,12 @@ class Values:
 
 
 class Scalars(Values):
-    def __init__(self, schema: str, code: int, where: str, hint: Any) -> None:
-        super().__init__(schema, code, where)
-        self._serializer = serializer_for(hint)
+    """Values without MessagePack."""
+
+    def __init__(self, scalar: Scalar, where: str) -> None:
+        super().__init__(scalar.name, scalar.code, where)
+        self.arrow = ARROW[scalar.name]
+        self._serializer = serializer_for(scalar.type)
 
     def foreign(self, raw: bytes) -> bytes:
         return self._serializer.dumps(self._serializer.loads(raw))[1:]
@@ -96,28 +87,28 @@ class Scalars(Values):
 class FixedValues(Scalars):
     """Values of one width: read and written as one array."""
 
-    def __init__(self, schema: str, code: int, where: str, hint: Any, form: str, arrow: pa.DataType) -> None:
-        super().__init__(schema, code, where, hint)
-        self.arrow = arrow
-        self._hint = hint
+    def __init__(self, scalar: Scalar, where: str) -> None:
+        super().__init__(scalar, where)
+        self._hint = scalar.type
+        form = f"<{scalar.form}"
         self._form = np.dtype(form)
         self._plain = np.dtype([("header", "u1"), ("value", form)])
         self._expiring = np.dtype([("header", "u1"), ("expiry", ">i8"), ("value", form)])
 
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         widths = set(map(len, values))
         for layout, head in ((self._plain, self.code), (self._expiring, self.code | EXPIRES)):
             if widths == {layout.itemsize}:
                 rows = np.frombuffer(b"".join(values), dtype=layout)
                 if bool((rows["header"] == head).all()):
                     expires = expiry_column(rows["expiry"]) if layout is self._expiring else None
-                    return Read(self._column(rows["value"], values), expires)
+                    return ValueColumn(self._column(rows["value"], values), expires)
         bodies, expires = split(values, self.code, self.foreign, self.schema)
         width = self._form.itemsize
         for index, body in enumerate(bodies):
             if len(body) != width:
                 raise BadEntryError(index, damaged(values[index], self.schema))
-        return Read(self._column(np.frombuffer(b"".join(bodies), dtype=self._form), values), expires)
+        return ValueColumn(self._column(np.frombuffer(b"".join(bodies), dtype=self._form), values), expires)
 
     def _column(self, raw: Array, values: Sequence[bytes]) -> Any:
         if self._hint is bool:
@@ -150,13 +141,13 @@ class FixedValues(Scalars):
 
 
 class ByteValues(Values):
-    """Values that are kept as bytes: what a custom serializer made, and raw ones."""
+    """Values that stay bytes: what a custom serializer made, and columns that have no Arrow type."""
 
     arrow = pa.binary()
 
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         bodies, expires = split(values, self.code, self.foreign, self.schema)
-        return Read(pa.array(bodies, type=pa.binary()), expires)
+        return ValueColumn(pa.array(bodies, type=pa.binary()), expires)
 
     def write(self, column: Any, stored: Any) -> list[bytes]:
         header = bytes((self.code,))
@@ -166,13 +157,11 @@ class ByteValues(Values):
 class TextValues(Scalars):
     """Text and bytes."""
 
-    def __init__(self, schema: str, code: int, where: str, hint: Any) -> None:
-        super().__init__(schema, code, where, hint)
-        self.arrow = pa.string() if hint is str else pa.binary()
-
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         bodies, expires = split(values, self.code, self.foreign, self.schema)
-        return Read(text_column(bodies, self) if self.code == STR else pa.array(bodies, pa.binary()), expires)
+        return ValueColumn(
+            text_column(bodies, self) if self.schema == "str" else pa.array(bodies, pa.binary()), expires
+        )
 
     def write(self, column: Any, stored: Any) -> list[bytes]:
         header = bytes((self.code,))
@@ -185,20 +174,20 @@ class DoubtfulValues(Values):
     doubtful = True
 
     def read_bodies(self, bodies: Sequence[bytes]) -> tuple[Any, bool]:
-        """The typed column, and whether it may say less than these bytes, which are behind their headers."""
+        """The typed column of what is behind the headers, and whether it may lose a part of that."""
         raise NotImplementedError
 
     def write_bodies(self, column: Any, *, lenient: bool) -> list[bytes]:
-        """What is behind the headers; `lenient` to compare, when nulls that must not be are no error."""
+        """What is behind the headers. `lenient` is for comparing: forbidden nulls are no error then."""
         raise NotImplementedError
 
-    def read(self, values: Sequence[bytes]) -> Read:
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
         bodies, expires = split(values, self.code, self.foreign, self.schema)
         column, doubts = self.read_bodies(bodies)
-        return Read(column, expires, self._unsaid(column, bodies) if doubts else None)
+        return ValueColumn(column, expires, self._unsaid(column, bodies) if doubts else None)
 
     def _unsaid(self, column: Any, bodies: Sequence[bytes]) -> Any:
-        """Where the column would be written as other bytes, these bytes."""
+        """The bytes of each value that the column would not give back."""
         written = self.write_bodies(column, lenient=True)
         return pa.array(
             [None if body == said else body for body, said in zip(bodies, written, strict=True)],
@@ -229,23 +218,17 @@ class DoubtfulValues(Values):
         return [header + body for body in bodies if body is not None]
 
 
-class DecimalValues(DoubtfulValues):
-    arrow = DECIMAL_TYPE
-
-    def __init__(self, schema: str, code: int, where: str) -> None:
-        super().__init__(schema, code, where)
-        self._serializer = serializer_for(Decimal)
-        self._slot = Slot(DecimalText(Decimal, DECIMAL_TYPE))
-
-    def foreign(self, raw: bytes) -> bytes:
-        return self._serializer.dumps(self._serializer.loads(raw))[1:]
+class DecimalValues(DoubtfulValues, Scalars):
+    def __init__(self, scalar: Scalar, where: str) -> None:
+        Scalars.__init__(self, scalar, where)
+        self._element = Element(DecimalShape(Decimal, DECIMAL))
 
     def read_bodies(self, bodies: Sequence[bytes]) -> tuple[Any, bool]:
         texts = text_column(bodies, self)
         try:
-            return texts.cast(DECIMAL_TYPE), True
+            return texts.cast(DECIMAL), True
         except pa.ArrowInvalid:
-            return self._slot.shape.build(
+            return self._element.shape.build(
                 list(map(self._decimal, range(len(bodies)), bodies)), Doubts()
             ), True
 
@@ -257,7 +240,7 @@ class DecimalValues(DoubtfulValues):
         return value if fits_decimal(value) else None
 
     def write_bodies(self, column: Any, *, lenient: bool) -> list[bytes]:
-        texts = self._slot.values(column, Writing(self.where, lenient), "value")
+        texts = self._element.values(column, Writing(self.where, lenient), "value")
         return [b"" if digits is None else digits.encode() for digits in texts]
 
 
@@ -279,21 +262,9 @@ def text_column(bodies: Sequence[bytes], values: Values) -> Any:
 
 def scalars(schema: str, where: str) -> Values | None:
     """The values of a type that is stored without MessagePack; None for all others."""
-    match schema:
-        case "bool":
-            return FixedValues(schema, BOOL, where, bool, "u1", pa.bool_())
-        case "int":
-            return FixedValues(schema, INT, where, int, "<i8", pa.int64())
-        case "float":
-            return FixedValues(schema, FLOAT, where, float, "<f8", pa.float64())
-        case "date":
-            return FixedValues(schema, DATE, where, date, "<i4", pa.date32())
-        case "datetime":
-            return FixedValues(schema, DATETIME, where, datetime, "<i8", INSTANT)
-        case "str":
-            return TextValues(schema, STR, where, str)
-        case "bytes":
-            return TextValues(schema, BYTES, where, bytes)
-        case "decimal":
-            return DecimalValues(schema, DECIMAL, where)
-    return None
+    scalar = BY_NAME.get(schema)
+    if scalar is None or not scalar.code:
+        return None
+    if scalar.form:
+        return FixedValues(scalar, where)
+    return (DecimalValues if scalar.type is Decimal else TextValues)(scalar, where)

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from stateflow.errors import CorruptError, UsageError
 from stateflow.format import encoding
-from stateflow.state.keys.codec import KEY_TYPES, KeyCodec
+from stateflow.format.scalars import KEY_TYPES
+from stateflow.state.keys.codec import KeyCodec
+from tests.state.stored_keys import timer_key
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 TEXT = st.text(st.characters(exclude_categories=["Cs"]) | st.just("\0"), max_size=6)
@@ -70,9 +72,8 @@ def test_the_bytes_of_full_keys_never_change() -> None:
     assert (
         encoding.prefix(5, 2) + key + encoding.EMPTY_NAMESPACE
     ).hex() == "000500028000000000000007780001" + "00"
-    assert encoding.window_namespace(-1, 60).hex() == "017fffffffffffffff800000000000003c"
     assert encoding.list_position(42, 3).hex() == "000000000000002a00000003"
-    assert encoding.timer_key(5, 9, 1, b"K").hex() == "0005" + "0009" + "8000000000000001" + "4b" + "00"
+    assert timer_key(5, 9, 1, b"K").hex() == "0005" + "0009" + "8000000000000001" + "4b" + "00"
 
 
 @given(st.data())
@@ -91,7 +92,6 @@ def test_a_key_is_read_back_from_the_middle_of_anything(data: st.DataObject) -> 
     codec = KeyCodec(shape)
     encoded = codec.encode(key)
     assert codec.decode(before + encoded + behind, len(before)) == (key, len(before) + len(encoded))
-    assert codec.width is None or codec.width == len(encoded)
 
 
 @given(st.data())
@@ -227,20 +227,6 @@ def test_equal_decimals_are_one_key() -> None:
     assert encode(Decimal("1.50")) == encode(Decimal("1.5")) == encode(Decimal("15e-1"))
 
 
-@given(INT64, INT64)
-def test_namespaces_end_themselves_and_the_empty_one_comes_first(start: int, end: int) -> None:
-    window = encoding.window_namespace(start, end)
-    assert encoding.decode_namespace(b"key" + window + b"rest", 3) == ((start, end), 3 + len(window))
-    assert encoding.decode_namespace(b"key\0rest", 3) == (None, 4)
-    assert window > encoding.EMPTY_NAMESPACE
-
-
-def test_an_unreadable_namespace_is_reported() -> None:
-    for damaged in (b"", b"\1short", b"\7"):
-        with pytest.raises(CorruptError, match="namespace"):
-            encoding.decode_namespace(damaged, 0)
-
-
 @given(st.integers(0, 32767), st.integers(0, 65535), st.binary())
 def test_a_full_key_lies_in_the_ranges_of_its_group_and_state(group: int, state: int, body: bytes) -> None:
     full = encoding.prefix(group, state) + body
@@ -255,7 +241,7 @@ def test_a_full_key_lies_in_the_ranges_of_its_group_and_state(group: int, state:
 
 @given(INT64, INT64, st.binary(max_size=4))
 def test_due_timers_are_a_range(timestamp: int, up_to: int, key: bytes) -> None:
-    full = encoding.timer_key(4, 7, timestamp, key)
+    full = timer_key(4, 7, timestamp, key)
     begin, end = encoding.timer_range(4, 7, up_to)
     assert (begin <= full < end) == (timestamp <= up_to)
     assert encoding.split_timer(encoding.split(full).body) == (timestamp, key + b"\0")

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 from stateflow.errors import CorruptError, IncompatibleError
 from stateflow.format import encoding
 from stateflow.format.keygroups import xxhash64
-from stateflow.state.keys.codec import KEY_TYPES, KeyCodec
+from stateflow.format.scalars import KEY_TYPES
+from stateflow.state.keys.arrow_types import ARROW
+from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.hashing import key_groups_of
-from stateflow.state.keys.parts import KEY_ARROW, KeyParts
+from stateflow.state.keys.parts import KeyParts
 
 PARTS: dict[str, st.SearchStrategy[Any]] = {
     "bool": st.booleans(),
@@ -54,7 +56,7 @@ def test_columns_hold_what_the_codec_reads(data: st.DataObject) -> None:
     columns = [parts.part(name) for name in shape]
     parts.namespace()
     parts.end()
-    assert [column.type for column in columns] == [KEY_ARROW[name] for name in shape]
+    assert [column.type for column in columns] == [ARROW[name] for name in shape]
     assert list(zip(*[column.to_pylist() for column in columns], strict=True)) == rows
 
 
@@ -63,7 +65,7 @@ def test_key_groups_are_those_of_each_key(data: st.DataObject) -> None:
     shape = data.draw(SHAPES)
     rows = data.draw(rows_of(shape))
     most = data.draw(st.sampled_from([1, 7, 128, 32768]))
-    columns = [pa.array(c, KEY_ARROW[n]) for n, c in zip(shape, zip(*rows, strict=True), strict=True)]
+    columns = [pa.array(c, ARROW[n]) for n, c in zip(shape, zip(*rows, strict=True), strict=True)]
     assert key_groups_of(shape, columns, most).tolist() == [xxhash64(key_of(row)) % most for row in rows]
 
 
@@ -94,7 +96,7 @@ def test_text_that_is_none_is_reported() -> None:
         read_all([good, bad], ["str"])
 
 
-@pytest.mark.parametrize("namespace", [encoding.window_namespace(0, 5), b"\x02", b"\xff"])
+@pytest.mark.parametrize("namespace", [b"\x01" + bytes(16), b"\x02", b"\xff"])
 def test_entries_of_windows_are_for_a_newer_version(namespace: bytes) -> None:
     for shape, row in ((["int"], (1,)), (["str"], ("a",))):
         keys = [*full_keys(shape, [row]), *full_keys(shape, [row], namespace)]

@@ -61,25 +61,25 @@ HINTS: list[Any] = [
 def written(tree: text.Tree) -> str:
     """The text of a tree, as `schema` writes it."""
     match tree:
-        case text.Plain(name):
+        case text.ScalarText(name):
             return name
-        case text.Optional(item):
+        case text.OptionalText(item):
             return f"optional<{written(item)}>"
-        case text.Union(members):
+        case text.UnionText(members):
             return f"union<{','.join(map(written, members))}>"
-        case text.Many(kind, item):
+        case text.ListText(kind, item):
             return f"{kind}<{written(item)}{',...' if kind == 'tuple' else ''}>"
-        case text.Tuple(items):
+        case text.TupleText(items):
             return f"tuple<{','.join(map(written, items))}>"
-        case text.Map(key, value):
+        case text.MapText(key, value):
             return f"map<{written(key)},{written(value)}>"
-        case text.Reference(name):
+        case text.ReferenceText(name):
             return f"struct {name}"
-        case text.Choice(name, members) if name:
+        case text.ChoiceText(name, members) if name:
             return f"enum {name}<{','.join(f'{member}={value!r}' for member, value in members)}>"
-        case text.Choice(_, members):
+        case text.ChoiceText(_, members):
             return f"literal<{','.join(repr(value) for _, value in members)}>"
-        case text.Record(name, fields, by_position):
+        case text.StructText(name, fields, by_position):
             parts = [f"{f.name}{'?' if f.defaulted else ''}:{written(f.type)}" for f in fields]
             return f"{'namedtuple' if by_position else 'struct'} {name}{{{','.join(parts)}}}"
 
@@ -92,23 +92,23 @@ def test_every_type_is_read_from_its_text(hint: Any) -> None:
 
 def test_a_tree_says_what_the_type_is() -> None:
     tree = read_schema("struct Order{user:int,tags?:list<str>,parent?:optional<struct Order>}")
-    assert tree == text.Record(
+    assert tree == text.StructText(
         "Order",
         (
-            text.Field("user", text.Plain("int")),
-            text.Field("tags", text.Many("list", text.Plain("str")), defaulted=True),
-            text.Field("parent", text.Optional(text.Reference("Order")), defaulted=True),
+            text.FieldText("user", text.ScalarText("int")),
+            text.FieldText("tags", text.ListText("list", text.ScalarText("str")), defaulted=True),
+            text.FieldText("parent", text.OptionalText(text.ReferenceText("Order")), defaulted=True),
         ),
     )
     odd = read_schema(schema_of(Odd))
-    assert isinstance(odd, text.Choice)
+    assert isinstance(odd, text.ChoiceText)
     assert odd.values == tuple(member.value for member in Odd)
 
 
 def test_columns_are_read_by_name() -> None:
     assert read_columns("columns{total:float,last:datetime}") == (
-        text.Field("total", text.Plain("float")),
-        text.Field("last", text.Plain("datetime")),
+        text.FieldText("total", text.ScalarText("float")),
+        text.FieldText("last", text.ScalarText("datetime")),
     )
 
 

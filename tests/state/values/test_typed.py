@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from stateflow.format.records import Shard
 from stateflow.state.backends.memory import memory_backend
-from stateflow.state.columnstate import ColumnState
+from stateflow.state.column_state import ColumnState
 from stateflow.state.values.schema import type_name
 from stateflow.state.values.serializers import serializer_for
 from tests.state.values.typed_values import (

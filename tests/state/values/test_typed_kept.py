@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
-from stateflow.state.values.serializers import RAW, CustomSerializer, serializer_for
+from stateflow.state.values.serializers import CustomSerializer, serializer_for
 from tests.state.values.typed_values import (
     NOON,
     Colour,
@@ -180,12 +180,11 @@ def test_an_expiry_of_a_state_without_ttl_is_dropped() -> None:
     assert table_of("int").encode(batch)[1] == [serializer.dumps(4)]
 
 
-def test_values_of_custom_serializers_and_raw_ones_stay_bytes() -> None:
+def test_values_of_custom_serializers_stay_bytes() -> None:
     custom = serializer_for(CustomSerializer("csv", 2, lambda v: v.encode(), lambda raw, _: raw.decode()))
-    for serializer, value in ((custom, "abc"), (RAW, b"abc")):
-        table = table_of(serializer.schema, ttl=5)
-        stored = [serializer.dumps(value), serializer.dumps_with_expiry(value, 9)]
-        batch = decoded(table, stored)
-        assert "stored" not in batch.schema.names
-        assert batch.column("value").to_pylist() == [stored[0][1:]] * 2
-        assert table.encode(batch)[1] == stored
+    table = table_of(custom.schema, ttl=5)
+    stored = [custom.dumps("abc"), custom.dumps_with_expiry("abc", 9)]
+    batch = decoded(table, stored)
+    assert "stored" not in batch.schema.names
+    assert batch.column("value").to_pylist() == [stored[0][1:]] * 2
+    assert table.encode(batch)[1] == stored

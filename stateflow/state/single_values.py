@@ -6,23 +6,23 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from stateflow.errors import StateflowError
-from stateflow.state.bulk import bulk
-from stateflow.state.cursor import Bound, Change, Cursor
+from stateflow.format.scalars import CODED
+from stateflow.state.cursor import ABSENT, Change, Cursor, ValuesState
+from stateflow.state.values.bulk import bulk
 from stateflow.state.values.serializers import Serializer
 
 T = TypeVar("T")
 V = TypeVar("V")
 R = TypeVar("R")
 
-_ABSENT: Any = object()
 _UNREAD: Any = object()
-_IMMUTABLE = frozenset({"bool", "int", "float", "str", "bytes", "date", "datetime", "decimal"})
-"""Values that can wait for the end of the chunk: nobody can change them meanwhile."""
+_IMMUTABLE = frozenset(scalar.name for scalar in CODED)
+"""Nobody can change these values in place, so they wait for the end of the chunk."""
 
 
-class StoredState(Bound, Generic[T]):
-    """A state that is one entry per key. It holds the values of a whole chunk of keys: what was looked up for all of
-    them at once, or is looked up when asked for, and what user code has set."""
+class StoredState(ValuesState, Generic[T]):
+    """A state with one entry per key. It holds the values of a whole chunk of keys: those read for all keys at once, those
+    read one by one, and those that user code has set."""
 
     __slots__ = (
         "_cleared",
@@ -30,48 +30,35 @@ class StoredState(Bound, Generic[T]):
         "_loads_many",
         "_mutable",
         "_set_at",
-        "_ttl",
         "_values",
         "reads",
-        "serializer",
     )
 
     def __init__(
         self, cursor: Cursor, operator: str, name: str, state_id: int, serializer: Serializer, ttl: int | None
     ) -> None:
-        super().__init__(cursor, operator, name, state_id)
-        self.serializer = serializer
+        super().__init__(cursor, operator, name, state_id, serializer, ttl)
         self._dumps_many, self._loads_many = bulk(serializer)
-        self._ttl = ttl
         self._mutable = serializer.schema not in _IMMUTABLE
         self._values: list[Any] = []
-        """By key of the chunk; `_UNREAD` and `_ABSENT` stand for what they say."""
+        """One per key of the chunk; `_UNREAD` and `ABSENT` where there is none."""
         self._cleared = False
         """Whether any key of the chunk was cleared."""
         self._set_at: list[int] = []
         """Keys that were set, ascending."""
         self.reads = 0
-        """How many keys were looked up one by one; tells whether a batched look-up pays."""
+        """How many keys were read one by one: the engine decides by it whether to read all at once."""
 
-    def begin(self, keys: int, found: Sequence[bytes | None] | None) -> None:
-        """A chunk of keys begins; `found` is what a batched look-up gave."""
+    def begin(self, keys: int, raws: Sequence[bytes | None] | None) -> None:
+        """A chunk of keys begins; `raws` are their stored values, when one look-up read them all."""
         self._set_at.clear()
         self._cleared = False
-        if found is None:
+        if raws is None:
             self._values = [_UNREAD] * keys
         elif self._ttl is None:
-            self._values = self._loads_many(found, _ABSENT)
+            self._values = self._loads_many(raws, ABSENT)
         else:
-            self._values = [self._live(raw) for raw in found]
-
-    def _live(self, raw: bytes | None) -> Any:
-        if raw is None:
-            return _ABSENT
-        if self._ttl is not None:
-            expiry = self.serializer.expiry(raw)
-            if expiry is not None and expiry <= self._cursor.now:
-                return _ABSENT
-        return self.serializer.loads(raw)
+            self._values = [self._live(raw) for raw in raws]
 
     def _load(self) -> Any:
         cursor = self._cursor
@@ -80,7 +67,7 @@ class StoredState(Bound, Generic[T]):
         return value
 
     def _get(self) -> Any:
-        """The key's value, or `_ABSENT`."""
+        """The key's value, or `ABSENT`."""
         value = self._values[self._cursor.i]
         return self._load() if value is _UNREAD else value
 
@@ -95,29 +82,25 @@ class StoredState(Bound, Generic[T]):
 
     def exists(self) -> bool:
         """Whether the key has a value of its own."""
-        return self._get() is not _ABSENT
+        return self._get() is not ABSENT
 
     def clear(self) -> None:
-        self._set(_ABSENT)
+        self._set(ABSENT)
         self._cleared = True
 
     def flush(self, changes: list[Change]) -> None:
-        """Values that could still be changed in place are written when their key is done, not with the chunk."""
+        """Writes a value that could be changed in place when its key is done, not with the chunk."""
         self._dirty = False
         cursor = self._cursor
         i = self._set_at.pop()
         value = self._values[i]
-        if value is _ABSENT:
+        if value is ABSENT:
             changes.append((cursor.full(self._id), None))
             return
         try:
-            if self._ttl is None:
-                raw = self.serializer.dumps(value)
-            else:
-                raw = self.serializer.dumps_with_expiry(value, cursor.now + self._ttl)
+            changes.append((cursor.full(self._id), self._dumps(value)))
         except StateflowError as error:
             raise self._wrong(error) from error
-        changes.append((cursor.full(self._id), raw))
 
     def discard(self) -> None:
         self._dirty = False
@@ -139,21 +122,16 @@ class StoredState(Bound, Generic[T]):
             if self._ttl is None and not self._cleared:
                 changes.extend(zip(keys, self._dumps_many(values), strict=True))
                 return
-            dumps, expiry = self.serializer.dumps, self._cursor.now + (self._ttl or 0)
+            dumps = self._dumps
             for key, value in zip(keys, values, strict=True):
-                if value is _ABSENT:
-                    changes.append((key, None))
-                elif self._ttl is None:
-                    changes.append((key, dumps(value)))
-                else:
-                    changes.append((key, self.serializer.dumps_with_expiry(value, expiry)))
+                changes.append((key, None if value is ABSENT else dumps(value)))
         except StateflowError:
             self._name_the_wrong(values)
             raise
 
     def _name_the_wrong(self, values: list[Any]) -> None:
         for i, value in zip(self._set_at, values, strict=True):
-            if value is not _ABSENT:
+            if value is not ABSENT:
                 self._cursor.key = self._cursor.keys[i]
                 self.check(value)
 
@@ -165,9 +143,9 @@ class StoredState(Bound, Generic[T]):
             raise self._wrong(error) from error
 
     def check_current(self) -> None:
-        """The same for what user code has set for the current key, before the key counts as done."""
+        """Like `check`, for the value that user code has set for the current key."""
         i = self._cursor.i
-        if self._set_at and self._set_at[-1] == i and self._values[i] is not _ABSENT:
+        if self._set_at and self._set_at[-1] == i and self._values[i] is not ABSENT:
             self.check(self._values[i])
 
 
@@ -186,7 +164,7 @@ class BoundValueState(StoredState[T]):
         value = self._values[self._cursor.i]
         if value is _UNREAD:
             value = self._load()
-        if value is _ABSENT:
+        if value is ABSENT:
             return self._default if self._factory is None else self._factory()  # type: ignore[return-value]
         return value  # type: ignore[no-any-return]
 
@@ -209,13 +187,13 @@ class BoundReducingState(StoredState[T]):
         self._reduce = reduce
 
     def add(self, value: T) -> None:
-        known = self._get()
-        self._set(value if known is _ABSENT else self._reduce(known, value))
+        current = self._get()
+        self._set(value if current is ABSENT else self._reduce(current, value))
 
     def get(self) -> T | None:
         """The value so far; None when nothing was added."""
-        known = self._get()
-        return None if known is _ABSENT else known
+        current = self._get()
+        return None if current is ABSENT else current
 
 
 class BoundAggregatingState(StoredState[Any], Generic[V, R]):
@@ -232,10 +210,10 @@ class BoundAggregatingState(StoredState[Any], Generic[V, R]):
         self._create, self._add, self._result = create, add, result
 
     def add(self, value: V) -> None:
-        known = self._get()
-        self._set(self._add(self._create() if known is _ABSENT else known, value))
+        current = self._get()
+        self._set(self._add(self._create() if current is ABSENT else current, value))
 
     def get(self) -> R | None:
         """The result so far; None when nothing was added."""
-        known = self._get()
-        return None if known is _ABSENT else self._result(known)
+        current = self._get()
+        return None if current is ABSENT else self._result(current)

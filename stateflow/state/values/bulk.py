@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from stateflow.state.values.serializers import FLOAT, INT, Serializer
+from stateflow.format.scalars import BY_NAME
+from stateflow.state.values.serializers import Serializer
 
 DumpsMany = Callable[[list[Any]], list[bytes]]
 LoadsMany = Callable[[Sequence[bytes | None], Any], list[Any]]
 """loads_many(raw values, what stands for a missing one)"""
 
 _WIDTH = 9
-_LAYOUTS = {
-    "int": (INT, np.dtype([("header", "u1"), ("value", "<i8")]), ({int},)),
-    "float": (FLOAT, np.dtype([("header", "u1"), ("value", "<f8")]), ({float}, {float, int}, {int})),
-}
+_ACCEPTED = {"int": ({int},), "float": ({float}, {float, int}, {int})}
 
 
 def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
@@ -27,12 +25,13 @@ def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
     def dumps_each(values: list[Any]) -> list[bytes]:
         return [dumps(value) for value in values]
 
-    def loads_each(found: Sequence[bytes | None], missing: Any) -> list[Any]:
-        return [missing if raw is None else loads(raw) for raw in found]
+    def loads_each(raws: Sequence[bytes | None], missing: Any) -> list[Any]:
+        return [missing if raw is None else loads(raw) for raw in raws]
 
-    if serializer.schema not in _LAYOUTS:
+    if serializer.schema not in _ACCEPTED:
         return dumps_each, loads_each
-    code, layout, accepted = _LAYOUTS[serializer.schema]
+    scalar, accepted = BY_NAME[serializer.schema], _ACCEPTED[serializer.schema]
+    code, layout = scalar.code, np.dtype([("header", "u1"), ("value", f"<{scalar.form}")])
     blank = bytes((code,)) + bytes(_WIDTH - 1)
 
     def dumps_many(values: list[Any]) -> list[bytes]:
@@ -47,15 +46,15 @@ def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
         raw = rows.tobytes()
         return [raw[at : at + _WIDTH] for at in range(0, len(raw), _WIDTH)]
 
-    def loads_many(found: Sequence[bytes | None], missing: Any) -> list[Any]:
-        joined = b"".join([blank if raw is None else raw for raw in found])
-        if len(joined) != _WIDTH * len(found):
-            return loads_each(found, missing)
+    def loads_many(raws: Sequence[bytes | None], missing: Any) -> list[Any]:
+        joined = b"".join([blank if raw is None else raw for raw in raws])
+        if len(joined) != _WIDTH * len(raws):
+            return loads_each(raws, missing)
         rows = np.frombuffer(joined, dtype=layout)
         if (rows["header"] != code).any():
-            return loads_each(found, missing)
+            return loads_each(raws, missing)
         values: list[Any] = rows["value"].tolist()
-        for index, raw in enumerate(found):
+        for index, raw in enumerate(raws):
             if raw is None:
                 values[index] = missing
         return values

@@ -1,4 +1,4 @@
-"""Bound states of many entries per key, each stored on its own: lists and maps. A write-back cache per key."""
+"""Lists and maps: states with many entries per key, each stored on its own. Changes wait until the key is done."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from stateflow.errors import StateflowError
 from stateflow.format.encoding import after, list_position
-from stateflow.state.cursor import Bound, Change, Cursor
+from stateflow.state.cursor import ABSENT, Change, Cursor, ValuesState
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.serializers import Serializer
 
@@ -16,19 +16,16 @@ T = TypeVar("T")
 K = TypeVar("K")
 V = TypeVar("V")
 
-_ABSENT: Any = object()
 
-
-class BoundListState(Bound, Generic[T]):
+class BoundListState(ValuesState, Generic[T]):
     """Entries of one key lie in the order they were added: by batch, then by position."""
 
-    __slots__ = ("_added", "_cleared", "_ttl", "serializer")
+    __slots__ = ("_added", "_cleared")
 
     def __init__(
         self, cursor: Cursor, operator: str, name: str, state_id: int, serializer: Serializer, ttl: int | None
     ) -> None:
-        super().__init__(cursor, operator, name, state_id)
-        self.serializer, self._ttl = serializer, ttl
+        super().__init__(cursor, operator, name, state_id, serializer, ttl)
         self._added: list[Any] = []
         self._cleared = False
 
@@ -62,10 +59,11 @@ class BoundListState(Bound, Generic[T]):
         cursor, added = self._cursor, list(self._added)
         if not self._cleared:
             begin = cursor.full(self._id)
+            loads = self.serializer.loads if self._ttl is None else self._live
             for _, raw in cursor.backend.scan(begin, after(begin)):
-                expiry = self.serializer.expiry(raw) if self._ttl is not None else None
-                if expiry is None or expiry > cursor.now:
-                    yield self.serializer.loads(raw)
+                value = loads(raw)
+                if value is not ABSENT:
+                    yield value
         yield from added
 
     def get(self) -> list[T]:
@@ -76,22 +74,17 @@ class BoundListState(Bound, Generic[T]):
         return sum(1 for _ in self)
 
     def exists(self) -> bool:
-        return next(iter(self), _ABSENT) is not _ABSENT
+        return next(iter(self), ABSENT) is not ABSENT
 
     def flush(self, changes: list[Change]) -> None:
         cursor = self._cursor
         prefix = cursor.full(self._id)
         if self._cleared:
-            # A range of its own would order badly with the batched writes; the entries are few or cleared rarely.
+            # One deletion per entry keeps its place among the batched writes. The entries are few, or rarely cleared.
             changes.extend((key, None) for key, _ in cursor.backend.scan(prefix, after(prefix)))
         try:
             for value in self._added:
-                raw = (
-                    self.serializer.dumps(value)
-                    if self._ttl is None
-                    else self.serializer.dumps_with_expiry(value, cursor.now + self._ttl)
-                )
-                changes.append((prefix + list_position(cursor.slot, cursor.position), raw))
+                changes.append((prefix + list_position(cursor.slot, cursor.position), self._dumps(value)))
                 cursor.position += 1
         except StateflowError as error:
             raise self._wrong(error) from error
@@ -99,10 +92,10 @@ class BoundListState(Bound, Generic[T]):
         self._at = -1
 
 
-class BoundMapState(Bound, MutableMapping[K, V]):
+class BoundMapState(ValuesState, MutableMapping[K, V]):
     """A mapping whose entries are stored one by one; iteration is in key order and may modify the map."""
 
-    __slots__ = ("_cleared", "_entries", "_ttl", "_written", "codec", "serializer")
+    __slots__ = ("_cleared", "_entries", "_written", "codec")
 
     def __init__(
         self,
@@ -114,10 +107,10 @@ class BoundMapState(Bound, MutableMapping[K, V]):
         serializer: Serializer,
         ttl: int | None,
     ) -> None:
-        super().__init__(cursor, operator, name, state_id)
-        self.codec, self.serializer, self._ttl = codec, serializer, ttl
+        super().__init__(cursor, operator, name, state_id, serializer, ttl)
+        self.codec = codec
         self._entries: dict[bytes, Any] = {}
-        """By encoded map key; `_ABSENT` for what is known not to be there."""
+        """By encoded map key; `ABSENT` for a key without an entry."""
         self._written: set[bytes] = set()
         self._cleared = False
 
@@ -125,15 +118,6 @@ class BoundMapState(Bound, MutableMapping[K, V]):
         if self._at != self._cursor.serial:
             self._at = self._cursor.serial
             self._entries, self._written, self._cleared = {}, set(), False
-
-    def _loaded(self, raw: bytes | None) -> Any:
-        if raw is None:
-            return _ABSENT
-        if self._ttl is not None:
-            expiry = self.serializer.expiry(raw)
-            if expiry is not None and expiry <= self._cursor.now:
-                return _ABSENT
-        return self.serializer.loads(raw)
 
     def _encoded(self, key: K) -> bytes:
         try:
@@ -147,25 +131,23 @@ class BoundMapState(Bound, MutableMapping[K, V]):
         if value is None and encoded not in self._entries:
             cursor = self._cursor
             value = (
-                _ABSENT
-                if self._cleared
-                else self._loaded(cursor.backend.get(cursor.full(self._id) + encoded))
+                ABSENT if self._cleared else self._live(cursor.backend.get(cursor.full(self._id) + encoded))
             )
             self._entries[encoded] = value
         return value
 
     def __getitem__(self, key: K) -> V:
         value = self._look(self._encoded(key))
-        if value is _ABSENT:
+        if value is ABSENT:
             raise KeyError(key)
         return value  # type: ignore[no-any-return]
 
     def get(self, key: K, default: Any = None) -> Any:
         value = self._look(self._encoded(key))
-        return default if value is _ABSENT else value
+        return default if value is ABSENT else value
 
     def __contains__(self, key: object) -> bool:
-        return self._look(self._encoded(key)) is not _ABSENT  # type: ignore[arg-type]
+        return self._look(self._encoded(key)) is not ABSENT  # type: ignore[arg-type]
 
     def __setitem__(self, key: K, value: V) -> None:
         self._here()
@@ -176,9 +158,9 @@ class BoundMapState(Bound, MutableMapping[K, V]):
 
     def __delitem__(self, key: K) -> None:
         encoded = self._encoded(key)
-        if self._look(encoded) is _ABSENT:
+        if self._look(encoded) is ABSENT:
             raise KeyError(key)
-        self._entries[encoded] = _ABSENT
+        self._entries[encoded] = ABSENT
         self._written.add(encoded)
         self._touch()
 
@@ -187,7 +169,7 @@ class BoundMapState(Bound, MutableMapping[K, V]):
         self._entries, self._written, self._cleared = {}, set(), True
         self._touch()
 
-    def _stored(self) -> Iterator[tuple[bytes, Any]]:
+    def _scanned(self) -> Iterator[tuple[bytes, Any]]:
         if not self._cleared:
             begin = self._cursor.full(self._id)
             for key, raw in self._cursor.backend.scan(begin, after(begin)):
@@ -197,9 +179,9 @@ class BoundMapState(Bound, MutableMapping[K, V]):
         self._here()
         entries = {key: self._entries[key] for key in self._written}
         fresh = iter(sorted(entries.items()))
-        stored = ((key, self._loaded(raw)) for key, raw in self._stored() if key not in entries)
+        stored = ((key, self._live(raw)) for key, raw in self._scanned() if key not in entries)
         for key, value in merge(stored, fresh, key=lambda pair: pair[0]):
-            if value is not _ABSENT:
+            if value is not ABSENT:
                 yield key, value
 
     def __iter__(self) -> Iterator[K]:
@@ -229,14 +211,7 @@ class BoundMapState(Bound, MutableMapping[K, V]):
         try:
             for encoded in self._written:
                 value = self._entries[encoded]
-                if value is _ABSENT:
-                    changes.append((prefix + encoded, None))
-                elif self._ttl is None:
-                    changes.append((prefix + encoded, self.serializer.dumps(value)))
-                else:
-                    changes.append(
-                        (prefix + encoded, self.serializer.dumps_with_expiry(value, cursor.now + self._ttl))
-                    )
+                changes.append((prefix + encoded, None if value is ABSENT else self._dumps(value)))
         except StateflowError as error:
             raise self._wrong(error) from error
         self._dirty = False

@@ -1,0 +1,110 @@
+"""What shows in a step of a flow before Spark is there: targets, columns and functions that cannot do."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
+from typing import Any
+
+from stateflow.errors import UsageError
+from stateflow.pipelines.aggregation import shown_aggregation
+from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.tables import DeltaTable
+
+_TAKES = {
+    "append": "delta(path)",
+    "upsert": "delta(path)",
+    "function": "a function of (frame, checkpoint_id)",
+    "collect": "memory(name)",
+}
+
+
+def check_source(uid: str, factory: Any) -> None:
+    """Whether `factory` can be opened: a table, or a function of the SparkSession."""
+    if hasattr(factory, "streaming"):
+        return
+    if isinstance(factory, str | PathLike):
+        raise UsageError(f"source {uid!r} cannot read {str(factory)!r}: say sf.delta({str(factory)!r})")
+    if not callable(factory) or not _takes(factory, 1):
+        raise UsageError(
+            f"source {uid!r} cannot read {factory!r}: give it sf.delta(path), or a function from SparkSession to a "
+            "streaming DataFrame"
+        )
+
+
+def check_transform(uid: str, function: Any) -> None:
+    """Whether `function` is a stateless step, as far as its source text tells."""
+    if not callable(function) or not _takes(function, 1):
+        raise UsageError(f"{uid} cannot call {function!r}: give transform() a function of one DataFrame")
+    if found := shown_aggregation(function):
+        raise UsageError(aggregates(uid, found))
+
+
+def aggregates(uid: str, what: str) -> str:
+    """Why a step may not aggregate."""
+    return (
+        f"{uid} has {what}, which would see the rows of one batch only: keep what is summed up in the state of a "
+        "keyed operator"
+    )
+
+
+def check_sink(
+    uid: str, mode: str, target: Any, options: Mapping[str, Any], rows: RowType | None = None
+) -> None:
+    """Whether `stream.<mode>(uid, target, **options)` can be; `rows` are the stream's, when they are declared."""
+    given = {name: value for name, value in options.items() if value is not None}
+    taken = {"keys", "order_by"} if mode == "upsert" else set()
+    if unknown := sorted(set(given) - taken):
+        raise UsageError(f"sink {uid!r} ({mode}) does not take {', '.join(unknown)}: leave it out")
+    if not _fits(mode, target):
+        raise UsageError(
+            f"sink {uid!r} ({mode}) cannot write to {target!r}: give it {_TAKES.get(mode, 'a known mode')}"
+            f"{_instead(mode, target)}"
+        )
+    if mode == "upsert" and not given.get("keys"):
+        raise UsageError(f"sink {uid!r} (upsert) has no key columns: say keys=['id']")
+    columns = {"keys": _names(given.get("keys")), "order_by": _names(given.get("order_by"))}
+    if isinstance(target, DeltaTable):
+        columns["partition_by"] = target.partition_by
+    # Delta's columns are the same in capitals.
+    known = {name.lower() for name in rows.names} if rows is not None else set()
+    for what, names in columns.items():
+        for name in names:
+            if rows is not None and name.lower() not in known:
+                raise UsageError(
+                    f"sink {uid!r} ({mode}): {rows.name} has no column {name!r} for {what}; "
+                    f"it has {', '.join(rows.names)}"
+                )
+
+
+def _fits(mode: str, target: Any) -> bool:
+    if mode in ("append", "upsert"):
+        return isinstance(target, DeltaTable)
+    if mode == "function":
+        return callable(target) and _takes(target, 2)
+    return mode == "collect" and getattr(target, "kind", "") == "memory"
+
+
+def _instead(mode: str, target: Any) -> str:
+    word = {"append": "delta", "upsert": "delta", "collect": "memory"}.get(mode)
+    return (
+        f", here sf.{word}({str(target)!r})" if word and target and isinstance(target, str | PathLike) else ""
+    )
+
+
+def _names(given: str | Iterable[str] | None) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given or ())
+
+
+def _takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether it can be called with so many values; what is written in C does not always tell."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        signature.bind(*(None,) * count)
+    except TypeError:
+        return False
+    return True

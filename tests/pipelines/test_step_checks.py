@@ -1,0 +1,188 @@
+"""What `Pipeline.build` refuses, and `stateflow check` with it: whatever shows before Spark is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import stateflow as sf
+from stateflow.pipelines.flow import Flow, Pipeline
+
+
+@dataclass
+class Total:
+    user: int
+    total: float
+
+
+class Sum(sf.KeyedProcess[int, Total, Total]):
+    total = sf.ValueState(float, default=0.0)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> None: ...
+
+
+class Stateless(sf.KeyedProcess[int, Total, Total]):
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> None: ...
+
+
+TABLE = sf.delta("/nowhere")
+
+
+def built(declare: Callable[[Flow], Any]) -> Flow:
+    return Pipeline("test", declare).build()
+
+
+def refused(declare: Callable[[Flow], Any], message: str) -> None:
+    with pytest.raises(sf.UsageError, match=message) as caught:
+        built(declare)
+    assert "\n" not in str(caught.value)
+
+
+def rows(flow: Flow) -> sf.Stream:
+    return flow.source("in", TABLE, Total)
+
+
+# ---- sinks ----
+
+
+def test_an_option_that_a_sink_does_not_know_is_refused() -> None:
+    refused(lambda f: rows(f).append("out", TABLE, colour="red"), r"'out' \(append\) does not take colour")
+    refused(lambda f: rows(f).append("out", TABLE, keys=["user"]), r"'out' \(append\) does not take keys")
+    refused(lambda f: rows(f).upsert("out", TABLE, keys="user", mode="x"), "does not take mode: leave it out")
+    refused(lambda f: rows(f).for_each_batch("out", print, order_by="x"), "does not take order_by")
+
+
+def test_a_target_of_another_kind_is_refused_with_what_to_write() -> None:
+    path: Any = Path("/data/t")
+    refused(
+        lambda f: rows(f).append("out", "/data/t"), r"cannot write to '/data/t': .* sf\.delta\('/data/t'\)"
+    )
+    refused(lambda f: rows(f).upsert("out", path, keys="user"), r"here sf\.delta\('/data/t'\)")
+    refused(lambda f: rows(f).append("out", sf.memory("x")), r"give it delta\(path\)")
+    refused(lambda f: rows(f).collect("out", "x"), r"give it memory\(name\), here sf\.memory\('x'\)")
+    refused(lambda f: rows(f).collect("out", TABLE), r"give it memory\(name\)")
+    wrong: Any = "/data/t"
+    refused(lambda f: rows(f).for_each_batch("out", wrong), r"give it a function of \(frame, checkpoint_id\)")
+    one: Any = lambda frame: None  # noqa: E731
+    refused(lambda f: rows(f).for_each_batch("out", one), r"give it a function of \(frame, checkpoint_id\)")
+
+
+@pytest.mark.parametrize(
+    ("columns", "what"),
+    [({"keys": "usr"}, "keys"), ({"keys": ["user", "usr"]}, "keys"), ({"keys": "user", "order_by": "usr"}, "order_by")],
+)  # fmt: skip
+def test_columns_of_an_upsert_that_the_row_type_lacks_are_refused(columns: Any, what: str) -> None:
+    message = rf"sink 'out' \(upsert\): Total has no column 'usr' for {what}; it has user, total"
+    refused(lambda f: rows(f).upsert("out", TABLE, **columns), message)
+    refused(
+        lambda f: rows(f).key_by("user").process("sum", Sum).upsert("out", TABLE, **columns),
+        message,
+    )
+
+
+def test_a_partition_column_that_the_row_type_lacks_is_refused() -> None:
+    table = sf.delta("/nowhere", partition_by=["day"])
+    refused(lambda f: rows(f).append("out", table), "Total has no column 'day' for partition_by")
+
+
+def test_columns_are_not_judged_where_only_spark_knows_them() -> None:
+    built(lambda f: f.source("in", TABLE).upsert("out", TABLE, keys="usr", order_by="when"))
+    built(lambda f: rows(f).transform(lambda frame: frame).upsert("out", TABLE, keys="usr"))
+    built(lambda f: rows(f).upsert("out", TABLE, keys="USER", order_by=None))
+
+
+def test_an_upsert_without_keys_is_refused() -> None:
+    refused(lambda f: rows(f).upsert("out", TABLE, keys=[]), r"'out' \(upsert\) has no key columns")
+
+
+# ---- sources and steps ----
+
+
+def test_a_source_of_another_kind_is_refused_with_what_to_write() -> None:
+    path = Path("/data/in")
+    refused(
+        lambda f: f.source("in", "/data/in", Total),
+        r"'in' cannot read '/data/in': say sf\.delta\('/data/in'\)",
+    )
+    refused(lambda f: f.source("in", path), r"say sf\.delta\('/data/in'\)")
+    refused(lambda f: f.source("in", 5), r"'in' cannot read 5: .* a function from SparkSession")
+    refused(lambda f: f.source("in", lambda: None), "a function from SparkSession")
+
+
+def test_rows_that_nobody_takes_are_refused() -> None:
+    def unread_source(flow: Flow) -> None:
+        flow.source("more", TABLE, Total)
+        rows(flow).append("out", TABLE)
+
+    def unread_step(flow: Flow) -> None:
+        source = rows(flow)
+        source.transform(lambda frame: frame)
+        source.append("out", TABLE)
+
+    refused(
+        unread_source,
+        "pipeline 'test' does nothing with the rows of 'more': add a sink, .* or leave the step out",
+    )
+    refused(unread_step, "nothing with the rows of 'transform-1'")
+    refused(
+        lambda f: rows(f).key_by("user").process("x", Stateless), "nothing with the rows of 'x': add a sink"
+    )
+
+
+def test_an_operator_with_state_needs_no_sink_since_its_state_can_be_read() -> None:
+    built(lambda f: rows(f).key_by("user").process("sum", Sum))
+
+
+# ---- aggregations ----
+
+
+def summed(frame: Any) -> Any:
+    kept = frame.where("total > 0")
+    if kept is None:
+        return frame
+    return frame.where("total > 0").groupBy("user").sum("total")
+
+
+def test_an_aggregation_that_the_text_of_a_transform_shows_is_refused() -> None:
+    refused(lambda f: rows(f).transform(lambda frame: frame.groupBy("user").count()).append("out", TABLE),
+            r"transform-1 has an aggregation \(groupBy\), .* the state of a keyed operator")  # fmt: skip
+    refused(
+        lambda f: rows(f).transform(lambda frame: frame.dropDuplicates(["user"])).append("out", TABLE),
+        r"transform-1 has distinct or dropDuplicates \(dropDuplicates\)",
+    )
+    refused(lambda f: rows(f).transform(summed).append("out", TABLE), r"an aggregation \(groupBy\)")
+
+
+def pruned(frame: Any) -> Any:
+    days = frame.select("user").distinct().collect()
+    return frame.where(frame.user.isin(days))
+
+
+def replaced(frame: Any) -> Any:
+    frame = built(frame)
+    return frame.distinct()
+
+
+def test_an_aggregation_beside_the_rows_is_no_reason_to_refuse() -> None:
+    rates: Any = None
+    built(
+        lambda f: (
+            rows(f)
+            .transform(lambda frame: frame.join(rates.groupBy("user").agg("x"), "user"))
+            .append("out", TABLE)
+        )
+    )
+    built(lambda f: rows(f).transform(pruned).transform(replaced).append("out", TABLE))
+
+
+def test_a_transform_that_is_no_function_of_a_frame_is_refused() -> None:
+    text: Any = "x"
+    refused(
+        lambda f: rows(f).transform(text),
+        "transform-1 cannot call 'x': give transform.. a function of one DataFrame",
+    )
+    refused(lambda f: rows(f).transform(lambda: None), "a function of one DataFrame")
