@@ -187,7 +187,10 @@ def test_key_groups_that_a_job_does_not_take_are_said(
 
     assert warned() == warned(max_parallelism="128") == ""
     said = warned(max_parallelism="256")
-    assert "the command line (--max-parallelism), is not taken: of 256 key groups 'balance' keeps 128" in said
+    assert (
+        "the command line (--max-parallelism), is not taken: instead of 256 key groups 'balance' keeps 128"
+        in said
+    )
     assert "restore orders ... --from URL --max-parallelism 256" in said
 
 
