@@ -165,7 +165,9 @@ class Denial:
             raise UnavailableError(f"{call.path} is denied")
 
 
-@pytest.mark.parametrize("writes", [True, False], ids=["writes", "everything"])
+@pytest.mark.parametrize(
+    "writes", [True, pytest.param(False, marks=pytest.mark.system)], ids=["writes", "everything"]
+)
 @pytest.mark.parametrize("origin", ["savepoint", "checkpoint"])
 def test_a_restore_that_copies_and_is_denied_leaves_the_job_as_it_was_or_restored(
     origin: str, writes: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
