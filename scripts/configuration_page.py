@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stateflow.config.option import Declaration, written
+from stateflow.config.declaration import Declaration, written
 from stateflow.config.options import DECLARATIONS, FILE_NAME, FILE_VARIABLE, PREFIX, Options
 
 _TOP = f"""\

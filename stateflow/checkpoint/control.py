@@ -35,7 +35,7 @@ JOB_DRAINED = "the job was drained"
 INTERRUPTED = "a stop was requested"
 """A signal stopped the process: the store has no stop request, and the host may be shutting down."""
 KILLED = "its task was killed"
-"""The reason of a stop request that a retry ignores: it starts another driver."""
+"""A stop request with this reason ends the old driver only: a retry ignores it and starts a new driver."""
 
 
 class RunOutcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -178,7 +178,7 @@ def refuse_while_live(
 
 
 def same_owner(one: Owner, other: Owner) -> bool:
-    """Whether both are the same task of the same DAG run or, outside of Airflow, the same run."""
+    """Whether both owners are the same task of the same DAG run or, outside of Airflow, the same run."""
     if one.dag_run or other.dag_run:
         return (one.dag_run, one.task) == (other.dag_run, other.task)
     return one.run == other.run

@@ -70,7 +70,7 @@ class Draft(msgspec.Struct, frozen=True):
         floor: int = 1,
         cut: int = 0,
     ) -> Record:
-        """The record, with its slot and what follows from the log."""
+        """The finished record: this draft plus slot, link and floor from the log."""
         fields = {name: getattr(self, name) for name in self.__struct_fields__}
         return Record(
             **fields,

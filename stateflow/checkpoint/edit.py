@@ -104,8 +104,8 @@ def _refuse_overtaken(store: Store, layout: JobLayout, log: Log, run: str, kind:
 
 
 def _delete_files(writer: Writer) -> None:
-    """Deletes the files that were copied in for a record that was not decided. Otherwise they would stay until a collection
-    after the next claim, and a full disk may have no room for that claim."""
+    """Deletes the files that were copied in for a record that was not decided. On a full disk the next claim may fail, and no
+    collection would follow: so they are deleted here."""
     layout = writer.layout
     with suppress(StateflowError):
         for file_path in (layout.shared_file, layout.staged_file):

@@ -104,7 +104,7 @@ def pinned(
         try:
             release(store, layout, new_pin.id)
         except StateflowError as error:
-            # The block has done its work, or raised an error of its own, which says more than this one.
+            # Only logged: the block is done, or its own error says more.
             _log.warning("a pin of job %s stays, until `stateflow gc` is run: %s", layout.job, error)
 
 
@@ -113,7 +113,8 @@ def read_with_pins(
 ) -> tuple[Log, list[Pin]]:
     """The log, and the pins whose records are damaged: only part of the record or outcome exists.
 
-    Below the floor a gap does not reveal an incomplete listing. So it lists again when a record that a pin keeps is missing.
+    Below the floor missing records are normal, so a gap does not show that the listing was incomplete. The function
+    therefore lists again when a pinned record is missing.
     """
     for _ in range(LISTINGS):
         log = read_log(store, layout, cache=cache)
@@ -133,7 +134,7 @@ def damage_of(layout: JobLayout, pin: Pin) -> str:
 
 def _is_damaged(store: Store, layout: JobLayout, log: Log, pin: Pin) -> bool:
     if pin.slot >= log.floor:
-        return False  # a gap reports it, or the record is newer than the listing
+        return False  # not damage: the log reports it as a gap, or the record is newer than the listing
     slot = log.slots.get(pin.slot)
     if slot is None:
         slot = _read_slot(store, layout, pin.slot)

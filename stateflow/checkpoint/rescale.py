@@ -1,7 +1,7 @@
 """Another parallelism for a job: an edit of its newest record, in which no file is copied. Pure.
 
-A rescale only ever narrows a shard's logical range, even when pieces of one shard meet in one subtask again: a piece that
-was opened meanwhile has deleted its sibling's keys. Only a run joins pieces, by reading them.
+A rescale only narrows ranges. It never joins pieces of one shard again, because a task that opened a piece has deleted the
+other pieces' keys from it. Only a run joins pieces, by reading them.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def joined(shards: Sequence[Shard], limit: int) -> tuple[tuple[Shard, ...], ...]
 
 
 def redistributed(state: OperatorListState, parallelism: int) -> OperatorListState:
-    """Deals list elements out in turn. Union and broadcast state stay as they are: every subtask has all of it."""
+    """Gives list elements to the subtasks round-robin. Union and broadcast state stay as they are: every subtask has all of it."""
     if state.kind != "list":
         return state
     elements = [element for part in state.parts for element in part]
@@ -106,7 +106,7 @@ def rescaled_operators(
 
 
 def needs_rescale(record: Record | None, parallelism: int) -> bool:
-    """Whether a run with this parallelism (0: the current one) has to edit the record first."""
+    """Whether a run must first write a rescale record; never for 0, which keeps the current parallelism."""
     if record is None or not parallelism:
         return False
     return any(len(operator.assignment) != parallelism for operator in record.operators.values())

@@ -35,7 +35,7 @@ class ScheduledRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ended_by: str = ""
     """The idempotency key of that try: a retry with the same key has nothing left to do, a cleared task has a new key."""
     recalled: bool = False
-    """Its task was killed before the driver had claimed the job: the driver ends as soon as it claims it."""
+    """Its task was killed before the driver had claimed the job: the driver ends as soon as it has claimed the job."""
 
 
 def begin(
@@ -69,7 +69,7 @@ def finish(
 
 
 def reopen(store: Store, layout: JobLayout, mark: ScheduledRun) -> ScheduledRun:
-    """The mark with the same beginning and without an end: somebody runs the task again on purpose."""
+    """Clears the end of the mark and keeps its beginning, for a task that somebody runs again on purpose."""
     reopened = msgspec.structs.replace(mark, ended=None, ended_at=None, ended_by="")
     store.put(layout.scheduled(mark.dag_run, mark.task), encode(reopened))
     return reopened

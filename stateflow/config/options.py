@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal
 
-from stateflow.config.option import Declaration, Kind, Trigger, read, written
+from stateflow.config.declaration import Declaration, Kind, Trigger, read, written
 from stateflow.errors import UsageError
 from stateflow.quantities import duration, size
 
@@ -90,7 +90,7 @@ class Options:
     )
     max_parallelism: int = _number(
         128,
-        "Key groups of a new job. Without re-hashing, no rescale can give the job more subtasks than this.",
+        "Key groups of a new job. No rescale can give the job more subtasks than this; a restore from a canonical savepoint can.",
         "pipeline.max-parallelism",
         least=1,
         most=32768,

@@ -175,7 +175,8 @@ class Prepared(msgspec.Struct, frozen=True, omit_defaults=True):
     prev: Count | None
     """The slot last committed to this sink; None when none was."""
     late: tuple[Count, ...] = ()
-    """Abandoned slots above `prev`: a fenced run may have delivered one after all, so finding it is right too."""
+    """Abandoned slots above `prev` that may have arrived: a fenced run may have delivered one after all, so finding it is right
+    too. Not rows behind the watermark."""
     payload: dict[str, Any] = {}
     """The sink's own, JSON-serialisable: actions, table id, keys, options."""
     files: tuple[FileRef, ...] = ()
@@ -275,7 +276,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_commits: dict[str, Count] = {}
     """Per sink uid the highest slot whose output it has: the next record's `prev`."""
     late: dict[str, tuple[Count, ...]] = {}
-    """Per sink uid the slots abandoned since: the next record's `late`."""
+    """Per sink uid the abandoned slots that may have arrived since: the next record's `late`. Not rows behind the watermark."""
     statistics: dict[str, Any] = {}
 
 

@@ -49,7 +49,7 @@ def try_out(environment: Path, pipeline: Path, spec: str, modules: list[str]) ->
             "HOME": scratch,
             "PYTHONPATH": ":".join([*spark_modules(), PIPELINE]),
             "PYTHONDONTWRITEBYTECODE": "1",
-            # For an environment without an interpreter. With -S it does not see this Python's packages.
+            # Used when the environment brings no interpreter. `-S` hides this Python's packages from it.
             "STATEFLOW_HOST_PYTHON": str(Path(sys.executable).resolve()),
         }
         command = [str(folder / ENVIRONMENT / "bin" / "python"), "-S", "-c", _CODE, spec, ",".join(modules)]

@@ -20,7 +20,7 @@ TEMP = ".tmp-"
 
 PIECE = 256 << 10
 """Bytes of a local file that are read or written at a time. They fit the processor's cache. For a write of 1 MiB or more
-Linux looks for one stretch of memory of that size, which at times took eight times as long as the write."""
+Linux looks for one stretch of memory of that size, and finding it sometimes took eight times as long as writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,8 @@ def create_once(
         try:
             return store.read(path)
         except NotFoundError:
-            # S3 may answer 409 to two creates at once and store neither; or a collector has deleted the object.
+            # There is a conflict and yet no object: S3 may refuse two creates at once and store neither, or a collector
+            # deleted the object since.
             # To create again with the same body is right in both cases. If the first request arrives late, it finds
             # its own body. A record in a slot that was collected before is void, because the chain does not link to it.
             continue
@@ -180,7 +181,7 @@ def create_once(
 
 
 def refused_for_good(store: Store, path: str) -> bool:
-    """Whether a create that ended with UnavailableError has stored nothing and never will.
+    """True if the failed create stored nothing and cannot store anything later.
 
     A disk does not carry a request out after it has reported failure; an object store may.
     """

@@ -13,7 +13,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from stateflow.config.option import read
+from stateflow.config.declaration import read
 from stateflow.config.options import DECLARATIONS, Options, load
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 

@@ -71,7 +71,7 @@ class DeclaredArguments:
             if value is None and argument.when_none is not None:
                 value = argument.when_none()
             setattr(self, name, value)
-            if not is_late(value):
+            if not is_deferred(value):
                 self.read(name)
 
     def read(self, name: str) -> Any:
@@ -113,7 +113,7 @@ def _argument(hint: Any) -> Argument | None:
     return replace(argument, doc=sentence) if argument is not None and sentence else argument
 
 
-def is_late(value: Any) -> bool:
+def is_deferred(value: Any) -> bool:
     """Whether a value is known only when the task runs: a template, or another task's result."""
     if isinstance(value, str):
         return "{{" in value or "{%" in value

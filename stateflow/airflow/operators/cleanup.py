@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class StateflowCleanupOperator(StateflowOperator):
     """Collects subsumed checkpoints, what crashed runs left, and savepoints that have expired. Safe beside runs.
 
-    Every deletion is complete in itself, so a retry continues where a killed try ended.
+    Each deletion can be repeated, so a retry continues where a killed try ended.
     """
 
     def __init__(

@@ -17,7 +17,7 @@ class SinkSlot:
     slot: int
     epoch: int
     late: tuple[int, ...] = ()
-    """Abandoned slots whose output may have arrived all the same, from a run that was slow to stop."""
+    """Abandoned slots that may have arrived all the same, from a run that was slow to stop. Not rows behind the watermark."""
 
     @property
     def app_id(self) -> str:
