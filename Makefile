@@ -33,7 +33,7 @@ test: setup ## what anybody can run, in ten minutes; TESTS=tests/state for a par
 test-system: setup azurite browser postgres ## the rest: real Airflow, Kafka, clusters, Azure, a browser, kills; TESTS, SEED
 	@$(PYTEST) -m system $(TESTS)
 
-test-airflow: setup ## the stories with a real Airflow and Spark, about ten minutes
+test-airflow: setup ## all tests of Airflow, with the long ones that the others skip, about ten minutes
 	@STATEFLOW_LONG=1 $(RUN) -m pytest -q --durations=15 tests/airflow
 
 lint: setup ## ruff: rules and formatting
