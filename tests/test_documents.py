@@ -121,3 +121,26 @@ def test_every_stop_of_the_walks_is_there(stop: str) -> None:
 def test_a_walk_is_short() -> None:
     row, restore = (part.count("\n| ") - 1 for part in WALK.split("## ")[1:3])
     assert (row, restore) <= (21, 12)
+
+
+SECURITY = (REPOSITORY / "docs" / "security.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("test", sorted(set(re.findall(r"`([\w/]+\.py::[\w:]+)`", SECURITY))))
+def test_every_test_that_the_security_page_names_is_there(test: str) -> None:
+    file, *names = test.split("::")
+    body = ast.parse((REPOSITORY / "tests" / file).read_text(encoding="utf-8")).body
+    for name in names:
+        inner = [
+            node for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name == name
+        ]
+        assert inner, f"{file} has no {name}"
+        body = inner[0].body
+    assert isinstance(inner[0], ast.FunctionDef)
+
+
+def test_every_row_of_the_security_page_with_a_test_names_it_in_full() -> None:
+    tables = re.findall(r"^\|.*\| test \|\n\|[-|]+\|\n((?:\|.*\n)+)", SECURITY, re.MULTILINE)
+    rows = [row for table in tables for row in table.splitlines()]
+    assert rows
+    assert [row for row in rows if not re.search(r"\| `[\w/]+\.py::[\w:]+`[^|]*\|$", row)] == []
