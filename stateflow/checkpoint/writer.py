@@ -14,7 +14,7 @@ from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import BodyCache, Log, SlotContent, assemble, read_epochs
 from stateflow.checkpoint.recovery import commits_after, continued, late_after, link_to
 from stateflow.checkpoint.retention import floor_after, retained_by_age
-from stateflow.errors import CorruptError, FencedError, StateflowError, UsageError
+from stateflow.errors import CorruptError, FencedError, IncompatibleError, StateflowError, UsageError
 from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Outcome, Owner, Record, decode, encode
 from stateflow.format.references import as_stored
@@ -154,6 +154,7 @@ class Writer:
         )
         path = self.layout.pending(record.slot)
         body = encode(as_stored(record, self.store.url))
+        self._require_readable(body, record.slot)
         # Until the store answers, nobody knows whether the slot is ours: a second attempt with another body could store
         # the batch twice. So any error here stops this writer.
         self._stopped = f"whether record {record.slot} was decided is not known"
@@ -167,6 +168,16 @@ class Writer:
         self._stopped = None
         self._open = CommitPermit(record, _GRANTED)
         return self._open
+
+    def _require_readable(self, body: bytes, slot: int) -> None:
+        """A record out of bounds would stop every later run. A foreign snapshot can bring numbers that lead to one."""
+        try:
+            decode(body, Record, self.layout.pending(slot))
+        except CorruptError as error:
+            raise IncompatibleError(
+                f"record {slot} of job {self.layout.job!r} was not written, because nobody could read it ({error}); if it "
+                "is a restore, choose another snapshot"
+            ) from error
 
     def complete(
         self, permit: CommitPermit, outcomes: Mapping[str, str], statistics: Mapping[str, Any] | None = None

@@ -62,7 +62,7 @@ def state_bytes(savepoint: Savepoint) -> int:
 
 def bases(records: Iterable[Record]) -> set[str]:
     """Savepoints, claimed by this job, whose files the records name."""
-    return {ref.base for record in records for ref in references(record) if ref.base}
+    return {ref.base for record in records for ref in references(record) if ref.base and ref.path}
 
 
 def path_inside(url: str, root: str) -> str | None:

@@ -26,7 +26,7 @@ from stateflow.checkpoint.pins import pinned
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import cache_folder
-from stateflow.errors import CorruptError, NotFoundError
+from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.records import FileRef, Pin, Prepared, Record
 from stateflow.format.references import bases
 from stateflow.liveness.heart import Heart
@@ -92,6 +92,13 @@ class RestoreRun:
             return False
         return history_line_of(self.job.history(), self.request.owner.run, "restore") is not None
 
+    def _require_planned_job(self, writer: Writer) -> None:
+        """Parameters were planned for this job: a new one takes the snapshot's, one that exists keeps its own."""
+        if self.plan.job_uuid != (writer.job if writer.parent is not None else ""):
+            raise UsageError(
+                f"job {self.job.name!r} was created or replaced after this restore was planned: plan it again"
+            )
+
     def _require_approved(self) -> None:
         """Compares the plans again once this restore owns the job: until then a live run may have gone on."""
         if self.request.approved is not None:
@@ -102,8 +109,8 @@ class RestoreRun:
     def _dispose_of_what_nothing_names(self, edited: Edited) -> None:
         """Disposes of a claimed savepoint that no record names: its state was so small that it went into the record."""
         request, origin = self.request, self.origin
-        if origin.savepoint is None or request.claim_mode != "claim":
-            return
+        if origin.savepoint is None or request.claim_mode != "claim" or edited.record.origin != origin.label:
+            return  # the last: an earlier try with this idempotency key has restored something else
         # Every record counts: one that an earlier restore made from the savepoint may still need it.
         slots = read_log(self.job.store, self.job.layout).slots.values()
         if origin.url not in bases(slot.record for slot in slots if slot.record is not None):
@@ -190,6 +197,7 @@ class RestoreRun:
 
     def _draft(self, writer: Writer) -> Draft:
         origin, request = self.origin, self.request
+        self._require_planned_job(writer)
         self._require_approved()
         snapshot = self._bring_in(taken_over(origin.record, self.flow), writer)
         operators = dict(snapshot.operators)

@@ -80,7 +80,7 @@ def make_plan(request: RestoreRequest) -> Plan:
     parts = [file for states in tables.values() for files in states.values() for file in files]
     return Plan(
         request=request,
-        new_job=log is None,
+        new_job=own is None,
         job_uuid=own.job if own is not None else "",
         timeline=log.next_timeline if log else 1,
         values=values,

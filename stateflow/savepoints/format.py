@@ -62,10 +62,10 @@ def read_savepoint_claim(store: Store) -> SavepointClaim | None:
 
 
 def resolved(savepoint: Savepoint, url: str) -> Record:
-    """The savepoint's record, with the savepoint's URL in every file reference."""
+    """The savepoint's record, with the savepoint's URL in every reference to a file, whatever its maker wrote there."""
     base = url.rstrip("/")
     return with_references(
-        savepoint.record, lambda ref: msgspec.structs.replace(ref, base=base) if ref.path else ref
+        savepoint.record, lambda ref: msgspec.structs.replace(ref, base=base if ref.path else "")
     )
 
 

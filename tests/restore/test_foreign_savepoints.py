@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from stateflow.config.options import Options, load
-from stateflow.errors import CorruptError
-from stateflow.format.records import encode
+from stateflow.errors import CorruptError, IncompatibleError, UsageError
+from stateflow.format.records import FileRef, Owner, Savepoint, encode
+from stateflow.format.references import references
 from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_expired
 from stateflow.pipelines.loading import load_pipeline
@@ -150,3 +152,80 @@ def test_what_is_expired_in_one_root_is_not_disposed_of_in_another(name: str, tm
         folder: (tmp_path / folder / "chk/_savepoints/orders/daily/_metadata").exists() for folder in roots
     }
     assert left == {folder: folder != name for folder in roots}
+
+
+def forged(url: str, change: Callable[[Savepoint], Savepoint]) -> None:
+    store = open_store(url)
+    store.put("_metadata", encode(change(read_savepoint(store))))
+
+
+def with_file(savepoint: Savepoint, ref: FileRef) -> Savepoint:
+    operator = savepoint.record.operators["balance"]
+    shards = tuple(
+        tuple(msgspec.structs.replace(shard, files=(*shard.files, ref)) for shard in task)
+        for task in operator.shards
+    )
+    record = msgspec.structs.replace(
+        savepoint.record, operators={"balance": msgspec.structs.replace(operator, shards=shards)}
+    )
+    return msgspec.structs.replace(savepoint, record=record)
+
+
+def test_a_place_that_the_savepoint_s_maker_wrote_beside_inline_bytes_is_not_taken_over(
+    tmp_path: Path,
+) -> None:
+    job = made(tmp_path / "root")
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    url = job.savepoint(options=options(tmp_path / "root"), to=str(tmp_path / "theirs")).url
+    alias = msgspec.structs.replace(inline("x.sst", b"hi"), base=f"file://{tmp_path}/precious/.")
+    forged(url, lambda savepoint: with_file(savepoint, alias))
+    job.restore(url, pipeline, PARAMETERS, options=options(tmp_path / "root")).apply()
+    head = job.log().head
+    assert head is not None
+    assert {ref.base for ref in references(head)} == {""}
+
+
+def test_numbers_that_nobody_could_read_again_are_not_written_and_the_job_goes_on(tmp_path: Path) -> None:
+    job = made(tmp_path / "root")
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    url = job.savepoint(options=options(tmp_path / "root"), to=str(tmp_path / "theirs")).url
+    far = {"slot": 100, "shift": 1 << 53}
+    forged(url, lambda s: msgspec.structs.replace(s, record=msgspec.structs.replace(s.record, **far)))
+    with pytest.raises(IncompatibleError, match="was not written, because nobody could read it"):
+        job.restore(url, pipeline, PARAMETERS, options=options(tmp_path / "root")).apply()
+    again = job.restore("checkpoint:4", pipeline, PARAMETERS, options=options(tmp_path / "root")).apply()
+    assert again.timeline == 2
+
+
+def test_a_job_that_is_made_after_the_plan_does_not_get_the_savepoint_s_parameters(tmp_path: Path) -> None:
+    job = made(tmp_path / "root")
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    url = job.savepoint(options=options(tmp_path / "root"), to=str(tmp_path / "theirs")).url
+    elsewhere = {**PARAMETERS, "output": "/elsewhere"}
+    forged(
+        url,
+        lambda s: msgspec.structs.replace(
+            s, job="x", targets={}, record=msgspec.structs.replace(s.record, parameters=elsewhere)
+        ),
+    )
+    plan = Job(str(tmp_path / "root"), "copy").restore(url, pipeline, {}, options=options(tmp_path / "root"))
+    mine = MadeJob(str(tmp_path / "root"), "copy")
+    mine.batch()
+    mine.beat(ended=True)
+    with pytest.raises(UsageError, match="was created or replaced after this restore was planned"):
+        plan.apply()
+    head = Job(str(tmp_path / "root"), "copy").log().head
+    assert head is not None
+    assert head.parameters == PARAMETERS
+
+
+def test_the_key_of_a_restore_that_is_done_disposes_of_no_other_savepoint(tmp_path: Path) -> None:
+    job = made(tmp_path / "root")
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    task = Owner(run="the task")
+    given = {"options": options(tmp_path / "root"), "owner": task}
+    job.restore("checkpoint:2", pipeline, PARAMETERS, **given).apply()
+    url = job.savepoint(options=options(tmp_path / "root"), to=str(tmp_path / "precious")).url
+    before = sorted((tmp_path / "precious").rglob("*"))
+    job.restore(url, pipeline, PARAMETERS, claim_mode="claim", **given).apply()
+    assert sorted((tmp_path / "precious").rglob("*")) == before
