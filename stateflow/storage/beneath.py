@@ -24,6 +24,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """O_NONBLOCK, because opening a pipe that somebody put in a file's place would wait for ever."""
 ANYBODY = 0o666
 """The permissions of a new file, before the umask takes some away."""
+WRITTEN_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class LinkError(OSError):
@@ -104,11 +105,21 @@ class Folder:
             raise
         return descriptor
 
-    def link_to(self, name: str, target: str, target_folder: int | None = None) -> None:
-        """Makes a hard link to a regular file, at `target` in an open folder."""
-        self.status(name)
+    def link_to(
+        self, name: str, target: str, target_folder: int | None = None, *, within: bool = False
+    ) -> None:
+        """Makes a hard link to a regular file, at `target` in an open folder.
+
+        A link shares the file with whoever may change it. So a file of another user, or one that others may write to,
+        raises the error of a file on another disk (EXDEV): copy it. `within`: both names are in one store, whose files
+        others may write to if the operator lets them; only the owner counts.
+        """
+        refused = WRITTEN_BY_OTHERS if not within else 0
+        _require_own(name, self.status(name), refused)
         try:
-            link_regular(name, target, source_folder=self.descriptor, target_folder=target_folder)
+            link_regular(
+                name, target, source_folder=self.descriptor, target_folder=target_folder, refused=refused
+            )
         except LinkError:
             raise LinkError(str(self.path / name)) from None
 
@@ -133,9 +144,17 @@ class Folder:
 
 
 def link_regular(
-    source: str, target: str, *, source_folder: int | None = None, target_folder: int | None = None
+    source: str,
+    target: str,
+    *,
+    source_folder: int | None = None,
+    target_folder: int | None = None,
+    refused: int | None = None,
 ) -> None:
-    """Makes a hard link, and makes sure that it leads to a regular file even if somebody replaced the source just now."""
+    """Makes a hard link, and makes sure that it leads to a regular file even if somebody replaced the source just now.
+
+    With `refused` the file must also be this user's own, and have none of these permissions: EXDEV otherwise.
+    """
     os.link(source, target, src_dir_fd=source_folder, dst_dir_fd=target_folder, follow_symlinks=False)
     try:
         made = os.stat(target, dir_fd=target_folder, follow_symlinks=False)
@@ -144,6 +163,17 @@ def link_regular(
     if not stat.S_ISREG(made.st_mode):
         os.unlink(target, dir_fd=target_folder)
         raise LinkError(source)
+    if refused is not None:
+        try:
+            _require_own(source, made, refused)
+        except OSError:
+            os.unlink(target, dir_fd=target_folder)
+            raise
+
+
+def _require_own(name: str, status: os.stat_result, refused: int) -> None:
+    if status.st_uid != os.geteuid() or status.st_mode & refused:
+        raise OSError(errno.EXDEV, "others may change this file", name)
 
 
 def listable(folder: int) -> int:

@@ -145,8 +145,10 @@ class LocalStore:
     def copy(self, source: str, target: str) -> None:
         self.take(self, source, target)
 
-    def take(self, other: LocalStore, source: str, target: str) -> None:
-        """Like `copy`, from another store on this disk."""
+    def take(self, other: LocalStore, source: str, target: str, *, copy: bool = True) -> bool:
+        """Like `copy`, from another store on this disk. Without `copy` it returns False, and stores nothing, when a link
+        is impossible or would share a file that somebody else may change."""
+        within = other.local_root == self.local_root
         from_, to = other._at(source), self._at(target)
         with ExitStack() as stack:
             with other._errors(from_, source):
@@ -154,7 +156,7 @@ class LocalStore:
                 file = stack.enter_context(FileIO(there.open_file(from_.name), "rb"))
 
             def link(name: str, folder: int) -> None:
-                there.link_to(from_.name, name, folder)
+                there.link_to(from_.name, name, folder, within=within)
 
             def missing() -> str | None:
                 try:
@@ -164,7 +166,7 @@ class LocalStore:
                 return None
 
             with self._errors(to, target):
-                self._bring_in(file, target, link, missing)
+                return self._bring_in(file, target, link, missing, copy=copy)
 
     def read_range(self, path: str, start: int, length: int) -> bytes:
         with self.open(path) as file, self._errors(self._at(path), path):
@@ -290,17 +292,24 @@ class LocalStore:
         path: str,
         link: Callable[[str, int], object],
         missing: Callable[[], str | None],
-    ) -> None:
-        """Stores a link to an open file, or a copy with no wider permissions. `missing` returns the file's name if it is gone."""
+        *,
+        copy: bool = True,
+    ) -> bool:
+        """Stores a link to an open file, or a copy with no wider permissions. `missing` returns the file's name if it is gone.
+
+        Without `copy` it stores a link or returns False.
+        """
         try:
             self._link_in(file, path, link, missing)
-            return
+            return True
         except FileExistsError:
             pass  # an earlier attempt stored it and its answer was lost
         except OSError as error:
             if error.errno not in _LINK_ELSEWHERE:
                 raise
-        self._publish(path, file, rename_beside, permissions(file.fileno()))
+        if copy:
+            self._publish(path, file, rename_beside, permissions(file.fileno()))
+        return copy
 
     def _link_in(
         self,

@@ -29,7 +29,8 @@ THREADS = 8
 CHUNK = 16 << 20
 """Bytes that one request to an object store reads."""
 
-Copy = Callable[[str, str], None]
+Copy = Callable[[str, str], object]
+"""It returns False when this file has to be read to be copied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +69,8 @@ def transfer(
 
         def move(numbered: tuple[int, Transfer]) -> None:
             number, item = numbered
-            copy = copies[id(item.source)]
-            if copy is not None and item.offset is None:
-                copy(item.source_path, item.target_path)
-            else:
+            copy = copies[id(item.source)] if item.offset is None else None
+            if copy is None or copy(item.source_path, item.target_path) is False:
                 _carry(item, target, folder / str(number), verify)
 
         at_once(move, enumerate(items), threads, lambda numbered: progress(numbered[1].size))
@@ -124,7 +123,7 @@ def copy_inside(source: Store, target: Store) -> Copy | None:
         return target.copy
     if isinstance(source, LocalStore) and isinstance(target, LocalStore):
         if _device(source.local_root) == _device(target.local_root):
-            return lambda path, to: target.take(source, path, to)  # a hard link
+            return lambda path, to: target.take(source, path, to, copy=False)  # a hard link
         return None
     if source.local_root is None and target.local_root is None:
         # Imported here for the reason given in `open_store`.

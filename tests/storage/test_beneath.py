@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.deletion import delete_job
@@ -18,6 +19,7 @@ from stateflow.storage.beneath import link_regular
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import Entry, ExistsError
+from stateflow.storage.transfer import Transfer, transfer
 from tests.jobs.snapshots import JOB, SOMEBODY, checkpoint, clock, native
 from tests.protocol.scenario import World, drain
 
@@ -237,6 +239,101 @@ def test_a_file_that_becomes_a_link_while_it_is_linked_is_not_kept(
     assert not os.path.lexists(tmp_path / "got")
     assert not os.path.lexists(tmp_path / "root/job/shared/b")
     assert elsewhere.is_untouched()
+
+
+SHARED: dict[str, Callable[[LocalStore, Path], object]] = {
+    "download": lambda store, got: store.download("job/shared/own", got),
+    "take": lambda store, got: LocalStore(got.parent).take(store, "job/shared/own", got.name),
+    "transfer": lambda store, got: transfer(
+        [Transfer(store, "job/shared/own", got.name, 3, xxhash.xxh3_64(b"own").hexdigest())],
+        LocalStore(got.parent),
+        scratch=got.parent / "scratch",
+    ),
+}
+
+
+def of_another_user(file: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file to another user")
+    os.chown(file, 65534, 65534)
+
+
+OTHERS_MAY_CHANGE: dict[str, Callable[[Path], None]] = {
+    "its group may write to it": lambda file: file.chmod(0o664),
+    "everybody may write to it": lambda file: file.chmod(0o646),
+    "another user owns it": of_another_user,
+}
+
+
+@pytest.mark.parametrize("why", OTHERS_MAY_CHANGE)
+@pytest.mark.parametrize("call", SHARED)
+def test_a_file_that_others_may_change_is_copied_and_not_linked(
+    call: str, why: str, store: LocalStore, tmp_path: Path
+) -> None:
+    file, got = tmp_path / "root/job/shared/own", tmp_path / "to/got"
+    got.parent.mkdir()
+    OTHERS_MAY_CHANGE[why](file)
+    SHARED[call](store, got)
+    assert file.stat().st_nlink == got.stat().st_nlink == 1
+    assert got.stat().st_uid == os.geteuid()
+    file.write_bytes(b"bad")
+    assert got.read_bytes() == b"own"
+
+
+@pytest.mark.parametrize("call", SHARED)
+def test_a_file_that_only_this_user_may_change_is_linked(
+    call: str, store: LocalStore, tmp_path: Path
+) -> None:
+    file, got = tmp_path / "root/job/shared/own", tmp_path / "to/got"
+    got.parent.mkdir()
+    file.chmod(0o644)
+    SHARED[call](store, got)
+    assert got.samefile(file)
+
+
+@pytest.mark.parametrize("why", OTHERS_MAY_CHANGE)
+def test_within_a_store_only_files_of_other_users_are_copied(
+    why: str, store: LocalStore, tmp_path: Path
+) -> None:
+    file, copy = tmp_path / "root/job/shared/own", tmp_path / "root/job/shared/copy"
+    OTHERS_MAY_CHANGE[why](file)
+    store.copy("job/shared/own", "job/shared/copy")
+    assert copy.samefile(file) == (why != "another user owns it")
+    assert copy.stat().st_uid == os.geteuid()
+
+
+@pytest.mark.parametrize("why", OTHERS_MAY_CHANGE)
+def test_a_file_that_others_may_change_is_compared_while_it_is_copied(
+    why: str, store: LocalStore, tmp_path: Path
+) -> None:
+    file, got = tmp_path / "root/job/shared/own", tmp_path / "to/got"
+    file.write_bytes(b"bad")
+    OTHERS_MAY_CHANGE[why](file)
+    with pytest.raises(CorruptError, match="size and checksum that were recorded"):
+        SHARED["transfer"](store, got)
+    assert not got.exists()
+
+
+@pytest.mark.parametrize("call", ["download", "take"])
+@pytest.mark.parametrize("why", OTHERS_MAY_CHANGE)
+def test_a_file_that_others_put_in_its_place_while_it_is_linked_is_copied_too(
+    why: str, call: str, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, got, real = tmp_path / "root/job/shared/own", tmp_path / "to/got", os.link
+    got.parent.mkdir()
+    file.chmod(0o644)
+
+    def replaced_before_linking(*names: Any, **named: Any) -> None:
+        if names[0] == file.name:
+            file.unlink()
+            file.write_bytes(b"own")
+            OTHERS_MAY_CHANGE[why](file)
+        real(*names, **named)
+
+    monkeypatch.setattr(os, "link", replaced_before_linking)
+    SHARED[call](store, got)
+    assert not got.samefile(file)
+    assert got.read_bytes() == b"own"
 
 
 class TestSavepoints:
