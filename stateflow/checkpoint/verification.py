@@ -268,16 +268,25 @@ class _Bases:
         self._job = job
         self._open_base = open_base
         self._known: dict[str, tuple[Store, dict[str, int]]] = {}
+        self._behind_links: dict[str, str] = {}
 
-    def of(self, url: str) -> tuple[Store, dict[str, int]]:
-        if url not in self._known:
+    def of(self, url: str) -> tuple[Store, dict[str, int]] | None:
+        """None when a symbolic link lies on the way to it: `findings` names the link."""
+        if url not in self._known and url not in self._behind_links:
             store = self._open_base(url)
-            sizes = {entry.path: entry.size for entry in store.list(SAVEPOINT_STATE)}
-            self._known[url] = store, sizes
-        return self._known[url]
+            try:
+                sizes = {entry.path: entry.size for entry in store.list(SAVEPOINT_STATE)}
+            except CorruptError as error:
+                self._behind_links[url] = str(error)
+            else:
+                self._known[url] = store, sizes
+        return self._known.get(url)
 
     def findings(self) -> Iterator[Finding]:
-        """Findings for opened savepoints that the job has not claimed: somebody else may delete these."""
+        """Findings for savepoints behind links, and for opened ones that the job has not claimed: somebody else may
+        delete these."""
+        for url, text in self._behind_links.items():
+            yield Finding("error", text, path=url)
         for url, (store, _) in self._known.items():
             path = f"{url}/{SAVEPOINT_CLAIM}"
             try:
@@ -304,7 +313,10 @@ def _file_findings(
         if ref.path and (ref.base, each) in seen:
             continue
         seen.add((ref.base, each))
-        where, listed = bases.of(ref.base) if ref.base else (store, sizes)
+        opened = bases.of(ref.base) if ref.base else (store, sizes)
+        if opened is None:
+            continue
+        where, listed = opened
         if wrong := damage(where, listed, each, deep=deep):
             file = f"{ref.base}/{ref.path}" if ref.base else ref.path or f"{ref.name}, kept inside its record"
             yield Finding(

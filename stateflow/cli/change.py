@@ -130,7 +130,9 @@ def _claimed(job: Job) -> dict[str, int]:
     if (identity := read_identity(job.store, job.layout)) is None:
         return {}
     records = (slot.record for slot in job.log().slots.values() if slot.record is not None)
-    stores = {url: open_store(url, job.storage_options) for url in sorted(bases(records))}
+    stores = {
+        url: open_store(url, job.storage_options, below=job.store.url) for url in sorted(bases(records))
+    }
     return {
         url: sum(entry.size for entry in store.list(""))
         for url, store in stores.items()

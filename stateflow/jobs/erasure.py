@@ -251,7 +251,7 @@ class _Erasure:
         own, _ = copy_files(
             msgspec.structs.replace(parent, operators=operators),
             writer,
-            lambda base: open_store(base, self.job.storage_options),
+            lambda base: open_store(base, self.job.storage_options, below=self.job.store.url),
             ids=self.job.new_id,
             scratch=Path(self.options.scratch_dir or cache_folder() / "scratch"),
             needs_copy=lambda ref: bool(ref.base),

@@ -356,7 +356,10 @@ class Job(JobHandle):
         if not self.exists and not read_epochs(self.store, self.layout):
             raise self.unknown()
         return verify_job(
-            self.store, self.layout, deep=deep, open_base=lambda url: open_store(url, self.storage_options)
+            self.store,
+            self.layout,
+            deep=deep,
+            open_base=lambda url: open_store(url, self.storage_options, below=self.store.url),
         )
 
     def garbage(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> Plan:

@@ -87,7 +87,8 @@ def create_savepoint(
     record = log.record(slot)
     name = checked_name("savepoint", request.name or f"{request.kind}-{slot}-{job.new_id()[:8]}")
     url = request.to or f"{job.root.rstrip('/')}/{default_savepoint(job.name, name)}"
-    target = open_store(url, job.storage_options)
+    # A place that the caller has not named lies in the root, where no link is followed.
+    target = open_store(url, job.storage_options, below="" if request.to else job.store.url)
     require_fit(target.url, job.store.url, job.name, lambda folder: is_job(job.store, folder))
     if (existing := _from_earlier_try(request, target)) is not None:
         return MadeSavepoint(target.url, existing)
@@ -122,7 +123,7 @@ def create_savepoint(
                 record,
                 target,
                 max_files=request.max_files,
-                open_base=lambda base: open_store(base, job.storage_options),
+                open_base=lambda base: open_store(base, job.storage_options, below=job.store.url),
                 scratch=Path(request.options.scratch_dir or cache_folder() / "scratch"),
                 **facts,
             )
@@ -222,7 +223,7 @@ def _dispose(job: JobHandle, savepoints: Mapping[str, str]) -> dict[str, int]:
     """Deletes `savepoints`: by URL the expected id, or "" for an unfinished one. Skips one that was replaced or claimed."""
     freed = {}
     for url, savepoint_id in savepoints.items():
-        store = open_store(url, job.storage_options)
+        store = open_store(url, job.storage_options, below=job.store.url)
         try:
             freed[url] = dispose_savepoint(
                 store, owner=this_process(run=job.new_id()), clock=job.clock, expect=savepoint_id

@@ -42,7 +42,7 @@ class ReaderContext:
 
     def store(self, base: str = "") -> Store:
         """The store of the root, or of the savepoint that a reference is relative to."""
-        return open_store(base or self.root, self.storage_options)
+        return open_store(base or self.root, self.storage_options, below=self.root)
 
     def reader(self, record: Record, shards: OpenShards | None = None) -> StateReader:
         return StateReader(

@@ -128,8 +128,9 @@ class RestoreRun:
     def _claim(self, job: str) -> None:
         """Claims the plan's savepoint for the job with this UUID."""
         assert self.origin.savepoint is not None
+        # From now on records name it, so no link in the root may lie on the way to it.
         claim_savepoint(
-            open_store(self.origin.url, self.job.storage_options),
+            open_store(self.origin.url, self.job.storage_options, below=self.job.store.url),
             job=job,
             name=self.job.name,
             owner=self.request.owner,
@@ -324,9 +325,12 @@ class RestoreRun:
         }
 
     def _store_of(self, base: str) -> Any:
-        if base:
-            return open_store(base, self.job.storage_options)
-        return (self.origin.owner or self.job).store
+        owner = (self.origin.owner or self.job).store
+        if not base:
+            return owner
+        # The person who asked for the restore named the origin's URL, records name the others.
+        named = self.origin.savepoint is not None and base == self.origin.url
+        return open_store(base, self.job.storage_options, below="" if named else owner.url)
 
     @cached_property
     def spark(self) -> Any:

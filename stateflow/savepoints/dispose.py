@@ -78,9 +78,9 @@ def dispose_savepoint(
     with suppress(NotFoundError, UsageError):
         while (broken := _broken_savepoint(store)) is not None:
             freed += dispose("", broken)
-    if store.local_root is not None:
+    if isinstance(store, LocalStore):
         with suppress(OSError):  # the folder holds something else
-            store.local_root.rmdir()
+            store.remove_root()
     return freed
 
 
@@ -148,13 +148,14 @@ def dispose_claimed(
     owner: Owner,
     clock: Callable[[], int],
     root: str = "",
-    open_base: Callable[..., Store] = open_store,
+    open_base: Callable[..., Store] | None = None,
 ) -> DisposeSavepoint:
     """The function that `collect` calls for each savepoint that a job had claimed. `job` is the job's UUID, `root` the URL of
     its root. It does nothing for a savepoint that is gone, or that another job has claimed."""
 
     def dispose(url: str) -> None:
-        store = open_base(url, storage_options)
+        # A record gave the URL. Whoever may write to the root could have put a link on the way to the savepoint.
+        store = open_base(url, storage_options) if open_base else open_store(url, storage_options, below=root)
         claim = read_savepoint_claim(store)
         if claim is None or claim.job != job:
             return

@@ -16,6 +16,7 @@ from stateflow.format.records import Owner, Savepoint, encode
 from stateflow.format.references import path_inside
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import read_savepoint_claim, stored_files
+from stateflow.storage.local import LocalStore
 from stateflow.storage.probe import probe
 from stateflow.storage.store import Store, create_once, refused_for_good
 
@@ -110,6 +111,6 @@ def _delete(target: Store, paths: Iterable[str]) -> None:
 
 def remove_empty(target: Store) -> None:
     """Removes a folder that holds no savepoint, in stores that have folders."""
-    if target.local_root is not None:
+    if isinstance(target, LocalStore):
         with suppress(OSError):  # the folder holds something else
-            target.local_root.rmdir()
+            target.remove_root()

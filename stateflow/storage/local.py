@@ -56,8 +56,19 @@ class LocalStore:
     through `Folder`, which follows no link.
     """
 
-    def __init__(self, root: Path, fsync: bool = True, unique: Callable[[], str] = _unique) -> None:
+    def __init__(
+        self,
+        root: Path,
+        fsync: bool = True,
+        unique: Callable[[], str] = _unique,
+        *,
+        below: Path | None = None,
+    ) -> None:
+        """`below`: another root that holds this one. Then no link between the two is followed either."""
         self._root = Path(os.path.normpath(root.absolute()))
+        self._top = self._root if below is None else Path(os.path.normpath(below.absolute()))
+        """Where every walk begins."""
+        self._way = self._root.relative_to(self._top).parts
         self._url = file_url(self._root)
         self._fsync = fsync
         self._unique = unique
@@ -201,7 +212,7 @@ class LocalStore:
         folder = checked_folder(prefix)
         with self._errors(self._root / folder, prefix):
             try:
-                opened = Folder(self._root, _names(folder))
+                opened = self._open_folder(_names(folder))
             except (FileNotFoundError, NotADirectoryError):
                 return []
             with opened, scanned(listable(opened.descriptor)) as (_, scan):
@@ -234,12 +245,23 @@ class LocalStore:
             with self._errors(self._root / each, each):
                 self._tidy(each)
 
+    def remove_root(self) -> None:
+        """Removes the root's own folder. OSError when it is not empty, or cannot be reached without following a link."""
+        if not self._way:
+            self._root.rmdir()
+            return
+        with Folder(self._top, self._way[:-1]) as above:
+            os.rmdir(self._way[-1], dir_fd=above.descriptor)
+
     def _at(self, path: str) -> Path:
         """The path, for messages. To open the file, use `_folder_of`."""
         return self._root / checked_path(path)
 
     def _folder_of(self, path: str, *, make: bool = False) -> Folder:
-        return Folder(self._root, path.split("/")[:-1], make=make)
+        return self._open_folder(path.split("/")[:-1], make=make)
+
+    def _open_folder(self, names: Iterable[str], *, make: bool = False, partial: bool = False) -> Folder:
+        return Folder(self._top, (*self._way, *names), make=make, partial=partial)
 
     def _publish(
         self,
@@ -364,7 +386,7 @@ class LocalStore:
 
     def _settle_root(self) -> None:
         """The same for the root and its parents: these belong to the operator and may be links."""
-        for child in (self._root, *self._root.parents):
+        for child in (self._top, *self._top.parents):
             try:
                 inode = child.stat().st_ino
             except FileNotFoundError:
@@ -390,7 +412,7 @@ class LocalStore:
 
     def _listed(self, folder: str, stem: str, unfinished: bool = False) -> Iterator[Entry]:
         try:
-            opened = Folder(self._root, _names(folder))
+            opened = self._open_folder(_names(folder))
         except (FileNotFoundError, NotADirectoryError):
             return
         with opened:
@@ -399,7 +421,7 @@ class LocalStore:
     def _tidy(self, path: str) -> None:
         """Removes unfinished files of killed writers from the folder, and empty folders from it up to the root."""
         try:
-            folder = Folder(self._root, _names(path), partial=True)
+            folder = self._open_folder(_names(path), partial=True)
         except FileNotFoundError:
             return
         with folder:
@@ -408,7 +430,8 @@ class LocalStore:
                     for item in scan:
                         if item.name.startswith(TEMP):
                             _remove_abandoned(here, item.name)
-            for above, name in reversed(list(zip(folder.descriptors, folder.names, strict=False))):
+            own = list(zip(folder.descriptors, folder.names, strict=False))[len(self._way) :]
+            for above, name in reversed(own):
                 try:
                     os.rmdir(name, dir_fd=above)
                 except FileNotFoundError:

@@ -21,24 +21,31 @@ _MOST_STORES = 32
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _SCHEME = re.compile(r"(?:([a-z][a-z0-9+.-]*)://|(file):)", re.IGNORECASE)
 
-_Key = tuple[str, bytes, bool]
+_Key = tuple[str, bytes, bool, str]
 _opened: OrderedDict[_Key, Store] = OrderedDict()
 _lock = threading.Lock()
 
 
-def open_store(url: str, options: Mapping[str, str] = _NO_OPTIONS, *, fsync: bool = True) -> Store:
+def open_store(
+    url: str, options: Mapping[str, str] = _NO_OPTIONS, *, fsync: bool = True, below: str = ""
+) -> Store:
     """The store of a root: a folder, file://, s3://, gs://, az:// (abfs://, adl://), or memory:// in tests.
+
+    `below`: the checkpoint root whose record or listing gave the URL. If that root holds the folder, no link on the way
+    from the root to it is followed: somebody else may have put it there.
 
     Cheap to call again, since every task does: a process keeps the stores that it used most recently.
     """
     if url.startswith("memory://"):
         return named_store(url.removeprefix("memory://").strip("/"))
     folder = local_folder(url)
-    key = (url.rstrip("/") if folder is None else file_url(folder), _fingerprint(options), fsync)
+    top = _holding(folder, below)
+    name = url.rstrip("/") if folder is None else file_url(folder)
+    key = (name, _fingerprint(options), fsync, "" if top is None else str(top))
     with _lock:
         store = _opened.get(key)
         if store is None:
-            store = _opened[key] = _made(url, folder, options, fsync)
+            store = _opened[key] = _made(url, folder, options, fsync, top)
             if len(_opened) > _MOST_STORES:
                 _opened.popitem(last=False)
         _opened.move_to_end(key)
@@ -55,9 +62,19 @@ def local_folder(url: str) -> Path | None:
     return file_folder(url) if (scheme[1] or scheme[2]).lower() == "file" else None
 
 
-def _made(url: str, folder: Path | None, options: Mapping[str, str], fsync: bool) -> Store:
+def _holding(folder: Path | None, below: str) -> Path | None:
+    """The folder of the root `below`, if `folder` is inside it."""
+    if folder is None or not below or below.startswith("memory://"):
+        return None
+    top = local_folder(below)
+    return top if top is not None and top != folder and folder.is_relative_to(top) else None
+
+
+def _made(
+    url: str, folder: Path | None, options: Mapping[str, str], fsync: bool, below: Path | None
+) -> Store:
     if folder is not None:
-        return LocalStore(folder, fsync=fsync)
+        return LocalStore(folder, fsync=fsync, below=below)
     # Imported here, so that a command on a local root does not load a client with its own threads.
     from stateflow.storage.objects import ObjectStore
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +13,21 @@ import xxhash
 
 from stateflow.checkpoint.collection import collect
 from stateflow.checkpoint.deletion import delete_job
+from stateflow.config.options import Options, load
 from stateflow.errors import CorruptError, NotFoundError
+from stateflow.format.references import bases
+from stateflow.jobs import savepoints
+from stateflow.jobs.job import Job
+from stateflow.pipelines.loading import load_pipeline
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import claim_savepoint, unfinished_bytes, verify_savepoint
+from stateflow.spark.task.storage import task_storage
 from stateflow.storage.beneath import link_regular
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import MemoryStore
 from stateflow.storage.store import Entry, ExistsError
 from stateflow.storage.transfer import Transfer, transfer
+from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
 from tests.jobs.snapshots import JOB, SOMEBODY, checkpoint, clock, native
 from tests.protocol.scenario import World, drain
 
@@ -241,6 +249,7 @@ def test_a_file_that_becomes_a_link_while_it_is_linked_is_not_kept(
     assert elsewhere.is_untouched()
 
 
+PLACES = ["_savepoints", "_savepoints/orders", "_savepoints/orders/daily"]
 SHARED: dict[str, Callable[[LocalStore, Path], object]] = {
     "download": lambda store, got: store.download("job/shared/own", got),
     "take": lambda store, got: LocalStore(got.parent).take(store, "job/shared/own", got.name),
@@ -399,6 +408,103 @@ class TestSavepoints:
         with pytest.raises(CorruptError, match="saved/state is a symbolic link"):
             claim_savepoint(saved, job=JOB, name="orders", owner=SOMEBODY, clock=clock)
         assert [entry.path for entry in saved.list("")] == ["_metadata"]
+
+
+class TestSavepointsInTheRoot:
+    """A record or a listing names them. Whoever may write to the root can put a link on the way to them."""
+
+    @pytest.fixture
+    def root(self, tmp_path: Path) -> Path:
+        """Job `orders` has claimed its savepoint `daily` there."""
+        made = MadeJob(str(tmp_path / "root"), watermark=77)
+        for _ in range(3):
+            made.batch()
+        made.beat(ended=True)
+        job = Job(str(tmp_path / "root"), "orders")
+        options = self.options(tmp_path)
+        saved = job.savepoint("native", options=options, name="daily")
+        pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+        job.restore(saved.url, pipeline, PARAMETERS, options=options, claim_mode="claim").apply()
+        return tmp_path / "root"
+
+    def options(self, folder: Path) -> Options:
+        code = {"checkpoint_dir": str(folder / "root"), "scratch_dir": str(folder / "scratch")}
+        return load(code=code, env={}, folder=folder)
+
+    def put_link(self, root: Path, at: str) -> Path:
+        """Moves a folder away and leaves a link to it. Returns where the folder is by now."""
+        there = (root / at).rename(root.parent / "theirs")
+        (root / at).symlink_to(there)
+        return there
+
+    def files(self, folder: Path) -> dict[str, bytes]:
+        return {str(path): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+    @pytest.mark.parametrize("at", PLACES)
+    def test_a_collection_leaves_what_a_link_on_the_way_points_to_and_names_the_link(
+        self, at: str, root: Path
+    ) -> None:
+        there = self.put_link(root, at)
+        before = self.files(there)
+        later = MadeJob(str(root), run="later", retained=1)
+        for _ in range(4):
+            later.batch()
+        later.beat(ended=True)
+        report = Job(str(root), "orders").collect(1)
+        (why,) = report.undisposed.values()
+        assert f"root/{at} is a symbolic link" in why
+        assert self.files(there) == before != {}
+
+    @pytest.mark.parametrize("at", PLACES)
+    @pytest.mark.parametrize("deep", [False, True])
+    def test_a_check_of_the_job_names_a_link_on_the_way(self, deep: bool, at: str, root: Path) -> None:
+        self.put_link(root, at)
+        (found,) = (f for f in Job(str(root), "orders").verify(deep=deep) if f.severity == "error")
+        assert f"root/{at} is a symbolic link" in found.text
+
+    @pytest.mark.parametrize("at", PLACES)
+    def test_a_task_reads_nothing_behind_a_link_on_the_way(self, at: str, root: Path) -> None:
+        job = Job(str(root), "orders")
+        (base,) = bases([job.log().head])
+        storage = task_storage(self.options(root.parent), str(root), "orders", 1, 1)
+        assert storage.store(base).read("_metadata")
+        self.put_link(root, at)
+        with pytest.raises(CorruptError, match=f"root/{at} is a symbolic link"):
+            storage.store(base).read("_metadata")
+
+    @pytest.mark.parametrize("at", [*PLACES[:2], "_savepoints/orders/expired"])
+    def test_a_clean_up_deletes_nothing_behind_a_link_that_appears_after_the_listing(
+        self, at: str, root: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        job = Job(str(root), "orders")
+        over = datetime.timedelta(seconds=-1)
+        options = self.options(root.parent)
+        made = job.savepoint("native", options=options, name="expired", expires=over)
+        listed = savepoints._expired(job)
+        assert list(listed) == [made.url]
+        there = self.put_link(root, at)
+        before = self.files(there)
+        monkeypatch.setattr(savepoints, "_expired", lambda job: listed)
+        with pytest.raises(CorruptError, match=f"root/{at} is a symbolic link"):
+            savepoints.dispose_expired(job)
+        assert self.files(there) == before != {}
+
+    @pytest.mark.parametrize("at", ["_savepoints", "_savepoints/orders"])
+    def test_a_savepoint_is_not_made_behind_a_link(self, at: str, root: Path) -> None:
+        there = self.put_link(root, at)
+        before = self.files(there)
+        with pytest.raises(CorruptError, match=f"root/{at} is a symbolic link"):
+            Job(str(root), "orders").savepoint("native", options=self.options(root.parent), name="next")
+        assert self.files(there) == before
+
+    def test_the_last_disposal_leaves_the_root_and_no_empty_folder(self, root: Path) -> None:
+        later = MadeJob(str(root), run="later", retained=1)
+        for _ in range(4):
+            later.batch()
+        later.beat(ended=True)
+        assert Job(str(root), "orders").collect(1).undisposed == {}
+        assert not (root / "_savepoints/orders/daily").exists()
+        assert (root / "orders").is_dir()
 
 
 def test_a_target_that_somebody_clears_at_once_is_no_missing_source(

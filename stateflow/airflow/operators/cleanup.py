@@ -131,4 +131,4 @@ def _size(job: Any, url: str) -> int:
     from stateflow.savepoints.dispose import size_of
     from stateflow.storage.roots import open_store
 
-    return size_of(open_store(url, job.storage_options))
+    return size_of(open_store(url, job.storage_options, below=job.store.url))

@@ -45,7 +45,7 @@ class TaskStorage:
 
     def store(self, base: str = "") -> Store:
         """The store of the root, or of the savepoint that a reference is relative to."""
-        return open_store(base or self.root, self.storage_options, fsync=self.fsync)
+        return open_store(base or self.root, self.storage_options, fsync=self.fsync, below=self.root)
 
     def cache(self) -> FileCache:
         """One per process: its tasks share the counters and the knowledge of the folder."""
