@@ -489,6 +489,17 @@ class TestSavepointsInTheRoot:
             savepoints.dispose_expired(job)
         assert self.files(there) == before != {}
 
+    @pytest.mark.parametrize("at", PLACES)
+    def test_a_restore_does_not_claim_behind_a_link_on_the_way(self, at: str, root: Path) -> None:
+        job, (base,) = Job(str(root), "orders"), bases([Job(str(root), "orders").log().head])
+        there = self.put_link(root, at)
+        before = self.files(there)
+        pipeline = load_pipeline(str(ORDERS), root).pipeline
+        options = self.options(root.parent)
+        with pytest.raises(CorruptError, match=f"root/{at} is a symbolic link"):
+            job.restore(base, pipeline, PARAMETERS, options=options, claim_mode="claim").apply()
+        assert self.files(there) == before
+
     @pytest.mark.parametrize("at", ["_savepoints", "_savepoints/orders"])
     def test_a_savepoint_is_not_made_behind_a_link(self, at: str, root: Path) -> None:
         there = self.put_link(root, at)
