@@ -33,7 +33,7 @@ def copy_files(
         for place, ref in refs.items()
     }
     items = [
-        Transfer(store_of(ref.base), ref.path, paths[place], ref.size, ref.xxh3, ref.offset)
+        Transfer(store_of(ref.base), ref.path, paths[place], ref.size, ref.xxh3, ref.offset, ref.sha256)
         for place, ref in refs.items()
     ]
     total, copied_bytes = total_size(refs.values()), 0

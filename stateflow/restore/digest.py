@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stateflow.errors import UsageError
+from stateflow.restore.visible import quoted
 
 if TYPE_CHECKING:
     from stateflow.restore.plan import Plan
@@ -99,9 +100,9 @@ def _differences(approved: Mapping[str, Any], now: Mapping[str, Any]) -> Iterato
         elif isinstance(before, Mapping) and isinstance(after, Mapping):
             for name in sorted({*before, *after}):
                 if before.get(name) != after.get(name):
-                    yield f"{_WORDS.get(section, section)} {name} was {_value_text(before, name)} and is {_value_text(after, name)}"
+                    yield f"{_WORDS.get(section) or quoted(section)} {quoted(name)} was {_value_text(before, name)} and is {_value_text(after, name)}"
         else:
-            yield f"the {section} was {before!r} and is {after!r}"
+            yield f"the {quoted(section)} was {json.dumps(before)} and is {json.dumps(after)}"
 
 
 _WORDS = {
@@ -127,7 +128,7 @@ def require_same(approved: str, plan: Plan, before: Plan | None = None) -> None:
     changes = differences(bound(before, masked=True), bound(plan, masked=True)) if before is not None else []
     what = f" ({'; '.join(changes)})" if changes else ""
     raise UsageError(
-        f"the restore of job {plan.request.job.name!r} from {plan.request.origin.label} is not the one that was approved any more"
+        f"the restore of job {plan.request.job.name!r} from {quoted(plan.request.origin.label)} is not the one that was approved any more"
         f"{what}: its plan was {approved[:12]} and is {digest(plan)[:12]}; nothing was restored, so plan again and have that "
         "approved"
     )

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from stateflow.format.records import Record
 from stateflow.pipelines.parameters import as_texts, known_parameters, masked, required_parameters
+from stateflow.restore.visible import quoted
 
 Whose = Literal["checkpoint", "savepoint", "other job"]
 """The kind of snapshot: a checkpoint of the job itself, a savepoint, or a checkpoint of another job."""
@@ -46,9 +47,9 @@ class ParameterRestore:
         notes = []
         if self.snapshot is not None:
             remark = ", the job keeps its own" if self.origin == "job" else ""
-            notes.append(f"the snapshot was made with {self.masked_text(self.snapshot)}{remark}")
+            notes.append(f"the snapshot was made with {quoted(self.masked_text(self.snapshot))}{remark}")
         if self.job is not None:
-            notes.append(f"the job's newest record has {self.masked_text(self.job)}")
+            notes.append(f"the job's newest record has {quoted(self.masked_text(self.job))}")
         return "; ".join(notes)
 
     def masked_text(self, value: str | None) -> str:

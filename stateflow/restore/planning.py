@@ -25,6 +25,7 @@ from stateflow.pipelines.flow import Flow
 from stateflow.restore.digest import checked_digest
 from stateflow.restore.parameters import ParameterRestore, Whose, restored_parameters
 from stateflow.restore.plan import Plan, RestoreRequest, SinkRestore, SourceRestore, same_job
+from stateflow.restore.visible import quoted
 from stateflow.savepoints.format import verify_savepoint
 from stateflow.savepoints.origin import Origin, newest_sinks
 from stateflow.spark.sinks.delta_rewind import rewindable
@@ -146,7 +147,7 @@ def _refuse_shared_outputs(flow: Flow, origin: Origin, job: JobHandle) -> None:
     for sink in flow.sinks:
         if sink.mode in ("append", "upsert") and _target_path(sink.target) in theirs:
             raise UsageError(
-                f"sink {sink.uid!r} of job {job.name!r} would write to {_target_path(sink.target)}, where job {origin.job!r} "
+                f"sink {sink.uid!r} of job {job.name!r} would write to {quoted(_target_path(sink.target))}, where job {origin.job!r} "
                 "writes: two jobs would mix their output there; give the fork an output of its own, such as "
                 "-p output=/another/path"
             )
@@ -236,6 +237,6 @@ def _inherited_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> It
                 getattr(sink.target, "path", sink.target)
             ):
                 yield (
-                    f"sink {sink.uid} will write to {_target_path(sink.target)}, which parameter {parameter.name} of the snapshot says: "
+                    f"sink {sink.uid} will write to {quoted(_target_path(sink.target))}, which parameter {parameter.name} of the snapshot says: "
                     f"give -p {parameter.name}=... if that is not meant"
                 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from stateflow.quantities import size_text, time_text
 from stateflow.restore.digest import digest
 from stateflow.restore.parameters import SOURCES
-from stateflow.restore.visible import visible
+from stateflow.restore.visible import quoted, visible
 
 if TYPE_CHECKING:
     from stateflow.restore.plan import Plan
@@ -22,11 +22,11 @@ def _lines(plan: Plan) -> Iterator[str]:
     request, origin = plan.request, plan.request.origin
     record = origin.record
     what = f"{origin.savepoint.kind} savepoint" if origin.savepoint else "checkpoint"
-    yield f"Restore job {request.job.name} from {origin.label}"
-    yield f"  snapshot    {what} {record.slot} of job {origin.job}, taken {time_text(record.at)}"
+    yield f"Restore job {quoted(request.job.name)} from {quoted(origin.label)}"
+    yield f"  snapshot    {what} {record.slot} of job {quoted(origin.job)}, taken {time_text(record.at)}"
     if origin.savepoint is not None:
-        yield f"  savepoint   {origin.savepoint.id}"
-    yield f"  record      {record.writer} of job {record.job}"
+        yield f"  savepoint   {quoted(origin.savepoint.id)}"
+    yield f"  record      {quoted(record.writer)} of job {quoted(record.job)}"
     yield f"  timeline    {plan.timeline}{' (a new job)' if plan.new_job else ''}"
     if origin.savepoint is not None:
         yield f"  claim mode  {request.claim_mode.replace('_', '-')}"
@@ -35,20 +35,22 @@ def _lines(plan: Plan) -> Iterator[str]:
     files = f"{plan.files} files, {size_text(plan.bytes)}"
     yield f"  state       {files}{', copied' if plan.copies else ', nothing is copied'}"
     for parameter in plan.parameters:
-        value = "unset" if parameter.value is None else parameter.masked_text(parameter.value)
+        value = "unset" if parameter.value is None else quoted(parameter.masked_text(parameter.value))
         note = f"; {parameter.note}" if parameter.note else ""
-        yield f"  parameter   {parameter.name} = {value} ({SOURCES[parameter.origin]}{note})"
+        yield f"  parameter   {quoted(parameter.name)} = {value} ({SOURCES[parameter.origin]}{note})"
     for operator in plan.check.operators:
-        states = ", ".join(f"{name} {verdict}" for name, verdict in operator.states.items())
-        yield f"  operator    {operator.uid}: {operator.verdict} ({states}){_key_groups(plan, operator.uid)}"
+        states = ", ".join(f"{quoted(name)} {verdict}" for name, verdict in operator.states.items())
+        yield f"  operator    {quoted(operator.uid)}: {operator.verdict} ({states}){_key_groups(plan, operator.uid)}"
     for source in plan.sources:
-        now = f" (now at {source.now})" if source.now and source.now != source.position else ""
-        what = f" ({f'{source.kind} {source.reads}'.strip()})" if source.kind or source.reads else ""
-        yield f"  source      {source.uid}{what}: {source.verdict} at {source.position}{now}"
+        now = f" (now at {quoted(source.now)})" if source.now and source.now != source.position else ""
+        of = " ".join(quoted(part) for part in (source.kind, source.reads) if part)
+        # A source without a position begins where it likes, and the plan says that in words of its own.
+        position = source.position if source.verdict == "new" else quoted(source.position)
+        yield f"  source      {quoted(source.uid)}{f' ({of})' if of else ''}: {source.verdict} at {position}{now}"
     for sink in plan.sinks:
-        where = sink.kind if sink.target == sink.kind else f"{sink.kind} {sink.target}"
-        before = f"; so far it wrote to {sink.before}" if sink.before else ""
-        yield f"  sink        {sink.uid} ({where}{before}): {sink.note}"
+        where = sink.kind if sink.target == sink.kind else f"{sink.kind} {quoted(sink.target)}"
+        before = f"; so far it wrote to {quoted(sink.before)}" if sink.before else ""
+        yield f"  sink        {quoted(sink.uid)} ({where}{before}): {sink.note}"
     for warning in plan.warnings:
         yield f"  note        {warning}"
     yield f"  digest      {digest(plan)}"

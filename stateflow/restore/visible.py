@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
+
+_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0\U00013441\U00013442\U0001d159")
+"""Letters and symbols that Unicode calls printable and that a screen leaves blank."""
+_UNSEEN = frozenset({"Mn", "Me", "Cf", "Zs"})
+"""Marks that change or hide the letter before them, what only directs the display, and spaces."""
+_PLAIN = re.compile(r"[\w./:@%+~*?&=#,\[\]{}-]+")
 _MARKDOWN = frozenset("\\`*_{}[]<>()#+!|~&@:")
 
 
 def visible(text: str) -> str:
-    """The text on one line. Invisible characters, and those that move the cursor, become escapes."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    """The text on one line. Characters that are invisible or blank, or that move the cursor, become escapes."""
+    return "".join(c if _seen(c) else ascii(c)[1:-1] for c in text)
+
+
+def _seen(c: str) -> bool:
+    if c == " ":
+        return True
+    return c.isprintable() and c not in _BLANK and unicodedata.category(c) not in _UNSEEN
+
+
+def quoted(text: str) -> str:
+    """The text in quotes that nothing in it can end. One word that cannot pose as anything else needs none."""
+    if text != "unset" and _PLAIN.fullmatch(text) and visible(text) == text:
+        return text
+    return "'" + visible(text.replace("\\", "\\\\").replace("'", "\\'")) + "'"
 
 
 def code(text: str) -> str:

@@ -78,7 +78,9 @@ def create_native(
         try:
             transfer(
                 [
-                    Transfer(store_of(ref), ref.path, content.path, ref.size, ref.xxh3, ref.offset)
+                    Transfer(
+                        store_of(ref), ref.path, content.path, ref.size, ref.xxh3, ref.offset, ref.sha256
+                    )
                     for content in contents
                     if len(content.refs) == 1
                     for ref in content.refs
@@ -172,7 +174,9 @@ def _pack(
             with local.open("xb") as file:
                 for ref in content.refs:
                     start = ref.offset or 0
-                    file.writelines(read_through(store_of(ref), ref.path, start, ref.size, ref.xxh3))
+                    file.writelines(
+                        read_through(store_of(ref), ref.path, start, ref.size, ref.xxh3, sha256=ref.sha256)
+                    )
             target.upload(local, content.path)
             local.unlink()
 

@@ -1,7 +1,7 @@
 """Moving immutable files between stores, many at once.
 
 Between two stores on one disk it makes hard links, and inside one bucket the service copies: this process reads no byte.
-Between other stores it reads each file, compares its checksum, and stores it.
+Between other stores it reads each file, compares its checksums, and stores it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import xxhash
 
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError
 from stateflow.storage.beneath import ANYBODY, permissions
-from stateflow.storage.files import checksum
+from stateflow.storage.files import Digests, checksum, digests
 from stateflow.storage.local import LocalStore
 from stateflow.storage.store import PIECE, Store, checked_path
 
@@ -44,6 +44,8 @@ class Transfer:
     xxh3: str
     offset: int | None = None
     """Where the file begins inside a container at `source_path`; None when it is a file of its own."""
+    sha256: bytes = b""
+    """Empty when the record has none: then XXH3 alone is compared."""
 
 
 def transfer(
@@ -57,7 +59,7 @@ def transfer(
 ) -> None:
     """Stores every item, and compares all sizes before it returns. It calls `progress` with the bytes of each finished item.
 
-    With `verify` it also compares the checksum of every file that this process reads. After an error no copy is under
+    With `verify` it also compares the checksums of every file that this process reads. After an error no copy is under
     way any more, but some targets may exist: the caller, who chose their names, removes them.
     """
     copies: dict[int, Copy | None] = {}
@@ -193,6 +195,7 @@ def scratch_folder(scratch: Path) -> Iterator[Path]:
 
 def _carry(item: Transfer, target: Store, local: Path, verify: bool) -> None:
     source, path, xxh3 = item.source, item.source_path, item.xxh3 if verify else ""
+    sha256 = item.sha256 if verify else b""
     start, size, mode = item.offset or 0, item.size, ANYBODY
     if isinstance(source, LocalStore):
         with source.open(path) as file:
@@ -201,7 +204,9 @@ def _carry(item: Transfer, target: Store, local: Path, verify: bool) -> None:
                 # The size on disk, so that the comparison notices a file of another size.
                 size = os.fstat(file.fileno()).st_size
     if isinstance(target, LocalStore) and (item.offset is not None or isinstance(source, LocalStore)):
-        target.write(item.target_path, lambda: read_through(source, path, start, size, xxh3), mode)
+        target.write(
+            item.target_path, lambda: read_through(source, path, start, size, xxh3, sha256=sha256), mode
+        )
         return
     if item.offset is None and isinstance(source, LocalStore):
         with source.open(path) as file:
@@ -216,14 +221,20 @@ def _carry(item: Transfer, target: Store, local: Path, verify: bool) -> None:
             _compare(item, local, verify)
         else:
             with local.open("xb") as out:
-                out.writelines(read_through(source, path, item.offset, item.size, xxh3))
+                out.writelines(read_through(source, path, start, size, xxh3, sha256=sha256))
         target.upload(local, item.target_path)
     finally:
         local.unlink(missing_ok=True)
 
 
 def _compare(item: Transfer, local: Path, verify: bool) -> None:
-    if verify and checksum(local) != (item.size, item.xxh3):
+    if not verify:
+        return
+    if item.sha256:
+        same = digests(local) == Digests(item.size, item.xxh3, item.sha256)
+    else:
+        same = checksum(local) == (item.size, item.xxh3)
+    if not same:
         raise _damaged(item.source, item.source_path)
 
 

@@ -21,10 +21,12 @@ from stateflow.reading.snapshots import reader_context, savepoint_reader
 from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
 from stateflow.storage.files import inline
 from stateflow.storage.roots import open_store
+from tests.jobs.files import stored
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
 from tests.jobs.queried import QueriedJob, entries_of, filled
 from tests.jobs.test_erasing import job as queried_job
 from tests.jobs.test_erasing import options as queried_options
+from tests.storage.forging import twin
 
 ODD = ("release#2", "what?", "team%20a", "100%", "a b ä+&;=~")
 
@@ -124,6 +126,29 @@ def test_a_file_that_is_copied_has_the_checksum_that_was_recorded(tmp_path: Path
     given = {**PARAMETERS, "output": "/data/copy"}
     with pytest.raises(CorruptError, match="size and checksum that were recorded"):
         Job(str(root), "copy").restore(savepoint.url, pipeline, given, options=options(root)).apply()
+
+
+def test_a_file_that_is_copied_has_the_sha256_that_was_recorded(tmp_path: Path, other_disk: Path) -> None:
+    root = tmp_path / "root"
+    savepoint = made(root).savepoint("native", options=options(root), to=str(other_disk / "sp"))
+    ours, place = b"the balance of this user is 1000", open_store(savepoint.url)
+    extra = stored(place, "state/extra.sst", ours)
+    read = read_savepoint(place)
+    node = read.record.operators["balance"]
+    shards = tuple(
+        tuple(msgspec.structs.replace(shard, files=(*shard.files, extra)) for shard in task)
+        for task in node.shards
+    )
+    operators = {**read.record.operators, "balance": msgspec.structs.replace(node, shards=shards)}
+    record = msgspec.structs.replace(read.record, operators=operators)
+    place.put("_metadata", encode(msgspec.structs.replace(read, record=record)))
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    plan = Job(str(root), "copy").restore(
+        savepoint.url, pipeline, {**PARAMETERS, "output": "/data/copy"}, options=options(root)
+    )
+    (other_disk / "sp/state/extra.sst").write_bytes(twin(ours, b"it is 1000000000"))
+    with pytest.raises(CorruptError, match="size and checksum that were recorded"):
+        plan.apply()
 
 
 @pytest.mark.parametrize("name", ODD)

@@ -20,7 +20,7 @@ from stateflow.pipelines.parameters import as_texts
 from stateflow.restore.digest import bound, differences
 from stateflow.restore.markdown import markdown
 from stateflow.restore.planned import RestorePlan
-from stateflow.restore.visible import code, prose, visible
+from stateflow.restore.visible import code, prose, quoted, visible
 from stateflow.savepoints.format import read_savepoint
 from stateflow.storage.memory import named_store
 from tests.jobs.made import ORDERS, PARAMETERS, REPOSITORY, MadeJob
@@ -232,6 +232,60 @@ class TestHostileText:
         assert code(" a ") == "``  a  ``"
         assert visible("a\u202eb\x1b") == r"a\u202eb\x1b"
         assert prose("a*b") == "a&#42;b"
+
+    @pytest.mark.parametrize(
+        "c",
+        "\u3164\u115f\u1160\uffa0\u2800\ufe0f\u034f\u17b4\u17b5\u0338\u20dd\u200b\u00ad\xa0\u2003\U000e0041",
+    )
+    def test_a_character_that_nobody_sees_is_an_escape(self, c: str) -> None:
+        assert visible(f"a{c}b") == f"a{ascii(c)[1:-1]}b"
+        assert code(f"/data/tot{c}als") != code("/data/totals")
+        assert quoted(f"a{c}b") == f"'a{ascii(c)[1:-1]}b'"
+        assert prose(f"a{c}b") == prose(f"a{ascii(c)[1:-1]}b")
+
+    def test_a_word_is_quoted_if_it_could_be_taken_for_more(self) -> None:
+        for plain in ("/data/totals", "s3://lake/a=1?x&y", "größe", "a-b_c.d", "postgres://ann:***@db", "["):
+            assert quoted(plain) == plain
+        assert quoted("") == "''"
+        assert quoted("unset") == "'unset'"
+        assert quoted("a b") == "'a b'"
+        assert quoted("a' (given)") == r"'a\' (given)'"
+        assert quoted("a\\' (given)") == r"'a\\\' (given)'"
+        assert quoted(r"a\x1b") != quoted("a\x1b")
+
+    def test_no_value_poses_as_the_plan_s_own_words(self, scene: Scene) -> None:
+        value = "/data/totals (given)" + " " * 300 + "\u3164"
+        url = forged(scene, with_record(parameters={**PARAMETERS, "output": value}))
+        text = str(planned(scene, url, into="copy"))
+        shown = f"'/data/totals (given){' ' * 300}\\u3164'"
+        assert f"  parameter   output = {shown} (the savepoint's)" in text.splitlines()
+        assert f"  sink        totals (append {shown}): " in text
+        assert f"sink totals will write to {shown}, which parameter" in text
+        assert f"the snapshot was made with {shown}, the job keeps its own" in str(planned(scene, url))
+
+    def test_no_name_poses_as_the_savepoint_or_job_that_the_plan_is_about(self, scene: Scene) -> None:
+        url = forged(
+            scene,
+            lambda savepoint: msgspec.structs.replace(
+                savepoint,
+                id="x (checked)",
+                job="orders, taken now",
+                record=msgspec.structs.replace(savepoint.record, writer="ann of job y"),
+            ),
+        )
+        text = str(planned(scene, url, {"output": "/data/copy"}, into="copy"))
+        assert "  savepoint   'x (checked)'" in text.splitlines()
+        assert "of job 'orders, taken now', taken" in text
+        assert "  record      'ann of job y' of job " in text
+
+    def test_a_refusal_names_what_changed_without_obeying_it(self, scene: Scene) -> None:
+        approved = {"operators": {"balance": 1}, "x\x1b": 1, "timeline": 1}
+        now = {"operators": {"\x1b[2J\nApproved by ann": "\x1b"}, "x\x1b": 2, "timeline": 1}
+        assert differences(approved, now) == [
+            r"operator '\x1b[2J\nApproved by ann' was not there and is " + '"\\u001b"',
+            "operator balance was 1 and is not there",
+            r"the 'x\x1b' was 1 and is 2",
+        ]
 
 
 class TestTheDigest:

@@ -29,6 +29,7 @@ from stateflow.storage.store import ExistsError, Store
 from tests.jobs.files import objects, stored
 from tests.jobs.snapshots import SOMEBODY, checkpoint, clock, native, state
 from tests.servers import AZURE, ObjectServer
+from tests.storage.forging import twin
 
 
 def sound(store: Store) -> bool:
@@ -218,6 +219,17 @@ class TestPacking:
             native(root, record, target, tmp_path, max_files=2)
         assert objects(target) == {}
         assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("max_files", [0, 1])
+    def test_other_bytes_with_the_same_xxh3_are_not_taken_along(self, max_files: int, tmp_path: Path) -> None:
+        root, target = LocalStore(tmp_path / "root"), MemoryStore("target")
+        ours = b"the balance of this user is 1000"
+        record = checkpoint(root, (7,), extra=(stored(root, "orders/shared/e1-c3-9.sst", ours),))
+        (tmp_path / "root/orders/shared/e1-c3-9.sst").unlink()
+        root.put("orders/shared/e1-c3-9.sst", twin(ours, b"it is 1000000000"))
+        with pytest.raises(CorruptError, match=r"checkpoint 3 of job 'orders' is damaged: .*e1-c3-9.sst"):
+            native(root, record, target, tmp_path / "scratch", max_files=max_files)
+        assert objects(target) == {}
 
     def test_a_negative_number_is_refused(self, tmp_path: Path) -> None:
         root = MemoryStore("root")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import itertools
 import threading
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import xxhash
 
 from stateflow.errors import CorruptError, NotFoundError, StateflowError, UnavailableError, UsageError
 from stateflow.storage import transfer as module
@@ -20,6 +22,7 @@ from stateflow.storage.store import Store
 from stateflow.storage.transfer import Transfer, at_once, read_through, transfer
 from tests.jobs.files import body, objects, stored
 from tests.servers import NEEDS_AZURITE, ObjectServer
+from tests.storage.forging import twin
 
 Make = Callable[[str], Store]
 
@@ -50,7 +53,9 @@ def items(source: Store, sizes: Sequence[int]) -> list[Transfer]:
     found = []
     for n, size in enumerate(sizes):
         ref = stored(source, f"job/shared/{n}.sst", body(f"file{n}", size))
-        found.append(Transfer(source, ref.path, f"state/a-{n:06d}.sst", ref.size, ref.xxh3))
+        found.append(
+            Transfer(source, ref.path, f"state/a-{n:06d}.sst", ref.size, ref.xxh3, sha256=ref.sha256)
+        )
     return found
 
 
@@ -178,6 +183,38 @@ def test_a_flipped_bit_inside_a_container_is_found_on_the_way(tmp_path: Path) ->
     short = Transfer(here, "pack", "state/a-000002.sst", 30, part.xxh3, offset=5)
     with pytest.raises(CorruptError, match="pack ends after 12 bytes instead of 35"):
         transfer([short], there, scratch=tmp_path, verify=False)
+
+
+@pytest.mark.parametrize("kept", ["its own file", "a container"])
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [("local", "other disk"), ("local", "memory"), ("memory", "local"), ("memory", "memory")],
+)
+def test_other_bytes_with_the_same_xxh3_are_refused_wherever_bytes_pass_through(
+    source: str, target: str, kept: str, make: Make, tmp_path: Path
+) -> None:
+    here, there = make(source), make(target)
+    ours = b"the balance of this user is 1000"
+    here.put(
+        "job/shared/a.sst",
+        b"pack:" + twin(ours, b"it is 1000000000")
+        if kept == "a container"
+        else twin(ours, b"it is 1000000000"),
+    )
+    item = Transfer(
+        here,
+        "job/shared/a.sst",
+        "state/a-000001.sst",
+        len(ours),
+        xxhash.xxh3_64_hexdigest(ours),
+        offset=5 if kept == "a container" else None,
+        sha256=hashlib.sha256(ours).digest(),
+    )
+    with pytest.raises(CorruptError, match=r"a\.sst does not have the size and checksum"):
+        transfer([item], there, scratch=tmp_path / "scratch")
+    assert objects(there) == {}
+    transfer([item], there, scratch=tmp_path / "scratch", verify=False)
+    assert carried([item], there)
 
 
 @pytest.mark.parametrize("target", ["local", "memory", "same"])

@@ -322,7 +322,7 @@ def _with_own_sources(
     }
     items = {
         paths[source]: Transfer(
-            storage.store(ref.base), ref.path, paths[source], ref.size, ref.xxh3, ref.offset
+            storage.store(ref.base), ref.path, paths[source], ref.size, ref.xxh3, ref.offset, ref.sha256
         )
         for ref in references(bare)
         if (source := (ref.base, ref.path, ref.offset)) in paths
