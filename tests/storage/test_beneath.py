@@ -431,6 +431,13 @@ class TestSavepointsInTheRoot:
         code = {"checkpoint_dir": str(folder / "root"), "scratch_dir": str(folder / "scratch")}
         return load(code=code, env={}, folder=folder)
 
+    def base(self, root: Path) -> str:
+        """How the job's newest record names the savepoint."""
+        head = Job(str(root), "orders").log().head
+        assert head is not None
+        (base,) = bases([head])
+        return base
+
     def put_link(self, root: Path, at: str) -> Path:
         """Moves a folder away and leaves a link to it. Returns where the folder is by now."""
         there = (root / at).rename(root.parent / "theirs")
@@ -464,8 +471,7 @@ class TestSavepointsInTheRoot:
 
     @pytest.mark.parametrize("at", PLACES)
     def test_a_task_reads_nothing_behind_a_link_on_the_way(self, at: str, root: Path) -> None:
-        job = Job(str(root), "orders")
-        (base,) = bases([job.log().head])
+        base = self.base(root)
         storage = task_storage(self.options(root.parent), str(root), "orders", 1, 1)
         assert storage.store(base).read("_metadata")
         self.put_link(root, at)
@@ -491,7 +497,7 @@ class TestSavepointsInTheRoot:
 
     @pytest.mark.parametrize("at", PLACES)
     def test_a_restore_does_not_claim_behind_a_link_on_the_way(self, at: str, root: Path) -> None:
-        job, (base,) = Job(str(root), "orders"), bases([Job(str(root), "orders").log().head])
+        job, base = Job(str(root), "orders"), self.base(root)
         there = self.put_link(root, at)
         before = self.files(there)
         pipeline = load_pipeline(str(ORDERS), root).pipeline
