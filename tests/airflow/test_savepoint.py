@@ -111,8 +111,8 @@ def test_a_task_that_is_told_to_end_leaves_no_folder_and_no_pin(
     operator = task(StateflowSavepointOperator)
     take, killed = LocalStore.take, threading.Event()
 
-    def slow(store: LocalStore, *arguments: Any) -> None:
-        take(store, *arguments)
+    def slow(store: LocalStore, *arguments: Any, **options: Any) -> None:
+        take(store, *arguments, **options)
         killed.set()
         os.kill(os.getpid(), signal.SIGTERM)
 
