@@ -1,4 +1,4 @@
-"""Records that no run makes: restore, rescale, erase. Each claims the job, carries out what is pending, adds one record."""
+"""Records that are added outside of a batch: restore, rescale, erase. Each claims the job, carries out what is pending, adds one record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stateflow.checkpoint.idempotency import history_line_of, made_by
 from stateflow.checkpoint.log import Log, read_log
 from stateflow.checkpoint.statistics import history
 from stateflow.checkpoint.writer import CommitPermit, Writer
-from stateflow.errors import FencedError, StateflowError, UnavailableError
+from stateflow.errors import FencedError, IncompatibleError, StateflowError, UnavailableError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import Kind, Outcome, Owner, Record
 from stateflow.storage.store import Store, refused_for_good
@@ -85,6 +85,9 @@ def edit(
     slot = writer.next_slot
     try:
         permit = writer.decide(new_draft)
+    except IncompatibleError:  # nobody could read the record, so it was not created
+        _delete_files(writer)
+        raise
     except UnavailableError:
         if refused_for_good(store, layout.pending(slot)):
             _delete_files(writer)

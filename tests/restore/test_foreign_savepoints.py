@@ -216,8 +216,11 @@ def test_numbers_that_nobody_could_read_again_are_not_written_and_the_job_goes_o
     url = job.savepoint(options=options(tmp_path / "root"), to=str(tmp_path / "theirs")).url
     far = {"slot": 100, "shift": 1 << 53}
     forged(url, lambda s: msgspec.structs.replace(s, record=msgspec.structs.replace(s.record, **far)))
+    shared = tmp_path / "root" / "orders" / "shared"
+    before = sorted(shared.iterdir())
     with pytest.raises(IncompatibleError, match="was not written, because nobody could read it"):
         job.restore(url, pipeline, PARAMETERS, options=options(tmp_path / "root")).apply()
+    assert sorted(shared.iterdir()) == before
     again = job.restore("checkpoint:4", pipeline, PARAMETERS, options=options(tmp_path / "root")).apply()
     assert again.timeline == 2
 
