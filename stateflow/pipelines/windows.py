@@ -1,0 +1,112 @@
+"""Windows of event time as users declare them: `sf.tumbling("1 minute")`.
+
+A window holds the rows from its start up to, and without, its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from stateflow.errors import UsageError
+from stateflow.state.declare import micros
+
+Duration = str | timedelta
+
+
+@dataclass(frozen=True)
+class Window:
+    """Which windows there are; durations are in microseconds."""
+
+
+@dataclass(frozen=True)
+class Sliding(Window):
+    """A window of length `size` every `every`. Those of a tumbling window follow on each other."""
+
+    size: int
+    every: int
+    offset: int = 0
+    """The windows begin at a multiple of `every` since 1970 in UTC, plus this."""
+
+    @property
+    def count(self) -> int:
+        """In how many windows a row is, at most."""
+        return -(-self.size // self.every)
+
+
+@dataclass(frozen=True)
+class Cumulative(Window):
+    """Windows that begin together: each is `every` longer than the one before, up to `size`."""
+
+    size: int
+    every: int
+    offset: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.size // self.every
+
+
+@dataclass(frozen=True)
+class Session(Window):
+    """Rows of a key that follow on each other within `gap`; the window ends `gap` after its last row."""
+
+    gap: int
+
+
+def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Window:
+    """Windows of one length that follow on each other; `offset` shifts where they begin, which is a multiple of `size`
+    since 1970 in UTC."""
+    length = _positive("tumbling", "size", size)
+    return Sliding(length, length, _shift("tumbling", offset, length))
+
+
+def hopping(size: Duration, every: Duration, *, offset: Duration = "0 seconds") -> Window:
+    """Windows of length `size`, of which one begins every `every`: a row is in several of them."""
+    length, step = _positive("hopping", "size", size), _positive("hopping", "every", every)
+    if step > length:
+        raise UsageError(
+            f"hopping({size!r}, every={every!r}): between windows that begin further apart than they are long, rows would "
+            "be in none: make `every` at most `size`"
+        )
+    return Sliding(length, step, _shift("hopping", offset, step))
+
+
+def cumulative(size: Duration, every: Duration, *, offset: Duration = "0 seconds") -> Window:
+    """Windows that grow by `every` up to `size`, and then begin anew: the day so far, every hour."""
+    length, step = _positive("cumulative", "size", size), _positive("cumulative", "every", every)
+    if length % step:
+        raise UsageError(
+            f"cumulative({size!r}, every={every!r}): {size} is no multiple of {every}: make it one, such as "
+            "cumulative('1 day', every='1 hour')"
+        )
+    return Cumulative(length, step, _shift("cumulative", offset, length))
+
+
+def session(gap: Duration) -> Window:
+    """Windows of activity: a key's window goes on while its rows are at most `gap` apart."""
+    return Session(_positive("session", "gap", gap))
+
+
+def window_of(where: str, given: Any) -> Window:
+    if not isinstance(given, Window):
+        raise UsageError(f"{where}: {given!r} is not a window: say one such as sf.tumbling('1 minute')")
+    return given
+
+
+def _positive(window: str, name: str, given: Duration) -> int:
+    length = _micros(window, name, given)
+    if length <= 0:
+        raise UsageError(f"{window}: {name} is {given!r}: give it a length above zero, such as '1 minute'")
+    return length
+
+
+def _shift(window: str, given: Duration, length: int) -> int:
+    return _micros(window, "offset", given) % length
+
+
+def _micros(window: str, name: str, given: Duration) -> int:
+    if not isinstance(given, str | timedelta):
+        raise UsageError(f"{window}: {name} is {given!r}: write it like '10 minutes', or as a timedelta")
+    return micros(given)
