@@ -10,7 +10,6 @@ from stateflow.errors import IncompatibleError
 from stateflow.format.records import OperatorState, Record, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.pipelines.flow import Flow, KeyedNode
-from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
 
@@ -69,9 +68,8 @@ def check_renamed(node: KeyedNode, before: OperatorState) -> None:
 
 def declared_states(node: KeyedNode) -> dict[str, StateSchema]:
     """The states of an operator as its code declares them, still without ids."""
-    if node.arrow is not None:
-        columns = ",".join(f"{name}:{serializer_for(hint).schema}" for name, hint in node.arrow.state.items())
-        return {"columns": StateSchema(id=0, kind="columns", value=f"columns{{{columns}}}")}
+    if node.columnar is not None:
+        return {name: layout.schema() for name, layout in node.columnar.states.items()}
     assert node.process_type is not None
     return schemas(node.process_type, node.uid)
 
@@ -100,12 +98,19 @@ def _check_same(uid: str, name: str, old: StateSchema, new: StateSchema) -> None
         ("kind", old.kind, new.kind),
         ("type", old.value, new.value),
         ("map key type", old.map_key, new.map_key),
+        ("order of entries", _entries(old), _entries(new)),
     ):
         if before != now:
             raise IncompatibleError(
                 f"operator {uid!r}, state {name!r}: its {what} was {before} and is {now} now: "
                 "give the changed state another name, or put the type back"
             )
+
+
+def _entries(schema: StateSchema) -> str:
+    """What tells the entries of a columnar state's key apart."""
+    names = [*(["time"] if schema.timed else []), "key", *(f"{name} ({kind})" for name, kind in schema.by)]
+    return ", ".join(names)
 
 
 def check_key_columns(node: KeyedNode, before: OperatorState) -> None:

@@ -113,13 +113,17 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: Count
     kind: str
-    """value, list, map, reducing, aggregating, timer"""
+    """value, list, map, reducing, aggregating, columns, timer"""
     value: str
     """The serializer's schema in its canonical text form."""
     map_key: str = ""
     ttl: Long | None = None
     queryable: bool = False
     aliases: tuple[str, ...] = ()
+    by: tuple[tuple[str, str], ...] = ()
+    """Of kind `columns`: names and types of what tells the entries of a key apart, behind the namespace."""
+    timed: bool = False
+    """Of kind `columns`: a time stands before the key, as in a timer's queue."""
 
 
 class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -101,9 +101,14 @@ def _escaped(name: str, column: Any) -> list[bytes]:
     return [raw[start:end].replace(b"\0", b"\0\xff") + b"\0\1" for start, end in pairwise(offsets)]
 
 
-def _arrow(name: str, column: Any) -> Any:
+def key_column(name: str, column: Any) -> Any:
+    """One array of the key type's own Arrow type, without nulls."""
+    return _arrow(name, column, ARROW[name])
+
+
+def _arrow(name: str, column: Any, wanted: pa.DataType | None = None) -> Any:
     """One array of the type that the encoding starts from, without nulls."""
-    wanted = _ENCODED_FROM[name]
+    wanted = wanted or _ENCODED_FROM[name]
     try:
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
