@@ -98,7 +98,7 @@ class Aggregated:
     name: str
     """Of the column that it puts out."""
     aggregate: Aggregate
-    type: str
+    result: str
     """Spark's type of what comes out."""
     partials: Mapping[str, type[Any]]
     """The state columns that it keeps, with their types."""
@@ -106,9 +106,7 @@ class Aggregated:
     """The columns that order the rows; one that begins with a minus descends."""
 
 
-def aggregated(
-    where: str, name: str, aggregate: Any, rows: RowType, order: tuple[str, ...]
-) -> Aggregated:
+def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tuple[str, ...]) -> Aggregated:
     """Checks an aggregate against the rows that it is given; `where` names the operator."""
     if not isinstance(aggregate, Aggregate):
         raise UsageError(f"{where}: {name}={aggregate!r} is not an aggregate: say one such as sf.count()")
@@ -134,7 +132,9 @@ def aggregated(
     whole = column.type in INTEGERS
     match kind:
         case "sum":
-            return Aggregated(name, aggregate, "bigint" if whole else "double", {name: int if whole else float})
+            return Aggregated(
+                name, aggregate, "bigint" if whole else "double", {name: int if whole else float}
+            )
         case "mean":
             return Aggregated(name, aggregate, "double", {f"{name}_sum": float, f"{name}_n": int})
         case "variance" | "stddev":

@@ -91,6 +91,12 @@ class ColumnarOperator:
         """What time has brought: see `due` and `delete_due` of timed states."""
         return None
 
+    def next_due(self, states: Mapping[str, Any]) -> int | None:
+        """When the watermark has reached this instant, `fire` is called also without rows: the earliest time of the timed
+        states. In microseconds; None when nothing is due."""
+        times = [at for state in states.values() if state.timed and (at := state.next_due()) is not None]
+        return min(times, default=None)
+
 
 @dataclass(frozen=True, eq=False)
 class FunctionOperator(ColumnarOperator):

@@ -178,7 +178,9 @@ def _window_states(partials: Mapping[str, type[Any]], *, told: bool) -> dict[str
 
 def _aggregated(keyed: KeyedRows, aggregates: Mapping[str, Any]) -> tuple[Aggregated, ...]:
     if not aggregates:
-        raise UsageError(f"operator {keyed.uid!r} aggregates nothing: give it an aggregate, such as n=sf.count()")
+        raise UsageError(
+            f"operator {keyed.uid!r} aggregates nothing: give it an aggregate, such as n=sf.count()"
+        )
     where, rows = f"operator {keyed.uid!r}", keyed.known()
     return tuple(
         aggregated(where, name, aggregate, rows, keyed.order_by) for name, aggregate in aggregates.items()
@@ -200,7 +202,7 @@ def _check_output(
                 f"operator {uid!r}: {each.name!r} is an aggregate and a "
                 f"{'bound of the window' if each.name in window else 'key column'}: rename the aggregate"
             )
-        offered[each.name] = each.type
+        offered[each.name] = each.result
     for name in (*keyed.columns, *(each.name for each in aggregates)):
         if out.field(name) is None:
             raise UsageError(
@@ -224,7 +226,9 @@ def _partials(uid: str, aggregates: tuple[Aggregated, ...]) -> dict[str, type[An
     for each in aggregates:
         for name, kept in each.partials.items():
             if name in columns:
-                raise UsageError(f"operator {uid!r}: two aggregates keep a column {name!r}: rename {each.name!r}")
+                raise UsageError(
+                    f"operator {uid!r}: two aggregates keep a column {name!r}: rename {each.name!r}"
+                )
             columns[name] = kept
     return columns
 

@@ -5,11 +5,13 @@ A window holds the rows from its start up to, and without, its end.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 from stateflow.errors import UsageError
+from stateflow.pipelines.rows import RowType
 from stateflow.state.declare import micros
 
 Duration = str | timedelta
@@ -89,10 +91,50 @@ def session(gap: Duration) -> Window:
     return Session(_positive("session", "gap", gap))
 
 
-def window_of(where: str, given: Any) -> Window:
+def window_of(given: Any) -> Window:
     if not isinstance(given, Window):
-        raise UsageError(f"{where}: {given!r} is not a window: say one such as sf.tumbling('1 minute')")
+        raise UsageError(f"window: {given!r} is not a window: say one such as sf.tumbling('1 minute')")
     return given
+
+
+def not_negative(name: str, given: Duration) -> int:
+    length = _micros("window", name, given)
+    if length < 0:
+        raise UsageError(f"window: {name} is {given!r}: give it zero or more, such as '5 minutes'")
+    return length
+
+
+def event_time(uid: str, rows: RowType | None, sources: Set[str], named: str) -> str:
+    """The column that has the event time: `sources` are those of the sources that the rows come from."""
+    if not sources:
+        raise UsageError(
+            f"operator {uid!r} needs event time, which none of its sources has: give flow.source(...) event_time= and "
+            "watermark="
+        )
+    if not named and len(sources) > 1:
+        raise UsageError(
+            f"operator {uid!r}: its sources have several columns of event time, {', '.join(sorted(sources))}: say which, "
+            "as time='...'"
+        )
+    name = named or next(iter(sources))
+    column = rows.field(name) if rows is not None else None
+    if rows is not None and column is None:
+        raise UsageError(
+            f"operator {uid!r}: {rows.name} has no column {name!r} with the event time; it has {', '.join(rows.names)}: "
+            "name one, as time='...'"
+        )
+    if column is not None and column.type != "timestamp":
+        raise UsageError(
+            f"operator {uid!r}: the event time, column {name!r}, is a {column.type} and not a datetime"
+        )
+    return name
+
+
+def refuse_window_of_windows(uid: str, before: str) -> None:
+    raise UsageError(
+        f"operator {uid!r}: the windows of {before!r} come out when the watermark has passed them, so that a window over "
+        "them would find them late: aggregate the rows themselves, or read the table of these windows in another pipeline"
+    )
 
 
 def _positive(window: str, name: str, given: Duration) -> int:

@@ -25,6 +25,7 @@ from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard
 from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.context import Moment
+from stateflow.operators.ready.made import runnable
 from stateflow.pipelines.flow import (
     Flow,
     KeyedNode,
@@ -271,7 +272,7 @@ class Batch:
         if node.columnar is not None:
             columnar = ColumnarSpec(
                 uid=node.uid,
-                operator=node.columnar,
+                operator=runnable(node.columnar),
                 key=tuple(zip(node.keyed[0].columns, running.key_types, strict=True)),
                 max_parallelism=self._max_parallelism(before),
                 states={name: running.states[name] for name in node.columnar.states},

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from stateflow.errors import StateflowError
 from stateflow.operators.ready.groups import Groups, whole
-from stateflow.operators.ready.partials import Kernel, OverflowedSum, Values, kernel
+from stateflow.operators.ready.partials import Kernel, OverflowedSum, Values, kernel_of
 from stateflow.pipelines.aggregates import Aggregated
 from stateflow.state.keys.arrow_types import ARROW
 
@@ -67,7 +67,7 @@ class Accumulator:
         out = {}
         for each, kernel in self._aggregates:
             result = kernel.result([whole(partials[name]) for name in each.partials])
-            out[each.name] = result.cast(pa.int32()).view(pa.date32()) if each.type == "date" else result
+            out[each.name] = result.cast(pa.int32()).view(pa.date32()) if each.result == "date" else result
         return out
 
     def _overflowed(self, each: Aggregated, keys: pa.Table, error: OverflowedSum) -> StateflowError:
@@ -134,7 +134,7 @@ def _kept(column: Any) -> Any:
 
 def _kernel(each: Aggregated) -> Kernel:
     kept_as = next(iter(each.partials.values()))
-    return kernel(each.aggregate.kind, kept_as, [by.startswith("-") for by in each.order])
+    return kernel_of(each.aggregate.kind, kept_as, [by.startswith("-") for by in each.order])
 
 
 def _replaced(table: pa.Table, rows: pa.Table, places: Any) -> pa.Table:

@@ -34,7 +34,9 @@ def ordered(column: Any) -> OrderedValues:
     """`column` is an array without nulls."""
     kind = column.type
     if pa.types.is_floating(kind):
-        return OrderedValues(column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False), pa.float64())
+        return OrderedValues(
+            column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False), pa.float64()
+        )
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         encoded = column.dictionary_encode()
         order = pc.sort_indices(encoded.dictionary)

@@ -136,7 +136,9 @@ class Variance:
         distance = mean2 - mean
         # The larger side's own mean is kept exactly when the other side is empty.
         means = np.where(m == 0, mean, np.where(n == 0, mean2, mean + distance * share))
-        merged = np.where(m == 0, squares, np.where(n == 0, squares2, squares + squares2 + distance**2 * n * share))
+        merged = np.where(
+            m == 0, squares, np.where(n == 0, squares2, squares + squares2 + distance**2 * n * share)
+        )
         return [pa.array(counts), pa.array(means), pa.array(merged)]
 
     def result(self, parts: Parts) -> Any:
@@ -203,9 +205,7 @@ class Place:
 
     def merge(self, one: Parts, other: Parts) -> Parts:
         take, undecided = np.zeros(len(one[0]), dtype=bool), np.ones(len(one[0]), dtype=bool)
-        for left, right, least in zip(
-            (*one[1:], one[0]), (*other[1:], other[0]), self._least, strict=True
-        ):
+        for left, right, least in zip((*one[1:], one[0]), (*other[1:], other[0]), self._least, strict=True):
             left_lower, right_lower = lower(left, right), lower(right, left)
             better, worse = (right_lower, left_lower) if least else (left_lower, right_lower)
             take |= undecided & better
@@ -275,7 +275,7 @@ def _whole_sums(numbers: Any, ids: Any, size: int) -> Any:
     return (high << 32) | (low & (_HALF - 1))
 
 
-def kernel(kind: str, kept_as: type[Any], descends: Sequence[bool]) -> Kernel:
+def kernel_of(kind: str, kept_as: type[Any], descends: Sequence[bool]) -> Kernel:
     """The kernel of an aggregate, whose value the state keeps as `kept_as`."""
     makers: dict[str, Callable[[], Kernel]] = {
         "count": Count,
@@ -289,5 +289,3 @@ def kernel(kind: str, kept_as: type[Any], descends: Sequence[bool]) -> Kernel:
         "last": lambda: Place(descends, is_first=False),
     }
     return makers[kind]()
-
-

@@ -16,9 +16,16 @@ from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import event_times, instants
 from stateflow.operators.ready.groups import Groups, grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
-from stateflow.operators.ready.windowed import AT, LATE_ROWS, NEVER, Produced, later, micros
+from stateflow.operators.ready.windowed import LATE_ROWS, NEVER, Produced, later, micros
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.ready import LATE, SESSION_END, SESSION_START, WINDOW_END, WINDOW_START, WindowAggregate
+from stateflow.pipelines.ready import (
+    LATE,
+    SESSION_END,
+    SESSION_START,
+    WINDOW_END,
+    WINDOW_START,
+    WindowAggregate,
+)
 from stateflow.pipelines.windows import Session
 
 _ROW = "_sf_row"
@@ -45,14 +52,12 @@ class SessionAggregates(ColumnarOperator):
         if rows.num_rows:
             yield from self._merge(rows, times, states, ctx)
 
-    def _merge(
-        self, rows: pa.Table, times: Any, states: Mapping[str, Any], ctx: ColumnarContext
-    ) -> Produced:
+    def _merge(self, rows: pa.Table, times: Any, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         closed = self._closed(ctx)
         columns = key_columns(rows, self._key)
         by_key = grouped(columns, rows.num_rows)
         keys = one_of_each(columns, self._key, by_key.firsts)
-        new = _Spans.of_rows(by_key.ids, times, self._gap)
+        new = _Spans.among(by_key.ids, times, self._gap)
         stored = states["sessions"].entries(keys, row=_ROW)
         old = _Spans(micros(stored[_ROW]), micros(stored[SESSION_START]), micros(stored[SESSION_END]))
         merged = _Merged(old, new)
@@ -151,7 +156,7 @@ class _Spans:
         """For spans of rows: the span of each row."""
 
     @classmethod
-    def of_rows(cls, keys: Any, times: Any, gap: int) -> _Spans:
+    def among(cls, keys: Any, times: Any, gap: int) -> _Spans:
         order = np.lexsort((times, keys))
         sorted_keys, sorted_times = keys[order], times[order]
         begins = np.ones(len(order), dtype=bool)

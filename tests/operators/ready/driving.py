@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import tempfile
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,11 @@ class Driven:
         due = [at for _, _, at in self._shards if at is not None]
         bounds = [GROUPS * i // count for i in range(count + 1)]
         self._shards = []
-        for first, end in zip(bounds, bounds[1:], strict=False):
+        for first, end in pairwise(bounds):
             backend = memory_backend()(
-                Shard(first=first, last=end - 1, backend="memory"), Path(self._folder.name), lambda ref: Path(ref.path)
+                Shard(first=first, last=end - 1, backend="memory"),
+                Path(self._folder.name),
+                lambda ref: Path(ref.path),
             )
             mine = [e for e in entries if first <= int.from_bytes(e[0][:2], "big") < end]
             backend.write(mine)
@@ -76,7 +79,9 @@ class Driven:
                 after.append((mine, backend, due))
                 continue
             engine.attach(backend, mine, due, empty=False)
-            pieces = [] if here is None or not here.num_rows else _cut(here, tables, self.declared.key_columns)
+            pieces = (
+                [] if here is None or not here.num_rows else _cut(here, tables, self.declared.key_columns)
+            )
             for piece in pieces:
                 self._take(engine.process([piece], [pa.array([False] * piece.num_rows)]), produced)
             self._take(engine.fire(), produced)

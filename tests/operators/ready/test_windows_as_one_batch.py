@@ -201,7 +201,10 @@ def windows_of(window: Any, at: int) -> list[tuple[int, int]]:
     match window:
         case windows.Sliding(size, every, offset):
             first = (at - size - offset) // every
-            spans = [(n * every + offset, n * every + offset + size) for n in range(first, first + size // every + 3)]
+            spans = [
+                (n * every + offset, n * every + offset + size)
+                for n in range(first, first + size // every + 3)
+            ]
         case windows.Cumulative(size, every, offset):
             start = (at - offset) // size * size + offset
             spans = [(start, start + length) for length in range(every, size + 1, every)]
@@ -282,7 +285,13 @@ def check_moment(batch: list[dict[str, Any]], mark: int | None, lateness: int, e
 def test_a_window_comes_out_in_the_first_batch_whose_watermark_closes_it(seed: int) -> None:
     rows = events(seed)
     declared = window_aggregate(
-        keyed(), PerWindow, AGGREGATES, window=WINDOWS["tumbling"], time="ts", lateness=3 * SECOND, emit="final"
+        keyed(),
+        PerWindow,
+        AGGREGATES,
+        window=WINDOWS["tumbling"],
+        time="ts",
+        lateness=3 * SECOND,
+        emit="final",
     )
     run = Run(declared, seed, 2 * SECOND)
     driven = run.over(rows)
@@ -316,9 +325,7 @@ def test_sessions_are_those_of_all_rows_together(seed: int) -> None:
     )  # fmt: skip
     # With this delay no row is late.
     driven = Run(declared, seed, 41 * SECOND).over(rows)
-    assert found(driven.rows) == {
-        key: rounded(expected(mine)) for key, mine in sessions(rows, gap).items()
-    }
+    assert found(driven.rows) == {key: rounded(expected(mine)) for key, mine in sessions(rows, gap).items()}
     assert len(driven.rows) == len(found(driven.rows))
     assert driven.entries() == 0
     assert "late" not in driven.sides
@@ -328,7 +335,13 @@ def test_sessions_are_those_of_all_rows_together(seed: int) -> None:
 def test_no_row_of_a_session_gets_lost_when_rows_are_late(seed: int) -> None:
     rows = events(seed)
     declared = window_aggregate(
-        keyed(), PerWindow, AGGREGATES, window=windows.session("4 seconds"), time="ts", lateness=SECOND, emit="final"
+        keyed(),
+        PerWindow,
+        AGGREGATES,
+        window=windows.session("4 seconds"),
+        time="ts",
+        lateness=SECOND,
+        emit="final",
     )
     driven = Run(declared, seed, 0).over(rows)
     late = driven.sides.get("late", [])
