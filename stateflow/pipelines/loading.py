@@ -72,7 +72,7 @@ def load_pipeline(spec: str, folder: Path) -> LoadedPipeline:
 def refuse_outside(spec: str, folder: Path, allowed: Sequence[Path]) -> None:
     """Raises UsageError when FILE:PIPELINE names a file outside the allowed folders, by whatever link. Loads nothing."""
     roots = [each.resolve() for each in allowed]
-    for path in {_absolute(spec, folder), _absolute(spec.rpartition(":")[0] or spec, folder)}:
+    for path in (_absolute(spec.rpartition(":")[0] or spec, folder), _absolute(spec, folder)):
         if not any(path.is_relative_to(root) for root in roots):
             places = ", ".join(map(str, roots)) or "none"
             raise UsageError(f"the pipeline file {path} lies in none of the allowed folders ({places})")
