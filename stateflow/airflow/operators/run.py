@@ -210,7 +210,8 @@ class StateflowRunOperator(StateflowOperator):
             left = since + limit.total_seconds() - now
             pause = min(LOOK_AGAIN, timedelta(seconds=left))
             self.log.info("%s; looking again in %s", error, written_duration(pause))
-            raise AirflowRescheduleException(datetime.now(UTC) + pause) from None
+            back = AirflowRescheduleException(datetime.now(UTC) + pause)  # type: ignore[no-untyped-call]
+            raise back from None
 
     def _since_busy(self, context: Context, now: float) -> float:
         """When this try first gave way, in seconds since 1970."""
