@@ -125,6 +125,8 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     ttl: Long | None = None
     queryable: bool = False
     aliases: tuple[str, ...] = ()
+    forgotten: bool = False
+    """The code lets go of it, by name: it may begin empty under another name. Its entries stay."""
 
 
 class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
