@@ -55,8 +55,8 @@ def limited(protocol: Any, limits: ConnectionLimits) -> Any:
                 self._receiving = self.loop.call_later(limits.receive, transport.abort)
 
         def connection_lost(self, exc: Exception | None) -> None:
-            self._receiving = _cancelled(self._receiving)
-            self._sending = _cancelled(self._sending)
+            self._arrived()
+            self._taken()
             super().connection_lost(exc)
 
         def data_received(self, data: bytes) -> None:
@@ -86,7 +86,7 @@ def limited(protocol: Any, limits: ConnectionLimits) -> Any:
             else:
                 self._head, self._last = self._head + len(piece), (self._last + piece[-3:])[-3:]
             if not self._head and self.cycle is not None and not self.cycle.more_body:
-                self._receiving = _cancelled(self._receiving)
+                self._arrived()
 
         def _refuse(self) -> None:
             if self.cycle is None or self.cycle.response_complete:
@@ -102,21 +102,26 @@ def limited(protocol: Any, limits: ConnectionLimits) -> Any:
                 self.loop.call_later(limits.linger, self.transport.abort)
             super().on_response_complete()
 
+        def _arrived(self) -> None:
+            if self._receiving is not None:
+                self._receiving.cancel()
+                self._receiving = None
+
+        def _taken(self) -> None:
+            if self._sending is not None:
+                self._sending.cancel()
+                self._sending = None
+
         def pause_writing(self) -> None:
             super().pause_writing()
             if self._sending is None:
                 self._sending = self.loop.call_later(limits.send, self.transport.abort)
 
         def resume_writing(self) -> None:
-            self._sending = _cancelled(self._sending)
+            self._taken()
             super().resume_writing()
 
     return Limited
-
-
-def _cancelled(timer: Any) -> None:
-    if timer is not None:
-        timer.cancel()
 
 
 __all__ = ["ConnectionLimits", "limited"]
