@@ -120,6 +120,8 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     ttl: Long | None = None
     queryable: bool = False
     aliases: tuple[str, ...] = ()
+    forgotten: bool = False
+    """The code lets go of it, by name: it may begin empty under another name. Its entries stay."""
     by: tuple[tuple[str, str], ...] = ()
     """Of kind `columns`: names and types of what tells the entries of a key apart, behind the namespace."""
     timed: bool = False

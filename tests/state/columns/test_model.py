@@ -217,10 +217,11 @@ class _Run:
         case, entries = self.case, self.some(distinct=False)
         where = {"at": case.arguments(entries)["at"]} if case.timed else {}
         found = case.state.entries(case.keys(entries), row="row", **where)
-        wanted = []
-        for number, (at, key, _) in enumerate(entries):
-            for entry in case.ordered([e for e in case.model if e[:2] == (at, key)]):
-                wanted.append((case.row(entry), number))
+        wanted = [
+            (case.row(entry), number)
+            for number, (at, key, _) in enumerate(entries)
+            for entry in case.ordered([e for e in case.model if e[:2] == (at, key)])
+        ]
         assert found["row"].to_pylist() == [number for _, number in wanted]
         assert case.rows(found.drop_columns(["row"])) == [row for row, _ in wanted]
 
