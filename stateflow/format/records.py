@@ -118,7 +118,7 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: Count
     kind: str
-    """value, list, map, reducing, aggregating, timer"""
+    """value, list, map, reducing, aggregating, columns, timer"""
     value: str
     """The serializer's schema in its canonical text form."""
     map_key: str = ""
@@ -127,6 +127,10 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     aliases: tuple[str, ...] = ()
     forgotten: bool = False
     """The code lets go of it, by name: it may begin empty under another name. Its entries stay."""
+    by: tuple[tuple[str, str], ...] = ()
+    """Of kind `columns`: names and types of what tells the entries of a key apart, behind the namespace."""
+    timed: bool = False
+    """Of kind `columns`: a time stands before the key, as in a timer's queue."""
 
 
 class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):

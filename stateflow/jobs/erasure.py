@@ -318,7 +318,7 @@ class _Keep:
     def __init__(self, operator: OperatorState, key: object) -> None:
         self._key = KeyCodec([kind for _, kind in operator.key]).encode(key)
         self._group = group_of(operator, key)
-        self._queues = frozenset(s.id for s in operator.states.values() if s.kind == "timer")
+        self._queues = frozenset(s.id for s in operator.states.values() if s.kind == "timer" or s.timed)
         self.dropped = 0
 
     def __call__(self, full_key: bytes) -> bool:
