@@ -86,7 +86,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "compatibility": Room(
         "whether a pipeline fits the state of a record",
-        "checkpoint format operators pipelines",
+        "checkpoint format operators pipelines state state/values",
         "flows.py",
     ),
     "testing": Room(
@@ -151,7 +151,9 @@ ROOMS: Mapping[str, Room] = {
         "connections, and what a failure means to a task", "config jobs spark/task storage", "stateflow.py"
     ),
     "airflow/triggers": Room(
-        "waiting in the triggerer", "airflow/connections driver format observe quantities", "run.py"
+        "waiting in the triggerer",
+        "airflow/connections checkpoint driver format observe quantities",
+        "run.py",
     ),
     "airflow/launchers": Room(
         "how a task starts a driver",

@@ -14,7 +14,7 @@ import pyarrow as pa
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.records import StateSchema
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.keyed import UserCodeError, described
+from stateflow.operators.keyed import REPEATED, UserCodeError, described
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.operators import MAIN
 from stateflow.pipelines.process import Output
@@ -74,10 +74,11 @@ class ColumnarEngine:
             where += f", state {name!r}"
         return ColumnState(spec.key, schema, spec.max_parallelism, where)
 
-    def attach(self, backend: Backend, groups: range, earliest: int | None, *, empty: bool) -> None:
-        """Turns to another shard: its key groups, the earliest time in it as far as known, whether it has no entries."""
+    def attach(self, backend: Backend, groups: range, next_due: int | None, *, empty: bool) -> None:
+        """Turns to another shard: its key groups, what `next_due` said of it, whether it has no entries."""
+        earliest = UNKNOWN if next_due is None else next_due - self.spec.operator.waits
         for state in self.states.values():
-            state.attach(backend, groups, UNKNOWN if earliest is None else earliest, empty=empty)
+            state.attach(backend, groups, earliest, empty=empty)
 
     @property
     def changed(self) -> bool:
@@ -145,7 +146,9 @@ class ColumnarEngine:
         except StateflowError:
             raise
         except Exception as error:
-            raise UserCodeError(f"operator {self.spec.uid!r} failed: {described(error)}") from error
+            raise UserCodeError(
+                f"operator {self.spec.uid!r} failed: {described(error)}: {REPEATED}"
+            ) from error
 
 
 def _to_side(piece: Any) -> bool:

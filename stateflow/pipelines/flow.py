@@ -70,6 +70,8 @@ class KeyedNode(Node):
     process_type: type[Process[Any]] | None = None
     columnar: ColumnarOperator | None = None
     """In place of `process`: it gets tables instead of rows."""
+    forgets: frozenset[str] = frozenset()
+    """Of a columnar operator: see `Process.forgets`."""
     rows: tuple[RowType | None, ...] = ()
     output: RowType | None = None
     sides: Mapping[str, RowType] = field(default_factory=dict)
@@ -298,15 +300,16 @@ class KeyedStream:
         outputs: Sequence[Output[Any]] = (),
         on_due: Callable[..., Any] | None = None,
         chunk_rows: int = CHUNK_ROWS,
+        forgets: Sequence[str] = (),
     ) -> Stream:
         """Columnar: `function(table, state, ctx) -> table` over whole keys, as long as a chunk holds them.
 
         `state` names typed columns that each key has; `state.get(keys)` and `state.put(keys, table)` read and write them.
         With `sf.columns(...)` keys have several entries, or entries that are due at a time: then `on_due(state, ctx)` is
         called. A dict of several `sf.columns(...)` gives the functions all of them by name. In place of functions there
-        may be an `sf.ColumnarOperator`.
+        may be an `sf.ColumnarOperator`. `forgets` names states of earlier code whose values may go.
         """
-        return _columnar(uid, (self,), function, state, on_due, chunk_rows, output, outputs)
+        return _columnar(uid, (self,), function, state, on_due, chunk_rows, output, outputs, forgets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -367,9 +370,11 @@ class ConnectedStreams:
         outputs: Sequence[Output[Any]] = (),
         on_due: Callable[..., Any] | None = None,
         chunk_rows: int = CHUNK_ROWS,
+        forgets: Sequence[str] = (),
     ) -> Stream:
         """Columnar: `function(left, right, state, ctx) -> table` over the rows of the same keys of both inputs."""
-        return _columnar(uid, (self.left, self.right), function, state, on_due, chunk_rows, output, outputs)
+        inputs = (self.left, self.right)
+        return _columnar(uid, inputs, function, state, on_due, chunk_rows, output, outputs, forgets)
 
 
 def _columnar(
@@ -381,6 +386,7 @@ def _columnar(
     chunk_rows: int,
     output: Any,
     outputs: Sequence[Output[Any]],
+    forgets: Sequence[str],
 ) -> Stream:
     flow = inputs[0].stream.flow
     order_by = [name for keyed in inputs for name in keyed.order_by]
@@ -389,6 +395,7 @@ def _columnar(
         tuple(keyed.stream for keyed in inputs),
         inputs,
         columnar=columnar_operator(uid, code, state, on_due, chunk_rows, inputs[0].columns, order_by),
+        forgets=frozenset(forgets),
         rows=tuple(keyed.stream.rows for keyed in inputs),
         output=row_type(output),
         sides=side_outputs(uid, outputs, "fail"),

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -68,6 +69,15 @@ def load_pipeline(spec: str, folder: Path) -> LoadedPipeline:
     return LoadedPipeline(pipeline, module, path)
 
 
+def refuse_outside(spec: str, folder: Path, allowed: Sequence[Path]) -> None:
+    """Raises UsageError when FILE:PIPELINE names a file outside the allowed folders, by whatever link. Loads nothing."""
+    roots = [each.resolve() for each in allowed]
+    for path in (_absolute(spec.rpartition(":")[0] or spec, folder), _absolute(spec, folder)):
+        if not any(path.is_relative_to(root) for root in roots):
+            places = ", ".join(map(str, roots)) or "none"
+            raise UsageError(f"the pipeline file {path} lies in none of the allowed folders ({places})")
+
+
 def _split(spec: str, folder: Path) -> tuple[Path, str]:
     whole = _absolute(spec, folder)
     if whole.is_file():
@@ -115,14 +125,14 @@ def _module(path: Path) -> ModuleType:
 def _told(path: Path, error: BaseException) -> str:
     """One sentence with the place in the user's own file."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}: {error.msg}; fix the file and try again"
+        return f"{error.filename}, line {error.lineno}: {error.msg}; `stateflow check {path}` tells when the file loads"
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _is_own(Path(frame.filename), path.parent)]
     where = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(path)
     if isinstance(error, StateflowError):
         return f"{where}: {error}"
     what = f"{type(error).__name__}: {error}".rstrip(": ")
-    return f"{where}: {what}; fix the file and try again"
+    return f"{where}: {what}; `stateflow check {path}` tells when the file loads"
 
 
 def _is_own(file: Path, folder: Path) -> bool:

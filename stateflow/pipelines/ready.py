@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -52,6 +52,13 @@ class ReadyOperator(ColumnarOperator):
     @property
     def sides(self) -> Mapping[str, RowType]:
         return {}
+
+    def needed(self, read: Set[str]) -> RowType:
+        """The columns of what comes in that it needs; `read` are its outputs that have a reader."""
+        if LATE in read:
+            return self.rows
+        fields = tuple(field for field in self.rows.fields if field.name in self.reads)
+        return RowType(self.rows.name, fields, self.rows.make, self.rows.typed)
 
 
 @dataclass(frozen=True)

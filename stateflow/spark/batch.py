@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from stateflow.compatibility.states import check_key, resolve_states, state_ids
+from stateflow.compatibility.states import check_key, element_names, forgets, resolve_states, state_ids
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard
@@ -37,6 +37,7 @@ from stateflow.pipelines.flow import (
     UnionNode,
 )
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
+from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import RowType, row_type
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
@@ -222,9 +223,10 @@ class Batch:
         """Plans the operator's task over its exchanged rows. Spark has not run it yet."""
         settings = self.settings
         before = self.parent.operators.get(node.uid) if self.parent else None
+        read = self._read_outputs(node)
         inputs = [
             KeyedInput(frame := self._frame(k.stream), k.columns, k.order_by, rows or _untyped(frame))
-            for k, rows in zip(node.keyed, node.rows, strict=True)
+            for k, rows in zip(node.keyed, _needed(node, read), strict=True)
         ]
         types = same_key_types(node.uid, inputs)
         if before is not None:
@@ -241,6 +243,9 @@ class Batch:
         frame = settings.placement.pin(frame, before.hosts if before else ())
         worker = self._worker(node, running, inputs, shards, before, stage)
         return frame.mapInArrow(worker, node.output.ddl)
+
+    def _read_outputs(self, node: KeyedNode) -> frozenset[str]:
+        return frozenset(stream.output for _, stream in self.settings.flow.consumers(node))
 
     def _max_parallelism(self, before: OperatorState | None) -> int:
         return before.max_parallelism if before else self.settings.max_parallelism
@@ -268,11 +273,11 @@ class Batch:
         assert node.output is not None
         main = _arrow(node.output)
         sides = {name: _arrow(rows) for name, rows in node.sides.items()}
-        read_outputs = frozenset(stream.output for _, stream in self.settings.flow.consumers(node))
+        read_outputs = self._read_outputs(node)
         if node.columnar is not None:
             columnar = ColumnarSpec(
                 uid=node.uid,
-                operator=runnable(node.columnar),
+                operator=runnable(node.columnar, read_outputs),
                 key=tuple(zip(node.keyed[0].columns, running.key_types, strict=True)),
                 max_parallelism=self._max_parallelism(before),
                 states={name: running.states[name] for name in node.columnar.states},
@@ -315,7 +320,7 @@ class Batch:
             sides=sides,
             stage=stage,
             read_outputs=read_outputs,
-            elements={n: s.parts for n, s in before.operator_states.items()} if before else {},
+            elements=_recorded_elements(node, before),
             broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
             user_paths=self.settings.user_paths,
         )
@@ -369,7 +374,7 @@ class Batch:
             shards=tuple(ack.shards for ack in acks),
             states=running.states,
             next_state_id=running.next_id,
-            operator_states=_operator_states(node, acks),
+            operator_states={**_left_alone(node, before), **_operator_states(node, acks)},
             hosts=self.settings.placement.hosts_of([ack.attempt for ack in acks]),
         )
         return acks
@@ -382,8 +387,13 @@ class Batch:
         if limit and count > limit:
             raise StateflowError(
                 f"operator {node.uid!r} failed on {count} keys in one batch, more than dead_letter_threshold={limit}: "
-                f"fix the code or the data, or raise the threshold"
+                f"nothing of the batch was stored, and with dead_letter_threshold={count} it passes and puts out why they failed"
             )
+
+
+def _needed(node: KeyedNode, read: frozenset[str]) -> tuple[RowType | None, ...]:
+    """The columns that go through the exchange."""
+    return (node.columnar.needed(read),) if isinstance(node.columnar, ReadyOperator) else node.rows
 
 
 def _splits(node: Node) -> bool:
@@ -399,6 +409,23 @@ class _RunningOperator:
     states: dict[str, Any]
     next_id: int
     accumulator: Any
+
+
+def _recorded_elements(
+    node: KeyedNode, before: OperatorState | None
+) -> dict[str, tuple[tuple[bytes, ...], ...]]:
+    """What the parent record has for each declared operator state."""
+    if before is None:
+        return {}
+    return {name: before.operator_states[old].parts for name, old in element_names(node, before).items()}
+
+
+def _left_alone(node: KeyedNode, before: OperatorState | None) -> dict[str, OperatorListState]:
+    """Operator state that the code no longer declares stays, as keyed state does, unless the code forgets it."""
+    if before is None:
+        return {}
+    gone = {*element_names(node, before).values(), *forgets(node)}
+    return {name: state for name, state in before.operator_states.items() if name not in gone}
 
 
 def _operator_states(node: KeyedNode, acks: list[Ack]) -> dict[str, OperatorListState]:

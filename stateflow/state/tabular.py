@@ -6,7 +6,7 @@
     slot, position        of a list: which record appended the element, and where in its batch
     timer, at             of timers: which one, and when it fires; `at` also of timed columnar states
     by                    of a columnar state with several entries per key: a struct of what tells them apart
-    value                 typed (`shapes`, `typed`)
+    value                 typed (`shapes`, `typed`); missing where entries have no columns
     stored                the bytes, where `value` loses a part of them (`typed`)
     expires_at            when the state has a ttl; without one, nobody reads expiries, and they are dropped
 
@@ -30,7 +30,7 @@ from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.columns import encode_columns
 from stateflow.state.keys.hashing import key_groups_of
 from stateflow.state.keys.parts import KeyParts
-from stateflow.state.values.column_values import column_values
+from stateflow.state.values.column_values import BLANK, NO_COLUMNS, column_values
 from stateflow.state.values.fitting import fitted
 from stateflow.state.values.headers import BadEntryError, with_expiries
 from stateflow.state.values.nested_shapes import element_of
@@ -153,7 +153,9 @@ class StateTable(_Table):
             columns["map_key"] = parts[0] if len(parts) == 1 else pa.struct(numbered)
         if schema.kind == "list":
             columns["slot"] = columns["position"] = pa.int64()
-        columns["value"] = self._values.arrow
+        self._valued = schema.value != NO_COLUMNS
+        if self._valued:
+            columns["value"] = self._values.arrow
         if self._values.doubtful:
             columns["stored"] = pa.binary()
         if self._ttl:
@@ -195,7 +197,8 @@ class StateTable(_Table):
         except BadEntryError as bad:
             shown = self._shown(keys[bad.index], PREFIX_WIDTH + (TIME_WIDTH if self._timed else 0))
             raise type(bad.error)(f"{self.where}, key {shown!r}: {bad.error}") from bad
-        columns.append(read.column)
+        if self._valued:
+            columns.append(read.column)
         if self._values.doubtful:
             columns.append(pa.nulls(len(keys), pa.binary()) if read.stored is None else read.stored)
         if self._ttl:
@@ -224,6 +227,8 @@ class StateTable(_Table):
             types += ["int", "date"]
             columns += self._list_position(batch)
         keys = encode_columns(types, columns, groups, self._id, suffix)
+        if not self._valued:
+            return keys, [BLANK] * len(keys)
         value = self._own(batch, "value", nullable=True)
         stored = self._own(batch, "stored", needed=False) if self._values.doubtful else None
         values = self._values.write(value, stored)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.pipelines.loading import load_pipeline
+from stateflow.pipelines.loading import load_pipeline, refuse_outside
 
 ONE = """
 import stateflow as sf
@@ -83,7 +83,39 @@ def test_an_error_deep_in_a_library_is_told_with_the_users_own_line(folder: Path
     assert not [name for name in set(sys.modules) - before if name.startswith("_stateflow_pipeline_")]
 
 
+@pytest.mark.parametrize(
+    ("line", "says"), [("raise KeyError('rate')", "KeyError: 'rate'"), ("rate = = 2", "invalid syntax")]
+)
+def test_a_file_that_does_not_load_is_named_with_the_command_that_tries_it(
+    folder: Path, line: str, says: str
+) -> None:
+    (folder / "p.py").write_text(f"import json\n{line}\n")
+    with pytest.raises(UsageError) as caught:
+        load_pipeline("p.py", folder)
+    path = folder / "p.py"
+    assert str(caught.value) == f"{path}, line 2: {says}; `stateflow check {path}` tells when the file loads"
+
+
 def test_a_file_that_ends_the_process_does_not_end_this_one(folder: Path) -> None:
     (folder / "p.py").write_text("raise SystemExit(0)\n")
     with pytest.raises(UsageError, match="line 1: SystemExit"):
         load_pipeline("p.py", folder)
+
+
+def test_a_file_outside_the_allowed_folders_is_refused_unread_by_whatever_way(folder: Path) -> None:
+    inside, outside = folder / "inside", folder / "outside"
+    (inside / "sub").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "p.py").write_text("raise SystemExit('it was run')\n")
+    (inside / "link.py").symlink_to(outside / "p.py")
+    (inside / "linked").symlink_to(outside)
+    for spec in (
+        f"{outside}/p.py:clicks", "../outside/p.py", "link.py", "linked/p.py:clicks", f"{inside}/sub/../../outside/p.py",
+        f"{inside}x/p.py", "x:/../../outside/p.py", "../outside/p.py:/../../inside/p.py",
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=r"lies in none of the allowed folders \(.*/inside\)$"):
+            refuse_outside(spec, inside, [inside])
+    for spec in ("sub/p.py:clicks", f"{inside}/p.py", "sub/../p.py:clicks"):
+        refuse_outside(spec, inside, [inside])
+    with pytest.raises(UsageError, match=r"allowed folders \(none\)"):
+        refuse_outside("p.py", inside, [])

@@ -47,7 +47,8 @@ class PerHour(PerMinute):
 def orders(batch: int) -> list[Order]:
     """Ten minutes of orders, two of which are minutes behind."""
     made = [
-        Order((n * 31) % 17, f"sku-{n % 5}", float(n % 11) + batch, at(batch * 10 + n / 12)) for n in range(120)
+        Order((n * 31) % 17, f"sku-{n % 5}", float(n % 11) + batch, at(batch * 10 + n / 12))
+        for n in range(120)
     ]
     return [*made, Order(3, "late", 1.0, at(batch * 10 - 8)), Order(4, "late", 1.0, at(batch * 10 - 3))]
 
@@ -61,7 +62,9 @@ def windows(rows: list[Order], minutes: int) -> dict[Any, tuple[int, float]]:
 
 
 def test_aggregates_and_windows_reach_their_tables_once_whatever_happens_between(bench: Workbench) -> None:
-    totals, minutes, changes, late = (str(bench.folder / name) for name in ("totals", "minutes", "changes", "late"))
+    totals, minutes, changes, late = (
+        str(bench.folder / name) for name in ("totals", "minutes", "changes", "late")
+    )
     failures: list[Exception] = []
 
     def failing(frame: Any) -> Any:

@@ -6,7 +6,7 @@ before the end of the session, for a session that grew in the meantime is only f
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,10 @@ from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import event_times, instants
 from stateflow.operators.ready.groups import Groups, grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
-from stateflow.operators.ready.windowed import LATE_ROWS, NEVER, Produced, later, micros
+from stateflow.operators.ready.late_rows import LateRows
+from stateflow.operators.ready.windowed import NEVER, Produced, later, micros
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready import (
-    LATE,
     SESSION_END,
     SESSION_START,
     WINDOW_END,
@@ -32,10 +32,12 @@ _ROW = "_sf_row"
 
 
 class SessionAggregates(ColumnarOperator):
-    def __init__(self, declared: WindowAggregate) -> None:
+    def __init__(self, declared: WindowAggregate, late: LateRows) -> None:
         assert isinstance(declared.window, Session)
         self.states = declared.states
+        self.waits = declared.lateness
         self._declared = declared
+        self._late = late
         self._key = declared.key
         self._gap = declared.window.gap
         self._accumulator = Accumulator(declared.where, declared.aggregates)
@@ -47,7 +49,7 @@ class SessionAggregates(ColumnarOperator):
         yield from self._close(states, ctx)
         times, valid = event_times(rows, self._declared.time)
         if not bool(valid.all()):
-            yield from _late(rows.filter(pa.array(~valid)), ctx)
+            yield from self._late.put(rows.filter(pa.array(~valid)), ctx)
             rows, times = rows.filter(pa.array(valid)), times[valid]
         if rows.num_rows:
             yield from self._merge(rows, times, states, ctx)
@@ -66,7 +68,7 @@ class SessionAggregates(ColumnarOperator):
         is_of_batch[merged.of_new] = True
         if not bool(is_open[merged.of_new].all()):
             late = ~is_open[merged.of_new][new.of_rows]
-            yield from _late(rows.filter(pa.array(late)), ctx)
+            yield from self._late.put(rows.filter(pa.array(late)), ctx)
         touched = np.flatnonzero(is_of_batch & is_open)
         if not len(touched):
             return
@@ -140,11 +142,6 @@ class SessionAggregates(ColumnarOperator):
         columns = dict(zip(keys.column_names, keys.columns, strict=True))
         columns[WINDOW_START], columns[WINDOW_END] = by[SESSION_START], found[SESSION_END]
         return pa.table({**columns, **self._accumulator.results(found)})
-
-
-def _late(rows: pa.Table, ctx: ColumnarContext) -> Iterator[tuple[str, pa.Table]]:
-    ctx.metrics.counter(LATE_ROWS).inc(rows.num_rows)
-    yield LATE, rows
 
 
 class _Spans:

@@ -11,14 +11,13 @@ from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import Assigned, assigned, event_times, instants, newest_end, starts
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
+from stateflow.operators.ready.late_rows import LateRows
 from stateflow.operators.ready.latest_rows import LatestRows
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-from stateflow.pipelines.ready import LATE, WINDOW_END, WINDOW_START, WindowAggregate
+from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, WindowAggregate
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 AT = "at"
-LATE_ROWS = "late_rows"
-"""The counter of rows that no window takes any more."""
 
 
 class WindowedAggregates(ColumnarOperator):
@@ -28,9 +27,11 @@ class WindowedAggregates(ColumnarOperator):
     for changes until it is closed, so that nothing is looked through twice.
     """
 
-    def __init__(self, declared: WindowAggregate) -> None:
+    def __init__(self, declared: WindowAggregate, late: LateRows) -> None:
         self.states = declared.states
+        self.waits = declared.lateness
         self._declared = declared
+        self._late = late
         self._key = declared.key
         self._window = declared.window
         self._lateness = declared.lateness
@@ -42,9 +43,7 @@ class WindowedAggregates(ColumnarOperator):
         closed = self._closed(ctx)
         taken = valid & (newest_end(self._window, times) > closed)
         if not bool(taken.all()):
-            late = rows.filter(pa.array(~taken))
-            ctx.metrics.counter(LATE_ROWS).inc(late.num_rows)
-            yield LATE, late
+            yield from self._late.put(rows.filter(pa.array(~taken)), ctx)
             rows, times = rows.filter(pa.array(taken)), times[taken]
         if rows.num_rows:
             yield from self._take(rows, _open(assigned(self._window, times), closed), states, ctx)

@@ -27,6 +27,8 @@ class ColumnLayout:
     columns: Mapping[str, Any] = field(default_factory=dict)
     by: Mapping[str, Any] = field(default_factory=dict)
     timed: bool = False
+    aliases: tuple[str, ...] = ()
+    """Names that the state had before."""
 
     def check(self, where: str, key: Sequence[str] = ()) -> None:
         """Raises UsageError for a layout that cannot be; `key` are the names of the key's columns, as far as known."""
@@ -68,11 +70,16 @@ class ColumnLayout:
             value=f"columns{{{columns}}}",
             by=tuple((name, BY_TYPE[hint].name) for name, hint in self.by.items()),
             timed=self.timed,
+            aliases=self.aliases,
         )
 
 
 def columns(
-    values: Mapping[str, Any] | None = None, *, by: Mapping[str, Any] | None = None, timed: bool = False
+    values: Mapping[str, Any] | None = None,
+    *,
+    by: Mapping[str, Any] | None = None,
+    timed: bool = False,
+    aliases: Sequence[str] = (),
 ) -> ColumnLayout:
     """A state of `process_arrow`: `sf.columns({"total": float}, by={"product": str})`."""
-    return ColumnLayout(dict(values or {}), dict(by or {}), timed)
+    return ColumnLayout(dict(values or {}), dict(by or {}), timed, tuple(aliases))

@@ -65,6 +65,13 @@ class ColumnState:
         self.keys += len(full)
         return table if order is None else table.take(pa.array(inverse(order)))
 
+    def has(self, keys: Any, *, by: Any = None, at: Any = None) -> Any:
+        """Whether there is an entry of each key: a boolean array in their order."""
+        full, order = self._full(self._keys.parts(keys, by, at))
+        there = np.array([raw is not None for raw in self._opened.get_many(full)], dtype=bool)
+        self.keys += len(full)
+        return pa.array(there if order is None else there[inverse(order)])
+
     def put(self, keys: Any, values: Any = None, *, by: Any = None, at: Any = None) -> None:
         """Sets the columns of each key's entry. The same entry must not come twice."""
         parts = self._keys.parts(keys, by, at)

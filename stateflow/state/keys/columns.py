@@ -81,8 +81,10 @@ def _flipped(name: str, column: Any) -> tuple[Array, ...]:
     if name == "date":
         return (array.cast(pa.int32()).to_numpy().view(np.uint32) ^ _DAY_SIGN,)
     if name == "decimal":
-        words = np.frombuffer(array.buffers()[1], dtype="<u8")
-        words = words[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
+        # An empty array may have no buffer, or one of any size.
+        raw = array.buffers()[1] if len(array) else b""
+        words = np.frombuffer(raw, dtype="<u8", count=2 * len(array), offset=16 * array.offset if raw else 0)
+        words = words.reshape(-1, 2)
         return words[:, 1] ^ _LONG_SIGN, words[:, 0]
     return (array.cast(pa.int64()).to_numpy().view(np.uint64) ^ _LONG_SIGN,)
 

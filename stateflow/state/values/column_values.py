@@ -126,6 +126,11 @@ class FixedLayout:
         return [raw[at : at + width] for at in range(0, len(raw), width)]
 
 
+NO_COLUMNS = "columns{}"
+BLANK = FixedLayout(()).write((), 1)[0]
+"""The value of an entry without columns: that it is there says enough."""
+
+
 class FixedColumns(Values):
     def __init__(self, schema: str, where: str, names: Sequence[str], types: Sequence[str]) -> None:
         super().__init__(schema, RAW_CODE, where)

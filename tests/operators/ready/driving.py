@@ -38,7 +38,9 @@ class Driven:
         }
         outputs = {MAIN: arrow_schema_of(declared.output)}
         outputs |= {name: arrow_schema_of(rows) for name, rows in declared.sides.items()}
-        self._spec = ColumnarSpec("op", runnable(declared), declared.key, GROUPS, self._states, outputs)
+        self._spec = ColumnarSpec(
+            "op", runnable(declared, frozenset(declared.sides)), declared.key, GROUPS, self._states, outputs
+        )
         self._folder = tempfile.TemporaryDirectory()
         self._shards: list[tuple[range, Any, int | None]] = []
         self.rescale(shards)
