@@ -114,7 +114,7 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
         condition = _column(where, name, aggregate.where, rows)
         if condition.type != "boolean":
             raise UsageError(
-                f"{where}: the condition of {name!r}, column {aggregate.where!r}, is a {condition.type} and not a "
+                f"{where}: the condition of {name!r}, column {aggregate.where!r} ({condition.type}), is no "
                 "boolean: compute a boolean column with transform()"
             )
     kind = aggregate.kind
@@ -126,8 +126,8 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
     numbers = kind in ("sum", "mean", "variance", "stddev")
     if column.type not in ((*INTEGERS, *FLOATS) if numbers else _KEPT_AS):
         raise UsageError(
-            f"{where}: {name!r} is the {kind} of column {column.name!r}, which is a {column.type}: it takes "
-            f"{_NUMBERS if numbers else _ORDERED}; cast the column with transform()"
+            f"{where}: {name!r} is the {kind} of column {column.name!r} ({column.type}), and takes "
+            f"{_NUMBERS if numbers else _ORDERED}: cast the column with transform()"
         )
     whole = column.type in INTEGERS
     match kind:
@@ -153,7 +153,7 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
         place = _column(where, name, by.removeprefix("-"), rows)
         if place.type not in _KEPT_AS:
             raise UsageError(
-                f"{where}: {name!r} is ordered by column {place.name!r}, which is a {place.type}: order by {_ORDERED}"
+                f"{where}: {name!r} is ordered by column {place.name!r}, ({place.type}): order by {_ORDERED}"
             )
         keys[f"{name}_by{index}"] = _KEPT_AS[place.type]
     return Aggregated(name, aggregate, column.type, {name: value, **keys}, order)

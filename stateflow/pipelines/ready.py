@@ -223,7 +223,7 @@ def _check_output(
             )
         if not fits(offered[column.name], column.type):
             raise UsageError(
-                f"operator {uid!r} puts a {offered[column.name]} into {out.name}.{column.name}, which is a "
+                f"operator {uid!r} puts {offered[column.name]} into {out.name}.{column.name}, which is "
                 f"{column.type}: change the type of the field"
             )
 

@@ -124,9 +124,7 @@ def event_time(uid: str, rows: RowType | None, sources: Set[str], named: str) ->
             "name one, as time='...'"
         )
     if column is not None and column.type != "timestamp":
-        raise UsageError(
-            f"operator {uid!r}: the event time, column {name!r}, is a {column.type} and not a datetime"
-        )
+        raise UsageError(f"operator {uid!r}: the event time, column {name!r} ({column.type}), is no datetime")
     return name
 
 
