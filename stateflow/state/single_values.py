@@ -60,6 +60,14 @@ class StoredState(ValuesState, Generic[T]):
         else:
             self._values = [self._live(raw) for raw in raws]
 
+    def append(self) -> None:
+        """The chunk gets one more key."""
+        self._values.append(_UNREAD)
+
+    def leave(self, nothing: Any) -> None:
+        """There is no key from now on."""
+        self._values = nothing
+
     def _load(self) -> Any:
         cursor = self._cursor
         self.reads += 1
@@ -113,6 +121,12 @@ class StoredState(ValuesState, Generic[T]):
         if not changed:
             return
         values = [self._values[i] for i in changed]
+        self._append(keys, values, changes)
+        changed.clear()
+        self._cleared = False
+
+    def _append(self, keys: list[bytes] | None, values: list[Any], changes: list[Change]) -> None:
+        changed = self._set_at
         if keys is None:
             base, state_id = self._cursor.base, self._id
             keys = [base[i][:2] + state_id + base[i][4:] for i in changed]
