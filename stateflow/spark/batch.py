@@ -378,7 +378,7 @@ class Batch:
         if limit and count > limit:
             raise StateflowError(
                 f"operator {node.uid!r} failed on {count} keys in one batch, more than dead_letter_threshold={limit}: "
-                f"fix the code or the data, or raise the threshold"
+                f"nothing of the batch was stored, and with dead_letter_threshold={count} it passes and puts out why they failed"
             )
 
 
