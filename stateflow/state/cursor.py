@@ -20,7 +20,19 @@ Change = tuple[bytes, bytes | None]
 class Cursor:
     """The key that user code runs for now, and the states that it has changed."""
 
-    __slots__ = ("backend", "base", "changed", "dirty", "i", "key", "keys", "now", "position", "serial", "slot")
+    __slots__ = (
+        "backend",
+        "base",
+        "changed",
+        "dirty",
+        "i",
+        "key",
+        "keys",
+        "now",
+        "position",
+        "serial",
+        "slot",
+    )
 
     def __init__(self, slot: int, now: int) -> None:
         self.backend: Backend = _NO_BACKEND

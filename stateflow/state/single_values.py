@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from stateflow.errors import StateflowError
-from stateflow.format.scalars import CODED
+from stateflow.format.scalars import SCALARS
 from stateflow.state.cursor import ABSENT, Change, Cursor, ValuesState
 from stateflow.state.values.bulk import bulk
 from stateflow.state.values.serializers import Serializer
@@ -16,8 +17,9 @@ V = TypeVar("V")
 R = TypeVar("R")
 
 _UNREAD: Any = object()
-_IMMUTABLE = frozenset(scalar.name for scalar in CODED)
-"""Nobody can change these values in place, so they wait for the end of the chunk."""
+_IMMUTABLE = frozenset({"tuple", "optional", *(scalar.name for scalar in SCALARS)})
+"""Nobody can change values in place whose types are made of these alone, so they wait for the end of the chunk."""
+_WORDS = re.compile(r"[^<>,.]+")
 
 
 class StoredState(ValuesState, Generic[T]):
@@ -39,7 +41,7 @@ class StoredState(ValuesState, Generic[T]):
     ) -> None:
         super().__init__(cursor, operator, name, state_id, serializer, ttl)
         self._dumps_many, self._loads_many = bulk(serializer)
-        self._mutable = serializer.schema not in _IMMUTABLE
+        self._mutable = not _IMMUTABLE.issuperset(_WORDS.findall(serializer.schema))
         self._values: list[Any] = []
         """One per key of the chunk; `_UNREAD` and `ABSENT` where there is none."""
         self._cleared = False

@@ -94,9 +94,8 @@ class BoundTimer(BoundState):
         if not changed or changed[-1] != i:
             changed.append(i)
 
-    def due(self, at: int) -> None:
-        """The queue has told when the current key's timer fires."""
-        i = self._cursor.i
+    def due(self, i: int, at: int) -> None:
+        """The queue has told when the timer of the chunk's i-th key fires."""
         self._stored[i] = self._times[i] = at
 
     def was_changed(self) -> bool:

@@ -12,7 +12,7 @@ import pytest
 import stateflow as sf
 from stateflow.format.encoding import prefix
 from stateflow.format.records import Shard
-from stateflow.operators import keyed
+from stateflow.operators import firing
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import Chunk, KeyedEngine, UserCodeError
@@ -335,7 +335,7 @@ def test_what_a_handler_sets_fires_in_its_turn_among_the_others(tmp_path: Path) 
 def test_the_order_does_not_depend_on_how_many_timers_are_read_ahead(
     tmp_path: Path, ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyed, "FIRED_AT_ONCE", ahead)
+    monkeypatch.setattr(firing, "FIRED_AT_ONCE", ahead)
     rows = {key: [("one", (key * 7) % 13), ("other", (key * 5) % 11)] for key in range(1, 9)}
     found = fired(engine(Timed, set_up(tmp_path, rows), watermark=100_000_000))
     assert [at for _, _, at in found] == sorted(at for _, _, at in found)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from itertools import islice
+from operator import eq
 
 _CHUNK = 1000
 _MERGE_SHARE = 64
@@ -51,7 +53,8 @@ class KeyIndex:
         whole = [key for chunk in self._chunks for key in chunk]
         whole += keys
         whole.sort()
-        whole = list(dict.fromkeys(whole))
+        if any(map(eq, whole, islice(whole, 1, None))):
+            whole = list(dict.fromkeys(whole))
         self._size = len(whole)
         self._chunks = [whole[start : start + _CHUNK] for start in range(0, len(whole), _CHUNK)]
         self._lasts = [chunk[-1] for chunk in self._chunks]
