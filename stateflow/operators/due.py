@@ -10,7 +10,7 @@ from typing import NamedTuple
 from stateflow.format.encoding import SIGN, encode_timestamp, split, split_timer, timer_range
 from stateflow.state.backends.base import Backend
 
-_LEAST = 16
+LEAST = 4
 """Entries that are read at once from a queue, at least."""
 _QUEUED = 12
 """Where the key begins in an entry of a queue: behind key group, state id and time."""
@@ -56,7 +56,7 @@ class DueTimers:
         """At least `count` timers while there are so many, as `turn` gives them."""
         block: list[bytes] = []
         while len(block) < count:
-            ahead = max(_LEAST, count // (len(self._sources) or 1))
+            ahead = max(LEAST, count // (len(self._sources) or 1))
             self._sources = [source for source in self._sources if source.fill(ahead)]
             if not self._sources:
                 break
