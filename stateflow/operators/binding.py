@@ -111,5 +111,5 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
             queryable=declaration.queryable, aliases=declaration.aliases,
         )  # fmt: skip
     for name, timer in declared.timers.items():
-        out[name] = StateSchema(id=0, kind="timer", value=timer.time)
+        out[name] = StateSchema(id=0, kind="timer", value=timer.time, aliases=timer.aliases)
     return out
