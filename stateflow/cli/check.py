@@ -71,6 +71,8 @@ def check(
         f"pipeline {result.pipeline}, compared with {against}",
         Table(("", "uid", "verdict", "states"), rows),
     )
+    for warning in result.warnings:
+        call.output.log(f"warning: {warning}")
     if not result.compatible:
         for problem in result.problems[1:]:
             call.output.log(problem)

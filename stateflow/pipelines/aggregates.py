@@ -16,7 +16,7 @@ from stateflow.pipelines.rows import Field, RowType
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 FLOATS = ("float", "double")
-_KEPT_AS: Mapping[str, type[Any]] = {
+KEPT_AS: Mapping[str, type[Any]] = {
     **dict.fromkeys(INTEGERS, int),
     **dict.fromkeys(FLOATS, float),
     "string": str,
@@ -124,7 +124,7 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
         return Aggregated(name, aggregate, "bigint", {name: int})
     column = _column(where, name, aggregate.column, rows)
     numbers = kind in ("sum", "mean", "variance", "stddev")
-    if column.type not in ((*INTEGERS, *FLOATS) if numbers else _KEPT_AS):
+    if column.type not in ((*INTEGERS, *FLOATS) if numbers else KEPT_AS):
         raise UsageError(
             f"{where}: {name!r} is the {kind} of column {column.name!r} ({column.type}), and takes "
             f"{_NUMBERS if numbers else _ORDERED}: cast the column with transform()"
@@ -141,7 +141,7 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
             return Aggregated(
                 name, aggregate, "double", {f"{name}_n": int, f"{name}_mean": float, f"{name}_m2": float}
             )
-    value = _KEPT_AS[column.type]
+    value = KEPT_AS[column.type]
     if not aggregate.is_ordered:
         return Aggregated(name, aggregate, column.type, {name: value})
     if not order:
@@ -151,11 +151,11 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
     keys = {}
     for index, by in enumerate(order):
         place = _column(where, name, by.removeprefix("-"), rows)
-        if place.type not in _KEPT_AS:
+        if place.type not in KEPT_AS:
             raise UsageError(
                 f"{where}: {name!r} is ordered by column {place.name!r}, ({place.type}): order by {_ORDERED}"
             )
-        keys[f"{name}_by{index}"] = _KEPT_AS[place.type]
+        keys[f"{name}_by{index}"] = KEPT_AS[place.type]
     return Aggregated(name, aggregate, column.type, {name: value, **keys}, order)
 
 

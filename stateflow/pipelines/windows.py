@@ -97,10 +97,10 @@ def window_of(given: Any) -> Window:
     return given
 
 
-def not_negative(name: str, given: Duration) -> int:
-    length = _micros("window", name, given)
+def not_negative(step: str, name: str, given: Duration) -> int:
+    length = _micros(step, name, given)
     if length < 0:
-        raise UsageError(f"window: {name} is {given!r}: give it zero or more, such as '5 minutes'")
+        raise UsageError(f"{step}: {name} is {given!r}: give it zero or more, such as '5 minutes'")
     return length
 
 
