@@ -25,6 +25,7 @@ SESSION_START, SESSION_END = "session_start", "session_end"
 UNTIL, ROW_TIME, ROW_THERE = "until", "time_of_row", "is_row"
 FOREVER = 253_402_300_799_999_999
 """The last instant that there is."""
+PANE = "is_pane"
 EMITS = ("final", "changes", "on_time")
 
 
@@ -194,6 +195,13 @@ def window_aggregate(
         states = {
             "sessions": ColumnLayout({**partials, SESSION_END: datetime}, by=by),
             "ends": ColumnLayout(by=by, timed=True),
+        }
+    elif emit == "final" and window.count > 1:
+        if PANE in partials:
+            raise UsageError(f"operator {uid!r} keeps {PANE!r} itself: rename the aggregate")
+        states = {
+            "panes": ColumnLayout({**partials, PANE: bool}, timed=True),
+            "ends": ColumnLayout(timed=True),
         }
     else:
         states = _window_states(partials, told=emit == "on_time" and lateness > 0)

@@ -21,6 +21,11 @@ Duration = str | timedelta
 class Window:
     """Which windows there are; durations are in microseconds."""
 
+    @property
+    def count(self) -> int:
+        """In how many windows a row is, at most."""
+        return 1
+
 
 @dataclass(frozen=True)
 class Sliding(Window):
@@ -33,7 +38,6 @@ class Sliding(Window):
 
     @property
     def count(self) -> int:
-        """In how many windows a row is, at most."""
         return -(-self.size // self.every)
 
 

@@ -8,6 +8,7 @@ from stateflow.operators.ready.deduplicating import Deduplicated, FirstToCome, L
 from stateflow.operators.ready.late_rows import LateRows
 from stateflow.operators.ready.running import RunningAggregates
 from stateflow.operators.ready.sessions import SessionAggregates
+from stateflow.operators.ready.sliced import SlicedAggregates
 from stateflow.operators.ready.windowed import WindowedAggregates
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.ready import LATE, Deduplicate, RunningAggregate, WindowAggregate
@@ -21,6 +22,8 @@ def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
             return RunningAggregates(operator)
         case WindowAggregate(window=Session()):
             return SessionAggregates(operator, LateRows(wanted=LATE in read))
+        case WindowAggregate() if "panes" in operator.states:
+            return SlicedAggregates(operator, LateRows(wanted=LATE in read))
         case WindowAggregate():
             return WindowedAggregates(operator, LateRows(wanted=LATE in read))
         case Deduplicate(time=""):

@@ -63,7 +63,9 @@ class WindowedAggregates(ColumnarOperator):
                 self._merge(states["windows"], keys, ends, partials)
             case "changes":
                 merged = self._merge(states["windows"], keys, ends, partials)
-                yield from self._latest.put(self._rows(keys, ends, merged))
+                yield from self._latest.put(
+                    window_rows(self._declared, self._accumulator, keys, ends, merged)
+                )
             case _:
                 yield from self._merge_told(keys, ends, partials, states, ctx)
 
@@ -92,7 +94,9 @@ class WindowedAggregates(ColumnarOperator):
             parts = self._accumulator.merge(states["windows"].get(mine, at=at), parts, mine)
             states["windows"].delete(mine, at=at)
             merged = self._merge(states["told"], mine, ends_here, parts)
-            yield from self._latest.put(self._rows(mine, ends_here, merged))
+            yield from self._latest.put(
+                window_rows(self._declared, self._accumulator, mine, ends_here, merged)
+            )
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._latest.rest()
@@ -104,7 +108,7 @@ class WindowedAggregates(ColumnarOperator):
         if emit != "changes":
             for entries in windows.due(ended):
                 keys, ends = entries.select(self._declared.key_columns), micros(entries[AT])
-                yield self._rows(keys, ends, entries)
+                yield window_rows(self._declared, self._accumulator, keys, ends, entries)
                 if "told" in states:
                     still = ends > closed
                     if bool(still.any()):
@@ -128,11 +132,15 @@ class WindowedAggregates(ColumnarOperator):
         watermark = ctx.watermark_micros
         return NEVER if watermark is None else watermark - self._lateness
 
-    def _rows(self, keys: pa.Table, ends: Any, partials: pa.Table) -> pa.Table:
-        columns = dict(zip(keys.column_names, keys.columns, strict=True))
-        columns[WINDOW_START] = instants(starts(self._window, ends))
-        columns[WINDOW_END] = instants(ends)
-        return pa.table({**columns, **self._accumulator.results(partials)})
+
+def window_rows(
+    declared: WindowAggregate, accumulator: Accumulator, keys: pa.Table, ends: Any, partials: pa.Table
+) -> pa.Table:
+    """The output rows of windows."""
+    columns = dict(zip(keys.column_names, keys.columns, strict=True))
+    columns[WINDOW_START] = instants(starts(declared.window, ends))
+    columns[WINDOW_END] = instants(ends)
+    return pa.table({**columns, **accumulator.results(partials)})
 
 
 NEVER = -(1 << 63)
