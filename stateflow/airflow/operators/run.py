@@ -389,7 +389,8 @@ class StateflowRunOperator(StateflowOperator):
         except StateflowError as error:
             self.log.warning("the result lacks what the job's status would tell: %s", error)
             status = None
-        checkpoint = outcome.checkpoint if outcome.checkpoint is not None else status and status.head
+        head = status.head if status else None
+        checkpoint = outcome.checkpoint if outcome.checkpoint is not None else head
         self.linked(context, checkpoint)
         empty = not self._has_worked(job, mark, outcome)
         result = self.result(

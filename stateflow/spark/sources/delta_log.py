@@ -12,6 +12,7 @@ from datetime import datetime
 from enum import Enum
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from stateflow.errors import NotFoundError
 from stateflow.storage.roots import local_folder
@@ -207,7 +208,7 @@ def _is_quiet(line: bytes) -> bool:
     return set(action) - {"add", "remove"} <= _QUIET and not any(f.get("dataChange", True) for f in files)
 
 
-def _action(line: bytes) -> dict[str, dict[str, object]]:
+def _action(line: bytes) -> dict[str, dict[str, Any]]:
     action = json.loads(line) if line.strip() else {}
     return action if isinstance(action, dict) else {"?": {}}
 

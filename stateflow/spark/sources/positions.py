@@ -48,11 +48,12 @@ def resolve_initial(
     for uid, own in leaves_of(layout, leaves).items():
         if uid in known:
             continue
-        lines = tuple(
+        found = [
             _first_line(spark, leaf, scratch / f"{uid}-{number}", bound_of(uid, until))
             for number, leaf in enumerate(own)
-        )
-        if None in lines:
+        ]
+        lines = tuple(line for line in found if line is not None)
+        if len(lines) < len(found):
             continue  # there is nothing to begin with before the bound
         resolved[uid] = SourceState(lines=lines, kind=kinds_of(lines) or own[0].kind)
     return resolved

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from stateflow.errors import CorruptError, StateflowError, UsageError
+from stateflow.errors import CorruptError, StateflowError, UsageError, placed
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.keyed import REPEATED, UserCodeError, described
+from stateflow.operators.keyed import REPEATED, UserCodeError
 from stateflow.pipelines.operators import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
@@ -151,7 +151,7 @@ def _pieces(task: ArrowTask, table: pa.Table, state: ColumnState, context: Opera
     except StateflowError:
         raise
     except Exception as error:
-        raise UserCodeError(f"operator {task.uid!r} failed: {described(error)}: {REPEATED}") from error
+        raise UserCodeError(f"operator {task.uid!r} failed: {placed(error)}: {REPEATED}") from error
 
 
 class _TableFeed:
