@@ -61,16 +61,28 @@ ROOMS: Mapping[str, Room] = {
     "state/backends": Room(
         "where entries live while a task runs: memory, RocksDB", "config format", "base.py"
     ),
+    "state/columns": Room(
+        "state of columnar operators: many entries at once, as Arrow tables",
+        "format state/backends state/keys state/values",
+        "state.py",
+    ),
     "state": Room(
         "declared states, and what user code gets to hold",
         "format state/backends state/keys state/values",
         "declare.py",
     ),
-    "pipelines": Room("what users write with: flows, processes, rows", "format state", "flow.py"),
+    "pipelines": Room(
+        "what users write with: flows, processes, rows", "format state state/columns", "flow.py"
+    ),
     "operators": Room(
         "the engine: keys in, rows and changes out, without Spark",
-        "format pipelines state state/backends state/keys state/values",
+        "format pipelines state state/backends state/columns state/keys state/values",
         "keyed.py",
+    ),
+    "operators/ready": Room(
+        "ready-made operators: aggregates, windows, deduplication; over columns",
+        "pipelines state/keys",
+        "windowed.py",
     ),
     "compatibility": Room(
         "whether a pipeline fits the state of a record",
@@ -90,7 +102,7 @@ ROOMS: Mapping[str, Room] = {
     "spark/session": Room("Java, jars and the Spark session", "config storage", "build.py"),
     "spark/task": Room(
         "what runs in a Spark task: blocks of rows, shards, acks",
-        "checkpoint config format operators pipelines spark/session state state/backends state/keys state/values storage",
+        "checkpoint config format operators pipelines spark/session state/backends state/keys state/values storage",
         "worker.py",
     ),
     "spark/sources": Room("offsets and positions of Spark's sources", "format storage", "positions.py"),
@@ -99,7 +111,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark": Room(
         "what runs on the driver: a run, its loop, a batch",
-        "checkpoint compatibility config format liveness operators pipelines savepoints spark/session spark/sinks "
+        "checkpoint compatibility config format liveness operators operators/ready pipelines savepoints spark/session spark/sinks "
         "spark/sources spark/task state/backends state/values storage",
         "runner.py",
     ),

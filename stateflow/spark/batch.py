@@ -23,7 +23,9 @@ from stateflow.compatibility.states import check_key, element_names, forgets, re
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard
+from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.context import Moment
+from stateflow.operators.ready.made import runnable
 from stateflow.pipelines.flow import (
     Flow,
     KeyedNode,
@@ -35,6 +37,7 @@ from stateflow.pipelines.flow import (
     UnionNode,
 )
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
+from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import RowType, row_type
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
@@ -220,9 +223,10 @@ class Batch:
         """Plans the operator's task over its exchanged rows. Spark has not run it yet."""
         settings = self.settings
         before = self.parent.operators.get(node.uid) if self.parent else None
+        read = self._read_outputs(node)
         inputs = [
             KeyedInput(frame := self._frame(k.stream), k.columns, k.order_by, rows or _untyped(frame))
-            for k, rows in zip(node.keyed, node.rows, strict=True)
+            for k, rows in zip(node.keyed, _needed(node, read), strict=True)
         ]
         types = same_key_types(node.uid, inputs)
         if before is not None:
@@ -234,12 +238,14 @@ class Batch:
         )
         self._running[node.uid] = running
         assert node.output is not None
-        frame = exchanged(
-            node.uid, inputs, types, self._max_parallelism(before), assignment, ordered=node.arrow is None
-        )
+        ordered = node.columnar is None or node.columnar.ordered
+        frame = exchanged(node.uid, inputs, types, self._max_parallelism(before), assignment, ordered=ordered)
         frame = settings.placement.pin(frame, before.hosts if before else ())
         worker = self._worker(node, running, inputs, shards, before, stage)
         return frame.mapInArrow(worker, node.output.ddl)
+
+    def _read_outputs(self, node: KeyedNode) -> frozenset[str]:
+        return frozenset(stream.output for _, stream in self.settings.flow.consumers(node))
 
     def _max_parallelism(self, before: OperatorState | None) -> int:
         return before.max_parallelism if before else self.settings.max_parallelism
@@ -266,23 +272,26 @@ class Batch:
     ) -> Callable[..., Any]:
         assert node.output is not None
         main = _arrow(node.output)
-        if node.arrow is not None:
-            arrow_task = ArrowTask(
+        sides = {name: _arrow(rows) for name, rows in node.sides.items()}
+        read_outputs = self._read_outputs(node)
+        if node.columnar is not None:
+            columnar = ColumnarSpec(
                 uid=node.uid,
-                function=node.arrow.function,
-                state=dict(node.arrow.state),
-                key_columns=node.keyed[0].columns,
-                key_types=running.key_types,
-                fields=inputs[0].rows.names,
-                chunk_rows=node.arrow.chunk_rows,
-                state_id=running.states["columns"].id,
+                operator=runnable(node.columnar, read_outputs),
+                key=tuple(zip(node.keyed[0].columns, running.key_types, strict=True)),
+                max_parallelism=self._max_parallelism(before),
+                states={name: running.states[name] for name in node.columnar.states},
+                outputs={MAIN: main, **sides},
+            )
+            arrow_task = ArrowTask(
+                spec=columnar,
+                inputs=len(inputs),
                 moment=self.moment,
                 storage=self.storage,
                 shards=shards,
                 open_shard=self.settings.open_shard,
-                output=main,
-                max_parallelism=self._max_parallelism(before),
                 stage=stage,
+                read_outputs=read_outputs,
                 user_paths=self.settings.user_paths,
             )
             return arrow_worker(arrow_task, running.accumulator)
@@ -308,9 +317,9 @@ class Batch:
             shards=shards,
             open_shard=self.settings.open_shard,
             main=main,
-            sides={name: _arrow(rows) for name, rows in node.sides.items()},
+            sides=sides,
             stage=stage,
-            read_outputs=frozenset(stream.output for _, stream in self.settings.flow.consumers(node)),
+            read_outputs=read_outputs,
             elements=_recorded_elements(node, before),
             broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
             user_paths=self.settings.user_paths,
@@ -380,6 +389,11 @@ class Batch:
                 f"operator {node.uid!r} failed on {count} keys in one batch, more than dead_letter_threshold={limit}: "
                 f"nothing of the batch was stored, and with dead_letter_threshold={count} it passes and puts out why they failed"
             )
+
+
+def _needed(node: KeyedNode, read: frozenset[str]) -> tuple[RowType | None, ...]:
+    """The columns that go through the exchange."""
+    return (node.columnar.needed(read),) if isinstance(node.columnar, ReadyOperator) else node.rows
 
 
 def _splits(node: Node) -> bool:
