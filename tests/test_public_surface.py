@@ -8,8 +8,9 @@ FROZEN = """
 Aggregate AggregatingState BroadcastState BusyError ColumnarContext ColumnarOperator ConnectedProcess Context
 CorruptError CustomSerializer DisagreementError FencedError Flow IncompatibleError Job KeyedProcess KeyedStream
 ListState MapState NotFoundError OperatorListState Output Pipeline ReducingState StateTypeError StateflowError Stream
-Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream columns count cumulative delta first
-hopping last max mean memory min output pipeline session stddev sum testing tumbling variance
+Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream aggregate columns count
+count_distinct cumulative delta first hopping last max mean memory min output pipeline session stddev sum testing
+tumbling variance
 """
 
 

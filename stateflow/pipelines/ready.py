@@ -25,6 +25,7 @@ SESSION_START, SESSION_END = "session_start", "session_end"
 UNTIL, ROW_TIME, ROW_THERE = "until", "time_of_row", "is_row"
 FOREVER = 253_402_300_799_999_999
 """The last instant that there is."""
+SEEN, VALUE = "seen", "distinct_value"
 PANE = "is_pane"
 EMITS = ("final", "changes", "on_time")
 
@@ -154,7 +155,7 @@ def running_aggregate(keyed: KeyedRows, output: Any, aggregates: Mapping[str, An
         keyed.key(),
         rows,
         out,
-        {"aggregates": ColumnLayout(_partials(uid, declared))},
+        {"aggregates": ColumnLayout(_partials(uid, declared)), **_distinct_states(declared, timed=False)},
         _reads(keyed, declared),
         keyed.columns,
         declared,
@@ -183,7 +184,14 @@ def window_aggregate(
             "window: add the field window_start or window_end"
         )
     partials = _partials(uid, declared)
+    distinct = _distinct_states(declared, timed=True)
+    counts = [each.name for each in declared if each.value is not None]
     if isinstance(window, Session):
+        if distinct:
+            raise UsageError(
+                f"operator {uid!r}: session windows grow together, so that {counts[0]!r} would have to be counted anew: "
+                "count_distinct is for the other windows; sf.aggregate() can keep a set"
+            )
         if emit != "final":
             raise UsageError(
                 f"operator {uid!r}: session windows grow together, so that rows put out before would have to be taken back: "
@@ -196,7 +204,7 @@ def window_aggregate(
             "sessions": ColumnLayout({**partials, SESSION_END: datetime}, by=by),
             "ends": ColumnLayout(by=by, timed=True),
         }
-    elif emit == "final" and window.count > 1:
+    elif emit == "final" and window.count > 1 and not distinct:
         if PANE in partials:
             raise UsageError(f"operator {uid!r} keeps {PANE!r} itself: rename the aggregate")
         states = {
@@ -204,7 +212,7 @@ def window_aggregate(
             "ends": ColumnLayout(timed=True),
         }
     else:
-        states = _window_states(partials, told=emit == "on_time" and lateness > 0)
+        states = {**_window_states(partials, told=emit == "on_time" and lateness > 0), **distinct}
     return WindowAggregate(
         uid,
         keyed.key(),
@@ -276,6 +284,19 @@ def stored_name(column: str) -> str:
 def _window_states(partials: Mapping[str, type[Any]], *, told: bool) -> dict[str, ColumnLayout]:
     names = ("windows", "told") if told else ("windows",)
     return {name: ColumnLayout(partials, timed=True) for name in names}
+
+
+def _distinct_states(aggregates: tuple[Aggregated, ...], *, timed: bool) -> dict[str, ColumnLayout]:
+    """The values that are known already, of each aggregate that counts them."""
+    return {
+        distinct_state(each.name): ColumnLayout({SEEN: bool}, by={VALUE: each.value}, timed=timed)
+        for each in aggregates
+        if each.value is not None
+    }
+
+
+def distinct_state(name: str) -> str:
+    return f"distinct-{name}"
 
 
 def _aggregated(keyed: KeyedRows, aggregates: Mapping[str, Any]) -> tuple[Aggregated, ...]:

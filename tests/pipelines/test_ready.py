@@ -174,6 +174,22 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
         "the field window_start or window_end"),
     ),
     (
+        lambda k: k.aggregate("op", Total, n=sf.count_distinct("amount")),
+        None,
+        (
+            "operator 'op': 'n' counts the distinct values of column 'amount' (double), and takes a whole number, a string, a "
+            "binary, a boolean, a date or a timestamp: cast the column with transform()"
+        ),
+    ),
+    (
+        lambda k: k.window(sf.session("1 minute")).aggregate("op", PerWindow, n=sf.count_distinct("sku")),
+        None,
+        (
+            "operator 'op': session windows grow together, so that 'n' would have to be counted anew: count_distinct is for the "
+            "other windows; sf.aggregate() can keep a set"
+        ),
+    ),
+    (
         lambda k: k.window(sf.session("1 minute")).aggregate("op", PerWindow, emit="changes", n=sf.count()),
         None,
         ("operator 'op': session windows grow together, so that rows put out before would have to be taken back: say "

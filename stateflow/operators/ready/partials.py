@@ -254,6 +254,7 @@ def kernel_of(kind: str, kept_as: type[Any], descends: Sequence[bool]) -> Kernel
     """The kernel of an aggregate, whose value the state keeps as `kept_as`."""
     makers: dict[str, Callable[[], Kernel]] = {
         "count": Count,
+        "count_distinct": Count,
         "sum": WholeSum if kept_as is int else FloatSum,
         "mean": Mean,
         "variance": lambda: Variance(root=False),

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import Assigned, assigned, event_times, instants, newest_end, starts
+from stateflow.operators.ready.distinct import Seen
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
@@ -57,7 +58,7 @@ class WindowedAggregates(ColumnarOperator):
         groups = grouped([*columns, pa.array(windows.ends)], rows.num_rows)
         keys = one_of_each(columns, self._key, groups.firsts)
         ends = windows.ends[groups.firsts]
-        partials = self._accumulator.create(rows, groups, keys)
+        partials = self._accumulator.create(rows, groups, keys, Seen(states, instants(ends)))
         match self._declared.emit:
             case "final":
                 self._merge(states["windows"], keys, ends, partials)
@@ -117,8 +118,9 @@ class WindowedAggregates(ColumnarOperator):
                             keys.filter(chosen), entries.filter(chosen), at=instants(ends[still])
                         )
         windows.delete_due(ended)
-        if "told" in states:
-            states["told"].delete_due(closed)
+        for name, state in states.items():
+            if name != "windows":
+                state.delete_due(closed)
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         wait = 0 if self._declared.emit == "on_time" else self._lateness
