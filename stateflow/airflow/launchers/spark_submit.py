@@ -85,7 +85,7 @@ class _Submitting:
             name=f"stateflow {spec.job}",
         )
         if quietly:
-            hook._log = _SILENT
+            hook._log = _SILENT  # type: ignore[assignment]
         command: list[str] = hook._build_spark_submit_command(_application())
         return command
 

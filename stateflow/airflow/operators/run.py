@@ -59,6 +59,8 @@ LOOK_AGAIN = timedelta(seconds=30)
 class StateflowRunOperator(StateflowOperator):
     """Carries on from the job's newest checkpoint, to the end of the run's trigger."""
 
+    launcher: Any
+
     def __init__(
         self,
         *,
