@@ -139,7 +139,9 @@ ROOMS: Mapping[str, Room] = {
         "connections, and what a failure means to a task", "config jobs spark/task storage", "stateflow.py"
     ),
     "airflow/triggers": Room(
-        "waiting in the triggerer", "airflow/connections driver format observe quantities", "run.py"
+        "waiting in the triggerer",
+        "airflow/connections checkpoint driver format observe quantities",
+        "run.py",
     ),
     "airflow/launchers": Room(
         "how a task starts a driver",

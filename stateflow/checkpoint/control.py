@@ -138,13 +138,13 @@ def watch(
     It reads only its own monotonic clock. A newer claim during the watch is a sign of life too.
     """
     began = monotonic()
-    epoch, first = _newest(store, layout)
+    epoch, first = newest_heartbeat(store, layout)
     owner = first.owner if first else None
     if first is None or first.ended:
         return Liveness(epoch, owner, False)
     while monotonic() - began < patience:
         sleep(interval)
-        newest, heartbeat = _newest(store, layout)
+        newest, heartbeat = newest_heartbeat(store, layout)
         if newest != epoch:
             return Liveness(newest, heartbeat.owner if heartbeat else None, True)
         if heartbeat is not None and heartbeat.ended:
@@ -165,16 +165,20 @@ def refuse_while_live(
     interval: float = 1.0,
 ) -> None:
     """Raises BusyError while another owner's run lives. The same task of the same DAG run may take over at once."""
-    _, newest = _newest(store, layout)
+    _, newest = newest_heartbeat(store, layout)
     if newest is None or same_owner(newest.owner, owner):
         return
     liveness = watch(store, layout, patience=patience, monotonic=monotonic, sleep=sleep, interval=interval)
     if liveness.alive and not (liveness.owner is not None and same_owner(liveness.owner, owner)):
-        who = _named(liveness.owner) if liveness.owner else "a run that has just begun"
-        raise BusyError(
-            f"job {layout.job!r} is run by {who} (epoch {liveness.epoch}), which is alive: wait for it, "
-            f"or end it with `stateflow stop {layout.job}`"
-        )
+        raise busy(layout.job, liveness.epoch, liveness.owner)
+
+
+def busy(job: str, epoch: int, owner: Owner | None) -> BusyError:
+    """The refusal to begin beside a live run."""
+    who = _named(owner) if owner else "a run that has just begun"
+    return BusyError(
+        f"job {job!r} is run by {who} (epoch {epoch}), which is alive: wait for it, or end it with `stateflow stop {job}`"
+    )
 
 
 def same_owner(one: Owner, other: Owner) -> bool:
@@ -184,7 +188,8 @@ def same_owner(one: Owner, other: Owner) -> bool:
     return one.run == other.run
 
 
-def _newest(store: Store, layout: JobLayout) -> tuple[int, Heartbeat | None]:
+def newest_heartbeat(store: Store, layout: JobLayout) -> tuple[int, Heartbeat | None]:
+    """The newest epoch, and the heartbeat of its run."""
     epoch = max(read_epochs(store, layout), default=0)
     return epoch, read_heartbeat(store, layout, epoch)
 
