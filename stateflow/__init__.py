@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         UnionListState,
         ValueState,
     )
+    from stateflow.state.values.schema import field
     from stateflow.state.values.serializers import CustomSerializer
 
 __all__ = [
@@ -72,6 +73,7 @@ __all__ = [
     "UsageError",
     "ValueState",
     "delta",
+    "field",
     "memory",
     "output",
     "pipeline",
@@ -86,6 +88,7 @@ _ROOMS = {
     "stateflow.spark.sinks.memory": ("memory",),
     "stateflow.pipelines.tables": ("delta",),
     "stateflow.state.declare": (*(name for name in __all__ if name.endswith("State")), "Timer"),
+    "stateflow.state.values.schema": ("field",),
     "stateflow.state.values.serializers": ("CustomSerializer",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

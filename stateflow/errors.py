@@ -70,3 +70,7 @@ def error_of(exit_code: int, message: str) -> StateflowError:
         if kind.exit_code == exit_code:
             return kind(message)
     return StateflowError(message)
+
+
+class UserCodeError(StateflowError):
+    """User code raised; the sentence names operator, key and the exception."""

@@ -151,6 +151,10 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
         """Whether values may be marked, or of another type than today's."""
         return bool(self.version or self.versions)
 
+    def written_anew(self) -> StateSchema:
+        """Of a state whose values are all written as today's type."""
+        return msgspec.structs.replace(self, version=0, since=0, versions=())
+
 
 class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Everything one keyed operator has at this record."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from stateflow.errors import StateflowError
+from stateflow.errors import StateflowError, UserCodeError
 from stateflow.format.scalars import CODED
 from stateflow.state.cursor import ABSENT, Change, Cursor, ValuesState
 from stateflow.state.values.bulk import bulk
@@ -55,10 +55,19 @@ class StoredState(ValuesState, Generic[T]):
         self._cleared = False
         if raws is None:
             self._values = [_UNREAD] * keys
+        elif self.serializer.evolved:
+            self._values = [self._converted(raw) for raw in raws]
         elif self._ttl is None:
             self._values = self._loads_many(raws, ABSENT)
         else:
             self._values = [self._live(raw) for raw in raws]
+
+    def _converted(self, raw: bytes | None) -> Any:
+        """A value whose conversion fails is read once more when its key asks for it, so that only this key fails."""
+        try:
+            return self._live(raw)
+        except UserCodeError:
+            return _UNREAD
 
     def _load(self) -> Any:
         cursor = self._cursor

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from stateflow.errors import CorruptError, StateflowError, UsageError
+from stateflow.errors import CorruptError, StateflowError, UsageError, UserCodeError
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.keyed import REPEATED, UserCodeError, described
+from stateflow.operators.keyed import REPEATED, described
 from stateflow.pipelines.operators import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack

@@ -111,7 +111,14 @@ def evolved(old: StateSchema, declared: DeclaredType, slot: int) -> tuple[StateS
             "of one type again"
         )
     by, change, migrated = _change(old.value, declared)
-    edge = SchemaVersion(number=old.version, value=old.value, next=number, slot=old.since, into=declared.into, migrated=migrated)
+    edge = SchemaVersion(
+        number=old.version,
+        value=old.value,
+        next=number,
+        slot=old.since,
+        into=declared.into,
+        migrated=migrated,
+    )
     schema = msgspec.structs.replace(
         old,
         value=declared.schema,
@@ -127,13 +134,19 @@ def _change(old: str, declared: DeclaredType) -> tuple[str, Evolution, bool]:
     """Who converts values of another type: a function that names it, rules, or a function of plain data."""
     if (migration := chosen(declared.migrations, old)) is not None:
         return f"migrate {migration.name}", Evolution(changes=(f"{migration.name} converts it",)), True
+    migration = plain_one(declared.migrations)
     try:
-        return "rules", declared.change(old), False
+        change = declared.change(old)
     except RefusedError:
-        migration = plain_one(declared.migrations)
         if migration is None or old.startswith("columns{"):
             raise
         return f"migrate {migration.name}", Evolution(changes=(f"{migration.name} converts it",)), True
+    if migration is not None:
+        raise RefusedError(
+            f"rules and function {migration.name} of migrate= could both convert this: annotate the function with the type that "
+            "it takes"
+        )
+    return "rules", change, False
 
 
 def readers(declared: DeclaredType, schema: StateSchema) -> dict[int, Loads]:
@@ -197,7 +210,9 @@ def _through(declared: DeclaredType, migration: Migration, taken: str, depth: in
     if depth > len(declared.migrations):
         raise RefusedError(f"migrate function {migration.name} leads back to a type that another one takes")
     dumps = result.dumps
-    following = chosen(declared.migrations, result.schema) if form(result.schema) != form(declared.schema) else None
+    following = (
+        chosen(declared.migrations, result.schema) if form(result.schema) != form(declared.schema) else None
+    )
     if following is not None:
         rest = _through(declared, following, result.schema, depth + 1)
     else:
@@ -225,5 +240,3 @@ def evolved_serializer(declared: DeclaredType, schema: StateSchema | None) -> Se
     if schema is None or not schema.evolved:
         return declared.serializer
     return versioned(declared.serializer, schema.version, readers(declared, schema))
-
-

@@ -48,10 +48,12 @@ def columns_converter(old: str, new: str) -> Callable[[bytes], bytes] | None:
     def convert(plain: bytes) -> bytes:
         values = read(plain)
         row = [values.get(name) for name in now]
-        return write([
-            float(value) if number and value is not None else value
-            for value, number in zip(row, numbers, strict=True)
-        ])
+        return write(
+            [
+                float(value) if number and value is not None else value
+                for value, number in zip(row, numbers, strict=True)
+            ]
+        )
 
     return convert
 

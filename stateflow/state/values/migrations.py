@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from stateflow.errors import StateflowError, UsageError, UserCodeError
 from stateflow.format.records import SchemaVersion, StateSchema
@@ -40,7 +40,11 @@ class Migration:
     def reader(self, schema: str) -> Callable[[bytes], Any]:
         """From stored bytes of the type `schema` to what the function makes of the value."""
         argument = self.argument
-        read = argument.loads if argument is not None else plain_reader(StateSchema(id=0, kind="value", value=schema))
+        read = (
+            argument.loads
+            if argument is not None
+            else plain_reader(StateSchema(id=0, kind="value", value=schema))
+        )
         function = self.function
 
         def migrated(plain: bytes) -> Any:
@@ -58,25 +62,31 @@ class Migration:
         return migrated
 
 
-def migrations_of(migrate: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None) -> tuple[Migration, ...]:
+def migrations_of(
+    migrate: Callable[[Any], Any] | Sequence[Callable[[Any], Any]] | None,
+) -> tuple[Migration, ...]:
     """The functions of `migrate=`, each with the types that its annotations name."""
     if migrate is None:
         return ()
-    functions = [migrate] if callable(migrate) else list(migrate)
+    functions = [migrate] if callable(migrate) else migrate
+    if not isinstance(functions, (list, tuple)):
+        raise UsageError(f"migrate= takes a function of one value, or a list of such, not {migrate!r}")
     made = tuple(map(_migration, functions))
     taken: dict[str, str] = {}
     for one in made:
         key = "" if one.argument is None else form(one.argument.schema)
         if key in taken:
             what = f"values of {one.argument.schema}" if one.argument is not None else "plain data"
-            raise UsageError(f"migrate functions {taken[key]} and {one.name} both take {what}: annotate what each takes")
+            raise UsageError(
+                f"migrate functions {taken[key]} and {one.name} both take {what}: annotate what each takes"
+            )
         taken[key] = one.name
     return made
 
 
 def _migration(function: Callable[[Any], Any]) -> Migration:
     if not callable(function):
-        raise UsageError(f"migrate= takes functions of one value, not {function!r}")
+        raise UsageError(f"migrate= takes a function of one value, or a list of such, not {function!r}")
     try:
         hints = get_type_hints(function) if inspect.isfunction(function) or inspect.ismethod(function) else {}
         parameters = list(inspect.signature(function).parameters.values())
@@ -90,9 +100,13 @@ def _migration(function: Callable[[Any], Any]) -> Migration:
     result = hints.get("return")
     return Migration(
         function,
-        None if argument is None or argument in _PLAIN else serializer_for(argument),
-        None if result is None or result in _PLAIN else serializer_for(result),
+        None if _says_nothing(argument) else serializer_for(argument),
+        None if _says_nothing(result) else serializer_for(result),
     )
+
+
+def _says_nothing(hint: Any) -> bool:
+    return hint is None or hint in _PLAIN or any(map(_says_nothing, get_args(hint)))
 
 
 @lru_cache(maxsize=512)

@@ -18,6 +18,7 @@ from stateflow.format.records import SchemaVersion, StateSchema
 from stateflow.format.scalars import BY_NAME
 from stateflow.state.values.evolution import RefusedError, evolution
 from stateflow.state.values.evolved_columns import columns_converter
+from stateflow.state.values.plain import plain_reader
 from stateflow.state.values.serializers import (
     CUSTOM,
     DAMAGE,
@@ -92,7 +93,7 @@ def versioned(base: Serializer, number: int, readers: dict[int, Loads]) -> Seria
         return reader(plain)
 
     if not number:
-        dumps, dumps_with_expiry = dumps_base, dumps_expiring
+        return Serializer(base.schema, dumps_base, loads, dumps_expiring, base.check, evolved=True)
     return Serializer(base.schema, dumps, loads, dumps_with_expiry, base.check, evolved=True)
 
 
@@ -153,6 +154,12 @@ def todays_form(schema: StateSchema) -> ConvertStored | None:
     return today
 
 
+def stored_reader(schema: StateSchema) -> Callable[[bytes], Any]:
+    """What reads the stored values of a state as plain Python, whichever of its types they have."""
+    read, today = plain_reader(schema), todays_form(schema)
+    return read if today is None else lambda raw: read(today(raw))
+
+
 def _way(schema: StateSchema, version: SchemaVersion) -> ConvertStored:
     converts: list[ConvertStored] = []
     for old, text in followed(schema, version):
@@ -197,7 +204,9 @@ def converter(old: str, new: str, tagged: frozenset[str] = frozenset()) -> Conve
         try:
             if plain[0] == STRUCTURED:
                 return write(change(read(plain[1:])))
-            return write(change(msgspec.to_builtins(READERS[plain[0]](plain[1:]), builtin_types=(bytes, datetime))))
+            return write(
+                change(msgspec.to_builtins(READERS[plain[0]](plain[1:]), builtin_types=(bytes, datetime)))
+            )
         except (*DAMAGE, msgspec.DecodeError, KeyError, TypeError, AttributeError):
             raise damaged(plain, old) from None
 
