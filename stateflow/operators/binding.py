@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -43,11 +44,16 @@ class Binding:
     """The bound states of one task."""
 
     stored: tuple[StoredState[Any], ...]
-    """Single-entry states, which can be prefetched."""
+    """Single-entry states."""
     timers: dict[str, BoundTimer]
     handlers: dict[str, Any]
     operator: dict[str, Any]
     """BoundOperatorList, or a dict for broadcast state."""
+
+    @cached_property
+    def chunked(self) -> tuple[StoredState[Any] | BoundTimer, ...]:
+        """What holds a whole chunk of keys and can be looked up for all of them at once."""
+        return (*self.stored, *self.timers.values())
 
 
 def bind(

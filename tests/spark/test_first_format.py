@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import tarfile
-from collections.abc import Iterator
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -72,8 +71,8 @@ class Place:
 
 
 @pytest.fixture(params=["rocksdb", "memory"])
-def place(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Iterator[Place]:
-    yield Place(spark, tmp_path, request.param)
+def place(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Place:
+    return Place(spark, tmp_path, request.param)
 
 
 def test_a_run_goes_on_and_savepoints_are_restored(place: Place) -> None:

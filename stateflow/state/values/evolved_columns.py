@@ -11,7 +11,7 @@ import msgspec
 
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.records import StateSchema
-from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS
+from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS, SHORT_MASK
 from stateflow.state.values.evolution import Evolution, RefusedError, evolution
 from stateflow.state.values.plain import plain_reader
 from stateflow.state.values.schema_text import ScalarText, read_columns
@@ -69,7 +69,8 @@ def _writer(kinds: Sequence[str]) -> Callable[[Sequence[Any]], bytes]:
     if not all(kind in FIXED_COLUMNS for kind in kinds):
         header = bytes((RAW_CODE,))
         return lambda row: header + msgspec.msgpack.encode(row)
-    layout = Struct("<BH" + "".join(BY_NAME[kind].form for kind in kinds))
+    mask = "H" if len(kinds) <= SHORT_MASK else "Q"
+    layout = Struct(f"<B{mask}" + "".join(BY_NAME[kind].form for kind in kinds))
 
     def write(row: Sequence[Any]) -> bytes:
         nulls = sum(1 << at for at, value in enumerate(row) if value is None)
