@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, get_args, get_type_hints
 
-from stateflow.errors import StateflowError, UsageError, UserCodeError
+from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
 from stateflow.format.records import SchemaVersion, StateSchema
 from stateflow.state.keys.text import shown
 from stateflow.state.values import schema_text as text
@@ -56,7 +56,7 @@ class Migration:
             except Exception as error:
                 raise UserCodeError(
                     f"migrate function {self.name} failed on the stored value {shown(value)}: "
-                    f"{type(error).__name__}: {error}: let it take such a value"
+                    f"{placed(error)}: let it take such a value"
                 ) from error
 
         return migrated
