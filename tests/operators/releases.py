@@ -15,8 +15,9 @@ from stateflow.format.encoding import state_range
 from stateflow.format.records import OperatorState, Owner, Record, Shard, StateSchema
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine
-from stateflow.pipelines.flow import Flow, Pipeline
+from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.operators import OperatorSpec
+from stateflow.pipelines.pipeline import Pipeline
 from stateflow.pipelines.rows import row_type
 from stateflow.state.backends.base import Backend
 from stateflow.state.backends.memory import memory_backend

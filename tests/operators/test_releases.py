@@ -374,14 +374,14 @@ def check_history(releases: Releases, history: Any) -> None:
             assert shown == model[row["user"]]
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories())
 def test_any_chain_of_releases_reads_what_the_rules_say(history: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         check_history(Releases(opened("memory", Path(folder))), history)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories())
 def test_any_chain_of_releases_reads_what_the_rules_say_from_files(history: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
