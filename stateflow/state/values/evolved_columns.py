@@ -14,7 +14,7 @@ from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS, SHORT_MASK
 from stateflow.state.values.evolution import Evolution, RefusedError, evolution
 from stateflow.state.values.plain import plain_reader
-from stateflow.state.values.schema_text import ScalarText, read_columns
+from stateflow.state.values.schema_text import ScalarText, UnreadableText, read_columns
 from stateflow.state.values.serializers import RAW_CODE
 
 
@@ -59,10 +59,11 @@ def columns_converter(old: str, new: str) -> Callable[[bytes], bytes] | None:
 
 
 def _columns(written: str) -> dict[str, str]:
-    return {
-        field.name: field.type.name if isinstance(field.type, ScalarText) else ""
-        for field in read_columns(written)
-    }
+    try:
+        fields = read_columns(written)
+    except UnreadableText as error:
+        raise RefusedError(f"{error}, so it cannot be compared") from None
+    return {field.name: field.type.name if isinstance(field.type, ScalarText) else "" for field in fields}
 
 
 def _writer(kinds: Sequence[str]) -> Callable[[Sequence[Any]], bytes]:

@@ -117,7 +117,7 @@ def code_of(schema: str) -> int:
 def followed(schema: StateSchema, version: SchemaVersion) -> Iterator[tuple[SchemaVersion, str]]:
     """The way of a version's values to today's type: each version with the text of the type that took its place."""
     numbered = {v.number: v for v in schema.versions}
-    while True:
+    for _ in schema.versions:
         today = version.next == schema.version
         if not today and version.next not in numbered:
             raise unknown(version.next, schema.value)
@@ -126,6 +126,10 @@ def followed(schema: StateSchema, version: SchemaVersion) -> Iterator[tuple[Sche
         if today:
             return
         version = numbered[version.next]
+    # Whoever hands out a savepoint has written its record.
+    raise CorruptError(
+        f"the types {', '.join(v.value for v in schema.versions)} of a state follow each other in a circle"
+    )
 
 
 @lru_cache(maxsize=512)
@@ -165,7 +169,12 @@ def _way(schema: StateSchema, version: SchemaVersion) -> ConvertStored:
     for old, text in followed(schema, version):
         if old.migrated:
             return _needs_code(schema, version)
-        convert = converter(old.value, text)
+        try:
+            convert = converter(old.value, text)
+        except RefusedError as refusal:
+            raise IncompatibleError(
+                f"values of a state were stored as {old.value} and {refusal}: a newer stateflow wrote this, use that version"
+            ) from None
         if convert is not None:
             converts.append(convert)
 

@@ -14,7 +14,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.errors import CorruptError, IncompatibleError, UserCodeError
-from stateflow.format.records import StateSchema
+from stateflow.format.records import SchemaVersion, StateSchema
 from stateflow.state.values.declared_types import (
     declared_type,
     evolved,
@@ -336,6 +336,26 @@ def test_marks_are_taken_off_and_damage_is_named() -> None:
         if bad:
             with pytest.raises(CorruptError):
                 stored_reader(state)(bad)
+
+
+@pytest.mark.parametrize(
+    ("versions", "error"),
+    [
+        ([("int", 1), ("float", 0)], "in a circle"),
+        ([("int", 5)], "schema number 5"),
+        ([("str", 2)], "str cannot become int by itself"),
+        ([("columns{", 2)], "cannot read the type"),
+        ([("nonsense", 2)], "cannot read the type"),
+    ],
+)
+def test_a_record_that_makes_no_sense_is_refused(versions: Any, error: str) -> None:
+    made = tuple(
+        SchemaVersion(number=number, value=text, next=following)
+        for number, (text, following) in enumerate(versions)
+    )
+    state = StateSchema(id=1, kind="value", value="int", version=2, versions=made)
+    with pytest.raises(sf.StateflowError, match=error):
+        stored_reader(state)(serializer_for(int).dumps(5))
 
 
 def test_a_field_is_annotated_with_its_aliases_and_nothing_else() -> None:
