@@ -9,8 +9,8 @@ Aggregate AggregatingState BroadcastState BusyError ColumnarContext ColumnarOper
 CorruptError CustomSerializer DisagreementError FencedError Flow IncompatibleError Job KeyedProcess KeyedStream
 ListState MapState NotFoundError OperatorListState Output Pipeline ReducingState StateTypeError StateflowError Stream
 Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream aggregate columns count
-count_distinct cumulative delta first hopping last max mean memory min output pipeline session stddev sum testing
-tumbling variance
+count_distinct cumulative delta field first hopping last max mean memory min output pipeline session stddev sum
+testing tumbling variance
 """
 
 
