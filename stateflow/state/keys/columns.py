@@ -46,7 +46,7 @@ def _fixed(
     layout: list[tuple[str, str]] = [("group", ">u2"), ("state", ">u2")]
     values: list[Array] = []
     for name, column in zip(types, columns, strict=True):
-        for field, value in zip(_WORDS[name], _flipped(name, column), strict=True):
+        for field, value in zip(_WORDS[name], words_of(name, column), strict=True):
             layout.append((f"part{len(values)}", field))
             values.append(value)
     layout.extend((f"suffix{index}", "u1") for index in range(len(suffix)))
@@ -65,13 +65,13 @@ def _part(name: str, column: Any) -> list[bytes]:
     if name not in _WORDS:
         return _escaped(name, column)
     rows = np.empty(len(column), dtype=[(f"f{i}", field) for i, field in enumerate(_WORDS[name])])
-    for index, value in enumerate(_flipped(name, column)):
+    for index, value in enumerate(words_of(name, column)):
         rows[f"f{index}"] = value
     raw, width = rows.tobytes(), rows.dtype.itemsize
     return [raw[start : start + width] for start in range(0, len(raw), width)]
 
 
-def _flipped(name: str, column: Any) -> tuple[Array, ...]:
+def words_of(name: str, column: Any) -> tuple[Array, ...]:
     """The unsigned words of a fixed-width part."""
     if name == "int" and isinstance(column, np.ndarray) and column.dtype == np.int64:
         return (column.view(np.uint64) ^ _LONG_SIGN,)
@@ -89,16 +89,21 @@ def _flipped(name: str, column: Any) -> tuple[Array, ...]:
     return (array.cast(pa.int64()).to_numpy().view(np.uint64) ^ _LONG_SIGN,)
 
 
-def _escaped(name: str, column: Any) -> list[bytes]:
+def text_of(name: str, column: Any) -> tuple[Array, Array]:
+    """Where each text or byte string begins, and the end of the last; and the bytes of all of them."""
     array = _arrow(name, column)
     if not len(array):
-        return []
-    _, offsets_buffer, data = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype="<i8")[
-        array.offset : array.offset + len(array) + 1
-    ].tolist()
-    raw = data.to_pybytes() if data is not None else b""
-    if raw.find(b"\0", offsets[0], offsets[-1]) < 0:
+        return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8)
+    _, offsets_buffer, buffer = array.buffers()
+    offsets = np.frombuffer(offsets_buffer, dtype="<i8")[array.offset : array.offset + len(array) + 1]
+    data = np.frombuffer(buffer, dtype=np.uint8) if buffer is not None else np.zeros(0, dtype=np.uint8)
+    return offsets - offsets[0], data[offsets[0] : offsets[-1]]
+
+
+def _escaped(name: str, column: Any) -> list[bytes]:
+    begins, data = text_of(name, column)
+    offsets, raw = begins.tolist(), data.tobytes()
+    if b"\0" not in raw:
         return [raw[start:end] + b"\0\1" for start, end in pairwise(offsets)]
     return [raw[start:end].replace(b"\0", b"\0\xff") + b"\0\1" for start, end in pairwise(offsets)]
 
