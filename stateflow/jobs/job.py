@@ -43,11 +43,11 @@ from stateflow.observe.status import JobStatus, status_of
 from stateflow.pipelines.parameters import known_parameters
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.origin import find_origin
-from stateflow.storage.roots import open_store
+from stateflow.storage.roots import open_recorded, open_store
 
 if TYPE_CHECKING:
     from stateflow.compatibility.flows import Check
-    from stateflow.pipelines.flow import Pipeline
+    from stateflow.pipelines.pipeline import Pipeline
     from stateflow.restore.planned import RestorePlan
     from stateflow.spark.runner import RunReport
 
@@ -363,7 +363,7 @@ class Job(JobHandle):
             self.store,
             self.layout,
             deep=deep,
-            open_base=lambda url: open_store(url, self.storage_options, below=self.store.url),
+            open_base=lambda url: open_recorded(url, self.storage_options, root=self.store.url),
         )
 
     def garbage(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> Plan:

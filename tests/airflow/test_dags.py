@@ -32,6 +32,7 @@ FORMS = {
     "stateflow_stop": {"job", "drain", "savepoint", "note", "conn_id"},
     "stateflow_recovery": {"job", "origin", "rewind_sinks", "note", "conn_id"},
     "stateflow_upgrade": {"job", "pipeline", "rewind_sinks", "note", "conn_id"},
+    "stateflow_reprocess": {"job", "fork", "origin", "until", "parameters", "note", "conn_id"},
 }
 """What the pages' dialogs send, and people."""
 SCHEDULED = {"stateflow_orders", "stateflow_periodic_savepoints", "stateflow_nightly"}
@@ -79,7 +80,7 @@ def test_parsing_loads_neither_spark_nor_what_reads_state(tmp_path: Path) -> Non
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from airflow.dag_processing.dagbag import DagBag\n"
         "import airflow.providers.apache.spark.operators.spark_submit\n"
-        "bag = DagBag(sys.argv[1]); assert len(bag.dags) == 8, bag.import_errors\n"
+        "bag = DagBag(sys.argv[1]); assert len(bag.dags) == 9, bag.import_errors\n"
         "heavy = ('pyspark', 'delta', 'rocksdict', 'pyarrow', 'pandas', 'obstore', 'stateflow.jobs.job', 'stateflow.storage.roots')\n"
         "print('LOADED', [name for name in heavy if name in sys.modules])"
     )
@@ -109,7 +110,8 @@ def test_the_job_is_chosen_from_a_list_that_takes_other_names(bag: DagBag, dag_i
     [
         *((dag_id, {"job": job}) for dag_id in FORMS for job in ("../orders", "a/b", "-x", "a b", 7)),
         *((dag_id, {"job": None}) for dag_id in FORMS if dag_id != "stateflow_cleanup"),
-        *((dag_id, {"conn_id": conn_id}) for dag_id in FORMS for conn_id in ("", "a b", None)),
+        *((dag_id, {"conn_id": conn_id}) for dag_id in FORMS for conn_id in ("", "a b", None, "other_default")),
+        *((dag_id, {"conn_id": "other_default"}) for dag_id in SCHEDULED - {"stateflow_orders"}),
         ("stateflow_savepoint", {"kind": "parquet"}),
         ("stateflow_savepoint", {"kind": ""}),
         ("stateflow_savepoint", {"note": "x" * 501}),
@@ -126,6 +128,10 @@ def test_the_job_is_chosen_from_a_list_that_takes_other_names(bag: DagBag, dag_i
         ("stateflow_recovery", {"origin": ""}),
         ("stateflow_recovery", {"rewind_sinks": "maybe"}),
         ("stateflow_upgrade", {"pipeline": ""}),
+        ("stateflow_reprocess", {"fork": "a/b"}),
+        ("stateflow_reprocess", {"parameters": {}}),
+        ("stateflow_reprocess", {"parameters": "output=/data"}),
+        ("stateflow_reprocess", {"origin": "yesterday"}),
         ("stateflow_upgrade", {"pipeline": None}),
         ("stateflow_orders", {"input": ""}),
         ("stateflow_orders", {"bounded": "sometimes"}),
@@ -347,6 +353,10 @@ def test_settings_come_from_a_variable(bag: DagBag) -> None:
     assert set(read("{}").jobs) == {"orders"}
     given = read('{"schedule": null, "jobs": {"a": {"pipeline": "/a.py:a", "dag_id": "a"}}}')
     assert given.schedule is None
+    # Forms take no other connection, recoveries no pipeline from elsewhere.
+    assert (given.connections, [str(each) for each in given.folders]) == (["stateflow_default"], ["/"])
+    more = read('{"conn_id": "a", "conn_ids": ["b", "a"], "pipeline_folders": ["/opt/pipelines"]}')
+    assert (more.connections, [str(each) for each in more.folders]) == (["a", "b"], ["/opt/pipelines"])
     assert given.jobs["a"].dag_id == "a"
     for text in ("nonsense", '{"job": {}}', '{"conn_id": 1}', '{"jobs": {"a": {}}}'):
         with pytest.raises(ValueError, match="the Airflow Variable 'stateflow' is not usable"):
@@ -394,8 +404,18 @@ STORIES: dict[str, dict[str, Any]] = {
     "recovery": {"dag": "stateflow_recovery", "conf": {"origin": "checkpoint:5", "note": "bad"}, "mark": "approve"},
     "recovery of nothing": {"dag": "stateflow_recovery", "conf": {"origin": "checkpoint:99"}, "mark": "approve"},
     "recovery of a stranger": {"dag": "stateflow_recovery", "conf": {"job": "kept"}, "mark": "approve"},
+    "reprocessing": {
+        "dag": "stateflow_reprocess",
+        "conf": {"fork": "again", "origin": "checkpoint:5", "parameters": {"output": "/data/again"}},
+        "mark": "run",
+    },
+    "reprocessing into its tables": {
+        "dag": "stateflow_reprocess", "conf": {"fork": "twice", "parameters": {"output": "/data/totals"}},
+    },
     "upgrade that does not fit": {"dag": "stateflow_upgrade"},
     "upgrade": {"dag": "stateflow_upgrade", "mark": "trial"},
+    "recovery with a file from elsewhere": {"dag": "stateflow_recovery", "mark": "approve"},
+    "upgrade with a file from elsewhere": {"dag": "stateflow_upgrade"},
     "upgrade beside": {"dag": "stateflow_upgrade", "unpaused": ["stateflow_orders"]},
     "nightly": {"dag": "stateflow_nightly", "at": MONDAY},
 }  # fmt: skip
@@ -416,6 +436,14 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     (folder / "orders_3.py").write_text(ORDERS.read_text())
     for story, number in (("upgrade that does not fit", 2), ("upgrade", 3), ("upgrade beside", 2)):
         STORIES[story]["conf"] = {"pipeline": f"{folder}/orders_{number}.py:orders"}
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "evil.py").write_text(f"open({str(elsewhere / 'was-run')!r}, 'w')\n{ORDERS.read_text()}")
+    (folder / "linked.py").symlink_to(elsewhere / "evil.py")
+    STORIES["recovery with a file from elsewhere"]["conf"] = {
+        "job": "orders",
+        "pipeline": f"{folder}/linked.py:orders",
+    }
+    STORIES["upgrade with a file from elsewhere"]["conf"] = {"pipeline": f"{elsewhere}/evil.py:orders"}
     return Played(
         root, dict(zip(STORIES, dag_runs.played(folder, root, list(STORIES.values())), strict=True))
     )
@@ -492,6 +520,41 @@ def test_a_job_whose_pipeline_nobody_named_is_refused(played: Played) -> None:
     assert played.state("recovery of a stranger", "plan") == "upstream_failed"
 
 
+def test_an_interval_is_processed_again_in_a_fork_that_leaves_the_job_alone(played: Played) -> None:
+    assert played.state("reprocessing") == "success"
+    forked = played.result("reprocessing", "fork")
+    record = played.job("again").log().record(forked["record"])
+    assert (record.kind, record.parameters["output"]) == ("restore", "/data/again")
+    assert played.result("reprocessing", "verify")["sound"]
+    run = played.told["reprocessing"]["run_id"]
+    assert not [r for r in played.job("orders").log().chain if r.owner.dag_run.endswith(run)]
+
+
+def test_a_fork_into_the_job_s_own_tables_is_refused(played: Played) -> None:
+    said = played.said("reprocessing into its tables", "chosen")
+    assert said.startswith("the fork would write into the tables of job 'orders': name other outputs")
+    assert played.state("reprocessing into its tables", "fork") == "upstream_failed"
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "after"),
+    [
+        ("recovery with a file from elsewhere", "known_job", ("plan", "approve", "restore")),
+        ("upgrade with a file from elsewhere", "paused", ("stop", "check", "restore", "trial")),
+    ],
+)
+def test_a_file_outside_the_settings_folders_is_refused_before_it_is_loaded_and_before_an_approval(
+    played: Played, name: str, step: str, after: tuple[str, ...]
+) -> None:
+    said = played.said(name, step)
+    assert "/evil.py lies in none of the allowed folders (" in said
+    assert "; `pipeline_folders` in the Airflow Variable 'stateflow' lists the folders" in said
+    assert {played.state(name, task) for task in after} == {"upstream_failed"}
+    evil = Path(said.split("the pipeline file ")[1].split(" lies in")[0])
+    assert evil.is_file()
+    assert not (evil.parent / "was-run").exists()
+
+
 def test_an_upgrade_that_does_not_fit_only_stops_the_job(played: Played) -> None:
     name = "upgrade that does not fit"
     assert played.state(name) == "failed"
@@ -534,5 +597,5 @@ def test_the_night_cleans_up_and_finds_what_is_damaged(played: Played) -> None:
     assert played.result("nightly", "report")["deleted"] is False
     assert played.state("nightly", "cleanup") == "success"
     verified = [t["state"] for n, t in played.told["nightly"]["tasks"].items() if n.startswith("verify[")]
-    assert sorted(verified) == ["failed", "success", "success", "success"]
+    assert sorted(verified) == ["failed", "success", "success", "success", "success"]
     assert played.state("nightly") == "failed"
