@@ -91,7 +91,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "testing": Room(
         "keyed and columnar operators in unit tests, without Spark",
-        "compatibility format operators pipelines state state/backends state/columns state/keys state/values",
+        "compatibility format operators operators/ready pipelines state state/backends state/columns state/keys state/values",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
     "reading": Room(
