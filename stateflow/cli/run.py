@@ -100,14 +100,16 @@ def run(
     """
     from stateflow import logs
     from stateflow.checkpoint.process import this_process
-    from stateflow.jobs.running import checked_parameters, run_loaded
+    from stateflow.jobs.running import checked_parameters, handed_over, run_loaded
     from stateflow.pipelines.bounds import parse_bounds
     from stateflow.pipelines.loading import load_pipeline
 
     options = call.options(option, parallelism=parallelism, trigger=trigger)
     loaded = load_pipeline(file, Path.cwd())
     name = job or loaded.pipeline.name
-    given, spark_conf, bound = pairs(parameter, "-p"), pairs(conf, "--conf"), parse_bounds(until)
+    secrets, bound = handed_over(), parse_bounds(until)
+    given = {**secrets.parameters, **pairs(parameter, "-p")}
+    spark_conf = {**secrets.conf, **pairs(conf, "--conf")}
     found = new_job_of(options, name)
     checked = checked_parameters(loaded, found, given)
     logs.about(job=name)

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from stateflow.pipelines.parameters import required_parameters
 
 if TYPE_CHECKING:
@@ -13,6 +15,26 @@ if TYPE_CHECKING:
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import LoadedPipeline
     from stateflow.spark.runner import RunReport
+
+
+HANDED_OVER = "STATEFLOW_RUN_SECRETS"
+"""The variable in which a scheduler hands a driver what no command line may show: every user of a host reads command lines."""
+
+
+class RunSecrets(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Parameters of the pipeline and settings of Spark that are called like secrets."""
+
+    parameters: dict[str, str] = {}
+    conf: dict[str, str] = {}
+
+    def variable(self) -> dict[str, str]:
+        """For the environment of the driver; empty when there are none."""
+        return {HANDED_OVER: msgspec.json.encode(self).decode()} if self.parameters or self.conf else {}
+
+
+def handed_over(env: Mapping[str, str] = os.environ) -> RunSecrets:
+    """What the process that started this one has handed over."""
+    return msgspec.json.decode(env.get(HANDED_OVER) or "{}", type=RunSecrets)
 
 
 def checked_parameters(loaded: LoadedPipeline, job: Job, parameters: Mapping[str, str]) -> dict[str, str]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stateflow.format.records import Record
-from stateflow.pipelines.parameters import as_texts, known_parameters, masked, required_parameters
+from stateflow.masking import masked
+from stateflow.pipelines.parameters import as_texts, known_parameters, required_parameters
 from stateflow.restore.visible import quoted
 
 Whose = Literal["checkpoint", "savepoint", "other job"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stateflow.pipelines.parameters import masked
+from stateflow.masking import masked
 
 
 @pytest.mark.parametrize(
