@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from stateflow.errors import StateflowError
@@ -41,11 +42,16 @@ class Binding:
     """The bound states of one task."""
 
     stored: tuple[StoredState[Any], ...]
-    """Single-entry states, which can be prefetched."""
+    """Single-entry states."""
     timers: dict[str, BoundTimer]
     handlers: dict[str, Any]
     operator: dict[str, Any]
     """BoundOperatorList, or a dict for broadcast state."""
+
+    @cached_property
+    def chunked(self) -> tuple[StoredState[Any] | BoundTimer, ...]:
+        """What holds a whole chunk of keys and can be looked up for all of them at once."""
+        return (*self.stored, *self.timers.values())
 
 
 def bind(process: Process[Any], uid: str, cursor: Cursor, state_ids: Mapping[str, int]) -> Binding:

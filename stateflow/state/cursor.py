@@ -20,7 +20,19 @@ Change = tuple[bytes, bytes | None]
 class Cursor:
     """The key that user code runs for now, and the states that it has changed."""
 
-    __slots__ = ("backend", "base", "dirty", "i", "key", "keys", "now", "position", "serial", "slot")
+    __slots__ = (
+        "backend",
+        "base",
+        "changed",
+        "dirty",
+        "i",
+        "key",
+        "keys",
+        "now",
+        "position",
+        "serial",
+        "slot",
+    )
 
     def __init__(self, slot: int, now: int) -> None:
         self.backend: Backend = _NO_BACKEND
@@ -31,6 +43,8 @@ class Cursor:
         self.key: Any = None
         self.keys: Sequence[Any] = ()
         """The chunk's keys."""
+        self.changed = False
+        """Whether the attached shard was written to."""
         self.dirty: list[BoundState] = []
         self.now = now
         self.slot = slot
@@ -47,6 +61,11 @@ class Cursor:
         for state in self.dirty:
             state.flush(changes)
         self.dirty.clear()
+
+    def write(self, changes: list[Change]) -> None:
+        if changes:
+            self.backend.write(changes)
+            self.changed = True
 
     def discard(self) -> None:
         """The key failed: nothing it did to state has happened."""

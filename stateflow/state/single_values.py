@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from stateflow.errors import StateflowError
-from stateflow.format.scalars import CODED
+from stateflow.format.scalars import SCALARS
 from stateflow.state.cursor import ABSENT, Change, Cursor, ValuesState
 from stateflow.state.values.bulk import bulk
 from stateflow.state.values.serializers import Serializer
@@ -16,8 +17,9 @@ V = TypeVar("V")
 R = TypeVar("R")
 
 _UNREAD: Any = object()
-_IMMUTABLE = frozenset(scalar.name for scalar in CODED)
-"""Nobody can change these values in place, so they wait for the end of the chunk."""
+_IMMUTABLE = frozenset({"tuple", "optional", *(scalar.name for scalar in SCALARS)})
+"""Nobody can change values in place whose types are made of these alone, so they wait for the end of the chunk."""
+_WORDS = re.compile(r"[^<>,.]+")
 
 
 class StoredState(ValuesState, Generic[T]):
@@ -39,7 +41,7 @@ class StoredState(ValuesState, Generic[T]):
     ) -> None:
         super().__init__(cursor, operator, name, state_id, serializer, ttl)
         self._dumps_many, self._loads_many = bulk(serializer)
-        self._mutable = serializer.schema not in _IMMUTABLE
+        self._mutable = not _IMMUTABLE.issuperset(_WORDS.findall(serializer.schema))
         self._values: list[Any] = []
         """One per key of the chunk; `_UNREAD` and `ABSENT` where there is none."""
         self._cleared = False
@@ -59,6 +61,14 @@ class StoredState(ValuesState, Generic[T]):
             self._values = self._loads_many(raws, ABSENT)
         else:
             self._values = [self._live(raw) for raw in raws]
+
+    def append(self) -> None:
+        """The chunk gets one more key."""
+        self._values.append(_UNREAD)
+
+    def leave(self, nothing: Any) -> None:
+        """There is no key from now on."""
+        self._values = nothing
 
     def _load(self) -> Any:
         cursor = self._cursor
@@ -113,6 +123,12 @@ class StoredState(ValuesState, Generic[T]):
         if not changed:
             return
         values = [self._values[i] for i in changed]
+        self._append(keys, values, changes)
+        changed.clear()
+        self._cleared = False
+
+    def _append(self, keys: list[bytes] | None, values: list[Any], changes: list[Change]) -> None:
+        changed = self._set_at
         if keys is None:
             base, state_id = self._cursor.base, self._id
             keys = [base[i][:2] + state_id + base[i][4:] for i in changed]
