@@ -15,7 +15,7 @@ import pytest
 from stateflow.checkpoint.control import Heartbeat, beat
 from stateflow.checkpoint.process import this_process
 from tests.cli.conftest import Command
-from tests.jobs.made import OFFSET, PARAMETERS, MadeJob, made_job
+from tests.jobs.made import OFFSET, MadeJob, made_job
 
 
 def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> None:
@@ -127,8 +127,10 @@ def test_show_masks_what_is_called_like_a_secret_as_text_and_as_json(
     command: Command, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = {"input": "s3://me:hush@bucket/x", "db_password": "hush", "output": "/data/totals"}
-    monkeypatch.setattr("tests.jobs.made.PARAMETERS", given)
-    monkeypatch.setattr("stateflow.pipelines.flow.Pipeline.arguments", lambda self, values: PARAMETERS)
+    decide = MadeJob.decide
+    monkeypatch.setattr(
+        MadeJob, "decide", lambda self, **facts: decide(self, **{**facts, "parameters": given})
+    )
     made_job(root)
     for more in ([], ["-o", "json"]):
         for words in (["show", "orders"], ["jobs"]):
