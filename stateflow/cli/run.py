@@ -100,7 +100,8 @@ def run(
     """
     from stateflow import logs
     from stateflow.checkpoint.process import this_process
-    from stateflow.jobs.running import checked_parameters, handed_over, run_loaded
+    from stateflow.jobs.run_secrets import handed_over
+    from stateflow.jobs.running import checked_parameters, run_loaded
     from stateflow.pipelines.bounds import parse_bounds
     from stateflow.pipelines.loading import load_pipeline
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from stateflow.jobs.running import RunSecrets
+from stateflow.jobs.run_secrets import RunSecrets
 from stateflow.masking import is_secret
 
 _CREDENTIALS = ("storage_options", "storage-options")

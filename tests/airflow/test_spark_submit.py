@@ -15,7 +15,7 @@ from stateflow.config.options import cache_folder
 from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import RunSpec
 from stateflow.errors import UsageError
-from stateflow.jobs.running import RunSecrets, handed_over
+from stateflow.jobs.run_secrets import RunSecrets, handed_over
 from stateflow.spark.session import class_data
 from stateflow.spark.session.java import require_java
 

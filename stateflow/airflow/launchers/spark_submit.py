@@ -17,7 +17,7 @@ from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.supervision import Launcher
 from stateflow.errors import UsageError
-from stateflow.jobs.running import HANDED_OVER, handed_over
+from stateflow.jobs.run_secrets import HANDED_OVER, handed_over
 from stateflow.masking import is_secret
 
 _SILENT = logging.getLogger(f"{__name__}.silent")
