@@ -8,6 +8,7 @@ dies in between never leaves half a savepoint, only work for the next disposal.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -40,6 +41,7 @@ from stateflow.format.references import bases, path_inside, references, with_ref
 from stateflow.storage.local import LocalStore
 from stateflow.storage.store import Entry, Store, create_once
 
+_log = logging.getLogger(__name__)
 _READERS = 8
 _SHOWN = 200
 
@@ -116,10 +118,10 @@ def list_savepoints(root: Store, job: str | None = None) -> list[tuple[str, List
 
 
 def _look(root: Store, folder: str) -> ListedSavepoint | None:
-    names = {entry.path.rpartition("/")[2] for entry in root.list(f"{folder}/_")}
     savepoint: Savepoint | None = None
     claim: SavepointClaim | None = None
     try:
+        names = {entry.path.rpartition("/")[2] for entry in root.list(f"{folder}/_")}
         if SAVEPOINT_CLAIM in names:
             path = f"{folder}/{SAVEPOINT_CLAIM}"
             claim = decode(root.read(path), SavepointClaim, path)
@@ -143,7 +145,11 @@ def unfinished(root: Store, job: str) -> list[str]:
             folder = default_savepoint(job, name)
         except UsageError:
             continue  # stateflow gives no savepoint such a name
-        paths = [entry.path.removeprefix(f"{folder}/") for entry in root.list(f"{folder}/")]
+        try:
+            paths = [entry.path.removeprefix(f"{folder}/") for entry in root.list(f"{folder}/")]
+        except CorruptError as error:  # a link: the others are looked at
+            _log.warning("%s was passed over: %s", folder, error)
+            continue
         if SAVEPOINT_CLAIM in paths:
             is_unfinished = not _claimed_by_job(root, f"{folder}/{SAVEPOINT_CLAIM}")
         else:
