@@ -16,6 +16,7 @@ import msgspec
 import msgspec.inspect
 
 from stateflow.errors import UsageError
+from stateflow.masking import masked
 
 if TYPE_CHECKING:
     from stateflow.format.records import Record
@@ -79,7 +80,7 @@ def from_text(pipeline: str, parameter: signatures.Parameter, value: Any) -> Any
         return msgspec.convert(value, wanted, strict=False)
     except (KeyError, ValueError):  # msgspec's own are ValueErrors
         raise UsageError(
-            f"pipeline {pipeline!r}: parameter {parameter.name!r} is {value!r}, which is no {_named(wanted)}"
+            f"pipeline {pipeline!r}: parameter {parameter.name!r} is {masked(parameter.name, value)!r}, which is no {_named(wanted)}"
         ) from None
     except TypeError:
         return value  # no type at all

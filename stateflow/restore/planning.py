@@ -18,7 +18,7 @@ from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.compatibility.flows import compare
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
-from stateflow.format.records import FileRef, Prepared, Record
+from stateflow.format.records import FileRef, Prepared, Record, TableFile
 from stateflow.format.references import references
 from stateflow.observe.status import position_of
 from stateflow.pipelines.flow import Flow
@@ -248,7 +248,7 @@ def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
         yield "the savepoint becomes the job's own: it is deleted when no checkpoint needs its files any more"
 
 
-def _unhashed(refs: Iterable[FileRef]) -> Iterator[str]:
+def _unhashed(refs: Iterable[FileRef | TableFile]) -> Iterator[str]:
     count = sum(1 for ref in refs if not ref.sha256)
     if count:
         yield (

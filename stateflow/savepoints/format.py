@@ -38,6 +38,7 @@ from stateflow.format.records import (
     encode,
 )
 from stateflow.format.references import bases, path_inside, references, with_references
+from stateflow.masking import masked
 from stateflow.storage.local import LocalStore
 from stateflow.storage.store import Entry, Store, create_once
 
@@ -61,7 +62,7 @@ def decode_savepoint(body: bytes, path: str) -> Savepoint:
     savepoint = decode(body, Savepoint, path)
     for url in sorted(bases([savepoint.record])):
         raise CorruptError(
-            f"{path} names files outside of its savepoint, in {url[:_SHOWN]!r}, and stateflow makes no such savepoint: use "
+            f"{path} names files outside of its savepoint, in {masked('', url)[:_SHOWN]!r}, and stateflow makes no such savepoint: use "
             "another one, and ask where this one comes from"
         )
     return savepoint
