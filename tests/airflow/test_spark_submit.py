@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stateflow.airflow import SparkSubmit
-from stateflow.config.options import cache_folder
+from stateflow.config.options import cache_folder, drivers_folder
 from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import RunSpec
 from stateflow.errors import UsageError
@@ -143,3 +143,19 @@ def test_a_driver_of_a_cluster_keeps_the_cluster_s_way_of_authentication(
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
     SparkSubmit().bound("spark_default").launch(spec())
     assert not {"spark.authenticate", "spark.driver.bindAddress"} & started.settings().keys()
+
+
+def test_the_command_is_logged_once(started: Started, capsys: pytest.CaptureFixture[str]) -> None:
+    SparkSubmit().bound("spark_default").launch(spec())
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("Spark-Submit cmd") == 1
+
+
+def test_drivers_of_a_checkout_keep_their_files_outside_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("STATEFLOW_CACHE_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert drivers_folder() == tmp_path / ".cache" / "stateflow" / "drivers"
+    monkeypatch.setenv("STATEFLOW_CACHE_DIR", "/fast/cache")
+    assert drivers_folder() == Path("/fast/cache/drivers")

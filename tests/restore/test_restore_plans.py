@@ -471,3 +471,23 @@ class TestOutputsOfOthers:
         place.put("_metadata", encode(msgspec.structs.replace(savepoint, record=old)))
         text = f"{len(refs)} files of the snapshot have no SHA-256"
         assert any(w.startswith(text) for w in planned(scene, url).warnings)
+
+
+class Narrow(sf.KeyedProcess[int, Any, Any]):
+    total = sf.ValueState(float | None)
+    orders = sf.ValueState(int)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> None: ...
+
+
+def test_a_plan_says_how_types_of_states_change(scene: Scene) -> None:
+    @sf.pipeline("orders")
+    def changed(flow: sf.Flow, *, input: str, output: str) -> None:
+        rows = flow.source("events", sf.delta(input), "user long, amount double")
+        rows.key_by("user").process("balance", Narrow, output="user long, total double").append(
+            "totals", sf.delta(output)
+        )
+
+    plan = planned(scene, "checkpoint:2", pipeline=changed)
+    assert plan.document()["operators"][0]["states"]["total"] == "kept, evolves by rules: may be None now"
+    assert "evolves by rules: may be None now" in str(plan)

@@ -34,6 +34,8 @@ class SparkSubmit:
     """
 
     detached = True
+    template_fields = ("submit",)
+    """For Airflow, which renders them with the operator that the launcher is given to."""
 
     def __init__(self, **submit: Any) -> None:
         wrong = sorted(set(submit) & set(_TAKEN))
@@ -62,7 +64,7 @@ class _Submitting:
 
     def launch(self, spec: RunSpec) -> DriverProcess:
         # The connection may choose the mode, and some settings are right only for a driver on this host.
-        plain = self._command(spec, {})
+        plain = self._command(spec, {}, quietly=True)
         cluster = _following(plain, "--deploy-mode") == "cluster"
         conf = self._conf(spec, _following(plain, "--master"), here=not cluster)
         secrets = {name: value for name, value in conf.items() if is_secret(name)}
@@ -79,7 +81,8 @@ class _Submitting:
             temporary="" if self._says_where(argv) else "SPARK_LOCAL_DIRS",
         )
 
-    def _command(self, spec: RunSpec, conf: Mapping[str, str]) -> list[str]:
+    def _command(self, spec: RunSpec, conf: Mapping[str, str], *, quietly: bool = False) -> list[str]:
+        """The command line, which the provider's hook logs unless it is only looked at."""
         hook = submit_hook(
             self.spark_conn_id,
             **self.submit,
@@ -87,6 +90,8 @@ class _Submitting:
             application_args=spec.arguments(),
             name=f"stateflow {spec.job}",
         )
+        if quietly:
+            hook._log = _SILENT  # type: ignore[assignment]
         command: list[str] = hook._build_spark_submit_command(_application())
         return command
 
