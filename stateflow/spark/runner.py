@@ -44,7 +44,8 @@ from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.heart import Heart
 from stateflow.metrics import numbers, reporter
-from stateflow.pipelines.flow import Flow, Pipeline
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.inputs import OpenInputs, open_inputs
