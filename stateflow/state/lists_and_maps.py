@@ -32,7 +32,7 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
 
     def at(self, namespace: Any) -> Self:
         """The same state of the same key under a namespace; under None this one."""
-        return self._taken(namespace)
+        return self.view_of(namespace)
 
     def _holds(self) -> bool:
         return self.exists()
@@ -127,7 +127,7 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
 
     def at(self, namespace: Any) -> Self:
         """The same state of the same key under a namespace; under None this one."""
-        return self._taken(namespace)
+        return self.view_of(namespace)
 
     def _holds(self) -> bool:
         return not self.is_empty()

@@ -102,7 +102,8 @@ class Namespaced(BoundState):
             view = self._views[suffix] = self._under(cursor.base[cursor.i][:-1] + suffix)
         return view
 
-    def _taken(self, namespace: Any) -> Self:
+    def view_of(self, namespace: Any) -> Self:
+        """The state under a namespace; under None itself."""
         return self if namespace is None else self.view(self._encoded_namespace(namespace))
 
     def _encoded_namespace(self, namespace: Any) -> bytes:
@@ -140,7 +141,8 @@ class Namespaced(BoundState):
 
     def _under(self, full: bytes) -> Self:
         view = object.__new__(type(self))
-        for name in _slots(self.__class__):
+        cls: Any = type(self)
+        for name in _slots(cls):
             value = getattr(self, name)
             # What holds keys or entries begins empty.
             setattr(view, name, type(value)() if type(value) in (list, dict, set) else value)

@@ -58,7 +58,7 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
 
     def at(self, namespace: Any) -> Self:
         """The same state of the same key under a namespace; under None this one."""
-        return self._taken(namespace)
+        return self.view_of(namespace)
 
     def _begin(self) -> None:
         self._is_view, self._mutable = True, False

@@ -39,7 +39,7 @@ class TimerState(Namespaced):
 
     def under(self, namespace: Any) -> Self:
         """The same timer of the same key under a namespace; under None this one."""
-        return self._taken(namespace)
+        return self.view_of(namespace)
 
     def begin(self, keys: int, raws: Sequence[bytes | None] | None) -> None:
         """A chunk of keys begins; `raws` are the entries per key, when one look-up read them all."""
