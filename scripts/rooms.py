@@ -130,7 +130,7 @@ ROOMS: Mapping[str, Room] = {
     "jobs": Room(
         "`Job`: the verbs that the command line, Airflow and scripts call",
         "checkpoint compatibility config format liveness observe pipelines reading restore savepoints spark "
-        "spark/session spark/sinks spark/state_tables spark/task state/backends state/keys storage",
+        "spark/session spark/sinks spark/sources spark/state_tables spark/task state/backends state/keys storage",
         "job.py",
     ),
     "packaging": Room("what executors need, as archives that are tried out", "spark/session", "build.py"),

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from stateflow.errors import StateflowError, UsageError
+from stateflow.errors import StateflowError, UsageError, placed
 from stateflow.format.records import StateSchema
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.keyed import REPEATED, UserCodeError, described
+from stateflow.operators.keyed import REPEATED, UserCodeError
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.operators import MAIN
 from stateflow.pipelines.process import Output
@@ -146,9 +146,7 @@ class ColumnarEngine:
         except StateflowError:
             raise
         except Exception as error:
-            raise UserCodeError(
-                f"operator {self.spec.uid!r} failed: {described(error)}: {REPEATED}"
-            ) from error
+            raise UserCodeError(f"operator {self.spec.uid!r} failed: {placed(error)}: {REPEATED}") from error
 
 
 def _to_side(piece: Any) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from stateflow.errors import UsageError
+from stateflow.errors import StateflowError, UsageError, placed
 from stateflow.format.layout import checked_name
 from stateflow.pipelines.flow import Flow, KeyedNode, Node, SinkNode
 from stateflow.pipelines.parameters import from_text
@@ -23,7 +23,15 @@ class Pipeline:
     def build(self, parameters: Mapping[str, Any] | None = None) -> Flow:
         """The flow, checked. Texts become the types that parameters are annotated with."""
         flow = Flow(self.name)
-        self.function(flow, **self.arguments(parameters or {}))
+        arguments = self.arguments(parameters or {})
+        try:
+            self.function(flow, **arguments)
+        except StateflowError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"pipeline {self.name!r} cannot be built: {placed(error)}; `stateflow check` repeats this without Spark"
+            ) from error
         if not flow.sources:
             raise UsageError(f"pipeline {self.name!r} has no source: begin with flow.source(...)")
         if not flow.sinks and not flow.operators:
