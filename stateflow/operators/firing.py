@@ -183,6 +183,7 @@ class Firing:
         if base not in self._moved:
             timer.due(at)
         elif not timer.is_set(at):
+            cursor.flush(self._changes)  # the look at a namespace left a view, without changes
             return
         self.fired += 1
         try:
@@ -196,14 +197,13 @@ class Firing:
                 else self._enter_namespace(self._timers[rank], due, len(base))
             )
             timer.due(at)
+            timer.fired(at)
+            cursor.flush(self._changes)
         else:
             for of_rank, full, times, others_changed in news:
                 if others_changed:
                     self._moved.add(base)
                 self._note(of_rank, full, times, at if full == base_of(due) and of_rank == rank else None)
-        timer.fired(at)
-        if cursor.dirty:
-            cursor.flush(self._changes)
 
     def _enter_namespace(self, timer: AnyTimer, due: bytes, width: int) -> AnyTimer:
         """The timer in the namespace that it was set in. `width` is that of the full key with the empty namespace."""
@@ -243,6 +243,7 @@ class Firing:
         if produced is not None:
             self._out.extend(produced if type(produced) is GeneratorType else returned(self._uid, produced))
         news = self._news(timer, at)
+        timer.fired(at)
         if cursor.dirty:
             cursor.flush(self._changes)
         return news
@@ -258,6 +259,7 @@ class Firing:
             for state in self._chunked:
                 state.check_current()
             news = self._news(timer, at)
+            timer.fired(at)
             self._cursor.flush(changes)
             return news
         except Exception:

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import stateflow as sf
@@ -281,6 +281,13 @@ batches = st.lists(st.tuples(rows, st.integers(0, 8)), min_size=1, max_size=4)
     seed=st.integers(0, 10**6),
     block=st.sampled_from([1, 2, 3, 10_000]),
     remembered=st.sampled_from([0, 1, 100]),
+)
+@example([({1: [("set", "each", "a", 3)], 2: [("set", "each", None, 0)]}, 3)], seed=0, block=1, remembered=0)
+@example(
+    [({1: [("set", "each", "a", 0), ("set", "each", "a", -3)], 2: [("set", "each", None, -1)]}, 0)],
+    seed=3927,
+    block=1,
+    remembered=100,
 )
 def test_timers_fire_as_a_plain_list_of_them_would(
     kind: str, batches: list[Any], seed: int, block: int, remembered: int, monkeypatch: pytest.MonkeyPatch
