@@ -91,7 +91,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "testing": Room(
         "a keyed operator in a unit test, without Spark",
-        "format operators pipelines state state/backends state/keys state/values",
+        "compatibility format operators pipelines state state/backends state/keys state/values",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
     "reading": Room(

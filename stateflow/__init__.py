@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         UnionListState,
         ValueState,
     )
+    from stateflow.state.values.schema import field
     from stateflow.state.values.serializers import CustomSerializer
 
 __all__ = [
@@ -96,6 +97,7 @@ __all__ = [
     "count",
     "cumulative",
     "delta",
+    "field",
     "first",
     "hopping",
     "last",
@@ -137,6 +139,7 @@ _ROOMS = {
     "stateflow.pipelines.tables": ("delta",),
     "stateflow.state.columns.layout": ("columns",),
     "stateflow.state.declare": (*(name for name in __all__ if name.endswith("State")), "Timer"),
+    "stateflow.state.values.schema": ("field",),
     "stateflow.state.values.serializers": ("CustomSerializer",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

@@ -8,7 +8,7 @@ FROZEN = """
 Aggregate AggregatingState BroadcastState BusyError ColumnarContext ColumnarOperator ConnectedProcess Context
 CorruptError CustomSerializer DisagreementError FencedError Flow IncompatibleError Job KeyedProcess KeyedStream
 ListState MapState NotFoundError OperatorListState Output Pipeline ReducingState StateTypeError StateflowError Stream
-Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream columns count cumulative delta first
+Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream columns count cumulative delta field first
 hopping last max mean memory min output pipeline session stddev sum testing tumbling variance
 """
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stateflow.errors import UsageError
+from stateflow.format.records import StateSchema
 from stateflow.pipelines.process import Output, Process
 from stateflow.pipelines.rows import RowType, row_type
 
@@ -28,6 +29,8 @@ class OperatorSpec:
     on_error: str = "fail"
     dead_letter_limit: int = 10_000
     """Most rows that one subtask diverts in a batch; one more fails it."""
+    evolved: Mapping[str, StateSchema] = field(default_factory=dict)
+    """States whose type has changed: of them values of earlier types may be stored."""
 
 
 MAIN = ""

@@ -19,7 +19,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from stateflow.compatibility.states import check_key, element_names, forgets, resolve_states, state_ids
+from stateflow.compatibility.states import (
+    check_key,
+    element_names,
+    forgets,
+    resolve_states,
+    state_ids,
+    todays_elements,
+)
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard
@@ -231,7 +238,7 @@ class Batch:
         types = same_key_types(node.uid, inputs)
         if before is not None:
             check_key(node.uid, types, before)
-        states, next_id = resolve_states(node, before)
+        states, next_id = resolve_states(node, before, self.moment.slot)
         assignment, shards = self._shards(node, before)
         running = _RunningOperator(
             node, types, assignment, states, next_id, self.spark.sparkContext.accumulator([], AckList())
@@ -307,6 +314,7 @@ class Batch:
             output=node.output,
             sides=dict(node.sides),
             state_ids=state_ids(running.states),
+            evolved={name: schema for name, schema in running.states.items() if schema.evolved},
             on_error=node.on_error,
             dead_letter_limit=self.settings.dead_letter_limit,
         )
@@ -320,7 +328,7 @@ class Batch:
             sides=sides,
             stage=stage,
             read_outputs=read_outputs,
-            elements=_recorded_elements(node, before),
+            elements=todays_elements(node, before) if before else {},
             broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
             user_paths=self.settings.user_paths,
         )
@@ -409,15 +417,6 @@ class _RunningOperator:
     states: dict[str, Any]
     next_id: int
     accumulator: Any
-
-
-def _recorded_elements(
-    node: KeyedNode, before: OperatorState | None
-) -> dict[str, tuple[tuple[bytes, ...], ...]]:
-    """What the parent record has for each declared operator state."""
-    if before is None:
-        return {}
-    return {name: before.operator_states[old].parts for name, old in element_names(node, before).items()}
 
 
 def _left_alone(node: KeyedNode, before: OperatorState | None) -> dict[str, OperatorListState]:

@@ -147,7 +147,10 @@ class ValuesState(BoundState):
             expiry = self.serializer.expiry(raw)
             if expiry is not None and expiry <= self._cursor.now:
                 return ABSENT
-        return self.serializer.loads(raw)
+        try:
+            return self.serializer.loads(raw)
+        except StateflowError as error:
+            raise self._wrong(error) from error
 
 
 class _NoBackend:

@@ -70,7 +70,8 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
         cursor, added = self._cursor, list(self._added)
         if not self._cleared:
             begin = cursor.full(self._id)
-            loads = self.serializer.loads if self._ttl is None else self._live
+            plain = self._ttl is None and not self.serializer.evolved
+            loads = self.serializer.loads if plain else self._live
             for _, raw in cursor.backend.scan(begin, after(begin)):
                 value = loads(raw)
                 if value is not ABSENT:

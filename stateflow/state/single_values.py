@@ -76,10 +76,17 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
         self._cleared = False
         if raws is None:
             self._values = [_UNREAD] * keys
-        elif self._ttl is None:
+        elif self._ttl is None and not self.serializer.evolved:
             self._values = self._loads_many(raws, ABSENT)
         else:
-            self._values = [self._live(raw) for raw in raws]
+            self._values = [self._readable(raw) for raw in raws]
+
+    def _readable(self, raw: bytes | None) -> Any:
+        """What cannot be read is read once more when its key asks for it, so that only this key fails and is named."""
+        try:
+            return self._live(raw)
+        except StateflowError:
+            return _UNREAD
 
     def append(self) -> None:
         """The chunk gets one more key."""

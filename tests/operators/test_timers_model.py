@@ -282,9 +282,14 @@ batches = st.lists(st.tuples(rows, st.integers(0, 8)), min_size=1, max_size=4)
     block=st.sampled_from([1, 2, 3, 10_000]),
     remembered=st.sampled_from([0, 1, 100]),
 )
-@example([({1: [("set", "each", "a", 3)], 2: [("set", "each", None, 0)]}, 3)], seed=0, block=1, remembered=0)
 @example(
-    [({1: [("set", "each", "a", 0), ("set", "each", "a", -3)], 2: [("set", "each", None, -1)]}, 0)],
+    batches=[({1: [("set", "each", "a", 3)], 2: [("set", "each", None, 0)]}, 3)],
+    seed=0,
+    block=1,
+    remembered=0,
+)
+@example(
+    batches=[({1: [("set", "each", "a", 0), ("set", "each", "a", -3)], 2: [("set", "each", None, -1)]}, 0)],
     seed=3927,
     block=1,
     remembered=100,

@@ -14,6 +14,7 @@ from stateflow.errors import UsageError
 from stateflow.format.encoding import after, split, split_timer, state_range, timer_range
 from stateflow.format.records import StateSchema
 from stateflow.state.backends.base import Backend
+from stateflow.state.columns.evolved import EvolvedColumnBytes
 from stateflow.state.columns.keys import EntryKeys, Key, micros
 from stateflow.state.columns.order import inverse, order_of
 from stateflow.state.values.column_values import ColumnBytes
@@ -33,7 +34,7 @@ class ColumnState:
         """Of the value columns."""
         self._where = where
         self._keys = EntryKeys(key, schema, max_parallelism, where)
-        self._values = ColumnBytes(schema.value)
+        self._values = EvolvedColumnBytes(schema) if schema.evolved else ColumnBytes(schema.value)
         self.schema = self._values.schema
         self.entry_schema = pa.schema([*self._keys.schema, *self.schema])
         """Of the tables that `entries` and `due` give."""

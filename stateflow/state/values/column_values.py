@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
-from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS
+from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS, SHORT_MASK
 from stateflow.state.keys.arrow_types import ARROW
 from stateflow.state.values.headers import BadEntryError
 from stateflow.state.values.nested_shapes import element_of
@@ -42,9 +42,6 @@ def column_values(schema: str, where: str) -> Values:
     if all(name in FIXED_COLUMNS for name in names):
         return FixedColumns(schema, where, [field.name for field in fields], names)
     return StructuredValues(schema, where, element, RAW_CODE)
-
-
-_SHORT_MASK = 16
 
 
 class ColumnBytes:
@@ -87,7 +84,7 @@ class FixedLayout:
     def __init__(self, types: Sequence[str]) -> None:
         self.types = [ARROW[name] for name in types]
         forms = [(f"c{index}", f"<{BY_NAME[name].form}") for index, name in enumerate(types)]
-        self._mask = np.uint16 if len(types) <= _SHORT_MASK else np.uint64
+        self._mask = np.uint16 if len(types) <= SHORT_MASK else np.uint64
         self.rows = np.dtype([("header", "u1"), ("nulls", np.dtype(self._mask).newbyteorder("<")), *forms])
         nulls = np.iinfo(self._mask).max
         blank = np.zeros(1, dtype=self.rows)
