@@ -81,7 +81,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "operators/ready": Room(
         "ready-made operators: aggregates, windows, deduplication; over columns",
-        "pipelines state/keys",
+        "format operators pipelines state/keys state/values",
         "windowed.py",
     ),
     "compatibility": Room(
@@ -90,8 +90,8 @@ ROOMS: Mapping[str, Room] = {
         "flows.py",
     ),
     "testing": Room(
-        "a keyed operator in a unit test, without Spark",
-        "compatibility format operators pipelines state state/backends state/keys state/values",
+        "keyed and columnar operators in unit tests, without Spark",
+        "compatibility format operators pipelines state state/backends state/columns state/keys state/values",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
     "reading": Room(
@@ -162,7 +162,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "airflow/operators": Room(
         "one operator per verb",
-        "airflow/connections airflow/launchers airflow/triggers checkpoint driver format jobs liveness pipelines "
+        "airflow/connections airflow/launchers airflow/triggers checkpoint driver format jobs liveness observe pipelines "
         "quantities restore savepoints storage",
         "run.py",
     ),
