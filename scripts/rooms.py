@@ -81,7 +81,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "operators/ready": Room(
         "ready-made operators: aggregates, windows, deduplication; over columns",
-        "pipelines state/keys",
+        "format operators pipelines state/keys state/values",
         "windowed.py",
     ),
     "compatibility": Room(
