@@ -20,6 +20,7 @@ from stateflow.state.bound import (
     Cursor,
     StoredState,
 )
+from stateflow.state.cursor import ValuesState
 from stateflow.state.declare import (
     AggregatingState,
     Declaration,
@@ -28,7 +29,9 @@ from stateflow.state.declare import (
     ReducingState,
     ValueState,
 )
+from stateflow.state.expiry import Expiry
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.ttl import Ttl
 from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.serializers import serializer_for
 
@@ -46,14 +49,26 @@ class Binding:
     handlers: dict[str, Any]
     operator: dict[str, Any]
     """BoundOperatorList, or a dict for broadcast state."""
+    expiring: tuple[Expiry, ...] = ()
+    """One per state that has an index of expiries."""
 
 
-def bind(process: Process[Any], uid: str, cursor: Cursor, state_ids: Mapping[str, int]) -> Binding:
-    """Puts bound states in place of the declarations of `process`."""
+def bind(
+    process: Process[Any],
+    uid: str,
+    cursor: Cursor,
+    state_ids: Mapping[str, int],
+    indexes: Mapping[str, StateSchema] | None = None,
+) -> Binding:
+    """Puts bound states in place of the declarations of `process`. `indexes` are the schemas of states that have an index."""
     declared = type(process).declarations()
     stored: list[StoredState[Any]] = []
+    expiring: list[Expiry] = []
     for name, declaration in declared.states.items():
-        state = _bound(declaration, uid, cursor, state_ids[name])
+        expiry = _expiry(declaration, cursor, state_ids[name], (indexes or {}).get(name))
+        if expiry is not None and expiry.indexed:
+            expiring.append(expiry)
+        state = _bound(declaration, uid, cursor, state_ids[name], expiry)
         if isinstance(state, StoredState):
             stored.append(state)
         process.__dict__[name] = state
@@ -65,11 +80,27 @@ def bind(process: Process[Any], uid: str, cursor: Cursor, state_ids: Mapping[str
     for name, declaration in declared.operator.items():
         operator[name] = {} if declaration.kind == "broadcast" else BoundOperatorList([])
         process.__dict__[name] = operator[name]
-    return Binding(tuple(stored), timers, handlers, operator)
+    return Binding(tuple(stored), timers, handlers, operator, tuple(expiring))
 
 
-def _bound(declaration: Declaration, uid: str, cursor: Cursor, state_id: int) -> Any:
-    name, ttl = declaration.name, declaration.ttl
+def _expiry(
+    declaration: Declaration, cursor: Cursor, state_id: int, schema: StateSchema | None
+) -> Expiry | None:
+    """None for a state that has no ttl and never had one."""
+    if schema is None and declaration.expiry is None:
+        return None
+    return Expiry(
+        declaration.expiry, state_id, now=cursor.now, watermark=cursor.watermark, slot=cursor.slot,
+        index_id=schema.expiry_index if schema else 0,
+        sweep=schema.expiry_sweep if schema else 0,
+        event_time=schema is not None and schema.ttl_time == "event",
+    )  # fmt: skip
+
+
+def _bound(
+    declaration: Declaration, uid: str, cursor: Cursor, state_id: int, expiry: Expiry | None
+) -> ValuesState:
+    name, ttl = declaration.name, expiry if declaration.expiry is not None else None
     match declaration:
         case ValueState():
             serializer = serializer_for(declaration.type)
@@ -101,9 +132,21 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
         except StateflowError as error:
             raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
         out[name] = StateSchema(
-            id=0, kind=declaration.kind, value=value, map_key=map_key, ttl=declaration.ttl,
-            queryable=declaration.queryable, aliases=declaration.aliases,
+            id=0, kind=declaration.kind, value=value, map_key=map_key,
+            queryable=declaration.queryable, aliases=declaration.aliases, **ttl_fields(declaration.expiry),
         )  # fmt: skip
     for name, timer in declared.timers.items():
         out[name] = StateSchema(id=0, kind="timer", value=timer.time)
     return out
+
+
+def ttl_fields(ttl: Ttl | None) -> dict[str, Any]:
+    """What a record says about a ttl."""
+    if ttl is None:
+        return {}
+    return {
+        "ttl": ttl.micros,
+        "ttl_time": ttl.time,
+        "ttl_renew": ttl.renew,
+        "ttl_existing": ttl.existing,
+    }

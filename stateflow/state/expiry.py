@@ -1,0 +1,207 @@
+"""What expires in this batch, and the index that finds it later; `format/expiry_blocks` documents the index's bytes.
+
+Every entry that has an expiry is named by at least one block, which comes due when the entry expires or before. A write
+that only moves an entry's expiry leaves the index alone: when the block comes due, the entry tells whether it was renewed,
+and is then named by a block of its new expiry. So an entry that is written with every batch costs the index one key per
+ttl, not one per batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby, islice
+
+from stateflow.format.encoding import PREFIX_WIDTH, after, prefix, split, split_timer, state_range
+from stateflow.format.expiry_blocks import (
+    AT_ONCE,
+    Progress,
+    block,
+    block_key,
+    decode_progress,
+    encode_progress,
+    is_block,
+    keys_of,
+    progress_key,
+)
+from stateflow.format.records import END_OF_TIME
+from stateflow.state.backends.base import Backend
+from stateflow.state.ttl import Ttl
+from stateflow.state.values.expiries import expires, expiry_of, has_expired, stamped, told_apart
+
+Change = tuple[bytes, bytes | None]
+
+BLOCK_KEYS = 4_096
+"""Most keys that one block names: a batch's share of the work is cut between blocks."""
+GATHERED = 100_000
+"""Keys that wait in memory before they become blocks."""
+PORTION = 200_000
+"""Entries that are looked up at once."""
+
+
+class Expiry:
+    """The ttl of one state in one task. Without a ttl it only drops blocks that an earlier ttl has left."""
+
+    def __init__(
+        self, ttl: Ttl | None, state_id: int, *, now: int, watermark: int | None, slot: int, index_id: int = 0,
+        sweep: int = 0, event_time: bool = False,
+    ) -> None:  # fmt: skip
+        self.ttl = ttl
+        self.event_time = ttl.time == "event" if ttl is not None else event_time
+        self.clock = now if not self.event_time else watermark
+        """What expires at or before it has expired. None: there is no such time yet, or event time is over."""
+        if self.event_time and watermark is not None and watermark >= END_OF_TIME:
+            self.clock = None
+        self.at = END_OF_TIME
+        """The expiry of what is written in this batch."""
+        self._due = AT_ONCE if self.event_time and watermark is None else END_OF_TIME
+        if ttl is not None and self.clock is not None:
+            self.at = self._due = min(self.clock + ttl.micros, END_OF_TIME)
+        self.on_read = ttl is not None and ttl.renew == "read"
+        self.next: int | None = None
+        """When the attached shard's next block comes due, as far as it is known."""
+        self.expired = 0
+        """Entries that were deleted."""
+        self._state_id = state_id
+        self._index_id = index_id
+        self._sweep = sweep
+        self._slot = slot
+        self._blocks = 0
+        self._fresh: list[bytes] = []
+        self._unknown: list[bytes] = []
+        self._moved: dict[int, list[bytes]] = {}
+
+    @property
+    def indexed(self) -> bool:
+        """Whether expired entries leave the store, or are only hidden."""
+        return self._index_id > 0
+
+    def wrote(self, keys: Iterable[bytes]) -> None:
+        """Entries that are written with an expiry and had none."""
+        if self._index_id:
+            self._fresh.extend(keys)
+
+    def wrote_over(self, keys: Iterable[bytes]) -> None:
+        """Entries that are written with an expiry, and nobody has looked whether they had one."""
+        if self._index_id:
+            self._unknown.extend(keys)
+
+    def settle(self, backend: Backend, changes: list[Change]) -> None:
+        """Before `changes` are written: finds out which entries are new to the index, and may add blocks."""
+        if self._unknown:
+            keys, self._unknown = sorted(set(self._unknown)), []
+            raws = backend.get_many(keys)
+            self._fresh.extend(key for key, raw in zip(keys, raws, strict=True) if not expires(raw))
+        if len(self._fresh) > GATHERED:
+            changes.extend(self.blocks())
+
+    def blocks(self) -> Iterator[Change]:
+        """Everything that was gathered, as blocks."""
+        if self._fresh:
+            self._moved.setdefault(self._due, []).extend(self._fresh)
+            self._fresh = []
+        for due, keys in self._moved.items():
+            self._sooner(due)
+            yield from self._named(due, sorted(set(keys)))
+        self._moved = {}
+
+    def _named(self, due: int, keys: Sequence[bytes]) -> Iterator[Change]:
+        for begin, of_group in groupby(keys, key=lambda key: key[:2]):
+            bodies = (key[PREFIX_WIDTH:] for key in of_group)
+            while part := list(islice(bodies, BLOCK_KEYS)):
+                group = int.from_bytes(begin, "big")
+                yield block_key(group, self._index_id, due, self._slot, self._blocks), block(part)
+                self._blocks += 1
+
+    def _sooner(self, due: int) -> None:
+        self.next = due if self.next is None else min(self.next, due)
+
+    def expire(self, backend: Backend, groups: Sequence[int], budget: int) -> Iterator[list[Change]]:
+        """Deletes what has expired, about `budget` entries at most; the rest waits for the next batch."""
+        clock = self.clock
+        if clock is None or not self._index_id:
+            return
+        keys: list[bytes] = []
+        changes: list[Change] = []
+        for group in groups:
+            begin = prefix(group, self._state_id)
+            for full, value in backend.scan(*state_range(group, self._index_id)):
+                if not is_block(full):
+                    continue
+                due = split_timer(split(full).body)[0]
+                if due > clock or budget <= 0:
+                    self._sooner(due)
+                    break
+                named = keys_of(value, begin)
+                budget -= len(named)
+                changes.append((full, None))
+                if self.ttl is not None:
+                    keys += named
+            if len(keys) >= PORTION:
+                yield self._decided(backend, keys, changes)
+                keys, changes = [], []
+        yield self._decided(backend, keys, changes)
+        if self._sweep and self.ttl is not None:
+            yield from self._swept(backend, groups, max(budget // 4, BLOCK_KEYS))
+
+    def _decided(self, backend: Backend, keys: list[bytes], changes: list[Change]) -> list[Change]:
+        """What becomes of entries whose block is due: those that were renewed get another block."""
+        if not keys or self.clock is None:
+            return changes
+        keys = sorted(set(keys))
+        gone, later = told_apart(keys, backend.get_many(keys), self.clock)
+        changes.extend((key, None) for key in gone)
+        self.expired += len(gone)
+        for key, raw in later:
+            self._keep(key, raw, changes)
+        return changes
+
+    def _keep(self, key: bytes, raw: bytes, changes: list[Change]) -> None:
+        expiry = expiry_of(raw)
+        assert expiry is not None
+        if expiry == END_OF_TIME and self.event_time and self.at < END_OF_TIME:
+            # It was written before there was a watermark, so its time begins now.
+            changes.append((key, stamped([raw], self.at)[0]))
+            expiry = self.at
+        self._moved.setdefault(expiry, []).append(key)
+
+    def _swept(self, backend: Backend, groups: Sequence[int], budget: int) -> Iterator[list[Change]]:
+        """Walks once over entries that may have been written without the index, some with every batch."""
+        assert self.clock is not None
+        marks = [progress_key(group, self._index_id) for group in groups]
+        for group, mark, value in zip(groups, marks, backend.get_many(marks), strict=True):
+            progress = decode_progress(value) if value else Progress(0, False, b"")
+            if progress.sweep != self._sweep:
+                progress = Progress(self._sweep, False, b"")
+            if progress.through:
+                continue
+            if budget <= 0:
+                self._sooner(self.clock)
+                return
+            changes, progress, seen = self._swept_on(backend, group, progress, budget)
+            budget -= seen
+            changes.append((mark, encode_progress(progress)))
+            if not progress.through:
+                self._sooner(self.clock)
+            yield changes
+
+    def _swept_on(
+        self, backend: Backend, group: int, progress: Progress, budget: int
+    ) -> tuple[list[Change], Progress, int]:
+        assert self.ttl is not None
+        begin = prefix(group, self._state_id)
+        start = begin + progress.key + (b"\0" if progress.key else b"")
+        entries = list(islice(backend.scan(start, after(begin)), budget))
+        changes: list[Change] = []
+        for key, raw in entries:
+            if not expires(raw):
+                if self.ttl.existing:
+                    changes.append((key, stamped([raw], self.at)[0]))
+                    self._moved.setdefault(self.at, []).append(key)
+            elif has_expired(raw, self.clock):
+                changes.append((key, None))
+                self.expired += 1
+            else:
+                self._keep(key, raw, changes)
+        if len(entries) < budget:
+            return changes, Progress(progress.sweep, True, b""), len(entries)
+        return changes, Progress(progress.sweep, False, entries[-1][0][PREFIX_WIDTH:]), len(entries)
