@@ -74,7 +74,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "compatibility": Room(
         "whether a pipeline fits the state of a record",
-        "checkpoint format operators pipelines state/values",
+        "checkpoint format operators pipelines state state/values",
         "flows.py",
     ),
     "testing": Room(

@@ -76,7 +76,7 @@ AllowNonRestoredState = Annotated[
     bool,
     flag(
         "--allow-non-restored-state",
-        help="State without an operator may be dropped, and what looks renamed is new.",
+        help="State without an operator may be dropped, and what is new may begin empty where a state or source is gone.",
     ),
 ]
 Yes = Annotated[bool, flag("--yes", help="Do it; without it the command only says what it would do.")]

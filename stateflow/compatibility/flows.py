@@ -8,10 +8,11 @@ from typing import Literal
 
 from stateflow.checkpoint.rescale import rescaled
 from stateflow.compatibility.states import (
+    check_elements,
     check_flow,
     check_key,
     check_key_columns,
-    check_renamed,
+    check_replaced,
     check_sources,
     declared_states,
     resolve_states,
@@ -29,7 +30,7 @@ class OperatorCheck:
     uid: str
     verdict: Verdict
     states: dict[str, str]
-    """Per state: kept, new, renamed from ..., or undeclared (its entries stay)."""
+    """Per state: kept, new, renamed from ..., undeclared or forgotten (its entries stay)."""
     problem: str = ""
 
 
@@ -106,9 +107,10 @@ def _operator(
     try:
         resolved, _ = resolve_states(node, before)
         if before is not None:
+            check_elements(node, before)
             _check_key(node, before)
             if not allow_non_restored_state:
-                check_renamed(node, before)
+                check_replaced(node, before)
             if parallelism:
                 rescaled(before, parallelism, f"operator {node.uid!r}")
     except (IncompatibleError, UsageError) as error:
@@ -123,7 +125,7 @@ def _operator(
         if old is None:
             states[name] = "new"
         elif name not in declared:
-            states[name] = "undeclared"
+            states[name] = "forgotten" if schema.forgotten else "undeclared"
         else:
             states[name] = "kept" if old == name else f"renamed from {old}"
     return OperatorCheck(node.uid, "compatible", states)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import msgspec
 
@@ -10,6 +11,7 @@ from stateflow.errors import IncompatibleError
 from stateflow.format.records import OperatorState, Record, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.pipelines.flow import Flow, KeyedNode
+from stateflow.state.declare import OperatorState as DeclaredOperatorState
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
@@ -31,9 +33,10 @@ def check_flow(flow: Flow, record: Record | None, *, allow_non_restored_state: b
     for uid, node in nodes.items():
         if uid in record.operators:
             resolve_states(node, record.operators[uid])
+            check_elements(node, record.operators[uid])
             check_key_columns(node, record.operators[uid])
             if not allow_non_restored_state:
-                check_renamed(node, record.operators[uid])
+                check_replaced(node, record.operators[uid])
 
 
 def check_sources(flow: Flow, record: Record) -> None:
@@ -48,23 +51,76 @@ def check_sources(flow: Flow, record: Record) -> None:
         )
 
 
-def check_renamed(node: KeyedNode, before: OperatorState) -> None:
-    """A renamed state would begin empty, while its entries stay under the old name."""
-    resolved, _ = resolve_states(node, before)
-    declared = set(declared_states(node))
-    ids = {schema.id for schema in before.states.values()}
-    for name in sorted(declared):
-        new = resolved[name]
-        if new.id in ids:
-            continue
-        for old_name, old in before.states.items():
-            alike = (old.kind, old.value, old.map_key) == (new.kind, new.value, new.map_key)
-            if old_name in resolved and old_name not in declared and alike:
-                raise IncompatibleError(
-                    f"operator {node.uid!r}: state {old_name!r} is not declared any more and {name!r}, of the same type, is new and "
-                    f'would begin empty: if it was renamed, declare it with aliases=("{old_name}",); if not, accept that with '
-                    "--allow-non-restored-state"
-                )
+def check_replaced(node: KeyedNode, before: OperatorState) -> None:
+    """A state that is gone while another one is new may be the same to its author: the new one would begin empty."""
+    gone, new = _gone(node, before), _new(node, before)
+    if not gone or not new:
+        return
+    alike = ((old, name) for old in gone for name in new if gone[old] == new[name])
+    old, name = next(alike, (next(iter(gone)), next(iter(new))))
+    keep = (
+        f'if it was renamed, declare it with aliases=("{old}",)'
+        if gone[old] == new[name]
+        else f"if its values matter, declare {old!r} again"
+    )
+    raise IncompatibleError(
+        f"operator {node.uid!r}: state {old!r}, {_described(gone[old])}, is not declared any more, and {name!r}, "
+        f"{_described(new[name])}, is new and would begin empty: {keep}; if its values may go, {_let_go(node, old)}"
+    )
+
+
+_Form = tuple[str, str, str]
+"""Kind, type and map key type."""
+
+
+def _gone(node: KeyedNode, before: OperatorState) -> dict[str, _Form]:
+    """What the record has, and the code neither declares nor lets go of."""
+    declared = {name for taken in (declared_states(node), declared_elements(node)) for name in taken}
+    renamed = {*_recorded_names(node, before).values(), *element_names(node, before).values()}
+    forms: dict[str, _Form] = {
+        name: (schema.kind, schema.value, schema.map_key)
+        for name, schema in before.states.items()
+        if not schema.forgotten
+    }
+    forms |= {name: _elements_form(s.kind, s.schema) for name, s in before.operator_states.items()}
+    kept = declared | renamed | forgets(node)
+    return {name: form for name, form in forms.items() if name not in kept}
+
+
+def _new(node: KeyedNode, before: OperatorState) -> dict[str, _Form]:
+    keyed, elements = _recorded_names(node, before), element_names(node, before)
+    return {
+        **{n: (s.kind, s.value, s.map_key) for n, s in declared_states(node).items() if n not in keyed},
+        **{
+            name: _elements_form(declaration.kind, serializer_for(declaration.type).schema)
+            for name, declaration in declared_elements(node).items()
+            if name not in elements
+        },
+    }
+
+
+def _elements_form(kind: str, schema: str) -> _Form:
+    return f"operator state ({kind})", schema, ""
+
+
+def _described(form: _Form) -> str:
+    kind, value, map_key = form
+    return f"a {kind} of {map_key + ' to ' if map_key else ''}{value}"
+
+
+def _let_go(node: KeyedNode, name: str) -> str:
+    if node.arrow is not None:
+        return f'give process_arrow forgets=("{name}",)'
+    assert node.process_type is not None
+    return f'write forgets = ("{name}",) in class {node.process_type.__name__}'
+
+
+def forgets(node: KeyedNode) -> frozenset[str]:
+    """The states of earlier code that an operator lets go of."""
+    if node.arrow is not None:
+        return node.arrow.forgets  # type: ignore[no-any-return]
+    assert node.process_type is not None
+    return node.process_type.declarations().forgets
 
 
 def declared_states(node: KeyedNode) -> dict[str, StateSchema]:
@@ -76,36 +132,79 @@ def declared_states(node: KeyedNode) -> dict[str, StateSchema]:
     return schemas(node.process_type, node.uid)
 
 
+def declared_elements(node: KeyedNode) -> dict[str, DeclaredOperatorState[Any]]:
+    """The operator states, which have no key."""
+    return {} if node.process_type is None else node.process_type.declarations().operator
+
+
+def _recorded_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:
+    """Of each declared state that the record has, its name there."""
+    return _found({n: s.aliases for n, s in declared_states(node).items()}, before.states)
+
+
+def element_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:
+    """Of each declared operator state that the record has, its name there."""
+    return _found({n: d.aliases for n, d in declared_elements(node).items()}, before.operator_states)
+
+
+def _found(declared: Mapping[str, tuple[str, ...]], recorded: Collection[str]) -> dict[str, str]:
+    """Under its own name first, then under an alias. What another one was found under is not found twice."""
+    left, names = set(recorded), {}
+    for name, aliases in declared.items():
+        if (old := next((n for n in (name, *aliases) if n in left), None)) is not None:
+            names[name] = old
+            left.remove(old)
+    return names
+
+
 def resolve_states(node: KeyedNode, before: OperatorState | None) -> tuple[dict[str, StateSchema], int]:
     """Every state with its id, and the next free id. What was declared before keeps its id, under an alias too."""
     recorded = dict(before.states) if before else {}
     next_id = before.next_state_id if before else FIRST_STATE_ID
+    names = _recorded_names(node, before) if before else {}
     resolved: dict[str, StateSchema] = {}
     for name, schema in declared_states(node).items():
-        old_name = next((n for n in (name, *schema.aliases) if n in recorded), None)
-        if old_name is None:
+        if name not in names:
             resolved[name] = msgspec.structs.replace(schema, id=next_id)
             next_id += TIMER_IDS if schema.kind == "timer" else 1
             continue
-        old = recorded.pop(old_name)
-        _check_same(node.uid, name, old, schema)
+        old = recorded.pop(names[name])
+        _check_same(node, name, old, schema)
         resolved[name] = msgspec.structs.replace(schema, id=old.id)
     # States that the code no longer declares keep their entries: they come back with their declaration.
+    for name in forgets(node) & set(recorded):
+        recorded[name] = msgspec.structs.replace(recorded[name], forgotten=True)
     resolved.update(recorded)
     return resolved, next_id
 
 
-def _check_same(uid: str, name: str, old: StateSchema, new: StateSchema) -> None:
+def check_elements(node: KeyedNode, before: OperatorState) -> None:
+    """Compares the operator states that the record has with what is declared now."""
+    for name, old_name in element_names(node, before).items():
+        old, declaration = before.operator_states[old_name], declared_elements(node)[name]
+        for what, was, now in (
+            ("kind", old.kind, declaration.kind),
+            ("type", old.schema, serializer_for(declaration.type).schema),
+        ):
+            if was != now:
+                raise _changed(node, name, what, was, now)
+
+
+def _check_same(node: KeyedNode, name: str, old: StateSchema, new: StateSchema) -> None:
     for what, before, now in (
         ("kind", old.kind, new.kind),
         ("type", old.value, new.value),
         ("map key type", old.map_key, new.map_key),
     ):
         if before != now:
-            raise IncompatibleError(
-                f"operator {uid!r}, state {name!r}: its {what} was {before} and is {now} now: "
-                "give the changed state another name, or put the type back"
-            )
+            raise _changed(node, name, what, before, now)
+
+
+def _changed(node: KeyedNode, name: str, what: str, before: str, now: str) -> IncompatibleError:
+    return IncompatibleError(
+        f"operator {node.uid!r}, state {name!r}: its {what} was {before} and is {now} now: put the {what} back; or, if its "
+        f"values may go, give the changed state another name and {_let_go(node, name)}"
+    )
 
 
 def check_key_columns(node: KeyedNode, before: OperatorState) -> None:

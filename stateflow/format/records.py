@@ -133,6 +133,8 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state id of the index of expiries; 0 when the state never had a ttl. Tables and queries do not show it."""
     expiry_sweep: Count = 0
     """The number of the sweep that looks for entries which the index may lack; 0 when there can be none."""
+    forgotten: bool = False
+    """The code lets go of it, by name: it may begin empty under another name. Its entries stay."""
 
 
 class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):

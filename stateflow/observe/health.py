@@ -104,7 +104,7 @@ def _advice(status: JobStatus) -> str:
             f"`stateflow stop {status.name}`"
         )
     if error := status.outcome.get("error"):
-        return f"its last run failed ({error.rstrip('.')}), repair that and start it again"
+        return f"its last run failed ({error.rstrip('.')}), start it again when that is settled"
     return "start its next run, or see why the schedule does not"
 
 

@@ -136,7 +136,7 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
             queryable=declaration.queryable, aliases=declaration.aliases, **ttl_fields(declaration.expiry),
         )  # fmt: skip
     for name, timer in declared.timers.items():
-        out[name] = StateSchema(id=0, kind="timer", value=timer.time)
+        out[name] = StateSchema(id=0, kind="timer", value=timer.time, aliases=timer.aliases)
     return out
 
 

@@ -45,6 +45,8 @@ FIRED_AT_ONCE = 10_000
 """Timers that are read ahead."""
 _NEVER = -(1 << 63)
 _LIBRARY = str(Path(__file__).parents[1]) + os.sep
+REPEATED = "nothing of the batch was stored, and a run with changed code repeats it"
+"""How to go on after user code has raised."""
 PREFETCH_SHARE = 0.5
 """A batched look-up pays when at least this share of the keys reads the state."""
 
@@ -200,8 +202,8 @@ class KeyedEngine:
             if isinstance(error, StateflowError):
                 raise error
             raise UserCodeError(
-                f"operator {spec.uid!r} failed on key {key!r}: {described(error)}: fix the code or the data, or divert such "
-                "keys with on_error='dead_letter'"
+                f"operator {spec.uid!r} failed on key {key!r}: {described(error)}: {REPEATED}, or divert such keys with "
+                "on_error='dead_letter'"
             ) from error
         rows = [_plain(row) for iterator in inputs for row in iterator]
         self.dead_letters += 1
@@ -209,7 +211,7 @@ class KeyedEngine:
         if self._diverted > spec.dead_letter_limit:
             raise StateflowError(
                 f"operator {spec.uid!r} diverted more than dead_letter_limit={spec.dead_letter_limit} rows in one subtask "
-                f"and batch, the last of key {key!r} ({described(error)}): fix the code or the data, or raise the limit"
+                f"and batch, the last of key {key!r} ({described(error)}): {REPEATED}, or raise dead_letter_limit in .process()"
             ) from error
         self.context.sides[DEAD_LETTERS].append(
             (
@@ -359,7 +361,7 @@ class KeyedEngine:
             raise type(error)(f"operator {self.spec.uid!r}, {what}: {error}") from error
         except Exception as error:
             raise UserCodeError(
-                f"operator {self.spec.uid!r} failed in {what}: {described(error)}: fix the code or the data"
+                f"operator {self.spec.uid!r} failed in {what}: {described(error)}: {REPEATED}"
             ) from error
 
     def _leave_key(self) -> None:

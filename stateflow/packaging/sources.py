@@ -66,7 +66,9 @@ def _imports(path: Path) -> Iterator[tuple[str, int, bool]]:
     try:
         tree = ast.parse(path.read_bytes(), filename=str(path))
     except SyntaxError as error:
-        raise UsageError(f"{path}, line {error.lineno}: {error.msg}; mend the file and try again") from None
+        raise UsageError(
+            f"{path}, line {error.lineno}: {error.msg}; `python -m py_compile {path}` tells when it compiles"
+        ) from None
     optional = set(_optional_nodes(tree))
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

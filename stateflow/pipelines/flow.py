@@ -80,6 +80,7 @@ class ArrowOperator:
     function: Callable[..., Any]
     state: Mapping[str, Any]
     chunk_rows: int
+    forgets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,17 +251,19 @@ class KeyedStream:
         state: Mapping[str, Any],
         output: Any,
         chunk_rows: int = 2_000_000,
+        forgets: Sequence[str] = (),
     ) -> Stream:
         """Columnar: `function(table, state, ctx) -> table` over whole keys, as long as a chunk holds them.
 
         `state` names typed columns that each key has; `state.get(keys)` and `state.put(keys, table)` read and write them.
+        `forgets` names states of a process class that the operator was before, and whose values may go.
         """
         flow = self.stream.flow
         node = KeyedNode(
             flow._uid("operator", uid),
             (self.stream,),
             (self,),
-            arrow=ArrowOperator(function, dict(state), chunk_rows),
+            arrow=ArrowOperator(function, dict(state), chunk_rows, frozenset(forgets)),
             rows=(self.stream.rows,),
             output=row_type(output),
         )

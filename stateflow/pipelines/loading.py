@@ -115,14 +115,14 @@ def _module(path: Path) -> ModuleType:
 def _told(path: Path, error: BaseException) -> str:
     """One sentence with the place in the user's own file."""
     if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}, line {error.lineno}: {error.msg}; fix the file and try again"
+        return f"{error.filename}, line {error.lineno}: {error.msg}; `stateflow check {path}` tells when the file loads"
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if _is_own(Path(frame.filename), path.parent)]
     where = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(path)
     if isinstance(error, StateflowError):
         return f"{where}: {error}"
     what = f"{type(error).__name__}: {error}".rstrip(": ")
-    return f"{where}: {what}; fix the file and try again"
+    return f"{where}: {what}; `stateflow check {path}` tells when the file loads"
 
 
 def _is_own(file: Path, folder: Path) -> bool:

@@ -110,6 +110,10 @@ class _ProcessType(ABCMeta):
 class Process(Generic[K], metaclass=_ProcessType):
     """Common to all process classes: declared state, life cycle, hooks."""
 
+    forgets: ClassVar[tuple[str, ...]] = ()
+    """Names of states that earlier code declared, and whose values may go. Without this, a run refuses to begin with an empty
+    new state where an old one is gone. It can be taken out again after the first checkpoint."""
+
     def open(self, ctx: Context) -> None:
         """Once per task, before the first key: connections, models. Keyed state is unavailable here."""
 

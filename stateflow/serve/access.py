@@ -89,7 +89,8 @@ def from_file(path: Path) -> Access:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         # The message does not repeat the parser's error, which may quote a line with a token.
         raise UsageError(
-            f"the tokens file {path} cannot be read as TOML ({type(error).__name__}): repair it"
+            f"the tokens file {path} cannot be read as TOML ({type(error).__name__}{_line(error)}): it has one table for each "
+            "token, [name] with sha256 and rights under it"
         ) from None
     if not content:
         raise UsageError(f"the tokens file {path} has no token: write one table for each")
@@ -101,6 +102,11 @@ def from_file(path: Path) -> Access:
                 f"the tokens file {path} has one token twice, the second time as [{grant.name}]: remove one"
             )
     return Access(grants)
+
+
+def _line(error: Exception) -> str:
+    found = re.search(r"at line (\d+)", str(error))
+    return f", line {found[1]}" if found else ""
 
 
 def _grant(path: Path, name: str, entry: Any) -> Grant:

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from stateflow.compatibility.states import check_key, resolve_states, state_ids
+from stateflow.compatibility.states import check_key, element_names, forgets, resolve_states, state_ids
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard
@@ -311,7 +311,7 @@ class Batch:
             sides={name: _arrow(rows) for name, rows in node.sides.items()},
             stage=stage,
             read_outputs=frozenset(stream.output for _, stream in self.settings.flow.consumers(node)),
-            elements={n: s.parts for n, s in before.operator_states.items()} if before else {},
+            elements=_recorded_elements(node, before),
             broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
             user_paths=self.settings.user_paths,
         )
@@ -365,7 +365,7 @@ class Batch:
             shards=tuple(ack.shards for ack in acks),
             states=running.states,
             next_state_id=running.next_id,
-            operator_states=_operator_states(node, acks),
+            operator_states={**_left_alone(node, before), **_operator_states(node, acks)},
             hosts=self.settings.placement.hosts_of([ack.attempt for ack in acks]),
         )
         return acks
@@ -378,7 +378,7 @@ class Batch:
         if limit and count > limit:
             raise StateflowError(
                 f"operator {node.uid!r} failed on {count} keys in one batch, more than dead_letter_threshold={limit}: "
-                f"fix the code or the data, or raise the threshold"
+                f"nothing of the batch was stored, and with dead_letter_threshold={count} it passes and puts out why they failed"
             )
 
 
@@ -395,6 +395,23 @@ class _RunningOperator:
     states: dict[str, Any]
     next_id: int
     accumulator: Any
+
+
+def _recorded_elements(
+    node: KeyedNode, before: OperatorState | None
+) -> dict[str, tuple[tuple[bytes, ...], ...]]:
+    """What the parent record has for each declared operator state."""
+    if before is None:
+        return {}
+    return {name: before.operator_states[old].parts for name, old in element_names(node, before).items()}
+
+
+def _left_alone(node: KeyedNode, before: OperatorState | None) -> dict[str, OperatorListState]:
+    """Operator state that the code no longer declares stays, as keyed state does, unless the code forgets it."""
+    if before is None:
+        return {}
+    gone = {*element_names(node, before).values(), *forgets(node)}
+    return {name: state for name, state in before.operator_states.items() if name not in gone}
 
 
 def _operator_states(node: KeyedNode, acks: list[Ack]) -> dict[str, OperatorListState]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -172,8 +172,8 @@ class Timer(Declaration):
 
     kind = "timer"
 
-    def __init__(self, time: str = "event") -> None:
-        super().__init__()
+    def __init__(self, time: str = "event", *, aliases: tuple[str, ...] | list[str] = ()) -> None:
+        super().__init__(aliases=aliases)
         if time not in ("event", "processing"):
             raise UsageError(f"a timer runs in 'event' or 'processing' time, not {time!r}")
         self.time = time
@@ -195,8 +195,8 @@ class Timer(Declaration):
 class OperatorState(Declaration, Generic[T]):
     """State of an operator's subtask rather than of a key."""
 
-    def __init__(self, type: type[T] | Any) -> None:
-        super().__init__()
+    def __init__(self, type: type[T] | Any, *, aliases: tuple[str, ...] | list[str] = ()) -> None:
+        super().__init__(aliases=aliases)
         self.type: Any = type
 
 
@@ -224,8 +224,10 @@ class BroadcastState(OperatorState[V], Generic[K, V]):
 
     kind = "broadcast"
 
-    def __init__(self, key: type[K] | Any, value: type[V] | Any) -> None:
-        super().__init__(dict[key, value])  # type: ignore[valid-type]
+    def __init__(
+        self, key: type[K] | Any, value: type[V] | Any, *, aliases: tuple[str, ...] | list[str] = ()
+    ) -> None:
+        super().__init__(dict[key, value], aliases=aliases)  # type: ignore[valid-type]
 
     @overload
     def __get__(self, instance: None, owner: type) -> BroadcastState[K, V]: ...
@@ -252,6 +254,8 @@ class Declared:
     states: dict[str, Declaration]
     timers: dict[str, Timer]
     operator: dict[str, OperatorState[Any]]
+    forgets: frozenset[str] = frozenset()
+    """States of earlier code that may go."""
 
 
 def declared(owner: type) -> Declared:
@@ -279,13 +283,33 @@ def declared(owner: type) -> Declared:
                 operator[name] = value
             else:
                 states[name] = value
-    for name, declaration in states.items():
+    every: dict[str, Declaration] = {**states, **timers, **operator}
+    for name, declaration in every.items():
         for alias in declaration.aliases:
-            if alias in states or alias in timers:
+            if alias in every:
                 raise UsageError(
                     f"state {name!r} of {owner.__name__} has alias {alias!r}, which is a state itself"
                 )
-    return Declared(states, timers, operator)
+    return Declared(states, timers, operator, _forgotten(owner, every))
+
+
+def _forgotten(owner: type, declared: Mapping[str, Declaration]) -> frozenset[str]:
+    """The names that a class and its bases let go of."""
+    names: set[str] = set()
+    for base in owner.__mro__:
+        listed = vars(base).get("forgets", ())
+        if isinstance(listed, str) or not all(isinstance(name, str) for name in listed):
+            raise UsageError(
+                f'{base.__name__}.forgets is {listed!r}: list names of states, such as ("seen",)'
+            )
+        names.update(listed)
+    for name, declaration in declared.items():
+        for kept in (name, *declaration.aliases):
+            if kept in names:
+                raise UsageError(
+                    f"{owner.__name__} forgets {kept!r}, which state {name!r} is or was: do one of the two"
+                )
+    return frozenset(names)
 
 
 from stateflow.state.bound import (  # noqa: E402 - the overloads above name them

@@ -362,7 +362,9 @@ def _parsed(url: str) -> _BucketRoot:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise UsageError(f"{url!r} is not a root ({error}): correct it") from None
+        raise UsageError(
+            f"{url!r} is not a root ({error}): use a folder, file://, s3://, gs:// or az:// with a bucket"
+        ) from None
     if parts.query or parts.fragment or ":" in parts.netloc:
         raise UsageError(
             f"the root {parts.scheme}://... has more than a bucket and a path: give credentials as options"

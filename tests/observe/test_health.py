@@ -164,7 +164,7 @@ def test_age_counts_from_the_last_time_the_job_had_everything() -> None:
                 "last_checkpoint_at": NOW - 5 * HOUR,
                 "outcome": {"exit_code": 7, "error": "table /out was made anew."},
             },
-            "5 hours old: its last run failed (table /out was made anew), repair that and start it again",
+            "5 hours old: its last run failed (table /out was made anew), start it again when that is settled",
         ),
         (
             {"head": None, "head_at": None, "last_checkpoint_at": None},

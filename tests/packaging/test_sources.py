@@ -77,5 +77,5 @@ except ImportError:
 
 
 def test_a_file_in_another_language_of_python_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"prices\.py, line 2: .*; mend the file"):
+    with pytest.raises(UsageError, match=r"prices\.py, line 2: .*; `python -m py_compile "):
         written(tmp_path, orders="import prices\n", prices="x = 1\nprint 'x'\n")

@@ -83,6 +83,19 @@ def test_an_error_deep_in_a_library_is_told_with_the_users_own_line(folder: Path
     assert not [name for name in set(sys.modules) - before if name.startswith("_stateflow_pipeline_")]
 
 
+@pytest.mark.parametrize(
+    ("line", "says"), [("raise KeyError('rate')", "KeyError: 'rate'"), ("rate = = 2", "invalid syntax")]
+)
+def test_a_file_that_does_not_load_is_named_with_the_command_that_tries_it(
+    folder: Path, line: str, says: str
+) -> None:
+    (folder / "p.py").write_text(f"import json\n{line}\n")
+    with pytest.raises(UsageError) as caught:
+        load_pipeline("p.py", folder)
+    path = folder / "p.py"
+    assert str(caught.value) == f"{path}, line 2: {says}; `stateflow check {path}` tells when the file loads"
+
+
 def test_a_file_that_ends_the_process_does_not_end_this_one(folder: Path) -> None:
     (folder / "p.py").write_text("raise SystemExit(0)\n")
     with pytest.raises(UsageError, match="line 1: SystemExit"):

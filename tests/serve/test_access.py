@@ -74,6 +74,7 @@ def test_hashes_are_not_shown() -> None:
     [
         ("", "has no token"),
         ("not toml", "cannot be read as TOML"),
+        ("[t]\nnot toml", r"\(TOMLDecodeError, line 2\): it has one table for each token"),
         ('secret-words = "x"', r"\[secret-words\]: this is not a table"),
         (f'[t]\nsha256 = "{HASH}"\n', r"\[t\]: rights is a list"),
         (f'[t]\nsha256 = "{HASH}"\nrights = []\n', "rights is a list"),

@@ -82,10 +82,10 @@ def test_dead_letters_divert_failing_keys_until_there_are_too_many(bench: Workbe
     log = bench.folder / "log"
 
     @sf.pipeline("dead")
-    def dead(flow: sf.Flow, *, log: str) -> None:
+    def dead(flow: sf.Flow, *, log: str, threshold: int = 3) -> None:
         source = flow.source("in", bench.source("in", ORDER), Order)
         totals = source.key_by("user", order_by=("ts", "-amount")).process(
-            "fragile", Fragile, outputs=[LARGE], on_error="dead_letter", dead_letter_threshold=3
+            "fragile", Fragile, outputs=[LARGE], on_error="dead_letter", dead_letter_threshold=threshold
         )
         totals.collect("out", out)
         totals.dead_letters.collect("letters", letters)
@@ -125,6 +125,38 @@ def test_dead_letters_divert_failing_keys_until_there_are_too_many(bench: Workbe
     ):
         bench.run(dead, {"log": str(log)})
     assert bench.states("dead") == before
+    # With the threshold that the sentence names, the batch passes.
+    bench.run(dead, {"log": str(log), "threshold": 4})
+    assert [r["key"] for r in letters.batches[-1][1]] == ["0", "1", "2", "3"]
+
+
+def test_a_run_with_changed_code_repeats_the_batch_that_failed(bench: Workbench) -> None:
+    out = sf.memory("repeated")
+    out.clear()
+
+    def pipeline_with(process: type[Fragile]) -> sf.Pipeline:
+        @sf.pipeline("repeated")
+        def repeated(flow: sf.Flow) -> None:
+            source = flow.source("in", bench.source("in", ORDER), Order)
+            source.key_by("user").process("fragile", process, outputs=[LARGE]).collect("out", out)
+
+        return repeated
+
+    class Tolerant(Fragile):
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+            for row in rows:
+                self.total.value += row.amount
+            yield Total(key, self.total.value)
+
+    bench.rows("in", [order(1), order(2)])
+    bench.run(pipeline_with(Fragile))
+    bench.rows("in", [order(1), order(2, "bad", 3.0)])
+    with pytest.raises(
+        sf.StateflowError, match="and a run with changed code repeats it, or divert such keys"
+    ):
+        bench.run(pipeline_with(Fragile))
+    bench.run(pipeline_with(Tolerant))
+    assert sorted((r["user"], r["total"]) for r in out.batches[-1][1]) == [(1, 2.0), (2, 4.0)]
 
 
 # ---- what does not fit is refused before anything is written ----

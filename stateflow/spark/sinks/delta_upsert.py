@@ -108,7 +108,7 @@ class DeltaUpsert:
             if count:
                 raise IncompatibleError(
                     f"{count} of the rows of {at} have {what} and cannot be merged into {self.table}: "
-                    "correct the operator that makes them; nothing was written"
+                    "nothing was written; leave such rows out where the operator puts them out"
                 )
         if self.order_by:
             return

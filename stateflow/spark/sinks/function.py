@@ -78,7 +78,7 @@ def commit(
     except Exception as error:
         raise StateflowError(
             f"the function of {at} failed on checkpoint {at.slot} ({type(error).__name__}: {error}); "
-            "it will be called again with the same rows and id by the next run: correct it, or give the rows "
+            "the next run calls it, as it is by then, again with the same rows and id, or give the rows "
             f"up with `stateflow abandon {at.job_name} {at.slot}`"
         ) from error
     return "committed"

@@ -17,7 +17,7 @@ from pyspark import TaskContext
 from stateflow.errors import CorruptError, StateflowError, UsageError
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.keyed import UserCodeError, described
+from stateflow.operators.keyed import REPEATED, UserCodeError, described
 from stateflow.pipelines.operators import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
@@ -151,9 +151,7 @@ def _pieces(task: ArrowTask, table: pa.Table, state: ColumnState, context: Opera
     except StateflowError:
         raise
     except Exception as error:
-        raise UserCodeError(
-            f"operator {task.uid!r} failed: {described(error)}: fix the code or the data"
-        ) from error
+        raise UserCodeError(f"operator {task.uid!r} failed: {described(error)}: {REPEATED}") from error
 
 
 class _TableFeed:

@@ -1,0 +1,163 @@
+"""A state that is gone while another is new: nothing is lost without a word, and every advice leads on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+import stateflow as sf
+from stateflow.compatibility.flows import compare
+from stateflow.compatibility.states import check_flow
+from stateflow.errors import UsageError
+from stateflow.format.records import OperatorListState
+from tests.compatibility.test_compatibility import flow, process, record, state_of
+
+SEEN = {"total": sf.ValueState(float), "seen": sf.ListState(int)}
+
+
+def timer(**options: Any) -> dict[str, Any]:
+    made = sf.Timer("event", **options)
+    made.handler = "fired"
+    return {"fired": lambda self: None, "timer": made}
+
+
+def named(name: str, states: dict[str, Any]) -> dict[str, Any]:
+    return {name if key == "timer" else key: value for key, value in states.items()}
+
+
+def refusal(now: Any, before: Any) -> str:
+    checked = compare(flow(now), "job", before)
+    assert not checked.compatible
+    with pytest.raises(sf.IncompatibleError) as caught:
+        check_flow(flow(now), before)
+    assert checked.problems == [str(caught.value)]
+    return str(caught.value)
+
+
+REPLACED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "another type": ({"seen": sf.ValueState(int)}, {"seen_v2": sf.ValueState(str)}),
+    "another kind": ({"seen": sf.ValueState(int)}, {"seen_v2": sf.ListState(int)}),
+    "the same type": ({"seen": sf.ValueState(int)}, {"seen_v2": sf.ValueState(int)}),
+    "a map": ({"seen": sf.MapState(str, int)}, {"seen_v2": sf.MapState(str, int)}),
+    "a map under other keys": ({"seen": sf.MapState(str, int)}, {"seen_v2": sf.MapState(int, int)}),
+    "a timer": (named("seen", timer()), named("seen_v2", timer())),
+    "operator state": ({"seen": sf.OperatorListState(int)}, {"seen_v2": sf.OperatorListState(int)}),
+    "operator state of another type": (
+        {"seen": sf.OperatorListState(int)},
+        {"seen_v2": sf.UnionListState(int)},
+    ),
+    "broadcast state": ({"seen": sf.BroadcastState(str, int)}, {"seen_v2": sf.BroadcastState(str, int)}),
+    "operator state by state": ({"seen": sf.OperatorListState(int)}, {"seen_v2": sf.ListState(int)}),
+}
+
+
+def recorded(states: dict[str, Any]) -> Any:
+    made = process(**states)
+    elements = {
+        name: OperatorListState(
+            kind=declared.kind,
+            schema="map<str,int>" if declared.kind == "broadcast" else "int",
+            parts=((b"x",),),
+        )
+        for name, declared in made.declarations().operator.items()
+    }
+    return record(op=msgspec.structs.replace(state_of(made), operator_states=elements))
+
+
+@pytest.mark.parametrize("case", REPLACED)
+def test_what_begins_empty_beside_a_lost_state_is_refused_until_the_lost_one_is_named(case: str) -> None:
+    before, after = REPLACED[case]
+    said = refusal(process(**after), recorded(before))
+    assert "'seen'" in said
+    assert "'seen_v2'" in said
+    # Each advice is followed: afterwards the code fits.
+    if alias := re.search(r"aliases=(\(.*?,\))", said):
+        other = {"timer": lambda: named("seen_v2", timer(aliases=eval(alias[1])))}
+        kinds: dict[str, Callable[[], dict[str, Any]]] = {
+            "the same type": lambda: {"seen_v2": sf.ValueState(int, aliases=eval(alias[1]))},
+            "a map": lambda: {"seen_v2": sf.MapState(str, int, aliases=eval(alias[1]))},
+            "a timer": other["timer"],
+            "operator state": lambda: {"seen_v2": sf.OperatorListState(int, aliases=eval(alias[1]))},
+            "broadcast state": lambda: {"seen_v2": sf.BroadcastState(str, int, aliases=eval(alias[1]))},
+        }
+        assert compare(flow(process(**kinds[case]())), "job", recorded(before)).compatible
+    else:
+        assert "declare 'seen' again" in said
+        both = {**after, **before}
+        assert compare(flow(process(**both)), "job", recorded(before)).compatible
+    forgets = re.search(r"write forgets = (\(.*?,\)) in class Made", said)
+    assert forgets is not None
+    assert compare(flow(process(**after, forgets=eval(forgets[1]))), "job", recorded(before)).compatible
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seen": sf.ListState(str)}, {"seen": sf.ValueState(int)}],
+)
+def test_the_advice_for_a_changed_state_is_followed_to_its_end(change: dict[str, Any]) -> None:
+    before = record(op=state_of(process(**SEEN)))
+    said = refusal(process(total=sf.ValueState(float), **change), before)
+    assert "give the changed state another name and write forgets" in said
+    renamed = {"total": sf.ValueState(float), "seen_v2": change["seen"].__class__(change["seen"].type)}
+    refusal(process(**renamed), before)
+    assert compare(flow(process(**renamed, forgets=("seen",))), "job", before).compatible
+
+
+def test_what_is_forgotten_stays_in_the_record_and_is_asked_for_no_more() -> None:
+    before = state_of(process(**SEEN))
+    letting_go = process(total=sf.ValueState(float), seen_v2=sf.ListState(str), forgets=("seen",))
+    [checked] = compare(flow(letting_go), "job", record(op=before)).operators
+    assert checked.states == {"total": "kept", "seen_v2": "new", "seen": "forgotten"}
+    after = state_of(letting_go, before)
+    assert after.states["seen"] == msgspec.structs.replace(before.states["seen"], forgotten=True)
+    # The next release needs not say it again, even when it adds one more.
+    later = process(total=sf.ValueState(float), seen_v2=sf.ListState(str), more=sf.ValueState(int))
+    assert compare(flow(later), "job", record(op=after)).compatible
+    # Declared again, it is there again.
+    assert state_of(process(**SEEN, seen_v2=sf.ListState(str)), after).states["seen"] == before.states["seen"]
+
+
+def test_a_state_dropped_earlier_is_named_when_a_new_one_comes() -> None:
+    dropped = state_of(process(total=sf.ValueState(float)), state_of(process(**SEEN)))
+    said = refusal(process(total=sf.ValueState(float), seen_v2=sf.ListState(str)), record(op=dropped))
+    assert 'forgets = ("seen",)' in said
+
+
+def test_an_operator_that_becomes_columnar_names_what_it_lets_go_of() -> None:
+    def columnar(**options: Any) -> Any:
+        def declare(flow: sf.Flow) -> None:
+            source = flow.source("in", sf.delta("/nowhere"), Row)
+            source.key_by("user").process_arrow(
+                "op", lambda table, state, ctx: table, state={"n": int}, output="n long", **options
+            ).collect("out", sf.memory("x"))
+
+        return sf.pipeline("job")(declare).build()
+
+    before = record(op=state_of(process(total=sf.ValueState(float))))
+    with pytest.raises(sf.IncompatibleError, match=r'give process_arrow forgets=\("total",\)'):
+        check_flow(columnar(), before)
+    check_flow(columnar(forgets=("total",)), before)
+
+
+class Row(msgspec.Struct):
+    user: int
+
+
+@pytest.mark.parametrize(
+    ("states", "problem"),
+    [
+        ({"forgets": "seen"}, "list names of states"),
+        ({"seen": sf.ValueState(int), "forgets": ("seen",)}, "forgets 'seen', which state 'seen' is or was"),
+        (
+            {"late": sf.ValueState(int, aliases=["seen"]), "forgets": ("seen",)},
+            "which state 'late' is or was",
+        ),
+    ],
+)
+def test_what_is_forgotten_is_a_list_of_other_states(states: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UsageError, match=problem):
+        process(**states).declarations()
