@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         UnionListState,
         ValueState,
     )
+    from stateflow.state.ttl import ttl
     from stateflow.state.values.serializers import CustomSerializer
 
 __all__ = [
@@ -76,6 +77,7 @@ __all__ = [
     "output",
     "pipeline",
     "testing",
+    "ttl",
 ]
 
 _ROOMS = {
@@ -86,6 +88,7 @@ _ROOMS = {
     "stateflow.spark.sinks.memory": ("memory",),
     "stateflow.pipelines.tables": ("delta",),
     "stateflow.state.declare": (*(name for name in __all__ if name.endswith("State")), "Timer"),
+    "stateflow.state.ttl": ("ttl",),
     "stateflow.state.values.serializers": ("CustomSerializer",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

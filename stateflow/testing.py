@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stateflow.errors import UsageError
 from stateflow.format.encoding import prefix
 from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, key_group
@@ -87,13 +89,16 @@ class KeyedHarness:
         types = key_types_for(hint)
         rows = _output_rows(output, arguments)
         sides = side_outputs(cls.__name__, tuple(outputs), on_error)
-        ids, next_id = {}, 1
+        ids, indexes, next_id = {}, {}, 1
         for name, schema in schemas(cls, cls.__name__).items():
             ids[name] = next_id
             next_id += TIMER_IDS if schema.kind == "timer" else 1
+            if schema.ttl is not None:
+                indexes[name] = msgspec.structs.replace(schema, expiry_index=next_id)
+                next_id += 1
         self._spec = OperatorSpec(
             cls.__name__, process, cls, _key_names(key, hint, len(types)), types, (_ANY,), rows or _ANY,
-            sides, ids, on_error,
+            sides, ids, on_error, indexes=indexes,
         )  # fmt: skip
         declared = {**({} if rows is None else {MAIN: rows}), **sides}
         self._writers = writers(self._spec, {name: arrow_schema_of(of) for name, of in declared.items()})
@@ -179,6 +184,7 @@ class KeyedHarness:
         for key, side, row in rows:
             by_key.setdefault(key, ([], []))[side].append(row)
         with self._engine() as engine:
+            engine.expire(range(self._max))
             watch = Watch(engine)
             inputs = 2 if isinstance(engine.process, ConnectedProcess) else 1
             for key in by_key:
@@ -196,6 +202,7 @@ class KeyedHarness:
                 for _ in engine.fire(range(self._max)):
                     pass
                 watch.raise_violation()
+            engine.next_expiries()
             produced = list(engine.out)
             for name, emitted in ((MAIN, produced), *engine.context.sides.items()):
                 if name in self._writers:

@@ -8,7 +8,7 @@ FROZEN = """
 AggregatingState BroadcastState BusyError ConnectedProcess Context CorruptError CustomSerializer DisagreementError
 FencedError Flow IncompatibleError Job KeyedProcess KeyedStream ListState MapState NotFoundError OperatorListState Output
 Pipeline ReducingState StateTypeError StateflowError Stream Timer UnavailableError UnionListState UsageError ValueState
-delta memory output pipeline testing
+delta memory output pipeline testing ttl
 """
 
 

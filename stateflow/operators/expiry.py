@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change
-from stateflow.state.expiry import Expiry
+from stateflow.state.expiry import Expiry, NextDue, next_due
 
 AT_LEAST = 200_000
 """Expired entries of a shard that every batch may take, however small the shard is."""
@@ -14,16 +14,12 @@ SHARE = 6
 """A batch takes at most this part of a large shard, so that a backlog stalls no batch and is gone after twenty."""
 WRITTEN_AT_ONCE = 500_000
 
-NextDue = tuple[int | None, int | None]
-"""When the first block of a shard comes due: in event time, in processing time. None: nothing is known to expire."""
-
 
 class OperatorExpiry:
     """The states with a ttl in one task."""
 
     def __init__(self, states: Sequence[Expiry]) -> None:
         self._states = states
-        self._known: NextDue = (None, None)
 
     @property
     def expired(self) -> int:
@@ -31,7 +27,6 @@ class OperatorExpiry:
         return sum(state.expired for state in self._states)
 
     def attach(self) -> None:
-        self._known = (None, None)
         for state in self._states:
             state.next = None
 
@@ -40,13 +35,14 @@ class OperatorExpiry:
 
         All scans come before the rows of the batch: a backend sorts what was written before it scans. Tells whether it wrote.
         """
-        self._known = known
         start = turn * 31 % len(groups)
         order = [*groups[start:], *groups[:start]]
         changes: list[Change] = []
         wrote = False
         for state in self._states:
-            if not self._is_due(state):
+            due = known[0 if state.event_time else 1]
+            if state.clock is None or (due is not None and due > state.clock):
+                state.next = due
                 continue
             for portion in state.expire(backend, order, most):
                 changes += portion
@@ -56,17 +52,6 @@ class OperatorExpiry:
         if changes:
             backend.write(changes)
         return wrote or bool(changes)
-
-    def _is_due(self, state: Expiry) -> bool:
-        known = self._known[0 if state.event_time else 1]
-        if state.clock is None:
-            return False
-        if known is None:
-            return True
-        if known <= state.clock:
-            return True
-        state.next = known
-        return False
 
     def settle(self, backend: Backend, changes: list[Change]) -> None:
         """Before `changes` are written."""
@@ -83,15 +68,7 @@ class OperatorExpiry:
     @property
     def next_due(self) -> NextDue:
         """For the attached shard, after `finish`."""
-        return self._earliest(event_time=True), self._earliest(event_time=False)
-
-    def _earliest(self, *, event_time: bool) -> int | None:
-        of_kind = [state for state in self._states if state.event_time == event_time]
-        times = [state.next for state in of_kind if state.next is not None]
-        waiting = self._known[0 if event_time else 1]
-        if waiting is not None and any(state.clock is None for state in of_kind):
-            times.append(waiting)
-        return min(times, default=None)
+        return next_due(self._states)
 
 
 def share_of(entries: int) -> int:

@@ -33,12 +33,14 @@ from stateflow.format.encoding import prefix, split, split_timer, state_range, t
 from stateflow.format.instants import instant
 from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.expiry import OperatorExpiry, share_of
 from stateflow.operators.output import returned
 from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.process import ConnectedProcess
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change, Cursor
 from stateflow.state.cursor import NO_KEY
+from stateflow.state.expiry import NextDue
 from stateflow.state.keys.codec import KeyCodec
 
 FIRED_AT_ONCE = 10_000
@@ -90,11 +92,12 @@ class KeyedEngine:
     def __init__(self, spec: OperatorSpec, moment: Moment, subtask: int) -> None:
         self.spec = spec
         self.moment = moment
-        self.cursor = Cursor(moment.slot + moment.shift, moment.now)
+        self.cursor = Cursor(moment.slot + moment.shift, moment.now, moment.watermark)
         self.process = spec.process()
         sides = [*spec.sides, *([DEAD_LETTERS] if spec.on_error == "dead_letter" else [])]
         self.context = OperatorContext(self.cursor, moment, subtask, dict.fromkeys(sides))
-        self.binding: Binding = bind(self.process, spec.uid, self.cursor, spec.state_ids)
+        self.binding: Binding = bind(self.process, spec.uid, self.cursor, spec.state_ids, spec.indexes)
+        self.expiry = OperatorExpiry(self.binding.expiring)
         self.codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self.out: list[Any] = []
         self.keys = 0
@@ -116,6 +119,23 @@ class KeyedEngine:
         self.cursor.backend = backend
         self.cursor.position = 0
         self.changed = False
+        self.expiry.attach()
+
+    def expire(self, groups: range, known: NextDue = (None, None), entries: int = 0) -> None:
+        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due."""
+        if self.expiry.expire(self.cursor.backend, groups, known, share_of(entries), self.moment.slot):
+            self.changed = True
+
+    def next_expiries(self) -> NextDue:
+        """Ends the shard: indexes what the batch has written, and tells when the first of it is due."""
+        if self.expiry.finish(self.cursor.backend):
+            self.changed = True
+        return self.expiry.next_due
+
+    def _write(self, changes: list[Change]) -> None:
+        self.expiry.settle(self.cursor.backend, changes)
+        self.cursor.backend.write(changes)
+        self.changed = True
 
     def run(self, chunk: Chunk) -> None:
         """Calls user code for every key of the chunk and applies its state changes."""
@@ -136,8 +156,7 @@ class KeyedEngine:
         for state in stored:
             state.collect(full.get(state.state_id), changes)
         if changes:
-            cursor.backend.write(changes)
-            self.changed = True
+            self._write(changes)
         self.keys += count
         for state in stored:
             # What nearly every key reads is looked up for all keys of the next chunk at once.
@@ -296,8 +315,7 @@ class KeyedEngine:
             self._failed(error, cursor.key, ())
             timer.clear()
             cursor.flush(changes)
-        cursor.backend.write(changes)
-        self.changed = True
+        self._write(changes)
 
     def _limit(self, timer: Any) -> int:
         """The last instant at which timers of its kind fire in this batch."""

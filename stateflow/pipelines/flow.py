@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from stateflow.errors import UsageError
@@ -18,7 +19,7 @@ from stateflow.pipelines.parameters import from_text
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.step_checks import check_sink, check_source, check_transform
-from stateflow.state.declare import micros
+from stateflow.state.ttl import Ttl, micros
 
 
 @dataclass(frozen=True, eq=False)
@@ -221,6 +222,7 @@ class KeyedStream:
         state: Any,
         output: Any,
         default: Any = None,
+        ttl: str | timedelta | Ttl | None = None,
     ) -> Stream:
         """For every row `function(key, row, state) -> (output row or None, new state or None to clear it)`."""
         from stateflow.state.declare import ValueState
@@ -239,7 +241,7 @@ class KeyedStream:
         cls: Any = type(
             f"map_with_state_{uid}",
             (KeyedProcess,),
-            {"state": ValueState(state, default=default), "process": process},
+            {"state": ValueState(state, default=default, ttl=ttl), "process": process},
         )
         return self.process(uid, cls, output=output)
 

@@ -26,11 +26,11 @@ class OperatorSpec:
     output: RowType
     sides: Mapping[str, RowType] = field(default_factory=dict)
     state_ids: Mapping[str, int] = field(default_factory=dict)
-    indexes: Mapping[str, StateSchema] = field(default_factory=dict)
-    """The states that have an index of expiries. A state with a ttl and without one only hides what has expired."""
     on_error: str = "fail"
     dead_letter_limit: int = 10_000
     """Most rows that one subtask diverts in a batch; one more fails it."""
+    indexes: Mapping[str, StateSchema] = field(default_factory=dict)
+    """The states that have an index of expiries. A state with a ttl and without one only hides what has expired."""
 
 
 MAIN = ""

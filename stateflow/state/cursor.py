@@ -124,7 +124,8 @@ class ValuesState(BoundState):
         self._dumps: Callable[[Any], bytes] = serializer.dumps
         """dumps(value) -> its bytes, with the expiry that it has from now on."""
         if expiry is not None:
-            self._dumps = lambda value: serializer.dumps_with_expiry(value, expiry.at)
+            dumps, at = serializer.dumps_with_expiry, expiry.at
+            self._dumps = lambda value: dumps(value, at)
 
     def _live(self, raw: bytes | None) -> Any:
         """The value, or `ABSENT` when there is none or it has expired."""

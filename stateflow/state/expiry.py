@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, islice
+from typing import Any
 
 from stateflow.format.encoding import PREFIX_WIDTH, after, prefix, split, split_timer, state_range
 from stateflow.format.expiry_blocks import (
@@ -27,8 +28,11 @@ from stateflow.format.records import END_OF_TIME
 from stateflow.state.backends.base import Backend
 from stateflow.state.ttl import Ttl
 from stateflow.state.values.expiries import expires, expiry_of, has_expired, stamped, told_apart
+from stateflow.state.values.serializers import EXPIRES
 
 Change = tuple[bytes, bytes | None]
+NextDue = tuple[int | None, int | None]
+"""When the first block of a shard comes due: in event time, in processing time. None: nothing is known to expire."""
 
 BLOCK_KEYS = 4_096
 """Most keys that one block names: a batch's share of the work is cut between blocks."""
@@ -84,6 +88,17 @@ class Expiry:
         """Entries that are written with an expiry, and nobody has looked whether they had one."""
         if self._index_id:
             self._unknown.extend(keys)
+
+    def wrote_each(self, keys: Sequence[bytes], before: Sequence[Any], unread: Any) -> None:
+        """Entries that are written with an expiry, and what is stored of each; `unread` where nobody has looked."""
+        self.wrote_over([key for key, raw in zip(keys, before, strict=True) if raw is unread])
+        self.wrote(
+            [
+                key
+                for key, raw in zip(keys, before, strict=True)
+                if raw is None or (raw is not unread and raw[0] < EXPIRES)
+            ]
+        )
 
     def settle(self, backend: Backend, changes: list[Change]) -> None:
         """Before `changes` are written: finds out which entries are new to the index, and may add blocks."""
@@ -142,6 +157,15 @@ class Expiry:
         yield self._decided(backend, keys, changes)
         if self._sweep and self.ttl is not None:
             yield from self._swept(backend, groups, max(budget // 4, BLOCK_KEYS))
+
+    def index(self, keys: Sequence[bytes], raws: Sequence[bytes]) -> None:
+        """Entries that are there, by the expiries that they have."""
+        for key, raw in zip(keys, raws, strict=True):
+            expiry = expiry_of(raw)
+            if expiry is not None:
+                # At the end of time: it was written before there was a watermark.
+                due = AT_ONCE if self.event_time and expiry == END_OF_TIME else expiry
+                self._moved.setdefault(due, []).append(key)
 
     def _decided(self, backend: Backend, keys: list[bytes], changes: list[Change]) -> list[Change]:
         """What becomes of entries whose block is due: those that were renewed get another block."""
@@ -205,3 +229,12 @@ class Expiry:
         if len(entries) < budget:
             return changes, Progress(progress.sweep, True, b""), len(entries)
         return changes, Progress(progress.sweep, False, entries[-1][0][PREFIX_WIDTH:]), len(entries)
+
+
+def next_due(states: Sequence[Expiry]) -> NextDue:
+    """When the first block of these states comes due."""
+    event, processing = (
+        min((s.next for s in states if s.next is not None and s.event_time == kind), default=None)
+        for kind in (True, False)
+    )
+    return event, processing

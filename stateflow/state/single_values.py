@@ -10,7 +10,7 @@ from stateflow.format.scalars import CODED
 from stateflow.state.cursor import ABSENT, UNREAD, Change, Cursor, ValuesState
 from stateflow.state.expiry import Expiry
 from stateflow.state.values.bulk import bulk
-from stateflow.state.values.expiries import expires, live, stamped
+from stateflow.state.values.expiries import live, stamped
 from stateflow.state.values.serializers import Serializer
 
 T = TypeVar("T")
@@ -28,6 +28,7 @@ class StoredState(ValuesState, Generic[T]):
     __slots__ = (
         "_cleared",
         "_dumps_many",
+        "_indexed",
         "_loads_many",
         "_mutable",
         "_raws",
@@ -57,6 +58,8 @@ class StoredState(ValuesState, Generic[T]):
         """Keys that were set, ascending."""
         self._raws: Sequence[Any] = ()
         """With a ttl: what is stored, one per key of the chunk, `UNREAD` where nobody has looked."""
+        self._indexed = True
+        """Whether no key of the chunk can be new to an index of expiries."""
         self._read_at: list[int] = []
         """With a ttl that reading renews: keys that user code has read, ascending."""
         self.reads = 0
@@ -75,12 +78,14 @@ class StoredState(ValuesState, Generic[T]):
 
     def _begin_expiring(self, keys: int, raws: Sequence[bytes | None] | None, expiry: Expiry) -> None:
         self._read_at.clear()
+        self._indexed = not expiry.indexed
         if raws is None:
             self._raws = [UNREAD] * keys
         else:
             self._raws = raws
             if not expiry.on_read:
-                self._values = self._loads_many(live(raws, expiry.clock), ABSENT)
+                unexpired, self._indexed = live(raws, expiry.clock)
+                self._values = self._loads_many(unexpired, ABSENT)
                 return
         # Reads go through `_load`, which notes them.
         self._values = [UNREAD] * keys
@@ -131,6 +136,8 @@ class StoredState(ValuesState, Generic[T]):
         self._dirty = False
         cursor = self._cursor
         i = self._set_at.pop()
+        if self._read_at and self._read_at[-1] == i:
+            self._read_at.pop()
         value = self._values[i]
         if value is ABSENT:
             changes.append((cursor.full(self._id), None))
@@ -140,10 +147,8 @@ class StoredState(ValuesState, Generic[T]):
             changes.append((key, self._dumps(value)))
         except StateflowError as error:
             raise self._wrong(error) from error
-        if self._expiry is not None:
+        if not self._indexed:
             self._wrote(key, self._raws[i])
-            if self._read_at and self._read_at[-1] == i:
-                self._read_at.pop()
 
     def discard(self) -> None:
         self._dirty = False
@@ -187,24 +192,15 @@ class StoredState(ValuesState, Generic[T]):
     def _collect_expiring(
         self, keys: list[bytes], values: list[Any], changes: list[Change], expiry: Expiry
     ) -> None:
-        raws = [self._raws[i] for i in self._set_at]
+        raws = () if self._indexed else [self._raws[i] for i in self._set_at]
         if self._cleared:
             changes.extend((k, None) for k, value in zip(keys, values, strict=True) if value is ABSENT)
             kept = [at for at, value in enumerate(values) if value is not ABSENT]
-            keys, values, raws = (
-                [keys[at] for at in kept],
-                [values[at] for at in kept],
-                [raws[at] for at in kept],
-            )
+            keys, values = [keys[at] for at in kept], [values[at] for at in kept]
+            raws = [raws[at] for at in kept] if raws else ()
         changes.extend(zip(keys, stamped(self._dumps_many(values), expiry.at), strict=True))
-        expiry.wrote(
-            [
-                k
-                for k, raw in zip(keys, raws, strict=True)
-                if raw is None or (raw is not UNREAD and not expires(raw))
-            ]
-        )
-        expiry.wrote_over([k for k, raw in zip(keys, raws, strict=True) if raw is UNREAD])
+        if raws:
+            expiry.wrote_each(keys, raws, UNREAD)
 
     def _name_the_wrong(self, values: list[Any]) -> None:
         for i, value in zip(self._set_at, values, strict=True):

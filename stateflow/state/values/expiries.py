@@ -11,6 +11,7 @@ from stateflow.state.values.serializers import EXPIRES, Serializer
 _i64 = Struct(">q")
 _END = 9
 _first = itemgetter(0)
+_begin = itemgetter(slice(0, _END))
 
 expiry_of = Serializer.expiry
 
@@ -31,23 +32,13 @@ def stamped(raws: list[bytes], expiry: int) -> list[bytes]:
     return [heads[raw[0]] + raw[_END if raw[0] & EXPIRES else 1 :] for raw in raws]
 
 
-def live(raws: Sequence[bytes | None], clock: int | None) -> Sequence[bytes | None]:
-    """Stored values without their expiries, None for those that have expired at or before `clock`."""
-    heads = set(map(_first, filter(None, raws)))
-    if not any(head & EXPIRES for head in heads):
-        return raws
-    plain = {head: bytes((head & ~EXPIRES,)) for head in heads}
-    if clock is not None and clock < 0:
-        return [None if r is None or has_expired(r, clock) else _plain(r) for r in raws]
-    # Bytes compare like the numbers that they are, except those before 1970, whose first byte is above 7F.
-    limit = b"" if clock is None else _i64.pack(clock)
-    if len(heads) == 1:
-        (begin,) = plain.values()
-        return [
-            None if raw is None or raw[1:_END] <= limit or (limit and raw[1] > 0x7F) else begin + raw[_END:]
-            for raw in raws
-        ]
-    return [None if r is None or (limit and has_expired(r, clock)) else _plain(r) for r in raws]
+def live(raws: Sequence[bytes | None], clock: int | None) -> tuple[Sequence[bytes | None], bool]:
+    """Stored values, None for those that have expired at or before `clock`; and whether all are there and have an expiry."""
+    # The values of one batch share an expiry, so there are few beginnings to look at.
+    begins = set(map(_begin, filter(None, raws)))
+    dead = {begin for begin in begins if has_expired(begin, clock)}
+    whole = None not in raws and all(map(expires, begins))
+    return [None if raw is None or raw[:_END] in dead else raw for raw in raws] if dead else raws, whole
 
 
 def told_apart(
@@ -75,7 +66,3 @@ def told_apart(
 def has_expired(raw: bytes, clock: int | None) -> bool:
     expiry = expiry_of(raw)
     return clock is not None and expiry is not None and expiry <= clock
-
-
-def _plain(raw: bytes) -> bytes:
-    return bytes((raw[0] & ~EXPIRES,)) + raw[_END:] if raw[0] & EXPIRES else raw
