@@ -108,7 +108,7 @@ class Subtask:
         )  # fmt: skip
         backend = open_backend(load(code={}, env={}, folder=self.folder))
         output = pa.schema([("user", pa.int64()), ("n", pa.int64()), ("total", pa.float64())])
-        moment = Moment(self.slot, self.slot * SECOND, 1, None)
+        moment = Moment(self.slot, round(self.slot * SECOND), 1, None)
         acks = _Acks()
         worker = keyed_worker(KeyedTask(spec, moment, storage, (self.shards,), backend, output), acks)
         began = time.thread_time()

@@ -8,11 +8,20 @@ ttl, not one per batch.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, islice
+from itertools import islice
 from typing import Any
 
-from stateflow.format.encoding import PREFIX_WIDTH, after, prefix, split, split_timer, state_range
+from stateflow.format.encoding import (
+    PREFIX_WIDTH,
+    after,
+    group_range,
+    prefix,
+    split,
+    split_timer,
+    state_range,
+)
 from stateflow.format.expiry_blocks import (
     AT_ONCE,
     Progress,
@@ -116,16 +125,21 @@ class Expiry:
             self._fresh = []
         for due, keys in self._moved.items():
             self._sooner(due)
-            yield from self._named(due, sorted(set(keys)))
+            yield from self._named(due, keys)
         self._moved = {}
 
-    def _named(self, due: int, keys: Sequence[bytes]) -> Iterator[Change]:
-        for begin, of_group in groupby(keys, key=lambda key: key[:2]):
-            bodies = (key[PREFIX_WIDTH:] for key in of_group)
-            while part := list(islice(bodies, BLOCK_KEYS)):
-                group = int.from_bytes(begin, "big")
-                yield block_key(group, self._index_id, due, self._slot, self._blocks), block(part)
+    def _named(self, due: int, keys: Iterable[bytes]) -> Iterator[Change]:
+        # Keys come nearly in order, and sorting what is in order costs little: a set would shuffle them.
+        ordered = sorted(dict.fromkeys(keys))
+        begin = 0
+        while begin < len(ordered):
+            group = split(ordered[begin]).group
+            end = bisect_left(ordered, group_range(group, group)[1], begin)
+            for at in range(begin, end, BLOCK_KEYS):
+                bodies = [key[PREFIX_WIDTH:] for key in ordered[at : min(at + BLOCK_KEYS, end)]]
+                yield block_key(group, self._index_id, due, self._slot, self._blocks), block(bodies)
                 self._blocks += 1
+            begin = end
 
     def _sooner(self, due: int) -> None:
         self.next = due if self.next is None else min(self.next, due)
@@ -171,7 +185,7 @@ class Expiry:
         """What becomes of entries whose block is due: those that were renewed get another block."""
         if not keys or self.clock is None:
             return changes
-        keys = sorted(set(keys))
+        keys = sorted(dict.fromkeys(keys))
         gone, later = told_apart(keys, backend.get_many(keys), self.clock)
         changes.extend((key, None) for key in gone)
         self.expired += len(gone)

@@ -43,24 +43,15 @@ def live(raws: Sequence[bytes | None], clock: int | None) -> tuple[Sequence[byte
 
 def told_apart(
     keys: Sequence[bytes], raws: Sequence[bytes | None], clock: int
-) -> tuple[list[bytes], list[tuple[bytes, bytes]]]:
+) -> tuple[Sequence[bytes], list[tuple[bytes, bytes]]]:
     """The keys whose values have expired, and keys and values of those that expire later. Others are left out."""
-    if clock < 0:
-        pairs = [(key, raw) for key, raw in zip(keys, raws, strict=True) if raw is not None and expires(raw)]
-        return [key for key, raw in pairs if has_expired(raw, clock)], [
-            (key, raw) for key, raw in pairs if not has_expired(raw, clock)
-        ]
-    limit = _i64.pack(clock)
-    gone: list[bytes] = []
-    later: list[tuple[bytes, bytes]] = []
-    for key, raw in zip(keys, raws, strict=True):
-        if raw is None or raw[0] < EXPIRES:
-            continue
-        if raw[1:_END] <= limit or raw[1] > 0x7F:
-            gone.append(key)
-        else:
-            later.append((key, raw))
-    return gone, later
+    begins = set(map(_begin, filter(None, raws)))
+    dead = {begin for begin in begins if has_expired(begin, clock)}
+    if len(dead) == len(begins):
+        return [key for key, raw in zip(keys, raws, strict=True) if raw is not None], []
+    pairs = [(key, raw) for key, raw in zip(keys, raws, strict=True) if raw is not None and expires(raw)]
+    gone = [key for key, raw in pairs if raw[:_END] in dead]
+    return gone, [(key, raw) for key, raw in pairs if raw[:_END] not in dead]
 
 
 def has_expired(raw: bytes, clock: int | None) -> bool:
