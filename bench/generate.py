@@ -23,6 +23,8 @@ CACHE = Path(__file__).resolve().parents[1] / ".cache" / "bench"
 ROW_GROUPS = 8
 """Row groups of a file: Spark reads them on all cores."""
 ZIPF_EXPONENT = 1.1
+FIRST_TIME = 1_700_000_000_000_000
+"""Microseconds since 1970, of the first row with a timestamp."""
 
 Keys = Literal["uniform", "distinct", "zipf", "hot"]
 
@@ -58,14 +60,20 @@ class Dataset:
         return sum(amount for _, _, amount in self.checks)
 
 
-def dataset(batches: Sequence[BatchSpec], *, seed: int = 1, folder: Path = CACHE / "data") -> Dataset:
-    """The table with these batches, one commit for each; made only if it is not there yet."""
-    text = json.dumps([seed, *(asdict(b) for b in batches)])
+def dataset(
+    batches: Sequence[BatchSpec], *, seed: int = 1, folder: Path = CACHE / "data", with_time: bool = False
+) -> Dataset:
+    """The table with these batches, one commit for each; made only if it is not there yet. `with_time` gives each row a
+    timestamp, a millisecond after that of the row before."""
+    text = json.dumps([seed, *(["with time"] if with_time else []), *(asdict(b) for b in batches)])
     path = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     described = path / "_bench.json"
     if not described.exists():
         part = folder / f"making-{uuid.uuid4().hex}"
-        checks = [c for n, b in enumerate(batches) for c in commit(part, n, [b], first=n, seed=seed)]
+        checks: list[tuple[int, int, float]] = []
+        for n, batch in enumerate(batches):
+            first_row = sum(rows for rows, _, _ in checks) if with_time else None
+            checks += commit(part, n, [batch], first=n, seed=seed, first_row=first_row)
         (part / described.name).write_text(json.dumps(checks))
         shutil.rmtree(path, ignore_errors=True)
         part.rename(path)
@@ -94,12 +102,19 @@ def users(spec: BatchSpec, rng: np.random.Generator, seed: int) -> np.ndarray[An
 
 
 def commit(
-    path: Path, version: int, batches: Sequence[BatchSpec], *, first: int, seed: int
+    path: Path,
+    version: int,
+    batches: Sequence[BatchSpec],
+    *,
+    first: int,
+    seed: int,
+    first_row: int | None = None,
 ) -> list[tuple[int, int, float]]:
-    """One version of a table, with a file for each batch; `first` numbers them. Returns what they hold."""
+    """One version of a table, with a file for each batch; `first` numbers them. Returns what they hold. With `first_row`,
+    how many rows there are before, the rows have a timestamp."""
     log = path / "_delta_log"
     log.mkdir(parents=True, exist_ok=True)
-    actions = _creation(path) if version == 0 else []
+    actions = _creation(path, with_time=first_row is not None) if version == 0 else []
     checks = []
     for index, spec in enumerate(batches, first):
         rng = np.random.default_rng([seed, index])
@@ -107,18 +122,30 @@ def commit(
         amount = rng.integers(0, 100, len(user)).astype(np.float64)
         file = path / f"batch-{index:05d}.parquet"
         groups = max(1, -(-len(user) // ROW_GROUPS))
-        pq.write_table(pa.table({"user": user, "amount": amount}), file, row_group_size=groups)
+        columns = {"user": pa.array(user), "amount": pa.array(amount)}
+        if first_row is not None:
+            columns["ts"] = times(first_row, len(user))
+            first_row += len(user)
+        pq.write_table(pa.table(columns), file, row_group_size=groups)
         actions.append(_added(file, len(user)))
         checks.append((len(user), len(np.unique(user)), float(amount.sum())))
     (log / f"{version:020d}.json").write_text("\n".join(map(json.dumps, actions)) + "\n")
     return checks
 
 
-def _creation(path: Path) -> list[dict[str, Any]]:
+def times(first: int, count: int) -> pa.Array:
+    """The timestamps of rows, a millisecond apart."""
+    micros = FIRST_TIME + (first + np.arange(count, dtype=np.int64)) * 1000
+    return pa.array(micros).cast(pa.timestamp("us", "UTC"))
+
+
+def _creation(path: Path, *, with_time: bool) -> list[dict[str, Any]]:
     fields = [
         {"name": "user", "type": "long", "nullable": True, "metadata": {}},
         {"name": "amount", "type": "double", "nullable": True, "metadata": {}},
     ]
+    if with_time:
+        fields.append({"name": "ts", "type": "timestamp", "nullable": True, "metadata": {}})
     return [
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
         {

@@ -10,6 +10,7 @@ from bench import (
     big_state,
     collection,
     endurance,
+    event_time,
     export,
     locality,
     memory,
@@ -29,6 +30,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     measurement.name: measurement
     for measurement in (
         throughput.MEASUREMENT,
+        event_time.MEASUREMENT,
         small_batches.MEASUREMENT,
         one_row.MEASUREMENT,
         big_state.MEASUREMENT,

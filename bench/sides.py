@@ -223,19 +223,23 @@ def peer(
 
 def check_totals(output: Path, data: Dataset) -> None:
     """Compares the last total of every user in a Delta table with what the input holds."""
+    last = added_rows(output).group_by("user").aggregate([("n", "max"), ("total", "max")])
+    rows, amount = sum(last["n_max"].to_pylist()), sum(last["total_max"].to_pylist())
+    if (rows, amount) != (data.rows, data.amount):
+        raise AssertionError(
+            f"the output counts {rows} rows worth {amount}, the input has {data.rows} worth {data.amount}"
+        )
+
+
+def added_rows(output: Path) -> pa.Table:
+    """The rows of a Delta table that only took appends."""
     added = []
     for commit in sorted((output / "_delta_log").glob("*.json")):
         for line in commit.read_text().splitlines():
             action = json.loads(line)
             if "add" in action:
                 added.append(str(output / action["add"]["path"]))
-    table = pa.concat_tables(pq.read_table(path) for path in added)
-    last = table.group_by("user").aggregate([("n", "max"), ("total", "max")])
-    rows, amount = sum(last["n_max"].to_pylist()), sum(last["total_max"].to_pylist())
-    if (rows, amount) != (data.rows, data.amount):
-        raise AssertionError(
-            f"the output counts {rows} rows worth {amount}, the input has {data.rows} worth {data.amount}"
-        )
+    return pa.concat_tables(pq.read_table(path) for path in added)
 
 
 SIDES: Mapping[str, Callable[..., Outcome]] = {

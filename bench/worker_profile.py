@@ -32,14 +32,17 @@ from bench.generate import BatchSpec, users
 from stateflow.config.options import load
 from stateflow.format.records import Shard
 from stateflow.operators.binding import schemas
+from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.context import Moment
-from stateflow.pipelines.operators import OperatorSpec
+from stateflow.pipelines.columnar import ALONE, FunctionOperator
+from stateflow.pipelines.operators import MAIN, OperatorSpec
 from stateflow.pipelines.rows import row_type
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.choice import open_backend
+from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.keys.hashing import key_groups_of
 
 GROUPS = 128
@@ -58,8 +61,8 @@ PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "process_arrow": (
         ("bench.operators", "running_total", "user code"),
-        ("stateflow.state.column_state", "ColumnState.get", "  state get"),
-        ("stateflow.state.column_state", "ColumnState.put", "  state put"),
+        ("stateflow.state.columns.state", "ColumnState.get", "  state get"),
+        ("stateflow.state.columns.state", "ColumnState.put", "  state put"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.write", "  RocksDB write"),
         ("stateflow.state.backends.rocksdb", "RocksBackend.snapshot", "snapshot"),
@@ -176,14 +179,13 @@ def _worker(
     events, totals = row_type(operators.Event), row_type(operators.Total)
     output = pa.schema([("user", pa.int64()), ("n", pa.int64()), ("total", pa.float64())])
     if side == "process_arrow":
-        state = {"n": int, "total": float}
-        return arrow_worker(
-            ArrowTask(
-                "totals", operators.running_total, state, ("user",), ("int",), events.names, 1_000_000, 1, moment,
-                storage, shards, backend, output, GROUPS, None,
-            ),
-            acks,
+        layout = ColumnLayout({"n": int, "total": float})
+        operator = FunctionOperator(operators.running_total, {ALONE: layout}, 1_000_000, alone=True)
+        columnar = ColumnarSpec(
+            "totals", operator, (("user", "int"),), GROUPS,
+            {ALONE: msgspec.structs.replace(layout.schema(), id=1)}, {MAIN: output},
         )  # fmt: skip
+        return arrow_worker(ArrowTask(columnar, 1, moment, storage, shards, backend), acks)
     process = operators.RunningTotal
     ids = {name: index for index, name in enumerate(schemas(process, "totals"), 1)}
     spec = OperatorSpec("totals", process, process, ("user",), ("int",), (events,), totals, {}, ids)

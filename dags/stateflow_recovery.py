@@ -5,7 +5,7 @@ a person has approved the plan.**
 
 | step | what it does |
 |---|---|
-| `known_job` | looks up which file the job runs and which DAG runs it |
+| `known_job` | looks up which file the job runs and which DAG runs it; refuses a file outside the settings' `pipeline_folders` |
 | `plan` | compares restore point, pipeline and job; refuses what cannot be |
 | `hold` | tags the restore point, so that retention leaves it while people think (`release` removes the tag) |
 | `approve` | shows the plan under *Required actions* and waits; no answer in time: it fails, and nothing has changed |
@@ -103,7 +103,11 @@ with DAG(
         ),
         "note": note_field(),
         "conn_id": conn_field(),
-        "pipeline": text_field("", "Pipeline", "FILE:PIPELINE; empty: the one that the job runs now."),
+        "pipeline": text_field(
+            "",
+            "Pipeline",
+            "FILE:PIPELINE in one of the settings' folders; empty: the one that the job runs now.",
+        ),
         "allow_non_restored_state": flag_field(
             "Drop state", "State whose operator the pipeline no longer has may go."
         ),

@@ -3,7 +3,7 @@
 Change the defaults here, or leave the file alone and set the Airflow Variable `stateflow` (Admin, Variables; or
 `AIRFLOW_VAR_STATEFLOW` in the environment) to a JSON object with any of the fields of `Settings`:
 
-    {"conn_id": "stateflow_default", "schedule": "@hourly",
+    {"conn_id": "stateflow_default", "schedule": "@hourly", "pipeline_folders": ["/opt/pipelines"],
      "jobs": {"orders": {"pipeline": "/opt/pipelines/orders.py:orders", "dag_id": "stateflow_orders",
                          "parameters": {"input": "s3a://lake/orders", "output": "s3a://lake/totals"}}}}
 
@@ -12,7 +12,7 @@ Airflow reads the DAGs every few seconds, so nothing here asks a checkpoint root
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ import msgspec
 from airflow.sdk import Param, Variable
 
 VARIABLE = "stateflow"
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+DAGS = Path(__file__).resolve().parent
+EXAMPLES = DAGS.parent / "examples"
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
 """What names a job, a tag or a connection."""
 
@@ -49,6 +50,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     conn_id: str = "stateflow_default"
     """The connection that holds the checkpoint root and its credentials."""
+    conn_ids: Sequence[str] = ()
+    """Further connections that the forms may name. They take no others."""
     spark_conn_id: str = "spark_default"
     """Where Spark runs: pipelines, canonical savepoints and restores that rewind tables need it."""
     schedule: str | None = "*/15 * * * *"
@@ -58,10 +61,26 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     approval_minutes: int = 60
     """How long a recovery waits for a person."""
     jobs: Mapping[str, Pipeline] = msgspec.field(default_factory=lambda: {"orders": ORDERS})
+    pipeline_folders: Sequence[str] = ()
+    """Where pipelines may lie, as the workers see it; empty: the folders of the pipelines in `jobs`.
+
+    Loading a pipeline runs its file. Only who may add code for the workers should be able to write to these folders.
+    """
 
     @property
     def approval_time(self) -> timedelta:
         return timedelta(minutes=self.approval_minutes)
+
+    @property
+    def connections(self) -> list[str]:
+        """Those that a form may name."""
+        return list(dict.fromkeys([self.conn_id, *self.conn_ids]))
+
+    @property
+    def folders(self) -> list[Path]:
+        """Those that a pipeline may be loaded from. A relative one begins beside this file."""
+        named = self.pipeline_folders or [str(Path(job.pipeline).parent) for job in self.jobs.values()]
+        return [DAGS / Path(name).expanduser() for name in named]
 
 
 def read_settings(text: str) -> Settings:
@@ -114,13 +133,13 @@ def job_field(description: str, *, optional: bool = False) -> Param:
 
 
 def conn_field() -> Param:
-    """For teams that have several checkpoint roots."""
+    """For teams that have several checkpoint roots: Airflow refuses a connection that the settings do not list."""
     return Param(
         SETTINGS.conn_id,
         title="Connection",
-        description="The Airflow connection that holds the checkpoint root.",
+        description="The Airflow connection that holds the checkpoint root: `conn_ids` in the Variable stateflow lists more.",
         type="string",
-        pattern=f"^{NAME}$",
+        enum=SETTINGS.connections,
     )
 
 

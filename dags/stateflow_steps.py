@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import task
 from airflow.sdk.exceptions import AirflowFailException
-from stateflow_settings import SETTINGS, running_pipeline
+from stateflow_settings import DAGS, SETTINGS, running_pipeline
 
 from stateflow.airflow import StateflowHook
 from stateflow.airflow.connections.failures import spoken
-from stateflow.errors import CorruptError
+from stateflow.errors import CorruptError, UsageError
 
 if TYPE_CHECKING:
     from stateflow.jobs.job import Job
@@ -34,7 +34,7 @@ def _is_living(job: Job) -> bool:
 
 @task
 def known_job(job: str, pipeline: str = "") -> dict[str, str]:
-    """What the form leaves open: the file that the job runs, and the DAG that runs it."""
+    """What the form leaves open: the file that the job runs, and the DAG that runs it. No file is loaded here."""
     settings = SETTINGS.jobs.get(job)
     running = pipeline or running_pipeline(job)
     if not running or settings is None or not settings.dag_id:
@@ -42,7 +42,20 @@ def known_job(job: str, pipeline: str = "") -> dict[str, str]:
             f"which {'DAG' if running else 'pipeline'} runs job {job!r} is not known: say so in the Airflow Variable "
             f"'stateflow' (dags/stateflow_settings.py shows how); its jobs are: {', '.join(SETTINGS.jobs) or 'none'}"
         )
+    refuse_pipeline_elsewhere(running)
     return {"pipeline": running, "dag_id": settings.dag_id}
+
+
+def refuse_pipeline_elsewhere(pipeline: str) -> None:
+    """Whoever may press a button names a file, and loading it runs it: nothing outside the settings' folders is loaded."""
+    from stateflow.pipelines.loading import refuse_outside  # loads pyarrow, and a DAG file must not
+
+    try:
+        refuse_outside(pipeline, DAGS, SETTINGS.folders)
+    except UsageError as error:
+        raise AirflowFailException(
+            f"{error}; `pipeline_folders` in the Airflow Variable 'stateflow' lists the folders (dags/stateflow_settings.py)"
+        ) from None
 
 
 def tag_name(purpose: str, run_id: str) -> str:

@@ -5,7 +5,7 @@ the pipeline's DAG, so that it starts no run of the old version in between; this
 
 | step | what it does |
 |---|---|
-| `versions`, `paused` | looks up the old version; is the pipeline's DAG paused? |
+| `old_version`, `paused` | looks up the old version; does the new one lie in a folder of `pipeline_folders`? is the pipeline's DAG paused? |
 | `stop` | ends the running driver and makes a **savepoint** of where it ended |
 | `deploy` | *yours*: whatever brings the new file to where the workers find it |
 | `check` | does the new version fit the state? |
@@ -40,7 +40,7 @@ from stateflow_settings import (
     note_field,
     pipeline_variable,
 )
-from stateflow_steps import keep, known_job, let_go, tag_name
+from stateflow_steps import keep, known_job, let_go, refuse_pipeline_elsewhere, tag_name
 
 from stateflow.airflow import (
     StateflowHook,
@@ -55,6 +55,7 @@ from stateflow.airflow.connections.failures import spoken
 @task
 def paused(old: str, new: str, dag_id: str, ti: Any) -> None:
     """Nothing may run the old version between the stop and the restore: the table would get its output twice."""
+    refuse_pipeline_elsewhere(new)
     if new == old:
         raise AirflowFailException(
             f"{new} is what runs already: give the new version a file of its own, since going back needs the old one"
@@ -84,6 +85,7 @@ def check(new: str, conn_id: str, job: str) -> dict[str, str]:
     """Whether the new version fits the state, as `stateflow check` says it: without Spark, nothing is written."""
     from stateflow.pipelines.loading import load_pipeline
 
+    refuse_pipeline_elsewhere(new)  # `deploy` may have named another file
     with spoken():
         found = StateflowHook(conn_id).job(job).check(load_pipeline(new, Path.cwd()).pipeline)
     if not found.compatible:

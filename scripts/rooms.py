@@ -61,15 +61,22 @@ ROOMS: Mapping[str, Room] = {
     "state/backends": Room(
         "where entries live while a task runs: memory, RocksDB", "config format", "base.py"
     ),
+    "state/columns": Room(
+        "state of columnar operators: many entries at once, as Arrow tables",
+        "format state/backends state/keys state/values",
+        "state.py",
+    ),
     "state": Room(
         "declared states, and what user code gets to hold",
         "format state/backends state/keys state/values",
         "declare.py",
     ),
-    "pipelines": Room("what users write with: flows, processes, rows", "format state", "flow.py"),
+    "pipelines": Room(
+        "what users write with: flows, processes, rows", "format state state/columns", "flow.py"
+    ),
     "operators": Room(
         "the engine: keys in, rows and changes out, without Spark",
-        "format pipelines state state/backends state/keys state/values",
+        "format pipelines state state/backends state/columns state/keys state/values",
         "keyed.py",
     ),
     "compatibility": Room(
@@ -90,7 +97,7 @@ ROOMS: Mapping[str, Room] = {
     "spark/session": Room("Java, jars and the Spark session", "config storage", "build.py"),
     "spark/task": Room(
         "what runs in a Spark task: blocks of rows, shards, acks",
-        "checkpoint config format operators pipelines spark/session state state/backends state/keys state/values storage",
+        "checkpoint config format operators pipelines spark/session state/backends state/keys state/values storage",
         "worker.py",
     ),
     "spark/sources": Room("offsets and positions of Spark's sources", "format storage", "positions.py"),
@@ -139,7 +146,9 @@ ROOMS: Mapping[str, Room] = {
         "connections, and what a failure means to a task", "config jobs spark/task storage", "stateflow.py"
     ),
     "airflow/triggers": Room(
-        "waiting in the triggerer", "airflow/connections driver format observe quantities", "run.py"
+        "waiting in the triggerer",
+        "airflow/connections checkpoint driver format observe quantities",
+        "run.py",
     ),
     "airflow/launchers": Room(
         "how a task starts a driver",

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
         UsageError,
     )
     from stateflow.jobs.job import Job
+    from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
     from stateflow.pipelines.flow import Flow, KeyedStream, Pipeline, Stream, pipeline
     from stateflow.pipelines.process import ConnectedProcess, Context, KeyedProcess, Output, output
     from stateflow.pipelines.tables import delta
     from stateflow.spark.sinks.memory import memory
+    from stateflow.state.columns.layout import columns
     from stateflow.state.declare import (
         AggregatingState,
         BroadcastState,
@@ -46,6 +48,8 @@ __all__ = [
     "AggregatingState",
     "BroadcastState",
     "BusyError",
+    "ColumnarContext",
+    "ColumnarOperator",
     "ConnectedProcess",
     "Context",
     "CorruptError",
@@ -72,6 +76,7 @@ __all__ = [
     "UnionListState",
     "UsageError",
     "ValueState",
+    "columns",
     "delta",
     "memory",
     "output",
@@ -84,9 +89,11 @@ _ROOMS = {
     "stateflow.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "stateflow.pipelines.flow": ("Flow", "KeyedStream", "Pipeline", "Stream", "pipeline"),
     "stateflow.jobs.job": ("Job",),
+    "stateflow.pipelines.columnar": ("ColumnarContext", "ColumnarOperator"),
     "stateflow.pipelines.process": ("ConnectedProcess", "Context", "KeyedProcess", "Output", "output"),
     "stateflow.spark.sinks.memory": ("memory",),
     "stateflow.pipelines.tables": ("delta",),
+    "stateflow.state.columns.layout": ("columns",),
     "stateflow.state.declare": (*(name for name in __all__ if name.endswith("State")), "Timer"),
     "stateflow.state.ttl": ("ttl",),
     "stateflow.state.values.serializers": ("CustomSerializer",),

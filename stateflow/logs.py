@@ -101,11 +101,19 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to what stderr is at that moment: a live line at a terminal takes stderr's place, to stay below the log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.stream = sys.stderr
+        super().emit(record)
+
+
 def set_up(
     form: Literal["text", "json"], *, level: int = logging.WARNING, stream: TextIO | None = None
 ) -> logging.Handler:
     """Sends the library's lines to stderr, and the warnings and errors of other libraries."""
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler = logging.StreamHandler(stream) if stream is not None else _StandardError()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     handler.addFilter(_About())
     if level > logging.DEBUG:

@@ -14,8 +14,8 @@ import pytest
 from stateflow.cli.main import app
 from stateflow.format.records import Shard
 from stateflow.state.backends.memory import memory_backend
-from stateflow.state.column_state import ColumnState
-from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.columns.layout import ColumnLayout
+from stateflow.state.columns.state import ColumnState
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 PAGES = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")))
@@ -47,9 +47,9 @@ def test_the_columnar_example_keeps_a_running_sum(tmp_path: Path, monkeypatch: p
     import pyarrow as pa
 
     summed = ran("docs/user-guide.md", monkeypatch).summed
-    state = ColumnState({"total": float}, KeyCodec(("int",)), 1, 128, "operator 'sum'")
+    state = ColumnState([("user", "int")], ColumnLayout({"total": float}).schema(), 128, "operator 'sum'")
     shard = Shard(first=0, last=127, backend="memory")
-    state.backend = memory_backend()(shard, tmp_path, lambda ref: Path(ref.path))
+    state.attach(memory_backend()(shard, tmp_path, lambda ref: Path(ref.path)), range(128))
     rows = pa.table({"user": [1, 2, 1], "amount": [1.0, 2.0, 3.0]})
     assert sorted(summed(rows, state, None).to_pylist(), key=str) == [
         {"user": 1, "total": 4.0},

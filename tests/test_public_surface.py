@@ -5,10 +5,10 @@ from __future__ import annotations
 import stateflow
 
 FROZEN = """
-AggregatingState BroadcastState BusyError ConnectedProcess Context CorruptError CustomSerializer DisagreementError
+AggregatingState BroadcastState BusyError ColumnarContext ColumnarOperator ConnectedProcess Context CorruptError CustomSerializer DisagreementError
 FencedError Flow IncompatibleError Job KeyedProcess KeyedStream ListState MapState NotFoundError OperatorListState Output
 Pipeline ReducingState StateTypeError StateflowError Stream Timer UnavailableError UnionListState UsageError ValueState
-delta memory output pipeline testing ttl
+columns delta memory output pipeline testing ttl
 """
 
 

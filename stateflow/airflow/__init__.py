@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from stateflow.airflow.sensors import CheckpointFreshnessSensor as CheckpointFreshnessSensor
     from stateflow.airflow.sensors import WatermarkSensor as WatermarkSensor
     from stateflow.airflow.staleness import StaleJobs as StaleJobs
+    from stateflow.airflow.triggers.idle import StateflowIdleTrigger as StateflowIdleTrigger
     from stateflow.airflow.triggers.job import CheckpointFreshnessTrigger as CheckpointFreshnessTrigger
     from stateflow.airflow.triggers.job import WatermarkTrigger as WatermarkTrigger
     from stateflow.airflow.triggers.run import StateflowRunTrigger as StateflowRunTrigger
@@ -39,6 +40,7 @@ _HOME = {
     "StaleJobs": "staleness",
     "StateflowCleanupOperator": "operators.cleanup",
     "StateflowHook": "connections.stateflow",
+    "StateflowIdleTrigger": "triggers.idle",
     "StateflowOperator": "operators.base",
     "StateflowRescaleOperator": "operators.rescale",
     "StateflowRestoreOperator": "operators.restore",

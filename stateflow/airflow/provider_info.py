@@ -30,7 +30,9 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {
                 "integration-name": _NAME,
-                "python-modules": ["stateflow.airflow.triggers.run", "stateflow.airflow.triggers.job"],
+                "python-modules": [
+                    f"stateflow.airflow.triggers.{module}" for module in ("idle", "job", "run")
+                ],
             }
         ],
         "connection-types": [

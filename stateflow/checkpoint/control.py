@@ -15,6 +15,7 @@ from stateflow.checkpoint.log import read_epochs
 from stateflow.errors import BusyError, NotFoundError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FORMAT, Micros, Owner, decode, encode
+from stateflow.logs import waiting
 from stateflow.storage.store import Store
 
 
@@ -85,6 +86,10 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at: Micros = 0
 
 
+SILENCE = 0.3
+"""The share of its patience after which a watch says that it waits. A run that lives mostly beats before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Liveness:
     """What `watch` has seen of a job."""
@@ -132,19 +137,25 @@ def watch(
     monotonic: Callable[[], float],
     sleep: Callable[[float], object],
     interval: float = 1.0,
+    silent: Callable[[int, Owner, float, float], object] = lambda epoch, owner, since, left: None,
 ) -> Liveness:
     """Whether the newest run lives: whether its counter changes within `patience` seconds.
 
-    It reads only its own monotonic clock. A newer claim during the watch is a sign of life too.
+    It reads only its own monotonic clock. A newer claim during the watch is a sign of life too. It calls `silent` once,
+    when it has seen none for a while, with the seconds that have passed and those that are left.
     """
     began = monotonic()
-    epoch, first = _newest(store, layout)
+    epoch, first = newest_heartbeat(store, layout)
     owner = first.owner if first else None
     if first is None or first.ended:
         return Liveness(epoch, owner, False)
-    while monotonic() - began < patience:
+    told = False
+    while (passed := monotonic() - began) < patience:
+        if not told and passed >= patience * SILENCE:
+            told = True
+            silent(epoch, first.owner, passed, patience - passed)
         sleep(interval)
-        newest, heartbeat = _newest(store, layout)
+        newest, heartbeat = newest_heartbeat(store, layout)
         if newest != epoch:
             return Liveness(newest, heartbeat.owner if heartbeat else None, True)
         if heartbeat is not None and heartbeat.ended:
@@ -165,16 +176,35 @@ def refuse_while_live(
     interval: float = 1.0,
 ) -> None:
     """Raises BusyError while another owner's run lives. The same task of the same DAG run may take over at once."""
-    _, newest = _newest(store, layout)
+    _, newest = newest_heartbeat(store, layout)
     if newest is None or same_owner(newest.owner, owner):
         return
-    liveness = watch(store, layout, patience=patience, monotonic=monotonic, sleep=sleep, interval=interval)
+    liveness = watch(
+        store,
+        layout,
+        patience=patience,
+        monotonic=monotonic,
+        sleep=sleep,
+        interval=interval,
+        silent=_say_silent,
+    )
     if liveness.alive and not (liveness.owner is not None and same_owner(liveness.owner, owner)):
-        who = _named(liveness.owner) if liveness.owner else "a run that has just begun"
-        raise BusyError(
-            f"job {layout.job!r} is run by {who} (epoch {liveness.epoch}), which is alive: wait for it, "
-            f"or end it with `stateflow stop {layout.job}`"
-        )
+        raise busy(layout.job, liveness.epoch, liveness.owner)
+
+
+def _say_silent(epoch: int, owner: Owner, since: float, left: float) -> None:
+    waiting(
+        f"{_named(owner)} (epoch {epoch}) gave no sign of life in {since:.0f} s: waiting another {left:.0f} s before it "
+        "counts as lost"
+    )
+
+
+def busy(job: str, epoch: int, owner: Owner | None) -> BusyError:
+    """The refusal to begin beside a live run."""
+    who = _named(owner) if owner else "a run that has just begun"
+    return BusyError(
+        f"job {job!r} is run by {who} (epoch {epoch}), which is alive: wait for it, or end it with `stateflow stop {job}`"
+    )
 
 
 def same_owner(one: Owner, other: Owner) -> bool:
@@ -184,7 +214,8 @@ def same_owner(one: Owner, other: Owner) -> bool:
     return one.run == other.run
 
 
-def _newest(store: Store, layout: JobLayout) -> tuple[int, Heartbeat | None]:
+def newest_heartbeat(store: Store, layout: JobLayout) -> tuple[int, Heartbeat | None]:
+    """The newest epoch, and the heartbeat of its run."""
     epoch = max(read_epochs(store, layout), default=0)
     return epoch, read_heartbeat(store, layout, epoch)
 

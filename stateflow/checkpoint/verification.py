@@ -19,7 +19,7 @@ from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, Sta
 from stateflow.format.layout import SAVEPOINT_CLAIM, SAVEPOINT_STATE, JobLayout, slot_of
 from stateflow.format.records import FileRef, Pin, Record, SavepointClaim, decode
 from stateflow.format.references import references
-from stateflow.storage.roots import open_store
+from stateflow.storage.roots import open_recorded
 from stateflow.storage.store import Entry, Store
 from stateflow.storage.transfer import read_through
 
@@ -44,7 +44,7 @@ def verify(
     layout: JobLayout,
     *,
     deep: bool = False,
-    open_base: Callable[[str], Store] = open_store,
+    open_base: Callable[[str], Store] | None = None,
 ) -> list[Finding]:
     """Everything that is wrong with a job; with `deep` every file is read and its checksum compared.
 
@@ -74,7 +74,7 @@ def verify(
         *_claim_findings(store, layout, log),
         *(_damaged(layout, pin) for pin in damaged),
     ]
-    bases = _Bases(log.identity.uuid, open_base)
+    bases = _Bases(log.identity.uuid, open_base or (lambda url: open_recorded(url, root=store.url)))
     seen: set[tuple[str, ExpectedFile]] = set()
     for record in log.chain:
         if _being_collected(log, record, pins):
@@ -268,24 +268,28 @@ class _Bases:
         self._job = job
         self._open_base = open_base
         self._known: dict[str, tuple[Store, dict[str, int]]] = {}
-        self._behind_links: dict[str, str] = {}
+        self._unopened: dict[str, str] = {}
 
     def of(self, url: str) -> tuple[Store, dict[str, int]] | None:
-        """None when a symbolic link lies on the way to it: `findings` names the link."""
-        if url not in self._known and url not in self._behind_links:
-            store = self._open_base(url)
+        """None when it cannot be listed, as behind a symbolic link: `findings` says why, and the check goes on."""
+        if url not in self._known and url not in self._unopened:
             try:
+                store = self._open_base(url)
                 sizes = {entry.path: entry.size for entry in store.list(SAVEPOINT_STATE)}
             except CorruptError as error:
-                self._behind_links[url] = str(error)
+                self._unopened[url] = str(error)
+            except StateflowError as error:
+                self._unopened[url] = (
+                    f"the savepoint {url}, whose files the job uses, was not checked: {error}"
+                )
             else:
                 self._known[url] = store, sizes
         return self._known.get(url)
 
     def findings(self) -> Iterator[Finding]:
-        """Findings for savepoints behind links, and for opened ones that the job has not claimed: somebody else may
+        """Findings for savepoints that were not opened, and for opened ones that the job has not claimed: somebody else may
         delete these."""
-        for url, text in self._behind_links.items():
+        for url, text in self._unopened.items():
             yield Finding("error", text, path=url)
         for url, (store, _) in self._known.items():
             path = f"{url}/{SAVEPOINT_CLAIM}"

@@ -125,13 +125,13 @@ def _claimed(job: Job) -> dict[str, int]:
     from stateflow.checkpoint.log import read_identity
     from stateflow.format.references import bases
     from stateflow.savepoints.format import read_savepoint_claim
-    from stateflow.storage.roots import open_store
+    from stateflow.storage.roots import open_recorded
 
     if (identity := read_identity(job.store, job.layout)) is None:
         return {}
     records = (slot.record for slot in job.log().slots.values() if slot.record is not None)
     stores = {
-        url: open_store(url, job.storage_options, below=job.store.url) for url in sorted(bases(records))
+        url: open_recorded(url, job.storage_options, root=job.store.url) for url in sorted(bases(records))
     }
     return {
         url: sum(entry.size for entry in store.list(""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,12 +13,15 @@ from stateflow.cli.options import Invocation, JobName, command, job_of, root_of
 from stateflow.cli.output import Facts, Heading, Piece, Table
 from stateflow.cli.text import moment, number, seconds, size
 from stateflow.errors import StateflowError
+from stateflow.quantities import age_text
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.statistics import HistoryLine
     from stateflow.observe.status import JobStatus
 
 GRAPH_ROWS = 40
+MISSED_BEATS = 2
+"""A live run may be late by so many heartbeats."""
 _BRIEF = ("name", "status", "epoch", "head", "pending", "timeline", "state_size", "watermark")
 
 
@@ -61,12 +65,14 @@ def show(call: Invocation, job: JobName) -> None:
     from stateflow.observe.status import line_document
     from stateflow.observe.timelines import audit
 
-    found = call.job(job)
+    options = call.options()
+    found = job_of(options, job)
     status, lines = found.status(), found.history()
+    life = _sign_of_life(status, found.clock(), options.heartbeat_interval)
     acts = [line_document(line) for line in audit(lines)]
     call.output.answer(
         {**asdict(status), "audit": acts, "history": list(map(_branch, lines))},
-        *_shown(status),
+        *_shown(status, life),
         *_history(status, lines, {record.slot for record in found.log().chain}),
     )
 
@@ -108,14 +114,25 @@ def _holder(held: dict[str, Any]) -> str:
     )
 
 
-def _shown(status: JobStatus) -> Iterator[Piece]:
+def _sign_of_life(status: JobStatus, now: int, interval: timedelta) -> str:
+    """What is known of the run. A run that was killed a moment ago has left no word."""
+    if status.heartbeat_at is None or status.status not in ("RUNNING", "LOST"):
+        return status.status
+    silence = now - status.heartbeat_at
+    known = f"no heartbeat since {moment(status.heartbeat_at)}, {age_text(silence)} ago"
+    if status.status == "LOST":
+        return f"LOST, {known}"
+    return known if timedelta(microseconds=silence) > MISSED_BEATS * interval else status.status
+
+
+def _shown(status: JobStatus, life: str) -> Iterator[Piece]:
     owner = status.owner
     who = f"DAG run {owner['dag_run']}" if owner.get("dag_run") else f"run {str(owner.get('run', '-'))[:8]}"
     yield Facts(
         [
             ("job", f"{status.name} ({status.uuid})"),
             ("root", status.root),
-            ("status", status.status),
+            ("status", life),
             ("checkpoint", status.head),
             ("pending", ", ".join(map(str, status.pending))),
             ("epoch", f"{status.epoch}, {who} on {owner.get('host', '-')}" if status.epoch else None),

@@ -15,8 +15,10 @@ from typing import Any, TextIO
 
 import rich.table
 from rich.console import Console
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from stateflow.cli.text import harmless, number, size
 from stateflow.errors import StateflowError
@@ -88,6 +90,16 @@ class Output(ABC):
     def interactive(self) -> bool:
         """Whether somebody at a terminal reads along."""
         return self._err.is_terminal
+
+    @contextmanager
+    def live(self) -> Iterator[Callable[[str], None]]:
+        """Gives `show(text)`: at a terminal one line on stderr that each text replaces, elsewhere a line for each."""
+        if not self.interactive:
+            yield self.log
+            return
+        # What others write to stderr meanwhile appears above the line.
+        with Live(console=self._err, auto_refresh=False, redirect_stdout=False) as line:
+            yield lambda text: line.update(Text(text, overflow="ellipsis", no_wrap=True), refresh=True)
 
     @contextmanager
     def progress(self, title: str, *, shown: bool = True) -> Iterator[Advance]:

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from stateflow.spark.runner import RunReport
 
 
+WIDTH = 100
+"""Columns of a batch's line."""
+BACKFILL_MS = 24 * 3600 * 1000
+"""Input whose newest event is older than this is a backfill."""
+
+
 def batch_document(report: BatchReport, job: str) -> dict[str, Any]:
     """One batch. Durations are milliseconds, times microseconds since 1970, sizes bytes."""
     record, noted = report.record, report.statistics
@@ -30,6 +36,7 @@ def batch_document(report: BatchReport, job: str) -> dict[str, Any]:
         "input_free": report.input_free,
         "processed_rows": report.rows,
         "emitted_rows": sum(p.rows for p in record.sinks.values()),
+        "sinks": {uid: p.rows for uid, p in record.sinks.items()},
         "rows_per_second": round(report.rows / report.duration, 1) if report.duration > 0 else 0.0,
         "keys": sum(int(o.get("keys", 0)) for o in operators.values()),
         "dead_letters": sum(int(o.get("dead_letters", 0)) for o in operators.values()),
@@ -53,7 +60,18 @@ def batch_document(report: BatchReport, job: str) -> dict[str, Any]:
 
 
 def batch_line(body: dict[str, Any]) -> str:
-    """The same, on one line."""
+    """What one looks for, in `WIDTH` columns."""
+    checkpoint, rows, rate = _begun(body)
+    taken, state = seconds(body["end_to_end_duration"] / 1000), f"state {size(body['state_size'])}"
+    rest = [*_event_time(body), *_dead_letters(body)]
+    line = "  ".join([checkpoint, rows, rate, taken, state, *rest])
+    if len(line) > WIDTH:
+        line = "  ".join([checkpoint, rows, taken, state, *rest])
+    return "  ".join(filter(None, (line, _sinks(body["sinks"], WIDTH - len(line) - 2))))
+
+
+def full_line(body: dict[str, Any]) -> str:
+    """All of it, on one line."""
     # What travels inside the record is new, too; compaction writes anew what was there before.
     new = body["uploaded_bytes"] + body["inlined_bytes"]
     compacted = min(new, body["compacted_bytes"])
@@ -63,9 +81,7 @@ def batch_line(body: dict[str, Any]) -> str:
     named = (("evaluate", "sync_duration"), ("upload", "upload_duration"), ("commit", "commit_duration"))
     phases = ", ".join(f"{name} {seconds(body[field] / 1000)}" for name, field in named)
     parts = [
-        f"chk {body['id']}",
-        "timers" if body["input_free"] else f"{number(body['processed_rows'])} rows",
-        f"{number(body['rows_per_second'])}/s",
+        *_begun(body),
         f"{number(body['keys'])} keys",
         f"state {size(body['state_size'])}",
         f"new {size(new)} ({written})",
@@ -75,12 +91,48 @@ def batch_line(body: dict[str, Any]) -> str:
         parts.append(f"cache {body['cache_hits']}/{body['cache_hits'] + body['cache_misses']}")
     if body["watermark"] is not None:
         parts.append(f"watermark {moment(body['watermark'])}")
-    if body["event_time_lag"] is not None:
+    if body["event_time_lag"] is not None and not _is_backfill(body):
         parts.append(f"lag {seconds(body['event_time_lag'] / 1000)}")
-    if body["dead_letters"]:
-        parts.append(f"{body['dead_letters']} dead letters")
+    parts += _dead_letters(body)
     parts += [f"{name} {number(count)}" for name, count in body["counters"].items()]
+    parts += filter(None, [_sinks(body["sinks"])])
     return "  ".join(parts)
+
+
+def _begun(body: dict[str, Any]) -> tuple[str, str, str]:
+    rows = "timers" if body["input_free"] else f"{number(body['processed_rows'])} rows"
+    return f"chk {body['id']}", rows, f"{number(body['rows_per_second'])}/s"
+
+
+def _is_backfill(body: dict[str, Any]) -> bool:
+    """Whether the batch reads what happened long ago. Then the time from there to now tells nothing about the run."""
+    lag = body["event_time_lag"]
+    return lag is not None and lag >= BACKFILL_MS
+
+
+def _event_time(body: dict[str, Any]) -> list[str]:
+    watermark = body["watermark"]
+    if watermark is None:
+        return []
+    text = moment(watermark)
+    if _is_backfill(body):
+        return [f"backfill at {text[:10]}"]
+    # While the run is at the newest events, everybody knows the day.
+    known = body["event_time_lag"] is not None and text[:1].isdigit()
+    return [f"watermark {text[11:] if known else text}"]
+
+
+def _dead_letters(body: dict[str, Any]) -> list[str]:
+    return [f"{number(body['dead_letters'])} dead letters"] if body["dead_letters"] else []
+
+
+def _sinks(rows: Mapping[str, int], room: int | None = None) -> str:
+    """The rows that each sink has got, as far as there is room."""
+    named = [f"{uid} {number(count)}" for uid, count in rows.items()]
+    texts = ["to " + ", ".join(named)] if named else []
+    if len(named) > 1:
+        texts.append(f"to {len(named)} sinks {number(sum(rows.values()))}")
+    return next((text for text in texts if room is None or len(text) <= room), "")
 
 
 def taken_document(job: str, parameters: Mapping[str, str]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from stateflow.cli.output import ConsoleOutput
 from stateflow.cli.progress import (
     batch_document,
     batch_line,
+    full_line,
     run_document,
     run_line,
     taken_document,
@@ -89,6 +90,9 @@ def run(
         str, flag("--dag-run", help="The scheduler's run that this is part of: kept with every record.")
     ] = "",
     task: Annotated[str, flag("--task", help="The task of that run; it takes over from itself.")] = "",
+    verbose: Annotated[
+        bool, flag("--verbose", "-v", help="All figures of a batch, on a line of its own.")
+    ] = False,
 ) -> None:
     """Runs a pipeline: carries on from its newest checkpoint and takes one per micro-batch.
 
@@ -116,22 +120,25 @@ def run(
         logs.about(epoch=report.record.epoch, slot=report.slot)
         body = batch_document(report, name)
         call.output.event(body)
-        if options.progress:
-            call.output.log(batch_line(body))
+        if options.progress and verbose:
+            call.output.log(full_line(body))
+        elif options.progress:
+            show(batch_line(body))
 
-    report = run_loaded(
-        loaded,
-        found,
-        checked,
-        options=options,
-        master=master,
-        conf=spark_conf,
-        until=bound,
-        allow_non_restored_state=allow_non_restored_state,
-        owner=this_process(dag_run=dag_run, task=task, note=note),
-        takeover=takeover,
-        drain=final,
-        listener=finished,
-        stop=AnnouncedStop(),
-    )
+    with call.output.live() as show:
+        report = run_loaded(
+            loaded,
+            found,
+            checked,
+            options=options,
+            master=master,
+            conf=spark_conf,
+            until=bound,
+            allow_non_restored_state=allow_non_restored_state,
+            owner=this_process(dag_run=dag_run, task=task, note=note),
+            takeover=takeover,
+            drain=final,
+            listener=finished,
+            stop=AnnouncedStop(),
+        )
     call.output.event(run_document(report), run_line(report))

@@ -110,7 +110,7 @@ def _described(form: _Form) -> str:
 
 
 def _let_go(node: KeyedNode, name: str) -> str:
-    if node.arrow is not None:
+    if node.columnar is not None:
         return f'give process_arrow forgets=("{name}",)'
     assert node.process_type is not None
     return f'write forgets = ("{name}",) in class {node.process_type.__name__}'
@@ -118,17 +118,16 @@ def _let_go(node: KeyedNode, name: str) -> str:
 
 def forgets(node: KeyedNode) -> frozenset[str]:
     """The states of earlier code that an operator lets go of."""
-    if node.arrow is not None:
-        return node.arrow.forgets  # type: ignore[no-any-return]
+    if node.columnar is not None:
+        return node.forgets
     assert node.process_type is not None
     return node.process_type.declarations().forgets
 
 
 def declared_states(node: KeyedNode) -> dict[str, StateSchema]:
     """The states of an operator as its code declares them, still without ids."""
-    if node.arrow is not None:
-        columns = ",".join(f"{name}:{serializer_for(hint).schema}" for name, hint in node.arrow.state.items())
-        return {"columns": StateSchema(id=0, kind="columns", value=f"columns{{{columns}}}")}
+    if node.columnar is not None:
+        return {name: layout.schema() for name, layout in node.columnar.states.items()}
     assert node.process_type is not None
     return schemas(node.process_type, node.uid)
 
@@ -215,6 +214,7 @@ def _check_same(node: KeyedNode, name: str, old: StateSchema, new: StateSchema) 
         ("kind", old.kind, new.kind),
         ("type", old.value, new.value),
         ("map key type", old.map_key, new.map_key),
+        ("order of entries", _entries(old), _entries(new)),
     ):
         if before != now:
             raise _changed(node, name, what, before, now)
@@ -225,6 +225,12 @@ def _changed(node: KeyedNode, name: str, what: str, before: str, now: str) -> In
         f"operator {node.uid!r}, state {name!r}: its {what} was {before} and is {now} now: put the {what} back; or, if its "
         f"values may go, give the changed state another name and {_let_go(node, name)}"
     )
+
+
+def _entries(schema: StateSchema) -> str:
+    """What tells the entries of a columnar state's key apart."""
+    names = [*(["time"] if schema.timed else []), "key", *(f"{name} ({kind})" for name, kind in schema.by)]
+    return ", ".join(names)
 
 
 def check_key_columns(node: KeyedNode, before: OperatorState) -> None:

@@ -17,6 +17,7 @@ from stateflow.checkpoint.control import (
     StopRequest,
     read_heartbeat,
     read_progress,
+    refuse_while_live,
     request_stop,
     same_owner,
     stop_requested,
@@ -81,14 +82,18 @@ class Supervision:
         owner: Owner,
         *,
         on_live: OnLive = "refuse",
+        busy_timeout: float | None = None,
         say: Callable[[str], object] = lambda line: None,
         patience: float = 10.0,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
+        """`busy_timeout`: seconds to wait for another run with `on_live="wait"`; None for no limit."""
         self.job, self.spec, self.launcher, self.owner = job, spec, launcher, owner
         self.on_live, self.say, self.patience = on_live, say, patience
+        self._busy_timeout = busy_timeout
+        self._busy_since: float | None = None
         self._monotonic, self._sleep, self._clock = monotonic, sleep, clock
         self.driver: Driver | None = None
         self.reattached = False
@@ -108,7 +113,7 @@ class Supervision:
         """The driver's folder; the driver is on another host if no process is found for it."""
 
     def begin(self) -> None:
-        """Finds this task's own driver, or starts one."""
+        """Finds this task's own driver, or starts one. Raises BusyError, and has started nothing, while another run lives."""
         store, layout = self.job.store, self.job.layout
         self.driver = self.epoch = self._beat = self._counter = None
         self._given_up, self._outcome, self._folder = "", None, ""
@@ -141,6 +146,12 @@ class Supervision:
                     f"{self.job.name}: the driver of an earlier try still runs on {host}: following its heartbeat"
                 )
                 return
+        if self.on_live != "takeover":
+            # Before Spark starts, which takes seconds and a gigabyte. The driver looks again when it claims the job.
+            refuse_while_live(
+                store, layout, self.owner,
+                patience=self.patience, monotonic=self._monotonic, sleep=self._sleep, interval=0.5,
+            )  # fmt: skip
         self.above = newest
         self.reattached = False
         self._launch()
@@ -197,7 +208,7 @@ class Supervision:
 
     def run(self, interval: float = 0.5) -> RunOutcome:
         """Follows the run to its end. Raises the error that the run itself would have raised."""
-        self.begin()
+        self._begin_in_turn()
         while True:
             state = self.look()
             if isinstance(state, Running):
@@ -214,18 +225,17 @@ class Supervision:
                 self.say(
                     f"{self.job.name}: the earlier driver was stopped because its task was killed; starting a new one"
                 )
-                self.begin()
+                self._begin_in_turn()
                 return True
             if code == FencedError.exit_code and self._has_sibling():
                 self.say(
                     f"{self.job.name}: another driver of this very task has taken over; going on with that one"
                 )
-                self.begin()
+                self._begin_in_turn()
                 return True
             if code == BusyError.exit_code and self.on_live == "wait":
-                self.say(f"{state.outcome.error}; waiting for its end")
-                self._wait_for_other()
-                self.begin()
+                self._wait_for_other(error_of(code, state.outcome.error))
+                self._begin_in_turn()
                 return True
         return False
 
@@ -295,7 +305,25 @@ class Supervision:
         self.driver = self.launcher.launch(spec)
         self._changed = self._monotonic()
 
-    def _wait_for_other(self) -> None:
+    @property
+    def waited(self) -> float:
+        """Seconds since this process first found another run in the way."""
+        return 0.0 if self._busy_since is None else self._monotonic() - self._busy_since
+
+    def _begin_in_turn(self) -> None:
+        """`begin`, once no other run is in the way if that is to be waited for."""
+        while True:
+            try:
+                return self.begin()
+            except BusyError as error:
+                if self.on_live != "wait":
+                    raise
+                self._wait_for_other(error)
+
+    def _wait_for_other(self, error: StateflowError) -> None:
+        if self._busy_since is None:
+            self._busy_since = self._monotonic()
+        self.say(f"{error}; waiting for its end")
         while True:
             live = watch(
                 self.job.store, self.job.layout, patience=self.patience, monotonic=self._monotonic,
@@ -303,6 +331,8 @@ class Supervision:
             )  # fmt: skip
             if not live.alive:
                 return
+            if self._busy_timeout is not None and self.waited >= self._busy_timeout:
+                raise error
             self._sleep(1.0)
 
     def _newest(self) -> tuple[int, Heartbeat | None]:

@@ -2,6 +2,7 @@
 
     state entry  [key group u16][state id u16][key][namespace][map key or list position]
     timer        [key group u16][state id u16][timestamp i64][key][namespace]
+    columns      [key group u16][state id u16][timestamp i64 of a timed state][key][namespace][what tells entries apart]
 
 Numbers are big-endian, signed ones with their sign bit flipped. Every part ends itself:
 
@@ -33,6 +34,7 @@ prefix = _prefix.pack
 """prefix(group, state_id): what every entry of one state in one key group begins with."""
 
 PREFIX_WIDTH = _prefix.size
+TIME_WIDTH = _u64.size
 
 
 class Split(NamedTuple):

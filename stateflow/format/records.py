@@ -41,6 +41,11 @@ Name = Annotated[str, msgspec.Meta(pattern=rf"^{_SEGMENT}\Z")]
 FileName = Annotated[str, msgspec.Meta(pattern=rf"^{_PLAIN}(?:/{_PLAIN})*\Z")]
 InnerPath = Annotated[str, msgspec.Meta(pattern=rf"^(?:{_SEGMENT}(?:/{_SEGMENT})*)?\Z")]
 """What a store's `checked_path` takes, or nothing."""
+_FOLDER = r"(?!\.\.?(?:/|\Z))[^/\x00]+"
+Base = Annotated[
+    str, msgspec.Meta(pattern=rf"^(?:{_FOLDER}(?:/{_FOLDER})*/?|[A-Za-z][A-Za-z0-9+.-]*://[^\x00]*)?\Z")
+]
+"""Of a savepoint: a folder inside the root, or a URL."""
 Checksum = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]*\Z", min_length=1)]
 """XXH3-64. A savepoint whose record leaves it out could hand over any bytes, so such a record is refused."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
@@ -57,7 +62,7 @@ class FileRef(msgspec.Struct, frozen=True, omit_defaults=True):
     xxh3: Checksum
     path: InnerPath = ""
     """Relative to `base`; empty when `data` holds the content."""
-    base: str = ""
+    base: Base = ""
     """Empty: the job's checkpoint root. Else the URL of the savepoint that the path is relative to; as stored, its path in
     the root if it is in there."""
     data: bytes | None = None
@@ -116,7 +121,7 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
     id: Count
     kind: str
-    """value, list, map, reducing, aggregating, timer"""
+    """value, list, map, reducing, aggregating, columns, timer"""
     value: str
     """The serializer's schema in its canonical text form."""
     map_key: str = ""
@@ -135,6 +140,10 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """The number of the sweep that looks for entries which the index may lack; 0 when there can be none."""
     forgotten: bool = False
     """The code lets go of it, by name: it may begin empty under another name. Its entries stay."""
+    by: tuple[tuple[str, str], ...] = ()
+    """Of kind `columns`: names and types of what tells the entries of a key apart, behind the namespace."""
+    timed: bool = False
+    """Of kind `columns`: a time stands before the key, as in a timer's queue."""
 
 
 class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):

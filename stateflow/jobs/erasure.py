@@ -44,7 +44,7 @@ from stateflow.spark.task.storage import TaskStorage, sweep, task_storage
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.choice import open_backend, open_reader
 from stateflow.state.keys.codec import KeyCodec
-from stateflow.storage.roots import open_store
+from stateflow.storage.roots import open_recorded
 
 if TYPE_CHECKING:
     from stateflow.jobs.job import Job
@@ -252,7 +252,7 @@ class _Erasure:
         own, _ = copy_files(
             msgspec.structs.replace(parent, operators=operators),
             writer,
-            lambda base: open_store(base, self.job.storage_options, below=self.job.store.url),
+            lambda base: open_recorded(base, self.job.storage_options, root=self.job.store.url),
             ids=self.job.new_id,
             scratch=Path(self.options.scratch_dir or cache_folder() / "scratch"),
             needs_copy=lambda ref: bool(ref.base),
@@ -324,7 +324,7 @@ class _Keep:
     def __init__(self, operator: OperatorState, key: object) -> None:
         self._key = KeyCodec([kind for _, kind in operator.key]).encode(key)
         self._group = group_of(operator, key)
-        self._queues = frozenset(s.id for s in operator.states.values() if s.kind == "timer")
+        self._queues = frozenset(s.id for s in operator.states.values() if s.kind == "timer" or s.timed)
         self._indexes = frozenset(s.expiry_index for s in operator.states.values() if s.expiry_index)
         self.dropped = 0
 

@@ -24,6 +24,7 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.checkpoint.log import BodyCache, Log, list_jobs, read_epochs, read_identity, read_log
 from stateflow.checkpoint.names import parse, slot_of, tag_of
 from stateflow.checkpoint.pins import list_pins, pin, release
+from stateflow.checkpoint.process import this_process
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.checkpoint.retention import retained_by_age
 from stateflow.checkpoint.scheduled import sweep
@@ -37,11 +38,12 @@ from stateflow.format.layout import LAST_EPOCH, JobLayout
 from stateflow.format.records import Pin, Record
 from stateflow.jobs.savepoints import MadeSavepoint, SavepointRequest, create_savepoint
 from stateflow.jobs.stopping import Stopped, stop_job
+from stateflow.liveness.processes import has_ended
 from stateflow.observe.status import JobStatus, status_of
 from stateflow.pipelines.parameters import known_parameters
 from stateflow.savepoints.dispose import dispose_claimed
 from stateflow.savepoints.origin import find_origin
-from stateflow.storage.roots import open_store
+from stateflow.storage.roots import open_recorded, open_store
 
 if TYPE_CHECKING:
     from stateflow.compatibility.flows import Check
@@ -104,15 +106,17 @@ class Job(JobHandle):
 
     def _status(self, log: Log, lines: list[HistoryLine]) -> JobStatus:
         epoch = log.newest_epoch
+        heartbeat = read_heartbeat(self.store, self.layout, epoch)
         return status_of(
             log,
             self.store.url,
-            heartbeat=read_heartbeat(self.store, self.layout, epoch),
+            heartbeat=heartbeat,
             progress=read_progress(self.store, self.layout, epoch),
             pins=list_pins(self.store, self.layout),
             lines=lines,
             now=self.clock(),
             patience=round(self.heartbeat_timeout * 1e6),
+            gone=heartbeat is not None and has_ended(heartbeat.owner, this_process()),
         )
 
     def check(
@@ -359,7 +363,7 @@ class Job(JobHandle):
             self.store,
             self.layout,
             deep=deep,
-            open_base=lambda url: open_store(url, self.storage_options, below=self.store.url),
+            open_base=lambda url: open_recorded(url, self.storage_options, root=self.store.url),
         )
 
     def garbage(self, retained: int = COLLECTED_RETAINED, age: timedelta = timedelta(0)) -> Plan:

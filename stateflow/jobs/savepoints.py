@@ -34,7 +34,7 @@ from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
 from stateflow.savepoints.origin import newest_sinks
 from stateflow.savepoints.publish import probe_elsewhere, require_vacant
-from stateflow.storage.roots import open_store
+from stateflow.storage.roots import open_recorded, open_store
 from stateflow.storage.store import Store
 
 _log = logging.getLogger(__name__)
@@ -123,7 +123,7 @@ def create_savepoint(
                 record,
                 target,
                 max_files=request.max_files,
-                open_base=lambda base: open_store(base, job.storage_options, below=job.store.url),
+                open_base=lambda base: open_recorded(base, job.storage_options, root=job.store.url),
                 scratch=Path(request.options.scratch_dir or cache_folder() / "scratch"),
                 **facts,
             )
@@ -223,7 +223,7 @@ def _dispose(job: JobHandle, savepoints: Mapping[str, str]) -> dict[str, int]:
     """Deletes `savepoints`: by URL the expected id, or "" for an unfinished one. Skips one that was replaced or claimed."""
     freed = {}
     for url, savepoint_id in savepoints.items():
-        store = open_store(url, job.storage_options, below=job.store.url)
+        store = open_recorded(url, job.storage_options, root=job.store.url)
         try:
             freed[url] = dispose_savepoint(
                 store, owner=this_process(run=job.new_id()), clock=job.clock, expect=savepoint_id

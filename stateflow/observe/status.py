@@ -115,8 +115,10 @@ def status_of(
     lines: Iterable[HistoryLine],
     now: int,
     patience: int,
+    gone: bool = False,
 ) -> JobStatus:
-    """The status, computed from what was read. `now` and `patience` are microseconds."""
+    """The status, computed from what was read. `now` and `patience` are microseconds. `gone` says that the process of the
+    heartbeat is known to have ended."""
     assert log.identity is not None
     head, top = log.head, log.decided
     pins, lines = list(pins), list(lines)
@@ -127,7 +129,7 @@ def status_of(
         root=root,
         uuid=log.identity.uuid,
         created_at=log.identity.at,
-        status=_status(log, heartbeat, now, patience),
+        status=_status(log, heartbeat, now, 0 if gone else patience),
         epoch=log.newest_epoch,
         owner=owner_document(owner) if owner else {},
         heartbeat_at=heartbeat.at if heartbeat else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from stateflow.errors import StateflowError
@@ -44,13 +45,18 @@ class Binding:
     """The bound states of one task."""
 
     stored: tuple[StoredState[Any], ...]
-    """Single-entry states, which can be prefetched."""
+    """Single-entry states."""
     timers: dict[str, BoundTimer]
     handlers: dict[str, Any]
     operator: dict[str, Any]
     """BoundOperatorList, or a dict for broadcast state."""
     expiring: tuple[Expiry, ...] = ()
     """One per state that has an index of expiries."""
+
+    @cached_property
+    def chunked(self) -> tuple[StoredState[Any] | BoundTimer, ...]:
+        """What holds a whole chunk of keys and can be looked up for all of them at once."""
+        return (*self.stored, *self.timers.values())
 
 
 def bind(
@@ -80,6 +86,7 @@ def bind(
     for name, declaration in declared.operator.items():
         operator[name] = {} if declaration.kind == "broadcast" else BoundOperatorList([])
         process.__dict__[name] = operator[name]
+    cursor.expiring = expiring
     return Binding(tuple(stored), timers, handlers, operator, tuple(expiring))
 
 

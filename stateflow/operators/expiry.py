@@ -53,11 +53,6 @@ class OperatorExpiry:
             backend.write(changes)
         return wrote or bool(changes)
 
-    def settle(self, backend: Backend, changes: list[Change]) -> None:
-        """Before `changes` are written."""
-        for state in self._states:
-            state.settle(backend, changes)
-
     def finish(self, backend: Backend) -> bool:
         """Writes the blocks of all that the shard was given an expiry for. Tells whether there were any."""
         changes = [change for state in self._states for change in state.blocks()]

@@ -5,14 +5,11 @@ It knows neither Spark nor Arrow: a Spark task and the test harness drive it ali
 
 from __future__ import annotations
 
-import heapq
 import json
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from heapq import merge
-from itertools import islice
 from pathlib import Path
 from types import GeneratorType
 from typing import Any
@@ -29,11 +26,10 @@ from stateflow.errors import (
     UnavailableError,
     UsageError,
 )
-from stateflow.format.encoding import prefix, split, split_timer, state_range, timer_range
-from stateflow.format.instants import instant
 from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.expiry import OperatorExpiry, share_of
+from stateflow.operators.firing import PREFETCH_SHARE, Firing
 from stateflow.operators.output import returned
 from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.process import ConnectedProcess
@@ -43,16 +39,9 @@ from stateflow.state.cursor import NO_KEY
 from stateflow.state.expiry import NextDue
 from stateflow.state.keys.codec import KeyCodec
 
-FIRED_AT_ONCE = 10_000
-"""Timers that are read ahead."""
-_NEVER = -(1 << 63)
 _LIBRARY = str(Path(__file__).parents[1]) + os.sep
 REPEATED = "nothing of the batch was stored, and a run with changed code repeats it"
 """How to go on after user code has raised."""
-PREFETCH_SHARE = 0.5
-"""A batched look-up pays when at least this share of the keys reads the state."""
-
-
 _NEVER_DIVERTED = (
     BusyError, CorruptError, DisagreementError, FencedError, IncompatibleError, UnavailableError, MemoryError,
 )  # fmt: skip
@@ -102,11 +91,17 @@ class KeyedEngine:
         self.out: list[Any] = []
         self.keys = 0
         self.dead_letters = 0
-        self.timers_fired = 0
         self._diverted = 0
-        self.changed = False
-        """Whether the attached shard was written to."""
         self._prefetch: list[Any] = []
+        self._firing = Firing(
+            spec,
+            moment,
+            self.context,
+            self.binding,
+            self.cursor,
+            self.out,
+            lambda error, key: self._failed(error, key, ()),
+        )
         self._handlers = self._steps()
 
     def _steps(self) -> tuple[Callable[..., Any], ...]:
@@ -118,28 +113,25 @@ class KeyedEngine:
     def attach(self, backend: Backend) -> None:
         self.cursor.backend = backend
         self.cursor.position = 0
-        self.changed = False
+        self.cursor.changed = False
+        self._firing.forget()
         self.expiry.attach()
 
     def expire(self, groups: range, known: NextDue = (None, None), entries: int = 0) -> None:
         """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due."""
         if self.expiry.expire(self.cursor.backend, groups, known, share_of(entries), self.moment.slot):
-            self.changed = True
+            self.cursor.changed = True
 
     def next_expiries(self) -> NextDue:
         """Ends the shard: indexes what the batch has written, and tells when the first of it is due."""
         if self.expiry.finish(self.cursor.backend):
-            self.changed = True
+            self.cursor.changed = True
         return self.expiry.next_due
-
-    def _write(self, changes: list[Change]) -> None:
-        self.expiry.settle(self.cursor.backend, changes)
-        self.cursor.backend.write(changes)
-        self.changed = True
 
     def run(self, chunk: Chunk) -> None:
         """Calls user code for every key of the chunk and applies its state changes."""
-        cursor, stored, count = self.cursor, self.binding.stored, len(chunk.keys)
+        cursor, stored, count = self.cursor, self.binding.chunked, len(chunk.keys)
+        self._firing.forget()
         cursor.base, cursor.keys = chunk.base, chunk.keys
         full: dict[int, list[bytes]] = {}
         for state in stored:
@@ -155,8 +147,7 @@ class KeyedEngine:
             self._run_keys(chunk, changes)
         for state in stored:
             state.collect(full.get(state.state_id), changes)
-        if changes:
-            self._write(changes)
+        cursor.write(changes)
         self.keys += count
         for state in stored:
             # What nearly every key reads is looked up for all keys of the next chunk at once.
@@ -201,14 +192,14 @@ class KeyedEngine:
                     if produced is not None:
                         self.out.extend(returned(self.spec.uid, produced))
                 if careful:
-                    for state in self.binding.stored:
+                    for state in self.binding.chunked:
                         state.check_current()
                 cursor.flush(changes)
             except Exception as error:
                 del self.out[mark[0] :], changes[mark[1] :]
                 for name, length in mark[2].items():
                     del context.sides[name][length:]
-                for state in self.binding.stored:
+                for state in self.binding.chunked:
                     state.discard()
                 self._failed(error, key, rows_of(i))
 
@@ -246,107 +237,28 @@ class KeyedEngine:
 
     def fire(self, groups: range) -> Iterator[None]:
         """Fires timers that are due in these key groups, in time order; yields when output should be taken."""
-        self.context.late = False
-        next_batch: set[tuple[bytes, str]] = set()
-        while batch := self._next_due(groups):
-            bound = batch[-1]
-            fired = False
-            while batch:
-                at, base, name = heapq.heappop(batch)
-                if (base, name) in next_batch or not self._still_due(base, name, at):
-                    continue  # an earlier handler of this batch moved or cleared it
-                fired = True
-                self._fire_one(at, name)
-                again = self.binding.timers[name].micros
-                if again is not None and again <= at:
-                    # The handler set it to a time that is due: it would fire for ever, so it waits for the next batch.
-                    next_batch.add((base, name))
-                # A timer that the handler set fires in its turn if it comes before the last one read ahead.
-                for other, timer in self.binding.timers.items():
-                    next_at = timer.micros
-                    if (
-                        next_at is not None
-                        and next_at <= self._limit(timer)
-                        and (next_at, base, other) <= bound
-                    ):
-                        heapq.heappush(batch, (next_at, base, other))
-                if len(self.out) >= 20_000:
-                    yield
-            yield
-            if not fired:
-                return
+        return self._firing.run(groups)
 
-    def _next_due(self, groups: range) -> list[tuple[int, bytes, str]]:
-        """The first timers that are due, in time order, which makes them a heap."""
-        due = merge(*(self._due(name, timer, groups) for name, timer in self.binding.timers.items()))
-        return list(islice(due, FIRED_AT_ONCE))
+    def next_timers(self, groups: range) -> tuple[int | None, int | None]:
+        """The earliest event-time and processing-time timers that are set."""
+        return self._firing.next_timers(groups)
+
+    @property
+    def timers_fired(self) -> int:
+        return self._firing.fired
+
+    @property
+    def changed(self) -> bool:
+        """Whether the attached shard was written to."""
+        return self.cursor.changed
 
     def move_to(self, base: bytes, key: Any) -> None:
         """Makes a key the current one; `base` is its full key under state id 0."""
         cursor = self.cursor
         cursor.base, cursor.i, cursor.key, cursor.keys = [base], 0, key, [key]
         cursor.serial += 1
-        for state in self.binding.stored:
+        for state in self.binding.chunked:
             state.begin(1, None)
-
-    def _still_due(self, base: bytes, name: str, at: int) -> bool:
-        """Makes a timer's key the current one; whether the timer is still set to `at`."""
-        self.move_to(base, self.codec.decode(split(base).body, 0)[0])
-        return bool(self.binding.timers[name].micros == at)
-
-    def _fire_one(self, at: int, name: str) -> None:
-        cursor, timer, sides = self.cursor, self.binding.timers[name], self.context.sides
-        changes: list[Change] = []
-        self.timers_fired += 1
-        mark = len(self.out), {side: len(rows) for side, rows in sides.items()}
-        try:
-            produced = self.binding.handlers[name](cursor.key, instant(at), self.context)
-            if produced is not None:
-                self.out.extend(returned(self.spec.uid, produced))
-            timer.fired(at)
-            cursor.flush(changes)
-            for state in self.binding.stored:
-                state.collect(None, changes)
-        except Exception as error:
-            del self.out[mark[0] :]
-            for side, length in mark[1].items():
-                del sides[side][length:]
-            changes.clear()
-            self._failed(error, cursor.key, ())
-            timer.clear()
-            cursor.flush(changes)
-        self._write(changes)
-
-    def _limit(self, timer: Any) -> int:
-        """The last instant at which timers of its kind fire in this batch."""
-        limit = self.moment.watermark if timer.time == "event" else self.moment.now
-        return _NEVER if limit is None else limit
-
-    def _due(self, name: str, timer: Any, groups: range) -> Iterator[tuple[int, bytes, str]]:
-        limit = self._limit(timer)
-        if limit == _NEVER:
-            return iter(())
-        queue_id = timer.queue_id
-
-        def of(group: int) -> Iterator[tuple[int, bytes, str]]:
-            for full, _ in self.cursor.backend.scan(*timer_range(group, queue_id, limit)):
-                at, rest = split_timer(split(full).body)
-                yield at, prefix(group, 0) + rest, name
-
-        return merge(*(of(group) for group in groups))
-
-    def next_timers(self, groups: range) -> tuple[int | None, int | None]:
-        """The earliest event-time and processing-time timers that are set."""
-        earliest: dict[str, int | None] = {"event": None, "processing": None}
-        for timer in self.binding.timers.values():
-            queue_id = timer.queue_id
-            for group in groups:
-                first = next(iter(self.cursor.backend.scan(*state_range(group, queue_id))), None)
-                if first is not None:
-                    at = split_timer(split(first[0]).body)[0]
-                    so_far = earliest[timer.time]
-                    earliest[timer.time] = at if so_far is None else min(so_far, at)
-        return earliest["event"], earliest["processing"]
 
     def open(self) -> None:
         self._user("open", self.process.open)
@@ -385,8 +297,8 @@ class KeyedEngine:
     def _leave_key(self) -> None:
         self.cursor.serial += 1
         self.cursor.base = _NoKey()
-        for state in self.binding.stored:
-            state._values = _NoKey()
+        for state in self.binding.chunked:
+            state.leave(_NoKey())
 
 
 class _NoKey(list[Any]):

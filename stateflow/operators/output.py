@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal
 from operator import attrgetter
@@ -15,6 +16,7 @@ import pyarrow as pa
 from stateflow.errors import UsageError
 from stateflow.pipelines.operators import MAIN, OperatorSpec
 from stateflow.pipelines.rows import RowType
+from stateflow.state.values.packed_instants import micros_of
 
 Values = list[Any]
 _PLAIN = (str, bytes, int, float, date, Decimal)
@@ -65,9 +67,7 @@ class RowWriter:
                     values = [_plain(value) for value in values]
                 elif pa.types.is_integer(field.type):
                     _check_whole(values)
-                elif pa.types.is_timestamp(field.type):
-                    _check_zoned(values)
-                arrays.append(pa.array(values, type=field.type, from_pandas=False))
+                arrays.append(_array(values, field.type))
             except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError) as error:
                 raise self._misfit(field, given, error) from error
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
@@ -142,14 +142,21 @@ class RowWriter:
             try:
                 if pa.types.is_integer(field.type):
                     _check_whole([value])
-                elif pa.types.is_timestamp(field.type):
-                    _check_zoned([value])
-                pa.array([value], type=field.type, from_pandas=False)
+                _array([value], field.type)
             except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError):
                 return UsageError(
                     f"{self._where} put out {given!r} in column {field.name!r}, which is a {field.type}: {error}"
                 )
         return UsageError(f"{self._where}: column {field.name!r} does not fit {field.type}: {error}")
+
+
+def _array(values: Values, kind: Any) -> Any:
+    if pa.types.is_timestamp(kind):
+        if kind.unit == "us":
+            with suppress(ValueError, OverflowError):
+                return micros_of(values).cast(kind)
+        _check_zoned(values)
+    return pa.array(values, type=kind, from_pandas=False)
 
 
 def _length(row: Any) -> int:

@@ -14,11 +14,13 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
 from stateflow.format.scalars import KEY_TYPES
+from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator, columnar_operator
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.parameters import from_text
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.step_checks import check_sink, check_source, check_transform
+from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.ttl import Ttl, micros
 
 
@@ -57,8 +59,10 @@ class KeyedNode(Node):
     keyed: tuple[KeyedStream, ...] = ()
     process: Callable[[], Process[Any]] | None = None
     process_type: type[Process[Any]] | None = None
-    arrow: Any = None
-    """An ArrowOperator, for process_arrow."""
+    columnar: ColumnarOperator | None = None
+    """In place of `process`: it gets tables instead of rows."""
+    forgets: frozenset[str] = frozenset()
+    """Of a columnar operator: see `Process.forgets`."""
     rows: tuple[RowType | None, ...] = ()
     output: RowType | None = None
     sides: Mapping[str, RowType] = field(default_factory=dict)
@@ -72,16 +76,6 @@ class SinkNode(Node):
     target: Any = None
     mode: str = "append"
     options: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class ArrowOperator:
-    """A columnar operator: `function(table, state, ctx)` over bounded chunks."""
-
-    function: Callable[..., Any]
-    state: Mapping[str, Any]
-    chunk_rows: int
-    forgets: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,28 +242,23 @@ class KeyedStream:
     def process_arrow(
         self,
         uid: str,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | ColumnarOperator,
         *,
-        state: Mapping[str, Any],
+        state: Mapping[str, Any] | ColumnLayout | None = None,
         output: Any,
-        chunk_rows: int = 2_000_000,
+        outputs: Sequence[Output[Any]] = (),
+        on_due: Callable[..., Any] | None = None,
+        chunk_rows: int = CHUNK_ROWS,
         forgets: Sequence[str] = (),
     ) -> Stream:
         """Columnar: `function(table, state, ctx) -> table` over whole keys, as long as a chunk holds them.
 
         `state` names typed columns that each key has; `state.get(keys)` and `state.put(keys, table)` read and write them.
-        `forgets` names states of a process class that the operator was before, and whose values may go.
+        With `sf.columns(...)` keys have several entries, or entries that are due at a time: then `on_due(state, ctx)` is
+        called. A dict of several `sf.columns(...)` gives the functions all of them by name. In place of functions there
+        may be an `sf.ColumnarOperator`. `forgets` names states of earlier code whose values may go.
         """
-        flow = self.stream.flow
-        node = KeyedNode(
-            flow._uid("operator", uid),
-            (self.stream,),
-            (self,),
-            arrow=ArrowOperator(function, dict(state), chunk_rows, frozenset(forgets)),
-            rows=(self.stream.rows,),
-            output=row_type(output),
-        )
-        return flow._add(node, node.output)
+        return _columnar(uid, (self,), function, state, on_due, chunk_rows, output, outputs, forgets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -293,6 +282,48 @@ class ConnectedStreams:
             uid, (self.left, self.right), process, ConnectedProcess, output, outputs, on_error,
             dead_letter_threshold, broadcast or {},
         )  # fmt: skip
+
+    def process_arrow(
+        self,
+        uid: str,
+        function: Callable[..., Any] | ColumnarOperator,
+        *,
+        state: Mapping[str, Any] | ColumnLayout | None = None,
+        output: Any,
+        outputs: Sequence[Output[Any]] = (),
+        on_due: Callable[..., Any] | None = None,
+        chunk_rows: int = CHUNK_ROWS,
+        forgets: Sequence[str] = (),
+    ) -> Stream:
+        """Columnar: `function(left, right, state, ctx) -> table` over the rows of the same keys of both inputs."""
+        inputs = (self.left, self.right)
+        return _columnar(uid, inputs, function, state, on_due, chunk_rows, output, outputs, forgets)
+
+
+def _columnar(
+    uid: str,
+    inputs: tuple[KeyedStream, ...],
+    code: Callable[..., Any] | ColumnarOperator,
+    state: Mapping[str, Any] | ColumnLayout | None,
+    on_due: Callable[..., Any] | None,
+    chunk_rows: int,
+    output: Any,
+    outputs: Sequence[Output[Any]],
+    forgets: Sequence[str],
+) -> Stream:
+    flow = inputs[0].stream.flow
+    order_by = [name for keyed in inputs for name in keyed.order_by]
+    node = KeyedNode(
+        flow._uid("operator", uid),
+        tuple(keyed.stream for keyed in inputs),
+        inputs,
+        columnar=columnar_operator(uid, code, state, on_due, chunk_rows, inputs[0].columns, order_by),
+        forgets=frozenset(forgets),
+        rows=tuple(keyed.stream.rows for keyed in inputs),
+        output=row_type(output),
+        sides=side_outputs(uid, outputs, "fail"),
+    )
+    return flow._add(node, node.output)
 
 
 def _operator(
@@ -428,8 +459,8 @@ def _keeps_state(node: Node) -> bool:
     """State can be queried: an operator that has some is of use without a sink."""
     if not isinstance(node, KeyedNode):
         return False
-    if node.arrow is not None:
-        return bool(node.arrow.state)
+    if node.columnar is not None:
+        return bool(node.columnar.states)
     found = node.process_type.declarations() if node.process_type is not None else None
     return found is not None and bool(found.states or found.timers or found.operator)
 

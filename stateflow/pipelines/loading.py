@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import sys
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -66,6 +67,15 @@ def load_pipeline(spec: str, folder: Path) -> LoadedPipeline:
     if pipeline is None:
         raise NotFoundError(f"{path} has no pipeline {name!r}; it has: {names}")
     return LoadedPipeline(pipeline, module, path)
+
+
+def refuse_outside(spec: str, folder: Path, allowed: Sequence[Path]) -> None:
+    """Raises UsageError when FILE:PIPELINE names a file outside the allowed folders, by whatever link. Loads nothing."""
+    roots = [each.resolve() for each in allowed]
+    for path in (_absolute(spec.rpartition(":")[0] or spec, folder), _absolute(spec, folder)):
+        if not any(path.is_relative_to(root) for root in roots):
+            places = ", ".join(map(str, roots)) or "none"
+            raise UsageError(f"the pipeline file {path} lies in none of the allowed folders ({places})")
 
 
 def _split(spec: str, folder: Path) -> tuple[Path, str]:

@@ -283,12 +283,17 @@ class StateReader:
                 f"operator {operator!r} has no state {name!r} in checkpoint {self.record.slot}: its states are {known}"
             )
         shards = _flat(owner)
+        if schema.timed:
+            raise UsageError(
+                f"state {name!r} of operator {operator!r} is ordered by time, so no key can be looked up in it: read it as a "
+                f"table, with `stateflow state export`"
+            )
         timer = schema.kind == "timer"
         return Target(
             operator=operator,
             name=name,
             schema=schema,
-            what=_WHAT[schema.kind],
+            what="list" if schema.by else _WHAT[schema.kind],
             key=owner.key,
             codec=KeyCodec([kind for _, kind in owner.key]),
             map_codec=KeyCodec(schema.map_key.split(",")) if schema.kind == "map" else None,
@@ -360,10 +365,22 @@ def _live(
 
 def _gathered(target: Target, begin: int, entries: Sequence[tuple[bytes, bytes]]) -> Any:
     plain = target.plain
+    if target.schema.by:
+        names = [name for name, _ in target.schema.by]
+        by = _parts([kind for _, kind in target.schema.by])
+        return [dict(zip(names, by(key, begin), strict=True)) | plain(raw) for key, raw in entries]
     if target.map_codec is None:
         return [plain(raw) for _, raw in entries]
     decode = target.map_codec.decode
     return {decode(key, begin)[0]: plain(raw) for key, raw in entries}
+
+
+def _parts(types: Sequence[str]) -> Callable[[bytes, int], tuple[Any, ...]]:
+    """What reads the parts of a key as a tuple, also of a single one."""
+    decode = KeyCodec(types).decode
+    if len(types) > 1:
+        return lambda key, at: decode(key, at)[0]
+    return lambda key, at: (decode(key, at)[0],)
 
 
 def _timer(raw: bytes) -> Any:

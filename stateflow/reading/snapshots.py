@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from stateflow.state.backends.base import OpenShard
 from stateflow.state.backends.choice import open_reader
 from stateflow.state.backends.openings import OpenShards
 from stateflow.storage.cache import FileCache
-from stateflow.storage.roots import open_store
+from stateflow.storage.roots import open_recorded
 from stateflow.storage.store import Store
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ReaderContext:
 
     def store(self, base: str = "") -> Store:
         """The store of the root, or of the savepoint that a reference is relative to."""
-        return open_store(base or self.root, self.storage_options, below=self.root)
+        return open_recorded(base, self.storage_options, root=self.root)
 
     def reader(self, record: Record, shards: OpenShards | None = None) -> StateReader:
         return StateReader(
@@ -89,7 +89,8 @@ def savepoint_reader(context: ReaderContext, url: str, job: str = "") -> Iterato
     """Opens a native savepoint in any root or folder. With `job` it raises for a savepoint of another job."""
     from stateflow.savepoints.format import read_savepoint, resolved
 
-    savepoint = read_savepoint(context.store(url))
+    context = replace(context, root=url)  # the person who asks named it, no record did
+    savepoint = read_savepoint(context.store())
     if savepoint.kind != "native":
         raise UsageError(
             f"the savepoint {url} is canonical: it consists of tables, which have no look-ups; read it as a table, "

@@ -43,7 +43,7 @@ from stateflow.savepoints.publish import probe_elsewhere
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.sinks.delta_rewind import prepare_rewind
 from stateflow.spark.sinks.slot import SinkSlot
-from stateflow.storage.roots import open_store
+from stateflow.storage.roots import open_recorded, open_store
 
 
 class RestoreRun:
@@ -328,9 +328,10 @@ class RestoreRun:
         owner = (self.origin.owner or self.job).store
         if not base:
             return owner
+        options = self.job.storage_options
         # The person who asked for the restore named the origin's URL, records name the others.
         named = self.origin.savepoint is not None and base == self.origin.url
-        return open_store(base, self.job.storage_options, below="" if named else owner.url)
+        return open_store(base, options) if named else open_recorded(base, options, root=owner.url)
 
     @cached_property
     def spark(self) -> Any:

@@ -40,7 +40,7 @@ from stateflow.savepoints.format import (
     withdraw,
 )
 from stateflow.storage.local import LocalStore
-from stateflow.storage.roots import open_store
+from stateflow.storage.roots import open_recorded
 from stateflow.storage.store import Store, create_once
 
 _log = logging.getLogger(__name__)
@@ -155,7 +155,9 @@ def dispose_claimed(
 
     def dispose(url: str) -> None:
         # A record gave the URL. Whoever may write to the root could have put a link on the way to the savepoint.
-        store = open_base(url, storage_options) if open_base else open_store(url, storage_options, below=root)
+        store = (
+            open_base(url, storage_options) if open_base else open_recorded(url, storage_options, root=root)
+        )
         claim = read_savepoint_claim(store)
         if claim is None or claim.job != job:
             return
@@ -193,7 +195,7 @@ def _claim_for_disposal(
                 return created
             continue
         claim = decode(body, SavepointClaim, f"{store.url}/{SAVEPOINT_CLAIM}")
-        if claim.job != by_job and not (expect is None and _of_deleted_job(claim, storage_options)):
+        if claim.job != by_job and not (expect is None and _of_deleted_job(store, claim, storage_options)):
             raise claimed_error(store, claim)
         if expect:
             raise claimed_error(store, claim)  # by another disposal, perhaps of another savepoint
@@ -232,13 +234,13 @@ def _names_another(store: Store, claim: SavepointClaim) -> bool:
     return savepoint.id != claim.savepoint and is_whole(store, savepoint)
 
 
-def _of_deleted_job(claim: SavepointClaim, storage_options: Mapping[str, str]) -> bool:
+def _of_deleted_job(store: Store, claim: SavepointClaim, storage_options: Mapping[str, str]) -> bool:
     """Whether the job that claimed the savepoint was deleted. False when its root cannot be read."""
     if not claim.job or not claim.root:
         return False
     try:
         tombstone = read_epoch_claim(
-            open_store(claim.root, storage_options), JobLayout(claim.name), LAST_EPOCH
+            open_recorded(claim.root, storage_options, root=store.url), JobLayout(claim.name), LAST_EPOCH
         )
     except StateflowError:
         return False

@@ -41,6 +41,7 @@ from stateflow.storage.local import LocalStore
 from stateflow.storage.store import Entry, Store, create_once
 
 _READERS = 8
+_SHOWN = 200
 
 
 def read_savepoint(store: Store) -> Savepoint:
@@ -49,7 +50,19 @@ def read_savepoint(store: Store) -> Savepoint:
         body = store.read(SAVEPOINT_METADATA)
     except NotFoundError:
         raise no_savepoint(store) from None
-    return decode(body, Savepoint, f"{store.url}/{SAVEPOINT_METADATA}")
+    return decode_savepoint(body, f"{store.url}/{SAVEPOINT_METADATA}")
+
+
+def decode_savepoint(body: bytes, path: str) -> Savepoint:
+    """A savepoint that was read from `path`. Refused if it names files in another place: whoever made it would choose what is
+    opened with the credentials of whoever reads it."""
+    savepoint = decode(body, Savepoint, path)
+    for url in sorted(bases([savepoint.record])):
+        raise CorruptError(
+            f"{path} names files outside of its savepoint, in {url[:_SHOWN]!r}, and stateflow makes no such savepoint: use "
+            "another one, and ask where this one comes from"
+        )
+    return savepoint
 
 
 def read_savepoint_claim(store: Store) -> SavepointClaim | None:
@@ -112,7 +125,7 @@ def _look(root: Store, folder: str) -> ListedSavepoint | None:
             claim = decode(root.read(path), SavepointClaim, path)
         if SAVEPOINT_METADATA in names:
             path = f"{folder}/{SAVEPOINT_METADATA}"
-            savepoint = decode(root.read(path), Savepoint, path)
+            savepoint = decode_savepoint(root.read(path), path)
     except NotFoundError:
         return None  # disposed of since it was listed
     except (CorruptError, IncompatibleError) as error:

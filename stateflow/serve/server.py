@@ -11,10 +11,12 @@ import uvicorn
 from stateflow.errors import UsageError
 from stateflow.serve.access import Access
 from stateflow.serve.app import Service, make_app
+from stateflow.serve.connections import ConnectionLimits, limited
 from stateflow.serve.follow import FollowedJobs
 
 LOOPBACK = "127.0.0.1"
 MAX_QUERIES = 16
+LIMITS = ConnectionLimits()
 _GRACE = 5
 """Seconds that running requests have to end."""
 _BACKLOG = 256
@@ -32,15 +34,18 @@ class StateServer:
         port: int = 0,
         max_queries: int = MAX_QUERIES,
         interval: float = 1.0,
+        limits: ConnectionLimits = LIMITS,
     ) -> None:
         self._jobs = jobs
         self._socket = _bound(host, port)
         app = make_app(Service(jobs, access, max_queries=max_queries, interval=interval))
-        config = _Quiet(
+        config = _Limited(
             app,
+            limits,
             log_config=None,
             server_header=False,
             lifespan="on",
+            ws="none",
             timeout_graceful_shutdown=_GRACE,
             backlog=_BACKLOG,
         )
@@ -77,19 +82,16 @@ class StateServer:
         self._server.should_exit = True
 
 
-class _Quiet(uvicorn.Config):
-    """Logs no requests, however logging is set up: a key in a URL may name a person."""
+class _Limited(uvicorn.Config):
+    """Bounds what a connection costs, and logs no requests, however logging is set up."""
+
+    def __init__(self, app: Any, limits: ConnectionLimits, **options: Any) -> None:
+        super().__init__(app, **options)
+        self._limits = limits
 
     def load(self) -> None:
         super().load()
-        protocol: Any = self.http_protocol_class
-
-        class Protocol(protocol):  # type: ignore[misc]
-            def __init__(self, *arguments: Any, **options: Any) -> None:
-                super().__init__(*arguments, **options)
-                self.access_log = False
-
-        self.http_protocol_class = Protocol
+        self.http_protocol_class = limited(self.http_protocol_class, self._limits)
 
 
 def _bound(host: str, port: int) -> socket.socket:

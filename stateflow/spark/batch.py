@@ -31,6 +31,7 @@ from stateflow.compatibility.states import (
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard, StateSchema
+from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.context import Moment
 from stateflow.pipelines.flow import (
     Flow,
@@ -242,9 +243,8 @@ class Batch:
         )
         self._running[node.uid] = running
         assert node.output is not None
-        frame = exchanged(
-            node.uid, inputs, types, self._max_parallelism(before), assignment, ordered=node.arrow is None
-        )
+        ordered = node.columnar is None or node.columnar.ordered
+        frame = exchanged(node.uid, inputs, types, self._max_parallelism(before), assignment, ordered=ordered)
         frame = settings.placement.pin(frame, before.hosts if before else ())
         worker = self._worker(node, running, inputs, shards, before, stage)
         return frame.mapInArrow(worker, node.output.ddl)
@@ -274,23 +274,26 @@ class Batch:
     ) -> Callable[..., Any]:
         assert node.output is not None
         main = _arrow(node.output)
-        if node.arrow is not None:
-            arrow_task = ArrowTask(
+        sides = {name: _arrow(rows) for name, rows in node.sides.items()}
+        read_outputs = frozenset(stream.output for _, stream in self.settings.flow.consumers(node))
+        if node.columnar is not None:
+            columnar = ColumnarSpec(
                 uid=node.uid,
-                function=node.arrow.function,
-                state=dict(node.arrow.state),
-                key_columns=node.keyed[0].columns,
-                key_types=running.key_types,
-                fields=inputs[0].rows.names,
-                chunk_rows=node.arrow.chunk_rows,
-                state_id=running.states["columns"].id,
+                operator=node.columnar,
+                key=tuple(zip(node.keyed[0].columns, running.key_types, strict=True)),
+                max_parallelism=self._max_parallelism(before),
+                states={name: running.states[name] for name in node.columnar.states},
+                outputs={MAIN: main, **sides},
+            )
+            arrow_task = ArrowTask(
+                spec=columnar,
+                inputs=len(inputs),
                 moment=self.moment,
                 storage=self.storage,
                 shards=shards,
                 open_shard=self.settings.open_shard,
-                output=main,
-                max_parallelism=self._max_parallelism(before),
                 stage=stage,
+                read_outputs=read_outputs,
                 user_paths=self.settings.user_paths,
             )
             return arrow_worker(arrow_task, running.accumulator)
@@ -317,9 +320,9 @@ class Batch:
             shards=shards,
             open_shard=self.settings.open_shard,
             main=main,
-            sides={name: _arrow(rows) for name, rows in node.sides.items()},
+            sides=sides,
             stage=stage,
-            read_outputs=frozenset(stream.output for _, stream in self.settings.flow.consumers(node)),
+            read_outputs=read_outputs,
             elements=_recorded_elements(node, before),
             broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
             user_paths=self.settings.user_paths,

@@ -27,7 +27,9 @@ class Cursor:
     __slots__ = (
         "backend",
         "base",
+        "changed",
         "dirty",
+        "expiring",
         "i",
         "key",
         "keys",
@@ -47,7 +49,11 @@ class Cursor:
         self.key: Any = None
         self.keys: Sequence[Any] = ()
         """The chunk's keys."""
+        self.changed = False
+        """Whether the attached shard was written to."""
         self.dirty: list[BoundState] = []
+        self.expiring: Sequence[Expiry] = ()
+        """Of the states that have an index of expiries."""
         self.now = now
         self.watermark = watermark
         self.slot = slot
@@ -64,6 +70,13 @@ class Cursor:
         for state in self.dirty:
             state.flush(changes)
         self.dirty.clear()
+
+    def write(self, changes: list[Change]) -> None:
+        if changes:
+            for expiry in self.expiring:
+                expiry.settle(self.backend, changes)
+            self.backend.write(changes)
+            self.changed = True
 
     def discard(self) -> None:
         """The key failed: nothing it did to state has happened."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from stateflow.errors import StateflowError
-from stateflow.format.scalars import CODED
+from stateflow.format.scalars import SCALARS
 from stateflow.state.cursor import ABSENT, UNREAD, Change, Cursor, ValuesState
 from stateflow.state.expiry import Expiry
 from stateflow.state.values.bulk import bulk
@@ -17,8 +18,9 @@ T = TypeVar("T")
 V = TypeVar("V")
 R = TypeVar("R")
 
-_IMMUTABLE = frozenset(scalar.name for scalar in CODED)
-"""Nobody can change these values in place, so they wait for the end of the chunk."""
+_IMMUTABLE = frozenset({"tuple", "optional", *(scalar.name for scalar in SCALARS)})
+"""Nobody can change values in place whose types are made of these alone, so they wait for the end of the chunk."""
+_WORDS = re.compile(r"[^<>,.]+")
 
 
 class StoredState(ValuesState, Generic[T]):
@@ -49,14 +51,14 @@ class StoredState(ValuesState, Generic[T]):
     ) -> None:
         super().__init__(cursor, operator, name, state_id, serializer, expiry)
         self._dumps_many, self._loads_many = bulk(serializer)
-        self._mutable = serializer.schema not in _IMMUTABLE
+        self._mutable = not _IMMUTABLE.issuperset(_WORDS.findall(serializer.schema))
         self._values: list[Any] = []
         """One per key of the chunk; `UNREAD` and `ABSENT` where there is none."""
         self._cleared = False
         """Whether any key of the chunk was cleared."""
         self._set_at: list[int] = []
         """Keys that were set, ascending."""
-        self._raws: Sequence[Any] = ()
+        self._raws: list[Any] = []
         """With a ttl: what is stored, one per key of the chunk, `UNREAD` where nobody has looked."""
         self._indexed = True
         """Whether no key of the chunk can be new to an index of expiries."""
@@ -82,13 +84,24 @@ class StoredState(ValuesState, Generic[T]):
         if raws is None:
             self._raws = [UNREAD] * keys
         else:
-            self._raws = raws
+            self._raws = list(raws)
             if not expiry.on_read:
                 unexpired, self._indexed = live(raws, expiry.clock)
                 self._values = self._loads_many(unexpired, ABSENT)
                 return
         # Reads go through `_load`, which notes them.
         self._values = [UNREAD] * keys
+
+    def append(self) -> None:
+        """The chunk gets one more key."""
+        self._values.append(UNREAD)
+        if self._expiry is not None:
+            self._raws.append(UNREAD)
+            self._indexed = not self._expiry.indexed
+
+    def leave(self, nothing: Any) -> None:
+        """There is no key from now on."""
+        self._values = nothing
 
     def _load(self) -> Any:
         cursor = self._cursor
@@ -103,7 +116,7 @@ class StoredState(ValuesState, Generic[T]):
         raw = self._raws[i]
         if raw is UNREAD:
             self.reads += 1
-            raw = self._raws[i] = cursor.backend.get(cursor.full(self._id))  # type: ignore[index]
+            raw = self._raws[i] = cursor.backend.get(cursor.full(self._id))
         value = self._values[i] = self._live(raw)
         if expiry.on_read and value is not ABSENT:
             self._read_at.append(i)
@@ -163,10 +176,17 @@ class StoredState(ValuesState, Generic[T]):
             read = [i for i in self._read_at if i not in written]
             renewed = zip(self._full_keys(read), [self._raws[i] for i in read], strict=True)
             self._renew(dict(renewed), changes)
+            self._read_at.clear()
         changed = self._set_at
         if not changed:
             return
         values = [self._values[i] for i in changed]
+        self._append(keys, values, changes)
+        changed.clear()
+        self._cleared = False
+
+    def _append(self, keys: list[bytes] | None, values: list[Any], changes: list[Change]) -> None:
+        changed = self._set_at
         if keys is None:
             keys = self._full_keys(changed)
         elif len(changed) != len(keys):
@@ -192,12 +212,12 @@ class StoredState(ValuesState, Generic[T]):
     def _collect_expiring(
         self, keys: list[bytes], values: list[Any], changes: list[Change], expiry: Expiry
     ) -> None:
-        raws = () if self._indexed else [self._raws[i] for i in self._set_at]
+        raws: list[Any] = [] if self._indexed else [self._raws[i] for i in self._set_at]
         if self._cleared:
             changes.extend((k, None) for k, value in zip(keys, values, strict=True) if value is ABSENT)
             kept = [at for at, value in enumerate(values) if value is not ABSENT]
             keys, values = [keys[at] for at in kept], [values[at] for at in kept]
-            raws = [raws[at] for at in kept] if raws else ()
+            raws = [raws[at] for at in kept] if raws else []
         changes.extend(zip(keys, stamped(self._dumps_many(values), expiry.at), strict=True))
         if raws:
             expiry.wrote_each(keys, raws, UNREAD)

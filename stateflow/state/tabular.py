@@ -4,8 +4,9 @@
     the key's columns     by their names
     map_key               of a map; a struct of _1, _2 when it has several parts
     slot, position        of a list: which record appended the element, and where in its batch
-    timer, at             of timers: which one, and when it fires
-    value                 typed (`shapes`, `typed`)
+    timer, at             of timers: which one, and when it fires; `at` also of timed columnar states
+    by                    of a columnar state with several entries per key: a struct of what tells them apart
+    value                 typed (`shapes`, `typed`); missing where entries have no columns
     stored                the bytes, where `value` loses a part of them (`typed`)
     expires_at            when the state has a ttl; without one, nobody reads expiries, and they are dropped
 
@@ -22,14 +23,14 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import CorruptError, UsageError
-from stateflow.format.encoding import EMPTY_NAMESPACE, PREFIX_WIDTH, SIGN, state_range
+from stateflow.format.encoding import EMPTY_NAMESPACE, PREFIX_WIDTH, SIGN, TIME_WIDTH, state_range
 from stateflow.format.records import OperatorState, StateSchema
 from stateflow.state.keys.arrow_types import ARROW, INSTANT
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.columns import encode_columns
 from stateflow.state.keys.hashing import key_groups_of
 from stateflow.state.keys.parts import KeyParts
-from stateflow.state.values.column_values import column_values
+from stateflow.state.values.column_values import BLANK, NO_COLUMNS, column_values
 from stateflow.state.values.fitting import fitted
 from stateflow.state.values.headers import BadEntryError, with_expiries
 from stateflow.state.values.nested_shapes import element_of
@@ -42,7 +43,7 @@ from stateflow.state.values.typed import ByteValues, Values, scalars
 
 TIMERS = "_timers"
 """The table of all timers of an operator."""
-COLUMNS = ("key_group", "map_key", "slot", "position", "timer", "at", "value", "stored", "expires_at")
+COLUMNS = ("key_group", "map_key", "slot", "position", "timer", "at", "by", "value", "stored", "expires_at")
 """The columns of tables beside those of the key."""
 
 _LIST_POSITIONS = 1 << 32
@@ -112,6 +113,15 @@ class _Table:
         columns = [self._column(batch, name, ARROW[kind]) for name, kind in self.key]
         return columns, key_groups_of(self._types, columns, self._max)
 
+    def _instants(self, at: Any) -> Any:
+        """Times in microseconds, all of which Python has."""
+        micros = at.cast(pa.int64()).to_numpy(zero_copy_only=False)
+        if not bool(are_instants(micros).all()):
+            raise UsageError(
+                f"{self.where}: {self.names['at']} holds instants outside of the years 1 to 9999: correct them"
+            )
+        return micros
+
     def _shown(self, key: bytes, at: int) -> object:
         try:
             return self._codec.decode(key, at)[0]
@@ -130,14 +140,22 @@ class StateTable(_Table):
         self._ttl = schema.ttl is not None
         self._values = values_of(schema, self.where)
         self._map_types = schema.map_key.split(",") if schema.kind == "map" else []
+        self._timed = schema.timed
+        self._by = [kind for _, kind in schema.by]
         columns: dict[str, pa.DataType] = {}
+        if self._timed:
+            columns["at"] = INSTANT
+        if self._by:
+            columns["by"] = pa.struct([pa.field(name, ARROW[kind]) for name, kind in schema.by])
         if self._map_types:
             parts = [ARROW[kind] for kind in self._map_types]
             numbered = [pa.field(f"_{number}", part) for number, part in enumerate(parts, start=1)]
             columns["map_key"] = parts[0] if len(parts) == 1 else pa.struct(numbered)
         if schema.kind == "list":
             columns["slot"] = columns["position"] = pa.int64()
-        columns["value"] = self._values.arrow
+        self._valued = schema.value != NO_COLUMNS
+        if self._valued:
+            columns["value"] = self._values.arrow
         if self._values.doubtful:
             columns["stored"] = pa.binary()
         if self._ttl:
@@ -157,8 +175,12 @@ class StateTable(_Table):
         columns = [pa.array(parts.group())]
         if bool((parts.state_id() != self._id).any()):
             raise UsageError(f"{self.where} has id {self._id}, but was given entries of another state")
-        columns += [parts.part(kind) for kind in self._types]
+        at = [parts.part("datetime")] if self._timed else []
+        columns += [parts.part(kind) for kind in self._types] + at
         parts.namespace()
+        if self._by:
+            by = [parts.part(kind) for kind in self._by]
+            columns.append(pa.StructArray.from_arrays(by, fields=list(self._field("by").type)))
         if self._map_types:
             map_parts = [parts.part(kind) for kind in self._map_types]
             map_key = self.schema.field(self.names["map_key"]).type
@@ -173,9 +195,10 @@ class StateTable(_Table):
         try:
             read = self._values.read(values)
         except BadEntryError as bad:
-            shown = self._shown(keys[bad.index], PREFIX_WIDTH)
+            shown = self._shown(keys[bad.index], PREFIX_WIDTH + (TIME_WIDTH if self._timed else 0))
             raise type(bad.error)(f"{self.where}, key {shown!r}: {bad.error}") from bad
-        columns.append(read.column)
+        if self._valued:
+            columns.append(read.column)
         if self._values.doubtful:
             columns.append(pa.nulls(len(keys), pa.binary()) if read.stored is None else read.stored)
         if self._ttl:
@@ -187,18 +210,25 @@ class StateTable(_Table):
         Columns that the schema does not have are ignored here: `check` refuses them."""
         columns, groups = self._keys(batch)
         types, suffix = list(self._types), EMPTY_NAMESPACE
-        if self._map_types or self._kind == "list":
+        if self._timed:
+            types, columns = ["int", *types], [self._instants(self._own(batch, "at")), *columns]
+        if self._by or self._map_types or self._kind == "list":
             # The empty namespace is written as the bool False is, what follows it like further parts of the key.
             types, suffix = [*types, "bool"], b""
             columns.append(np.zeros(len(batch), dtype=bool))
+        if self._by:
+            types += self._by
+            columns += self._parts(self._own(batch, "by"), "by")
         if self._map_types:
             column = self._own(batch, "map_key")
             types += self._map_types
-            columns += [column] if len(self._map_types) == 1 else self._map_parts(column)
+            columns += [column] if len(self._map_types) == 1 else self._parts(column, "map_key")
         if self._kind == "list":
             types += ["int", "date"]
             columns += self._list_position(batch)
         keys = encode_columns(types, columns, groups, self._id, suffix)
+        if not self._valued:
+            return keys, [BLANK] * len(keys)
         value = self._own(batch, "value", nullable=True)
         stored = self._own(batch, "stored", needed=False) if self._values.doubtful else None
         values = self._values.write(value, stored)
@@ -208,17 +238,20 @@ class StateTable(_Table):
                 values = with_expiries(values, expires)
         return keys, values
 
+    def _field(self, column: str) -> Any:
+        return self.schema.field(self.names[column])
+
     def _own(self, batch: Any, column: str, *, needed: bool = True, nullable: bool = False) -> Any:
         name = self.names[column]
         return self._column(batch, name, self.schema.field(name).type, needed=needed, nullable=nullable)
 
-    def _map_parts(self, column: Any) -> list[Any]:
-        parts = [column.field(index) for index in range(len(self._map_types))]
-        for number, part in enumerate(parts, start=1):
+    def _parts(self, column: Any, what: str) -> list[Any]:
+        """The fields of a struct that is a part of keys."""
+        parts = [column.field(index) for index in range(column.type.num_fields)]
+        for field, part in zip(column.type, parts, strict=True):
             if part.null_count:
-                name = self.names["map_key"]
                 raise UsageError(
-                    f"{self.where}: {name}._{number} holds {part.null_count} nulls: drop such rows"
+                    f"{self.where}: {self.names[what]}.{field.name} holds {part.null_count} nulls: drop such rows"
                 )
         return parts
 
@@ -281,12 +314,7 @@ class TimerTable(_Table):
             raise UsageError(
                 f"{self.where}: there is no timer {min(unknown)!r}: there are {', '.join(map(repr, self._ids))}"
             )
-        at = self._column(batch, self.names["at"], INSTANT)
-        micros = at.cast(pa.int64()).to_numpy(zero_copy_only=False)
-        if not bool(are_instants(micros).all()):
-            raise UsageError(
-                f"{self.where}: {self.names['at']} holds instants outside of the years 1 to 9999: correct them"
-            )
+        micros = self._instants(self._column(batch, self.names["at"], INSTANT))
         ids = [self._ids[name] for name in names]
         queue = encode_columns(["int", *self._types], [micros, *columns], groups, 0, EMPTY_NAMESPACE)
         per_key = encode_columns(self._types, columns, groups, 0, EMPTY_NAMESPACE)

@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
 import obstore
@@ -53,6 +53,10 @@ _PUBLIC = re.compile(
     r"(region|endpoint|timeout|allow_|http|retries|style|use_|disable_|skip_|bucket|account_name)"
 )
 """Options whose values an error may show. Every other value counts as a secret."""
+_BUCKET = re.compile(r"[A-Za-z0-9._$-]+\Z")
+_HOST = re.compile(r"[A-Za-z0-9.-]*\Z")
+_IGNORED = re.compile(r"[\t\r\n]")
+"""Characters that `urlsplit` leaves out."""
 _PAGE = 1000
 _PART = 8 << 20
 _COPIED_WHOLE = 1 << 30
@@ -61,9 +65,33 @@ _COPY_LOOKS = 600
 """How often to check on a copy that the service finishes after its answer, at most two seconds apart."""
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _without_panics(
+    method: Callable[Concatenate[ObjectStore, P], R],
+) -> Callable[Concatenate[ObjectStore, P], R]:
+    """The client panics at some names of buckets and some answers, with a BaseException that ends whoever expects errors."""
+
+    @wraps(method)
+    def calm(self: ObjectStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException as error:
+            if type(error).__name__ != "PanicException":  # its module is not one that can be imported
+                raise
+            raise UnavailableError(
+                f"the client of {self._url!r} gave up ({self._said(error)}): check the root and the storage options"
+            ) from None
+
+    return calm
+
+
 class ObjectStore:
     """Passes the options to the client and nowhere else: it does not store, log or show them."""
 
+    @_without_panics
     def __init__(
         self,
         url: str,
@@ -105,6 +133,7 @@ class ObjectStore:
     def local_root(self) -> Path | None:
         return None
 
+    @_without_panics
     def read(self, path: str) -> bytes:
         key = self._key(path)
         try:
@@ -114,6 +143,7 @@ class ObjectStore:
         except BaseError as error:
             raise self._failed("read", path, error) from None
 
+    @_without_panics
     def create(self, path: str, body: bytes) -> None:
         key = self._key(path)
         try:
@@ -123,6 +153,7 @@ class ObjectStore:
         except (FileNotFoundError, BaseError) as error:
             raise self._failed("create", path, error) from None
 
+    @_without_panics
     def put(self, path: str, body: bytes) -> None:
         key = self._key(path)
         try:
@@ -130,6 +161,7 @@ class ObjectStore:
         except (FileNotFoundError, BaseError) as error:
             raise self._failed("write", path, error) from None
 
+    @_without_panics
     def upload(self, source: Path, path: str) -> None:
         key = self._key(path)
         if not source.is_file():
@@ -139,6 +171,7 @@ class ObjectStore:
         except (FileNotFoundError, BaseError) as error:
             raise self._failed("upload", path, error) from None
 
+    @_without_panics
     def download(self, path: str, target: Path) -> None:
         key = self._key(path)
         try:
@@ -159,7 +192,11 @@ class ObjectStore:
                 raise UnavailableError(
                     f"{path} could not be saved to {target.parent} ({error.strerror}): free space there"
                 ) from error
+            except BaseException:
+                target.unlink(missing_ok=True)
+                raise
 
+    @_without_panics
     def folders(self, prefix: str) -> list[str]:
         folder = checked_folder(prefix)
         self._check_process()
@@ -170,6 +207,7 @@ class ObjectStore:
             raise self._failed("list", prefix, error) from None
         return sorted(name[len(base) :].strip("/") for name in prefixes)
 
+    @_without_panics
     def list(self, prefix: str) -> list[Entry]:
         folder, stem = checked_prefix(prefix)
         self._check_process()
@@ -198,6 +236,7 @@ class ObjectStore:
     def copy(self, source: str, target: str) -> None:
         self.copy_from(self, source, target)
 
+    @_without_panics
     def copy_from(self, other: ObjectStore, source: str, target: str) -> None:
         """Lets the service copy, from a root that `shares_bucket` with this one."""
         from_, to = other._key(source), self._key(target)
@@ -217,6 +256,7 @@ class ObjectStore:
         same = self._family == other._family and self._bucket == other._bucket
         return same and self._store.config == other._store.config
 
+    @_without_panics
     def read_range(self, path: str, start: int, length: int) -> bytes:
         key = self._key(path)
         try:
@@ -232,6 +272,7 @@ class ObjectStore:
                 return b""
             raise self._failed("read", path, error) from None
 
+    @_without_panics
     def delete(self, paths: Iterable[str]) -> None:
         keys = [self._key(path) for path in paths]
         for start in range(0, len(keys), _PAGE):
@@ -312,7 +353,7 @@ class ObjectStore:
             "check the storage options and the network, then run again"
         )
 
-    def _said(self, error: Exception) -> str:
+    def _said(self, error: BaseException) -> str:
         return self._secrets.out_of(str(error))
 
 
@@ -372,6 +413,11 @@ def _parsed(url: str) -> _BucketRoot:
     if parts.scheme not in SCHEMES or not parts.netloc:
         raise UsageError(f"{url!r} is not a root: use a folder, file://, s3://, gs:// or az:// with a bucket")
     bucket, _, host = parts.netloc.partition("@")
+    if not _BUCKET.match(bucket) or not _HOST.match(host) or _IGNORED.search(url):
+        # The client would panic, or ask for something else than people see.
+        raise UsageError(
+            f"{url!r} is not a root: no bucket, container or account has such a name; correct it"
+        )
     if host and parts.scheme not in _AZURE:
         raise UsageError(f"the root {parts.scheme}://... names a user: give credentials as storage options")
     folder = parts.path.strip("/")

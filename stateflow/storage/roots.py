@@ -10,14 +10,16 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
-from stateflow.errors import UsageError
+from stateflow.errors import CorruptError, UsageError
 from stateflow.storage.file_urls import file_folder, file_url
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import named_store
 from stateflow.storage.store import Store
 
 _MOST_STORES = 32
+_SHOWN = 200
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
 _SCHEME = re.compile(r"(?:([a-z][a-z0-9+.-]*)://|(file):)", re.IGNORECASE)
 
@@ -50,6 +52,41 @@ def open_store(
                 _opened.popitem(last=False)
         _opened.move_to_end(key)
         return store
+
+
+def open_recorded(
+    url: str, options: Mapping[str, str] = _NO_OPTIONS, *, root: str, fsync: bool = True
+) -> Store:
+    """The store of a URL that a record or a claim in the checkpoint root names: a stranger may have written it.
+
+    The job's credentials go to no other service or account than those of the job's root, and no link leads out of the
+    root. CorruptError when it is no URL that stateflow would have written.
+    """
+    if not url or url == root:
+        return open_store(root, options, fsync=fsync)
+    try:
+        if (scheme := _SCHEME.match(url)) is None or not scheme[1]:
+            raise UsageError("it is no URL")
+        _refuse_strange_account(url, options, root)
+        return open_store(url, options, fsync=fsync, below=root)
+    except UsageError as error:
+        raise CorruptError(
+            f"a record in {root} names the savepoint {url[:_SHOWN]!r}, which is not opened ({error}): restore an earlier "
+            "checkpoint, or a savepoint that you trust"
+        ) from None
+
+
+def _refuse_strange_account(url: str, options: Mapping[str, str], root: str) -> None:
+    """An Azure URL may name its account, and so the host that gets a shared-access token."""
+    try:
+        account = urlsplit(url).netloc.rpartition("@")
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    if local_folder(url) is not None or not account[1]:
+        return
+    known = {value for name, value in options.items() if name.lower().endswith("account_name")}
+    if account[2] != urlsplit(root).netloc.rpartition("@")[2] and account[2].partition(".")[0] not in known:
+        raise UsageError("it is in an account that is not that of the job's root")
 
 
 def local_folder(url: str) -> Path | None:

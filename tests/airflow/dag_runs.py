@@ -33,6 +33,9 @@ def played(
         "AIRFLOW__CORE__DAGS_FOLDER": str(DAGS),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW_CONN_STATEFLOW_DEFAULT": json.dumps(connection),
+        "AIRFLOW_VAR_STATEFLOW": json.dumps(
+            {"conn_ids": ["nowhere"], "pipeline_folders": [str(PROJECT / "examples"), str(folder)]}
+        ),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
         **environment,
     }

@@ -55,6 +55,7 @@ def airflow(
         "schedule": None,
         "retry_seconds": 1,
         "approval_minutes": 1,
+        "conn_ids": ["nowhere", "unreachable"],
         "jobs": {"orders": pipeline},
         **(settings or {}),
     }

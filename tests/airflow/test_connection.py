@@ -50,6 +50,19 @@ def test_a_missing_connection_says_how_to_add_it() -> None:
     )
 
 
+@pytest.mark.parametrize("conn_type", ["postgres", "aws", "generic"])
+def test_a_connection_of_another_type_is_refused_before_anything_of_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, conn_type: str
+) -> None:
+    hook = said(monkeypatch, {"conn_type": conn_type, "host": str(tmp_path), "password": "of-somebody-else"})
+    with pytest.raises(UsageError) as error:
+        hook.job("orders")
+    assert (
+        str(error.value)
+        == f"connection 'stateflow_default' is of type '{conn_type}': name one of type 'stateflow'"
+    )
+
+
 @pytest.mark.parametrize(
     "connection", [{"conn_type": "stateflow"}, {"conn_type": "stateflow", "extra": {"options": {}}}]
 )

@@ -109,7 +109,8 @@ def test_the_job_is_chosen_from_a_list_that_takes_other_names(bag: DagBag, dag_i
     [
         *((dag_id, {"job": job}) for dag_id in FORMS for job in ("../orders", "a/b", "-x", "a b", 7)),
         *((dag_id, {"job": None}) for dag_id in FORMS if dag_id != "stateflow_cleanup"),
-        *((dag_id, {"conn_id": conn_id}) for dag_id in FORMS for conn_id in ("", "a b", None)),
+        *((dag_id, {"conn_id": conn_id}) for dag_id in FORMS for conn_id in ("", "a b", None, "other_default")),
+        *((dag_id, {"conn_id": "other_default"}) for dag_id in SCHEDULED - {"stateflow_orders"}),
         ("stateflow_savepoint", {"kind": "parquet"}),
         ("stateflow_savepoint", {"kind": ""}),
         ("stateflow_savepoint", {"note": "x" * 501}),
@@ -347,6 +348,10 @@ def test_settings_come_from_a_variable(bag: DagBag) -> None:
     assert set(read("{}").jobs) == {"orders"}
     given = read('{"schedule": null, "jobs": {"a": {"pipeline": "/a.py:a", "dag_id": "a"}}}')
     assert given.schedule is None
+    # Forms take no other connection, recoveries no pipeline from elsewhere.
+    assert (given.connections, [str(each) for each in given.folders]) == (["stateflow_default"], ["/"])
+    more = read('{"conn_id": "a", "conn_ids": ["b", "a"], "pipeline_folders": ["/opt/pipelines"]}')
+    assert (more.connections, [str(each) for each in more.folders]) == (["a", "b"], ["/opt/pipelines"])
     assert given.jobs["a"].dag_id == "a"
     for text in ("nonsense", '{"job": {}}', '{"conn_id": 1}', '{"jobs": {"a": {}}}'):
         with pytest.raises(ValueError, match="the Airflow Variable 'stateflow' is not usable"):
@@ -396,6 +401,8 @@ STORIES: dict[str, dict[str, Any]] = {
     "recovery of a stranger": {"dag": "stateflow_recovery", "conf": {"job": "kept"}, "mark": "approve"},
     "upgrade that does not fit": {"dag": "stateflow_upgrade"},
     "upgrade": {"dag": "stateflow_upgrade", "mark": "trial"},
+    "recovery with a file from elsewhere": {"dag": "stateflow_recovery", "mark": "approve"},
+    "upgrade with a file from elsewhere": {"dag": "stateflow_upgrade"},
     "upgrade beside": {"dag": "stateflow_upgrade", "unpaused": ["stateflow_orders"]},
     "nightly": {"dag": "stateflow_nightly", "at": MONDAY},
 }  # fmt: skip
@@ -416,6 +423,14 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
     (folder / "orders_3.py").write_text(ORDERS.read_text())
     for story, number in (("upgrade that does not fit", 2), ("upgrade", 3), ("upgrade beside", 2)):
         STORIES[story]["conf"] = {"pipeline": f"{folder}/orders_{number}.py:orders"}
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "evil.py").write_text(f"open({str(elsewhere / 'was-run')!r}, 'w')\n{ORDERS.read_text()}")
+    (folder / "linked.py").symlink_to(elsewhere / "evil.py")
+    STORIES["recovery with a file from elsewhere"]["conf"] = {
+        "job": "orders",
+        "pipeline": f"{folder}/linked.py:orders",
+    }
+    STORIES["upgrade with a file from elsewhere"]["conf"] = {"pipeline": f"{elsewhere}/evil.py:orders"}
     return Played(
         root, dict(zip(STORIES, dag_runs.played(folder, root, list(STORIES.values())), strict=True))
     )
@@ -490,6 +505,25 @@ def test_a_job_whose_pipeline_nobody_named_is_refused(played: Played) -> None:
         "which pipeline runs job 'kept' is not known: say so in the Airflow Variable 'stateflow'"
     )
     assert played.state("recovery of a stranger", "plan") == "upstream_failed"
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "after"),
+    [
+        ("recovery with a file from elsewhere", "known_job", ("plan", "approve", "restore")),
+        ("upgrade with a file from elsewhere", "paused", ("stop", "check", "restore", "trial")),
+    ],
+)
+def test_a_file_outside_the_settings_folders_is_refused_before_it_is_loaded_and_before_an_approval(
+    played: Played, name: str, step: str, after: tuple[str, ...]
+) -> None:
+    said = played.said(name, step)
+    assert "/evil.py lies in none of the allowed folders (" in said
+    assert "; `pipeline_folders` in the Airflow Variable 'stateflow' lists the folders" in said
+    assert {played.state(name, task) for task in after} == {"upstream_failed"}
+    evil = Path(said.split("the pipeline file ")[1].split(" lies in")[0])
+    assert evil.is_file()
+    assert not (evil.parent / "was-run").exists()
 
 
 def test_an_upgrade_that_does_not_fit_only_stops_the_job(played: Played) -> None:

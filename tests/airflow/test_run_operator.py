@@ -175,7 +175,7 @@ def test_events_of_assets_carry_the_checkpoint(method: Method) -> None:
 
 @pytest.mark.parametrize(
     ("code", "kind"), [(2, AirflowFailException), (4, AirflowFailException), (5, AirflowFailException),
-                       (7, AirflowFailException), (1, AirflowException), (8, AirflowException), (9, AirflowException)]
+                       (7, AirflowFailException), (1, AirflowException), (9, AirflowException)]
 )  # fmt: skip
 def test_a_failure_is_one_sentence_and_only_some_are_tried_again(
     method: Method, code: int, kind: type[Exception]

@@ -171,10 +171,9 @@ def test_two_runs_at_once_and_a_task_that_is_marked_failed_while_its_driver_live
     driver = driver_of(stage.job)
 
     refused, second = gated_run(client, stage), gated_run(client, stage, on_live="wait")
-    client.await_task(refused, "run", states=["up_for_retry"])
+    client.await_task(refused, "run", states=["up_for_reschedule"])
     alive = f"job 'pair' is run by DAG run 'gated_runs/{first.run_id}'"
     assert alive in client.log(refused, "run", 1)
-    client.mark(refused, "run", "failed")
     until(lambda: "waiting for its end" in client.log(second, "run"), "the second run to wait")
     assert alive in client.log(second, "run")
 
@@ -189,6 +188,8 @@ def test_two_runs_at_once_and_a_task_that_is_marked_failed_while_its_driver_live
     succeeded(client, second)
     assert gone(driver)
     assert client.state(first) == "failed"
+    succeeded(client, refused)
+    assert client.tries(refused, "run") == ["success"], "giving way uses no try"
     assert [record.epoch for record in stage.checkpoints()] == [1, 1, 2]
     assert stage.verdict().right
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from stateflow.checkpoint.verification import Finding, verify
 from stateflow.errors import NotFoundError
-from stateflow.format.records import Pin, Record, encode
+from stateflow.format.records import Pin, Record, SourceState, encode
 from stateflow.storage.memory import Call, MemoryStore
+from stateflow.storage.roots import open_recorded
+from stateflow.storage.store import Store
 from tests.protocol.scenario import World, drain, state_files
 
 
@@ -203,6 +206,33 @@ def test_a_record_collected_during_the_verification_is_no_finding(world: World, 
 
     store.before = collects
     assert [f for f in findings(world, deep=True) if f[0] == "error"] == []
+
+
+@pytest.mark.parametrize("url", ["s3://a b/x", "https://example.org/x", "x://y", "s3://127.0.0.1/x"])
+def test_a_savepoint_that_cannot_be_opened_is_a_finding_and_the_check_goes_on(
+    world: World, store: MemoryStore, url: str
+) -> None:
+    """A record in the root may hold any URL: the nightly check of the job says so, and checks the rest."""
+    head = world.log().head
+    assert head is not None
+    ref = state_files(head)[0]
+    path = world.layout.pending(head.slot)
+    text = store.read(path).partition(b"\n")[2]
+    record = msgspec.json.decode(text, type=Record)
+    source = SourceState(("{}",), (msgspec.structs.replace(ref, base=url),))
+    store.put(path, encode(msgspec.structs.replace(record, sources={**record.sources, "more": source})))
+    store.delete([ref.path])
+
+    def opened(base: str) -> Store:
+        return open_recorded(
+            base, {"endpoint": "http://127.0.0.1:9", "allow_http": "true", "max_retries": "0"}, root=store.url
+        )
+
+    found = verify(store, world.layout, open_base=opened)
+    assert len(found) == 2
+    assert {f.severity for f in found} == {"error"}
+    assert [f.path for f in found] == [ref.path, url]
+    assert url in found[1].text
 
 
 def test_every_finding_is_one_sentence(world: World, store: MemoryStore) -> None:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from stateflow.checkpoint.control import Heartbeat, beat
+from stateflow.checkpoint.process import this_process
 from tests.cli.conftest import Command
 from tests.jobs.made import OFFSET, MadeJob, made_job
 
@@ -73,6 +79,48 @@ def test_a_damaged_job_does_not_hide_the_others(command: Command, root: Path) ->
 def test_a_run_whose_heart_stopped_is_lost(command: Command, root: Path) -> None:
     made_job(root, ended=False)
     assert command("show", "orders", "--checkpoint-dir", root, "-o", "json").json["status"] == "LOST"
+
+
+def test_a_run_whose_process_was_killed_here_is_lost_at_once(command: Command, root: Path) -> None:
+    job = made_job(root)
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    owner = msgspec.structs.replace(this_process(), pid=child.pid)
+
+    def shown() -> tuple[str, str]:
+        beat(
+            job.store, job.layout,
+            Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, at=time.time_ns() // 1000),
+        )  # fmt: skip
+        text = command("show", "orders", "--checkpoint-dir", root).out
+        line = next(line for line in text.splitlines() if line.startswith("status"))
+        return " ".join(line.split()), command("show", "orders", "--checkpoint-dir", root, "-o", "json").json[
+            "status"
+        ]
+
+    assert shown() == ("status RUNNING", "RUNNING")
+    child.kill()
+    child.wait()
+    text, status = shown()
+    assert status == "LOST"
+    assert re.fullmatch(r"status LOST, no heartbeat since 20\S+ \S+, \d seconds? ago", text)
+
+
+@pytest.mark.parametrize(
+    ("silence", "says"),
+    [
+        (1, r"RUNNING"),
+        (6, r"no heartbeat since \S+ \S+, [67] seconds ago"),
+        (60, r"LOST, no heartbeat since .*"),
+    ],
+)
+def test_show_says_what_is_known_of_a_run_that_is_silent(
+    command: Command, root: Path, silence: int, says: str
+) -> None:
+    job = made_job(root)
+    job.beat(at=time.time_ns() // 1000 - silence * 1_000_000)
+    text = command("show", "orders", "--checkpoint-dir", root).out
+    line = next(line for line in text.splitlines() if line.startswith("status"))
+    assert re.fullmatch(f"status {says}", " ".join(line.split()))
 
 
 def test_show_tells_what_a_job_is_made_of(command: Command, root: Path) -> None:

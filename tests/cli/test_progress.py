@@ -1,8 +1,17 @@
-"""The last line of a run."""
+"""What a run prints: a line per batch, and the last line."""
 
 from __future__ import annotations
 
-from stateflow.cli.progress import run_document, run_line
+import io
+import logging
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from stateflow import logs
+from stateflow.cli.output import ConsoleOutput
+from stateflow.cli.progress import WIDTH, batch_line, full_line, run_document, run_line
 from stateflow.spark.runner import RunReport
 
 SINCE = 1_767_225_600_000_000
@@ -18,3 +27,88 @@ def test_the_last_line_names_the_source_that_holds_the_watermark() -> None:
         "without rows since 2026-01-01 00:00:00"
     )
     assert run_document(held)["watermarkHeld"] == {"source": "clicks", "since": SINCE}
+
+
+MINUTE = 60_000
+
+
+def body(**others: Any) -> dict[str, Any]:
+    return {
+        "id": 42, "input_free": False, "processed_rows": 20_000, "rows_per_second": 9_830.0, "keys": 500,
+        "dead_letters": 0, "state_size": 42_257_613, "uploaded_bytes": 1_048_576, "compacted_bytes": 0,
+        "inlined_bytes": 100_352, "end_to_end_duration": 2034, "sync_duration": 1600, "upload_duration": 61,
+        "commit_duration": 300, "cache_hits": 4, "cache_misses": 0, "watermark": SINCE, "event_time_lag": 3000,
+        "counters": {"orders": 20_000}, "sinks": {"totals": 512},
+    } | others  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("others", "line"),
+    [
+        ({}, "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  watermark 00:00:00  to totals 512"),
+        (
+            {"event_time_lag": 7694 * 60 * MINUTE},
+            "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  backfill at 2026-01-01  to totals 512",
+        ),
+        (
+            {"event_time_lag": None},
+            "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  watermark 2026-01-01 00:00:00  to totals 512",
+        ),
+        ({"watermark": None}, "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  to totals 512"),
+        (
+            {"input_free": True, "processed_rows": 0, "rows_per_second": 0.0, "dead_letters": 3, "sinks": {}},
+            "chk 42  timers  0/s  2.0 s  state 40.3 MB  watermark 00:00:00  3 dead letters",
+        ),
+        (
+            {"sinks": {"totals": 512, "audit": 20_000, "alerts": 3}},
+            "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  watermark 00:00:00  to 3 sinks 20,515",
+        ),
+    ],
+)
+def test_a_batch_is_one_line_of_what_one_looks_for(others: dict[str, Any], line: str) -> None:
+    assert batch_line(body(**others)) == line
+
+
+def test_the_line_of_a_large_batch_fits_into_its_width() -> None:
+    large = body(
+        id=1_234_567, processed_rows=12_000_000, rows_per_second=1_234_567.0, dead_letters=1_000,
+        end_to_end_duration=119_900, sinks={"a-sink-of-a-long-name": 12_000_000},
+    )  # fmt: skip
+    assert len(batch_line(large)) <= WIDTH
+
+
+def test_all_figures_are_there_for_who_asks() -> None:
+    assert full_line(body()) == (
+        "chk 42  20,000 rows  9,830/s  500 keys  state 40.3 MB  new 1.1 MB (1.1 MB flushed, 0 B compacted, 98.0 KB inline)  "
+        "2.0 s (evaluate 1.6 s, upload 61 ms, commit 0.3 s)  cache 4/4  watermark 2026-01-01 00:00:00  lag 3.0 s  "
+        "orders 20,000  to totals 512"
+    )
+    assert "lag" not in full_line(body(event_time_lag=7694 * 60 * MINUTE))
+
+
+def test_at_a_terminal_batches_share_one_line_below_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    output = ConsoleOutput()
+    output._err = Console(file=screen, force_terminal=True, width=60, highlight=False)
+    with output.live() as show:
+        show("chk 1")
+        handler = logs.set_up("text")
+        logging.getLogger("stateflow").warning("a cache is full")
+        show("chk 2")
+    logging.getLogger().removeHandler(handler)
+    before, found, after = screen.getvalue().partition("a cache is full")
+    assert found
+    assert "chk 1" in before
+    assert "chk 2" in after
+    erased = "\r\x1b[2K"
+    assert "\n" not in before, "the log's line takes the place of the live one"
+    assert erased in before
+    assert after.count(erased) >= 1
+    assert after.rstrip("\x1b[?25h").endswith("chk 2\n")
+
+
+def test_elsewhere_each_batch_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    with ConsoleOutput().live() as show:
+        show("chk 1")
+        show("chk 2")
+    assert capsys.readouterr().err == "chk 1\nchk 2\n"

@@ -89,10 +89,12 @@ class FakeLauncher:
         return driver
 
 
-def supervision(scene: Scene, launcher: FakeLauncher, on_live: OnLive = "refuse") -> Supervision:
+def supervision(
+    scene: Scene, launcher: FakeLauncher, on_live: OnLive = "refuse", busy_timeout: float | None = None
+) -> Supervision:
     spec = RunSpec("p.py:p", "orders", ME.dag_run, ME.task)
     return Supervision(
-        scene.job, spec, launcher, ME, on_live=on_live, say=scene.said.append,
+        scene.job, spec, launcher, ME, on_live=on_live, busy_timeout=busy_timeout, say=scene.said.append,
         monotonic=lambda: scene.now, sleep=scene.sleep, clock=lambda: round(scene.now * 1e6),
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
 import msgspec
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from stateflow.checkpoint.control import (
     RunOutcome,
 )
+from stateflow.checkpoint.log import read_epochs
 from stateflow.driver.processes import ProcessStatus
 from stateflow.driver.run_state import Lost, Running
-from stateflow.driver.supervision import STORE_PATIENCE
+from stateflow.driver.supervision import STORE_PATIENCE, OnLive
 from stateflow.errors import BusyError, FencedError, IncompatibleError, StateflowError, UnavailableError
 from tests.driver.scene import ME, OTHER, WELL, FakeDriver, FakeLauncher, Scene, ends, supervision
 
@@ -121,29 +123,73 @@ def test_another_live_run_is_refused_in_its_own_words(scene: Scene) -> None:
         supervision(scene, FakeLauncher(begins=busy)).run()
 
 
-def test_waiting_for_another_run_starts_anew_once_it_has_ended(scene: Scene) -> None:
-    scene.claims(1, OTHER)
-    looks = [6]
-
-    def happens() -> None:
-        looks[0] -= 1
-        if looks[0] > 0:
-            scene.beats(1, OTHER)
-        elif looks[0] == 0:
-            scene.beats(1, OTHER, ended=True)
+def begun_while_spark_starts(scene: Scene) -> Callable[[FakeDriver], None]:
+    """What a driver does that finds, once Spark is up, that another run has begun meanwhile; its second one works."""
 
     def begins(driver: FakeDriver) -> None:
-        if looks[0] > 0:
+        if not read_epochs(scene.job.store, scene.job.layout):
+            scene.claims(1, OTHER)
             busy(driver)
             return
         scene.claims(2, ME)
         scene.beats(2, ME, ended=True, outcome=WELL)
         driver.status = ProcessStatus(False, 0)
 
-    scene.happens = happens
-    launcher = FakeLauncher(begins=begins)
+    return begins
+
+
+def ends_after(scene: Scene, looks: int) -> Callable[[], None]:
+    """Another run that beats so many times, and ends."""
+    left = [looks]
+
+    def happens() -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            scene.beats(1, OTHER, ended=left[0] == 0)
+
+    return happens
+
+
+@pytest.mark.parametrize("on_live", ["refuse", "wait"])
+def test_a_busy_job_is_refused_before_anything_is_started(scene: Scene, on_live: OnLive) -> None:
+    scene.claims(1, OTHER)
+    scene.happens = lambda: scene.beats(1, OTHER)
+    launcher = FakeLauncher()
+    with pytest.raises(BusyError, match=r"run by DAG run 'dag/2' .* \(epoch 1\), which is alive"):
+        supervision(scene, launcher, on_live).begin()
+    assert launcher.launched == []
+
+
+def test_a_dead_run_is_in_nobodys_way(scene: Scene) -> None:
+    scene.claims(1, OTHER)
+    launcher = FakeLauncher()
+    supervision(scene, launcher).begin()
+    assert len(launcher.launched) == 1
+
+
+def test_waiting_for_another_run_starts_one_driver_once_it_has_ended(scene: Scene) -> None:
+    scene.claims(1, OTHER)
+    scene.happens = ends_after(scene, 6)
+    launcher = FakeLauncher(begins=begun_while_spark_starts(scene))
+    assert supervision(scene, launcher, "wait").run() == WELL
+    assert len(launcher.launched) == 1
+
+
+def test_a_run_that_begins_while_spark_starts_is_waited_for_too(scene: Scene) -> None:
+    scene.happens = ends_after(scene, 6)
+    launcher = FakeLauncher(begins=begun_while_spark_starts(scene))
     assert supervision(scene, launcher, "wait").run() == WELL
     assert len(launcher.launched) == 2
+
+
+def test_waiting_has_a_limit(scene: Scene) -> None:
+    scene.claims(1, OTHER)
+    scene.happens = lambda: scene.beats(1, OTHER)
+    launcher = FakeLauncher()
+    with pytest.raises(BusyError, match="which is alive"):
+        supervision(scene, launcher, "wait", busy_timeout=60).run()
+    assert 60 <= scene.now < 70
+    assert launcher.launched == []
 
 
 def test_taking_over_is_said_to_the_driver(scene: Scene) -> None:

@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 from stateflow.format.records import Owner, Pin
-from stateflow.liveness.stale_pins import note_of_process, process_start, stale
+from stateflow.liveness.processes import note_of_process, process_start
+from stateflow.liveness.stale_pins import stale
 
 
 def pin(pid: int, *, host: str = "here", pids: str = "", kind: str = "reader", start: str = "") -> Pin:

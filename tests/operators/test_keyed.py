@@ -12,7 +12,7 @@ import pytest
 import stateflow as sf
 from stateflow.format.encoding import prefix
 from stateflow.format.records import Shard
-from stateflow.operators import keyed
+from stateflow.operators import firing
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import Chunk, KeyedEngine, UserCodeError
@@ -32,6 +32,7 @@ class Counting:
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
         self.gets = 0
+        self.writes = 0
         self.batched: list[int] = []
         self.written: list[tuple[bytes, bytes | None]] = []
 
@@ -45,11 +46,15 @@ class Counting:
 
     def write(self, changes: Any) -> None:
         kept = list(changes)
+        self.writes += 1
         self.written += kept
         self.inner.write(kept)
 
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         return self.inner.scan(begin, end)
+
+    def first(self, begin: bytes, end: bytes) -> bytes | None:
+        return self.inner.first(begin, end)
 
 
 def backend(folder: Path) -> Any:
@@ -335,7 +340,7 @@ def test_what_a_handler_sets_fires_in_its_turn_among_the_others(tmp_path: Path) 
 def test_the_order_does_not_depend_on_how_many_timers_are_read_ahead(
     tmp_path: Path, ahead: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyed, "FIRED_AT_ONCE", ahead)
+    monkeypatch.setattr(firing, "FIRED_AT_ONCE", ahead)
     rows = {key: [("one", (key * 7) % 13), ("other", (key * 5) % 11)] for key in range(1, 9)}
     found = fired(engine(Timed, set_up(tmp_path, rows), watermark=100_000_000))
     assert [at for _, _, at in found] == sorted(at for _, _, at in found)
@@ -358,3 +363,40 @@ def test_timers_of_other_key_groups_do_not_fire(tmp_path: Path) -> None:
         pass
     assert [entry[1] for entry in made.out] == [3]
     assert made.next_timers(range(64, 128)) == (2_000_000, None)
+
+
+def test_setting_timers_looks_up_the_old_times_of_all_keys_at_once(tmp_path: Path) -> None:
+    on = set_up(tmp_path, {key: [("one", 10)] for key in range(20)})
+    on.gets, on.batched = 0, []
+    engine(Timed, on, slot=2).run(chunk({key: [("one", 20)] for key in range(30)}))
+    assert (on.gets, on.batched) == (0, [30])
+
+
+def test_firing_looks_up_and_writes_the_keys_of_a_block_at_once(tmp_path: Path) -> None:
+    on = set_up(tmp_path, {key: [("one", key)] for key in range(2, 1002)})
+    on.gets, on.batched, on.writes = 0, [], 0
+    made = engine(Timed, on, watermark=10**12)
+    assert len(fired(made)) == 1000
+    assert on.gets <= firing.FIRST_BLOCK * 2, "the first block tells which states the handlers read"
+    assert sum(on.batched) >= 1000 - on.gets
+    assert on.writes <= 4
+
+
+def test_a_tuple_of_values_that_nobody_can_change_waits_for_the_end_of_the_chunk(tmp_path: Path) -> None:
+    class Pair(sf.KeyedProcess[int, Any, Any]):
+        pair = sf.ValueState(tuple[int, float | None], default=(0, None))
+        names = sf.ValueState(tuple[list[int], int], default=lambda: ([], 0))
+
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+            self.pair.value = (key, 1.0)
+            assert self.pair not in made.cursor.dirty
+            self.names.value = ([key], 1)
+            assert self.names in made.cursor.dirty
+            self.names.value[0].append(7)
+            yield self.pair.value
+
+    made = engine(Pair, backend(tmp_path))
+    made.run(chunk({1: [1], 2: [1]}))
+    made.move_to(prefix(2, 0) + CODEC.encode(2) + b"\0", 2)
+    process: Any = made.process
+    assert (process.pair.value, process.names.value) == ((2, 1.0), ([2, 7], 1))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stateflow.errors import NotFoundError, UsageError
-from stateflow.pipelines.loading import load_pipeline
+from stateflow.pipelines.loading import load_pipeline, refuse_outside
 
 ONE = """
 import stateflow as sf
@@ -100,3 +100,22 @@ def test_a_file_that_ends_the_process_does_not_end_this_one(folder: Path) -> Non
     (folder / "p.py").write_text("raise SystemExit(0)\n")
     with pytest.raises(UsageError, match="line 1: SystemExit"):
         load_pipeline("p.py", folder)
+
+
+def test_a_file_outside_the_allowed_folders_is_refused_unread_by_whatever_way(folder: Path) -> None:
+    inside, outside = folder / "inside", folder / "outside"
+    (inside / "sub").mkdir(parents=True)
+    outside.mkdir()
+    (outside / "p.py").write_text("raise SystemExit('it was run')\n")
+    (inside / "link.py").symlink_to(outside / "p.py")
+    (inside / "linked").symlink_to(outside)
+    for spec in (
+        f"{outside}/p.py:clicks", "../outside/p.py", "link.py", "linked/p.py:clicks", f"{inside}/sub/../../outside/p.py",
+        f"{inside}x/p.py", "x:/../../outside/p.py", "../outside/p.py:/../../inside/p.py",
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=r"lies in none of the allowed folders \(.*/inside\)$"):
+            refuse_outside(spec, inside, [inside])
+    for spec in ("sub/p.py:clicks", f"{inside}/p.py", "sub/../p.py:clicks"):
+        refuse_outside(spec, inside, [inside])
+    with pytest.raises(UsageError, match=r"allowed folders \(none\)"):
+        refuse_outside("p.py", inside, [])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from stateflow import logs
 from stateflow.checkpoint.control import (
     Heartbeat,
     StopRequest,
@@ -60,6 +61,23 @@ def test_a_dead_run_with_a_wrong_clock_does_not_block_a_takeover(world: World, w
     refuse_while_live(
         world.store, world.layout, Owner(run="B"), patience=10, monotonic=clock, sleep=clock.sleep
     )
+
+
+def test_who_waits_for_a_silent_run_says_so_once_and_for_how_long(world: World) -> None:
+    dead = world.claim("A")
+    beat(world.store, world.layout, Heartbeat(epoch=dead.epoch, counter=7, owner=Owner(run="A", host="h")))
+    said: list[str] = []
+    logs.on_wait(said.append)
+    try:
+        clock = Clock()
+        refuse_while_live(
+            world.store, world.layout, Owner(run="B"), patience=10, monotonic=clock, sleep=clock.sleep
+        )
+    finally:
+        logs.on_wait(None)
+    assert said == [
+        f"run 'A' on h (epoch {dead.epoch}) gave no sign of life in 3 s: waiting another 7 s before it counts as lost"
+    ]
 
 
 @pytest.mark.parametrize("wrong", [0, 4_000_000_000_000_000])

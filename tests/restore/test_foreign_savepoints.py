@@ -18,7 +18,12 @@ from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_expired
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.reading.snapshots import reader_context, savepoint_reader
-from stateflow.savepoints.format import read_savepoint, read_savepoint_claim, verify_savepoint
+from stateflow.savepoints.format import (
+    list_savepoints,
+    read_savepoint,
+    read_savepoint_claim,
+    verify_savepoint,
+)
 from stateflow.storage.files import inline
 from stateflow.storage.roots import open_store
 from tests.jobs.files import stored
@@ -208,6 +213,30 @@ def test_a_place_that_the_savepoint_s_maker_wrote_beside_inline_bytes_is_not_tak
     head = job.log().head
     assert head is not None
     assert {ref.base for ref in references(head)} == {""}
+
+
+def test_a_savepoint_that_names_files_elsewhere_is_refused_by_whoever_reads_it(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    job = made(root)
+    pipeline = load_pipeline(str(ORDERS), tmp_path).pipeline
+    url = job.savepoint(options=options(root), name="theirs").url
+    elsewhere = FileRef("x.sst", 2, "0" * 16, "state/x", base=f"file://{tmp_path}/precious")
+    forged(url, lambda savepoint: with_file(savepoint, elsewhere))
+    for read in (
+        lambda: read_savepoint(open_store(url)),
+        lambda: job.restore(url, pipeline, PARAMETERS, options=options(root)),
+        lambda: job.restore(url, pipeline, PARAMETERS, options=options(root), claim_mode="claim"),
+        lambda: savepoint_reader(reader_context(options(root), str(root), lambda: 0), url).__enter__(),
+    ):
+        with pytest.raises(
+            CorruptError, match=r"names files outside of its savepoint, in 'file:.*/precious'"
+        ):
+            read()
+    # A listing and a check name it, and go on.
+    ((_, listed),) = list_savepoints(open_store(str(root)), "orders")
+    assert "names files outside of its savepoint" in listed.problem
+    (finding,) = verify_savepoint(open_store(url), deep=True)
+    assert "names files outside of its savepoint" in finding.text
 
 
 def test_numbers_that_nobody_could_read_again_are_not_written_and_the_job_goes_on(tmp_path: Path) -> None:

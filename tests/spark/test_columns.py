@@ -48,6 +48,21 @@ def test_values_come_out_as_python_has_them_with_nulls_and_without(kind: Any, va
     )
 
 
+def test_a_timestamp_that_no_datetime_can_hold_is_told_with_the_way_around_it() -> None:
+    for micros in ([1 << 60], [None, 1 << 60]):
+        with pytest.raises(UsageError, match=r"outside of the years 1 to 9999.*select unix_micros of it"):
+            values_of(pa.array(micros, pa.int64()).cast(UTC_MICROS))
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.timestamp("ns", "UTC"), pa.timestamp("ms"), pa.timestamp("us", "Asia/Tokyo")]
+)
+def test_timestamps_of_other_units_and_zones_are_instants_in_utc(kind: Any) -> None:
+    whole = NOON.replace(microsecond=123000)
+    [value] = values_of(pa.array([whole], kind))
+    assert (value, value.tzinfo) == (whole, UTC)
+
+
 @dataclass
 class Inner:
     a: int

@@ -16,9 +16,11 @@ def test_the_bytes_of_a_timer_never_change(tmp_path: Path) -> None:
     cursor = Cursor(1, 0)
     cursor.backend = memory_backend()(Shard(0, 127, "memory"), tmp_path / "shard", lambda _: tmp_path)
     cursor.base = [prefix(5, 0) + b"K\0"]
-    BoundTimer(cursor, "orders", "idle", 9, "event").set(datetime(1970, 1, 1, 0, 0, 0, 1, UTC))
+    timer = BoundTimer(cursor, "orders", "idle", 9, "event")
+    timer.begin(1, None)
+    timer.set(datetime(1970, 1, 1, 0, 0, 0, 1, UTC))
     changes: list[Change] = []
-    cursor.flush(changes)
+    timer.collect(None, changes)
     assert [(key.hex(), value.hex()) for key, value in changes if value is not None] == [
         ("0005" + "0009" + "8000000000000001" + "4b00", ""),
         ("0005" + "000a" + "4b00", "0000000000000001"),

@@ -143,10 +143,17 @@ class StateflowHook(BaseHook):
     @cached_property
     def _connection(self) -> Connection | None:
         try:
-            return self.get_connection(self.stateflow_conn_id)
+            connection = self.get_connection(self.stateflow_conn_id)
         except AirflowNotFoundException:
             if self.checkpoint_dir and self.stateflow_conn_id == self.default_conn_name:
                 return None
+        else:
+            if connection.conn_type != self.conn_type:  # its password is for somebody else
+                raise UsageError(
+                    f"connection {self.stateflow_conn_id!r} is of type {connection.conn_type!r}: name one of type "
+                    f"{self.conn_type!r}"
+                )
+            return connection
         raise NotFoundError(
             f"there is no connection {self.stateflow_conn_id!r}: add it with `airflow connections add "
             f'{self.stateflow_conn_id} --conn-type stateflow --conn-extra \'{{"checkpoint_dir": "s3://bucket/checkpoints"}}\'`'

@@ -129,6 +129,6 @@ class StateflowCleanupOperator(StateflowOperator):
 def _size(job: Any, url: str) -> int:
     # These load stores, and a DAG file must not.
     from stateflow.savepoints.dispose import size_of
-    from stateflow.storage.roots import open_store
+    from stateflow.storage.roots import open_recorded
 
-    return size_of(open_store(url, job.storage_options, below=job.store.url))
+    return size_of(open_recorded(url, job.storage_options, root=job.store.url))

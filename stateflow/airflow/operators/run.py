@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
 
 from stateflow.airflow.launchers.base import LaunchMethod
 from stateflow.airflow.launchers.spark_submit import SparkSubmit
@@ -12,6 +17,7 @@ from stateflow.airflow.operators.arguments import (
     Argument,
     Count,
     Name,
+    Span,
     Table,
     Text,
     anything,
@@ -20,14 +26,16 @@ from stateflow.airflow.operators.arguments import (
     span,
 )
 from stateflow.airflow.operators.base import StateflowOperator
+from stateflow.airflow.triggers.idle import StateflowIdleTrigger
 from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.checkpoint import scheduled
 from stateflow.driver.handover import Handover
 from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.run_state import Running
 from stateflow.driver.supervision import Supervision
-from stateflow.errors import UsageError
+from stateflow.errors import BusyError, UsageError
 from stateflow.pipelines.parameters import as_texts
+from stateflow.quantities import written_duration
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,6 +49,8 @@ OnRerun = Annotated[str, Argument(one_of("go_on", "skip", "rewind"))]
 Launch = Annotated[LaunchMethod | None, Argument(anything, template=False, when_none=SparkSubmit)]
 PlainFlag = Annotated[bool, Argument(flag, template=False)]
 PlainSpan = Annotated[timedelta, Argument(span, template=False)]
+LOOK_AGAIN = timedelta(seconds=30)
+"""After this time a task that has given way looks again."""
 
 
 class StateflowRunOperator(StateflowOperator):
@@ -70,9 +80,13 @@ class StateflowRunOperator(StateflowOperator):
         conf: Annotated[Table, "settings of Spark"] = None,
         on_live: Annotated[
             OnLiveRun,
-            "what to do about another live run of the job: `refuse` (fail, so that a retry looks again), `wait` for its end, "
-            "or `takeover`",
+            "what to do about another live run of the job: `refuse` (start nothing, give the slot back, and look again), "
+            "`wait` for its end, or `takeover`",
         ] = "refuse",
+        busy_timeout: Annotated[
+            Span,
+            "how long the task looks again or waits for another live run, without using a try; then it fails",
+        ] = timedelta(hours=1),
         on_rerun: Annotated[
             OnRerun,
             "what a DAG run does that had ended well and was cleared: `go_on` from the newest checkpoint, `skip`, or "
@@ -101,9 +115,13 @@ class StateflowRunOperator(StateflowOperator):
                 "use SparkSubmit()"
             )
         self._supervision: Supervision | None = None
+        self._busy_since: float | None = None
 
     def execute(self, context: Context) -> dict[str, Any]:
-        with self.at_work():
+        return self._carry_on(context)
+
+    def _carry_on(self, context: Context) -> dict[str, Any]:
+        with self.at_work(), self._in_turn(context):
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             self.linked(context)
@@ -129,7 +147,7 @@ class StateflowRunOperator(StateflowOperator):
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Called by Airflow after the triggerer has seen the end of the run."""
-        with self.at_work():
+        with self.at_work(), self._in_turn(context):
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             supervision = self._supervise(context, job)
@@ -142,6 +160,11 @@ class StateflowRunOperator(StateflowOperator):
             outcome = supervision.result(state)
             mark = scheduled.find(job.store, job.layout, owner.dag_run, owner.task)
             return self._finish(context, job, mark, outcome)
+
+    def resume_idle(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Called by Airflow after the triggerer has seen the end of the run that was in the way."""
+        self._busy_since = float(event["since"])
+        return self._carry_on(context)
 
     def on_kill(self) -> None:
         """Writes a durable stop request first: it reaches the driver on any host, even if this process has seconds to live."""
@@ -158,11 +181,64 @@ class StateflowRunOperator(StateflowOperator):
             self._spec(context),
             self.given("launcher").bound(self.given("spark_conn_id")),
             self.acts_as(context),
-            on_live=self.given("on_live"),
+            # A task that can be deferred waits in the triggerer.
+            on_live="refuse"
+            if self.given("deferrable") and self.given("on_live") == "wait"
+            else self.given("on_live"),
+            busy_timeout=self.given("busy_timeout").total_seconds(),
             say=lambda line: self.log.info("%s", line),
             patience=self.hook.options().heartbeat_timeout.total_seconds(),
         )
         return self._supervision
+
+    @contextmanager
+    def _in_turn(self, context: Context) -> Iterator[None]:
+        """Gives way to another live run: the task comes back later, and neither a try nor a slot is used meanwhile."""
+        try:
+            yield
+        except BusyError as error:
+            limit, now = self.given("busy_timeout"), time.time()
+            since = self._since_busy(context, now)
+            if now - since >= limit.total_seconds():
+                raise AirflowFailException(
+                    f"{error}; the task has waited for it for busy_timeout={written_duration(limit)}: give it longer, or "
+                    "run the two at different times"
+                ) from None
+            if self.given("deferrable") and self.given("on_live") == "wait":
+                self.log.info("%s; waiting for its end in the triggerer", error)
+                self._defer_until_idle(context, since, limit)
+            left = since + limit.total_seconds() - now
+            pause = min(LOOK_AGAIN, timedelta(seconds=left))
+            self.log.info("%s; looking again in %s", error, written_duration(pause))
+            back = AirflowRescheduleException(datetime.now(UTC) + pause)  # type: ignore[no-untyped-call]
+            raise back from None
+
+    def _since_busy(self, context: Context, now: float) -> float:
+        """When this try first gave way, in seconds since 1970."""
+        waited = self._supervision.waited if self._supervision is not None else 0.0
+        rescheduled = context["ti"].get_first_reschedule_date(context)
+        times = (
+            now - waited,
+            self._busy_since,
+            rescheduled.timestamp() if rescheduled is not None else None,
+        )
+        return min(at for at in times if at is not None)
+
+    def _defer_until_idle(self, context: Context, since: float, limit: timedelta) -> NoReturn:
+        owner = self.acts_as(context)
+        self.defer(
+            trigger=StateflowIdleTrigger(
+                job=self.given("job"),
+                stateflow_conn_id=self.given("stateflow_conn_id"),
+                checkpoint_dir=self.given("checkpoint_dir"),
+                dag_run=owner.dag_run,
+                task=owner.task,
+                patience=self.hook.options().heartbeat_timeout.total_seconds(),
+                since=since,
+                limit=limit.total_seconds(),
+            ),
+            method_name="resume_idle",
+        )
 
     def _spec(self, context: Context) -> RunSpec:
         owner = self.acts_as(context)

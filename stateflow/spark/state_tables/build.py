@@ -40,7 +40,7 @@ from stateflow.spark.state_tables.snapshots import Snapshot
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.tabular import tables_of
-from stateflow.storage.roots import open_store
+from stateflow.storage.roots import open_recorded, open_store
 from stateflow.storage.store import Store
 
 Tables = Mapping[str, Mapping[str, DataFrame]]
@@ -121,7 +121,7 @@ def build_savepoint(
         scratch = Path(options.scratch_dir or cache_folder() / "scratch")
         return create_native(
             store, JobLayout(job), record, store,
-            open_base=lambda base: open_store(base, options.storage_options), scratch=scratch, **facts,
+            open_base=lambda base: open_recorded(base, options.storage_options, root=store.url), scratch=scratch, **facts,
         )  # fmt: skip
 
 

@@ -234,7 +234,7 @@ class SortedEntries:
         self._uid = uid
         self._operator = operator
         self._lists = {s.id.to_bytes(2, "big") for s in operator.states.values() if s.kind == "list"}
-        self._timers = [s for s in operator.states.values() if s.kind == "timer"]
+        self._timers = [s for s in operator.states.values() if s.kind == "timer" or s.timed]
         self._last = b""
         self._list = b""
         self._position = 0
@@ -254,16 +254,16 @@ class SortedEntries:
             raise self._duplicate(duplicate)
         self._last = keys[-1]
         for timer in self._timers:
-            self._note(timer, keys)
+            self._note(timer, "event" if timer.timed else timer.value, keys)
         return self._renumbered(keys) if self._lists else keys
 
-    def _note(self, timer: StateSchema, keys: list[bytes]) -> None:
+    def _note(self, timer: StateSchema, time: str, keys: list[bytes]) -> None:
         for group in range(split(keys[0]).group, split(keys[-1]).group + 1):
             begin, end = state_range(group, timer.id)
             at = bisect_left(keys, begin)
             if at < len(keys) and keys[at] < end:
                 due = split_timer(split(keys[at]).body)[0]
-                self._earliest[timer.value] = min(due, self._earliest.get(timer.value, due))
+                self._earliest[time] = min(due, self._earliest.get(time, due))
 
     def _renumbered(self, keys: list[bytes]) -> list[bytes]:
         """Gives elements of lists slot 0 and their index in the list."""
@@ -289,7 +289,7 @@ class SortedEntries:
             ("?", False),
         )
         schema = operator.states.get(name)
-        if timer and schema is not None and state_id == schema.id:
+        if schema is not None and (schema.timed or (timer and state_id == schema.id)):
             body = split_timer(body)[1]
         key = KeyCodec([kind for _, kind in operator.key]).decode(body, 0)[0]
         table = f"{TIMERS!r} (timer {name!r})" if timer else repr(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from stateflow.errors import CorruptError, StateflowError, UsageError
+from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.records import FileRef, Shard
-from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.keyed import REPEATED, UserCodeError, described
+from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
+from stateflow.operators.context import Moment
 from stateflow.pipelines.operators import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
@@ -26,30 +26,24 @@ from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import marked, spare_the_collector
 from stateflow.state.backends.base import Backend, OpenShard
-from stateflow.state.bound import Cursor
-from stateflow.state.column_state import ColumnState
-from stateflow.state.keys.codec import KeyCodec
 
 BUCKETS = 32
 
 
 @dataclass(frozen=True)
 class ArrowTask:
-    uid: str
-    function: Callable[..., Any]
-    state: Mapping[str, Any]
-    key_columns: tuple[str, ...]
-    key_types: tuple[str, ...]
-    fields: tuple[str, ...]
-    chunk_rows: int
-    state_id: int
+    """What the subtasks of an operator need. One value serves all of them."""
+
+    spec: ColumnarSpec
+    inputs: int
     moment: Moment
     storage: TaskStorage
     shards: tuple[tuple[Shard, ...], ...]
     open_shard: Callable[[str], OpenShard]
-    output: pa.Schema
-    max_parallelism: int
-    stage: Callable[[str, pa.Schema], Any] | None
+    stage: Callable[[str, pa.Schema], Any] | None = None
+    """Makes the writer of one output's staged file; None when the main output goes straight to its sink."""
+    read_outputs: frozenset[str] = frozenset({MAIN})
+    """The outputs that have a reader. Only these are staged."""
     user_paths: tuple[str, ...] = ()
 
 
@@ -59,99 +53,133 @@ def arrow_worker(task: ArrowTask, acks: Any) -> Callable[[Iterator[Any]], Iterat
 
     def run(batches: Iterator[Any]) -> Iterator[Any]:
         try:
-            yield from _run(unpacked(code, user_paths), batches, acks)
+            yield from _Subtask(unpacked(code, user_paths)).run(batches, acks)
         except StateflowError as error:
             raise marked(error) from error
 
     return run
 
 
-def _run(task: ArrowTask, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
-    spare_the_collector()
-    spark_task = TaskContext.get()
-    assert spark_task is not None
-    index = spark_task.partitionId()
-    shards = TaskShards(task.shards[index], task.storage, task.open_shard, task.storage.join_limit)
-    codec = KeyCodec(task.key_types, task.key_columns if len(task.key_columns) > 1 else ())
-    state = ColumnState(task.state, codec, task.state_id, task.max_parallelism, f"operator {task.uid!r}")
-    context = OperatorContext(Cursor(task.moment.slot, task.moment.now), task.moment, index, {})
-    writer = task.stage(MAIN, task.output) if task.stage is not None else None
-    rows_in = rows_out = 0
-    feed = _TableFeed(batches, task)
-    try:
-        current: tuple[int, Backend] | None = None
-        for shard, table in feed.tables(shards.inputs, len(task.key_columns)):
-            if current is None or current[0] != shard:
-                _finish(shards, state, current)
-                current = (shard, shards.open(shard))
-                state.backend, state.changed = current[1], False
-            for batch in _fitting_batches(task, table, state, context):
-                rows_out += batch.num_rows
-                if writer is not None:
-                    writer.write(batch)
-                else:
-                    yield batch
-        _finish(shards, state, current)
-        staged: dict[str, FileRef | None] = {"": writer.close()} if writer is not None else {}
-        handles = shards.handles()
-        rows_in = feed.rows
-    except CorruptError:
-        shards.distrust()
-        raise
-    finally:
-        feed.close()
-        shards.close()
-    ack = Ack(
-        operator=task.uid,
-        subtask=index,
-        attempt=spark_task.taskAttemptId(),
-        shards=handles,
-        staged=staged,
-        rows_in=rows_in,
-        rows_out=rows_out,
-        keys=state.keys,
-        counters={name: c.value for name, c in context.metrics.counters.items()},
-        metrics=shards.figures(),
-        host=socket.gethostname(),
-    )
-    acks.add([msgspec.msgpack.encode(ack)])
+class _Outputs:
+    """Where the operator's batches go: to the sink, or to staged files."""
+
+    def __init__(self, task: ArrowTask) -> None:
+        self._staging = task.stage is not None
+        self._files: dict[str, Any] = {}
+        if task.stage is not None:
+            self._files = {n: task.stage(n, task.spec.outputs[n]) for n in sorted(task.read_outputs)}
+        self.rows = 0
+
+    def take(self, produced: Iterator[tuple[str, Any]]) -> Iterator[Any]:
+        for name, batch in produced:
+            if name == MAIN:
+                self.rows += batch.num_rows
+            if name in self._files:
+                self._files[name].write(batch)
+            elif name == MAIN and not self._staging:
+                yield batch
+
+    def close(self) -> dict[str, FileRef | None]:
+        return {name: writer.close() for name, writer in self._files.items()}
 
 
-def _finish(shards: TaskShards, state: ColumnState, current: tuple[int, Backend] | None) -> None:
-    if current is None:
-        return
-    if state.changed or shards.changes(current[0]):
-        shards.finish(*current, (None, None))
-    else:
-        shards.keep(*current)
+class _Subtask:
+    def __init__(self, task: ArrowTask) -> None:
+        spare_the_collector()
+        context = TaskContext.get()
+        assert context is not None
+        self.task = task
+        self.index = context.partitionId()
+        self.attempt = context.taskAttemptId()
+        self.shards = TaskShards(
+            task.shards[self.index], task.storage, task.open_shard, task.storage.join_limit
+        )
+        self.inputs = self.shards.inputs
+        self.engine = ColumnarEngine(task.spec, task.moment, self.index)
 
-
-def _fitting_batches(
-    task: ArrowTask, table: pa.Table, state: ColumnState, context: OperatorContext
-) -> Iterator[Any]:
-    for piece in _pieces(task, table, state, context):
+    def run(self, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
+        feed = _TableFeed(batches, self.task)
         try:
-            output = pa.table(piece).select(task.output.names).cast(task.output)
-        except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
-            raise UsageError(
-                f"operator {task.uid!r} put out a table that does not fit its output ({', '.join(task.output.names)}): "
-                f"{' '.join(str(error).split())}"
-            ) from error
-        yield from output.to_batches(max_chunksize=100_000)
+            outputs = _Outputs(self.task)
+            yield from self._shards(feed, outputs)
+            staged = outputs.close()
+            handles = self.shards.handles()
+        except CorruptError:
+            self.shards.distrust()
+            raise
+        finally:
+            feed.close()
+            self.shards.close()
+        ack = Ack(
+            operator=self.task.spec.uid,
+            subtask=self.index,
+            attempt=self.attempt,
+            shards=handles,
+            staged=staged,
+            rows_in=feed.rows,
+            rows_out=outputs.rows,
+            keys=self.engine.keys,
+            counters={name: c.value for name, c in self.engine.context.metrics.counters.items()},
+            metrics=self.shards.figures(),
+            host=socket.gethostname(),
+        )
+        acks.add([msgspec.msgpack.encode(ack)])
 
+    def _shards(self, feed: _TableFeed, outputs: _Outputs) -> Iterator[Any]:
+        """Runs the tables shard by shard, then the shards without rows in which something is due."""
+        current: tuple[int, Backend] | None = None
+        with_rows: set[int] = set()
+        for index, table in feed.tables(self.inputs):
+            if current is None or current[0] != index:
+                if current is not None:
+                    yield from self._finish(*current, outputs)
+                current = (index, self._open(index))
+                with_rows.add(index)
+            tables, late = self._split(table)
+            yield from outputs.take(self.engine.process(tables, late))
+        if current is not None:
+            yield from self._finish(*current, outputs)
+        for index, shard in enumerate(self.inputs):
+            if index not in with_rows and self._due(shard):
+                yield from self._finish(index, self._open(index), outputs)
 
-def _pieces(task: ArrowTask, table: pa.Table, state: ColumnState, context: OperatorContext) -> Iterator[Any]:
-    """The output of user code: one table, or several, as it yields them."""
-    try:
-        out = task.function(table, state, context)
-        if isinstance(out, (pa.Table, pa.RecordBatch)):
-            yield out
-        elif out is not None:
-            yield from out
-    except StateflowError:
-        raise
-    except Exception as error:
-        raise UserCodeError(f"operator {task.uid!r} failed: {described(error)}: {REPEATED}") from error
+    def _open(self, index: int) -> Backend:
+        shard, backend = self.inputs[index], self.shards.open(index)
+        # A shard that is joined from several begins without files, but not empty.
+        empty = not shard.files and not self.shards.changes(index)
+        groups = range(shard.first, shard.last + 1)
+        self.engine.attach(backend, groups, shard.next_event_timer, empty=empty)
+        return backend
+
+    def _due(self, shard: Shard) -> bool:
+        watermark = self.task.moment.watermark
+        return (
+            shard.next_event_timer is not None
+            and watermark is not None
+            and shard.next_event_timer <= watermark
+        )
+
+    def _finish(self, index: int, backend: Backend, outputs: _Outputs) -> Iterator[Any]:
+        yield from outputs.take(self.engine.fire())
+        if self.engine.changed or self.shards.changes(index):
+            self.shards.finish(index, backend, (self.engine.next_due(), None))
+        else:
+            self.shards.keep(index, backend)
+
+    def _split(self, table: pa.Table) -> tuple[list[pa.Table], list[Any]]:
+        """The rows of each input without the columns of the exchange, and which of them were late."""
+        keys = len(self.task.spec.key)
+        late = table.column(1 + keys).combine_chunks()
+        if self.task.inputs == 1:
+            return [table.select(table.column_names[2 + keys :])], [late]
+        side = table.column(2 + keys).to_numpy()
+        tables, flags = [], []
+        for index in range(self.task.inputs):
+            mine = pa.array(side == index)
+            rows = table.column(3 + keys + index).filter(mine).combine_chunks()
+            tables.append(pa.Table.from_struct_array(rows))
+            flags.append(late.filter(mine))
+        return tables, flags
 
 
 class _TableFeed:
@@ -162,8 +190,8 @@ class _TableFeed:
     """
 
     def __init__(self, batches: Iterator[Any], task: ArrowTask) -> None:
-        limit, storage = task.chunk_rows, task.storage
-        self._uid, self._key_columns = task.uid, task.key_columns
+        limit, storage = task.spec.operator.chunk_rows, task.storage
+        self._uid, self._key_columns = task.spec.uid, [name for name, _ in task.spec.key]
         self._batches = batches
         self._limit = limit
         self._storage = storage
@@ -171,7 +199,9 @@ class _TableFeed:
         self._writers: dict[int, tuple[Path, Any]] = {}
         self.rows = 0
 
-    def tables(self, shards: Sequence[Shard], keys: int) -> Iterator[tuple[int, pa.Table]]:
+    def tables(self, shards: Sequence[Shard]) -> Iterator[tuple[int, pa.Table]]:
+        """Index of a shard and a table of its rows, with the columns of the exchange."""
+        keys = len(self._key_columns)
         batches: list[pa.RecordBatch] = []
         rows = 0
         first, last = shards[0].first, max(s.last for s in shards)
@@ -195,10 +225,10 @@ class _TableFeed:
                     table = pa.ipc.open_file(mapped).read_all()
                     for shard, part in _by_shard(table, shards):
                         for piece in self._cut(part, keys):
-                            yield shard, _fields(piece, keys)
+                            yield shard, piece
         elif batches:
             for shard, part in _by_shard(pa.Table.from_batches(batches), shards):
-                yield shard, _fields(part, keys)
+                yield shard, part
 
     def _cut(self, table: pa.Table, keys: int) -> Iterator[pa.Table]:
         if table.num_rows <= self._limit:
@@ -251,8 +281,3 @@ def _by_shard(table: pa.Table, shards: Sequence[Shard]) -> Iterator[tuple[int, p
         mask = (groups >= shard.first) & (groups <= shard.last)
         if mask.any():
             yield index, table.filter(pa.array(mask))
-
-
-def _fields(table: pa.Table, keys: int) -> pa.Table:
-    """The table without the columns of the exchange: group, keys, late."""
-    return table.select(table.column_names[2 + keys :])

@@ -7,14 +7,15 @@ for values that numpy cannot hold.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from stateflow.errors import UsageError
 from stateflow.pipelines.rows import RowType
+from stateflow.state.values.packed_instants import datetimes_of
 
 Values = list[Any]
 
@@ -25,11 +26,26 @@ def values_of(column: Any) -> Values:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_timestamp(kind):
-        naive = column.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False).tolist()
-        return [None if v is None else v.replace(tzinfo=UTC) for v in naive]
+        return _datetimes(column)
     if column.null_count or pa.types.is_nested(kind):
         return _nullable(column)
     return column.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
+
+
+def _datetimes(column: Any) -> Values:
+    micros = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    try:
+        if not column.null_count:
+            return datetimes_of(micros.to_numpy())
+        values: Values = datetimes_of(pc.fill_null(micros, 0).to_numpy())
+    except ValueError:
+        raise UsageError(
+            "a timestamp lies outside of the years 1 to 9999, which no datetime can hold: declare its column as a bigint and "
+            "select unix_micros of it, or leave it out"
+        ) from None
+    for index in pc.indices_nonzero(column.is_null()).to_numpy().tolist():
+        values[index] = None
+    return values
 
 
 def _nullable(column: Any) -> Values:

@@ -15,7 +15,7 @@ from stateflow.errors import UnavailableError
 from stateflow.format.layout import JobLayout
 from stateflow.format.records import FileRef
 from stateflow.storage.cache import FileCache
-from stateflow.storage.roots import local_folder, open_store
+from stateflow.storage.roots import local_folder, open_recorded
 from stateflow.storage.store import Store
 
 _caches: dict[tuple[str, int], FileCache] = {}
@@ -45,7 +45,7 @@ class TaskStorage:
 
     def store(self, base: str = "") -> Store:
         """The store of the root, or of the savepoint that a reference is relative to."""
-        return open_store(base or self.root, self.storage_options, fsync=self.fsync, below=self.root)
+        return open_recorded(base, self.storage_options, root=self.root, fsync=self.fsync)
 
     def cache(self) -> FileCache:
         """One per process: its tasks share the counters and the knowledge of the folder."""

@@ -60,6 +60,10 @@ class Backend(Protocol):
         """In key order, from `begin` to `end`, exclusive."""
         ...
 
+    def first(self, begin: bytes, end: bytes) -> bytes | None:
+        """The first key from `begin` to `end`, exclusive."""
+        ...
+
     def snapshot(self) -> Snapshot:
         """Makes the shard's files final and ends the use of this instance; `close` must still be called."""
         ...

@@ -4,31 +4,35 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from itertools import islice
+from operator import eq
 
 _CHUNK = 1000
+_MERGE_SHARE = 64
+"""Inserting a key takes as long as passing over so many when two sorted lists are merged."""
 
 
 class KeyIndex:
     """Sorted distinct keys in chunks, so that inserting one moves a thousand others at most."""
 
-    __slots__ = ("_chunks", "_lasts")
+    __slots__ = ("_chunks", "_lasts", "_size")
 
     def __init__(self) -> None:
         self._chunks: list[list[bytes]] = []
         self._lasts: list[bytes] = []
+        self._size = 0
+        """How many keys there are, counting those twice that were added twice."""
 
     def add(self, keys: list[bytes]) -> None:
         """Adds keys; those that are there already stay once."""
-        if len(keys) > 64 and len(keys) * 8 > sum(map(len, self._chunks)):
-            self._rebuild(keys)
+        self._size += len(keys)
+        if len(keys) * _MERGE_SHARE > self._size:
+            self._merge(keys)
             return
         for key in keys:
             self._insert(key)
 
     def _insert(self, key: bytes) -> None:
-        if not self._chunks:
-            self._chunks, self._lasts = [[key]], [key]
-            return
         at = min(bisect_left(self._lasts, key), len(self._lasts) - 1)
         chunk = self._chunks[at]
         if key > chunk[-1]:
@@ -44,8 +48,14 @@ class KeyIndex:
         else:
             self._lasts[at] = chunk[-1]
 
-    def _rebuild(self, keys: list[bytes]) -> None:
-        whole = sorted({key for chunk in self._chunks for key in chunk}.union(keys))
+    def _merge(self, keys: list[bytes]) -> None:
+        # Python's sort finds the runs that are in order, and merges them: what is indexed is one of them.
+        whole = [key for chunk in self._chunks for key in chunk]
+        whole += keys
+        whole.sort()
+        if any(map(eq, whole, islice(whole, 1, None))):
+            whole = list(dict.fromkeys(whole))
+        self._size = len(whole)
         self._chunks = [whole[start : start + _CHUNK] for start in range(0, len(whole), _CHUNK)]
         self._lasts = [chunk[-1] for chunk in self._chunks]
 

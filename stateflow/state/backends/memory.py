@@ -124,6 +124,10 @@ class MemoryBackend:
         entries = self._opened
         return iter([(key, entries[key]) for key in self._between(begin, end) if key in entries])
 
+    def first(self, begin: bytes, end: bytes) -> bytes | None:
+        entries = self._opened
+        return next((key for key in self._between(begin, end) if key in entries), None)
+
     def _between(self, begin: bytes, end: bytes) -> Iterator[bytes]:
         if begin >= end:
             return iter(())

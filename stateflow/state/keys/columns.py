@@ -81,8 +81,10 @@ def _flipped(name: str, column: Any) -> tuple[Array, ...]:
     if name == "date":
         return (array.cast(pa.int32()).to_numpy().view(np.uint32) ^ _DAY_SIGN,)
     if name == "decimal":
-        words = np.frombuffer(array.buffers()[1], dtype="<u8")
-        words = words[2 * array.offset : 2 * (array.offset + len(array))].reshape(-1, 2)
+        # An empty array may have no buffer, or one of any size.
+        raw = array.buffers()[1] if len(array) else b""
+        words = np.frombuffer(raw, dtype="<u8", count=2 * len(array), offset=16 * array.offset if raw else 0)
+        words = words.reshape(-1, 2)
         return words[:, 1] ^ _LONG_SIGN, words[:, 0]
     return (array.cast(pa.int64()).to_numpy().view(np.uint64) ^ _LONG_SIGN,)
 
@@ -101,9 +103,14 @@ def _escaped(name: str, column: Any) -> list[bytes]:
     return [raw[start:end].replace(b"\0", b"\0\xff") + b"\0\1" for start, end in pairwise(offsets)]
 
 
-def _arrow(name: str, column: Any) -> Any:
+def key_column(name: str, column: Any) -> Any:
+    """One array of the key type's own Arrow type, without nulls."""
+    return _arrow(name, column, ARROW[name])
+
+
+def _arrow(name: str, column: Any, wanted: pa.DataType | None = None) -> Any:
     """One array of the type that the encoding starts from, without nulls."""
-    wanted = _ENCODED_FROM[name]
+    wanted = wanted or _ENCODED_FROM[name]
     try:
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()

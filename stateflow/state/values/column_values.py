@@ -1,9 +1,10 @@
-"""The values of columnar operators: one per key, with a value or null for each column.
+"""The values of columnar operators: one per entry, with a value or null for each column.
 
-    [header 0x0B][null mask, u16 little-endian][the columns, fixed widths little-endian]     all columns fixed
-    [header 0x0B][MessagePack array]                                                          otherwise
+    [header 0x0B][null mask][the columns, fixed widths little-endian]     all columns fixed
+    [header 0x0B][MessagePack array]                                      otherwise
 
-`FixedLayout` is the first form. In a table of the state the value is one struct column.
+The null mask is a little-endian u16, with more than 16 columns a u64. `FixedLayout` is the first form. In a table of the
+state the value is one struct column.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,12 +36,49 @@ def column_values(schema: str, where: str) -> Values:
         "", tuple(FieldText(field.name, OptionalText(field.type)) for field in fields), by_position=True
     )
     element = element_of(record)
-    if isinstance(element.shape, OpaqueShape):
+    if fields and isinstance(element.shape, OpaqueShape):
         return ByteValues(schema, RAW_CODE, where)
     names = [field.type.name if isinstance(field.type, ScalarText) else "" for field in fields]
     if all(name in FIXED_COLUMNS for name in names):
         return FixedColumns(schema, where, [field.name for field in fields], names)
     return StructuredValues(schema, where, element, RAW_CODE)
+
+
+_SHORT_MASK = 16
+
+
+class ColumnBytes:
+    """The values of one state as operators read and write them: many at once, as columns."""
+
+    def __init__(self, schema: str) -> None:
+        fields = read_columns(schema)
+        types = [field.type.name if isinstance(field.type, ScalarText) else "" for field in fields]
+        self.schema = pa.schema(
+            [(field.name, ARROW[kind]) for field, kind in zip(fields, types, strict=True)]
+        )
+        self._fixed = FixedLayout(types) if all(name in FIXED_COLUMNS for name in types) else None
+
+    def read(self, values: Sequence[bytes | None]) -> pa.Table:
+        """A row per value; nulls where there is none."""
+        if self._fixed is not None:
+            blank = self._fixed.blank
+            joined = b"".join([raw if raw is not None else blank for raw in values])
+            return pa.table(
+                self._fixed.read(np.frombuffer(joined, dtype=self._fixed.rows)), schema=self.schema
+            )
+        none = [None] * len(self.schema)
+        lists = [msgspec.msgpack.decode(raw[1:]) if raw is not None else none for raw in values]
+        columns: list[Any] = list(zip(*lists, strict=True)) if lists else [()] * len(self.schema)
+        return pa.table(
+            [pa.array(c, t) for c, t in zip(columns, self.schema.types, strict=True)], schema=self.schema
+        )
+
+    def write(self, columns: Sequence[Any], count: int) -> list[bytes]:
+        """One value per row of arrays of the schema's types."""
+        if self._fixed is not None:
+            return self._fixed.write(columns, count)
+        lists = [column.to_pylist() for column in columns]
+        return [bytes((RAW_CODE,)) + msgspec.msgpack.encode(row) for row in zip(*lists, strict=True)]
 
 
 class FixedLayout:
@@ -48,7 +87,13 @@ class FixedLayout:
     def __init__(self, types: Sequence[str]) -> None:
         self.types = [ARROW[name] for name in types]
         forms = [(f"c{index}", f"<{BY_NAME[name].form}") for index, name in enumerate(types)]
-        self.rows = np.dtype([("header", "u1"), ("nulls", "<u2"), *forms])
+        self._mask = np.uint16 if len(types) <= _SHORT_MASK else np.uint64
+        self.rows = np.dtype([("header", "u1"), ("nulls", np.dtype(self._mask).newbyteorder("<")), *forms])
+        nulls = np.iinfo(self._mask).max
+        blank = np.zeros(1, dtype=self.rows)
+        blank["header"], blank["nulls"] = RAW_CODE, nulls
+        self.blank: bytes = blank.tobytes()
+        """A value with a null in every column."""
 
     def read(self, rows: Any) -> list[Any]:
         """Each column of an array of `rows`, as Arrow has it."""
@@ -57,10 +102,13 @@ class FixedLayout:
             column = np.ascontiguousarray(rows[f"c{index}"])
             array = pa.array(
                 column.astype(bool) if pa.types.is_boolean(kind) else column,
-                mask=(rows["nulls"] >> index) & 1 == 1,
+                mask=self.is_null(rows, index),
             )
             columns.append(array if array.type == kind else array.cast(kind))
         return columns
+
+    def is_null(self, rows: Any, index: int) -> Any:
+        return (rows["nulls"] >> self._mask(index)) & self._mask(1) == 1
 
     def write(self, columns: Sequence[Any], count: int) -> list[bytes]:
         """One value per row of Arrow columns of `types`."""
@@ -69,13 +117,18 @@ class FixedLayout:
         for index, (column, kind) in enumerate(zip(columns, self.types, strict=True)):
             if column.null_count:
                 null = column.is_null().to_numpy(zero_copy_only=False)
-                rows["nulls"] |= null.astype("<u2") << np.uint16(index)
+                rows["nulls"] |= null.astype(self._mask) << self._mask(index)
                 column = pc.fill_null(column, pa.scalar(0, pa.int64()).cast(kind))
             if pa.types.is_timestamp(kind):
                 column = column.cast(pa.int64())
             rows[f"c{index}"] = column.to_numpy(zero_copy_only=False)
         raw, width = rows.tobytes(), self.rows.itemsize
         return [raw[at : at + width] for at in range(0, len(raw), width)]
+
+
+NO_COLUMNS = "columns{}"
+BLANK = FixedLayout(()).write((), 1)[0]
+"""The value of an entry without columns: that it is there says enough."""
 
 
 class FixedColumns(Values):
@@ -93,7 +146,7 @@ class FixedColumns(Values):
                 raise BadEntryError(index, damaged(raw, self.schema))
         rows = np.frombuffer(b"".join(values), dtype=self._layout.rows)
         for index in self._instants:
-            readable = are_instants(rows[f"c{index}"]) | ((rows["nulls"] >> index) & 1 == 1)
+            readable = are_instants(rows[f"c{index}"]) | self._layout.is_null(rows, index)
             if not bool(readable.all()):
                 raise BadEntryError(int(np.flatnonzero(~readable)[0]), damaged(b"", self.schema))
         return ValueColumn(pa.StructArray.from_arrays(self._layout.read(rows), fields=self._fields))

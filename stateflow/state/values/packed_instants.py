@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from types import NoneType
 from typing import Any
 
 import msgspec
@@ -31,12 +32,77 @@ _FIRST = micros_since_epoch(datetime.min.replace(tzinfo=UTC))
 _LAST = micros_since_epoch(datetime.max.replace(tzinfo=UTC))
 
 
+_decoded = msgspec.msgpack.Decoder(list[datetime]).decode
+_encoded = msgspec.msgpack.Encoder().encode
+_DATETIMES = {datetime, NoneType}
+_RUNS = {0xD6: _SHORT, 0xD7: _MIDDLE}
+_PIECE = 4096
+_FEW_RUNS, _LONG_RUN = 8, 64
+"""Where the layout changes more often than once in so many values, a call for each is as quick."""
+
+
+def datetimes_of(micros: Array) -> list[datetime]:
+    """Python's datetimes in UTC; ValueError where one lies outside of the years 1 to 9999.
+
+    msgspec makes them from one MessagePack list. That is ten times as fast as a call in Python for each.
+    """
+    seconds = micros // _SECOND
+    nanos = (micros - seconds * _SECOND) * 1000
+    if bool(((seconds >= 0) & (seconds < 1 << 34)).all()):
+        rows = np.empty(len(micros), dtype=_MIDDLE)
+        _fill_middle(rows, seconds, nanos)
+    elif bool(are_instants(micros).all()):
+        rows = np.empty(len(micros), dtype=_LONG)
+        _fill_long(rows, seconds, nanos)
+    else:
+        raise ValueError("no instant")
+    return _decoded(b"\xdd" + len(micros).to_bytes(4, "big") + rows.tobytes())
+
+
+def micros_of(values: Sequence[Any]) -> Any:
+    """The way back: an Arrow column of instants, with nulls for None; ValueError where there is something else, such as a
+    datetime without a time zone."""
+    if not set(map(type, values)) <= _DATETIMES:
+        raise ValueError("no datetime")
+    # A list's header has 1, 3 or 5 bytes.
+    head = 1 if len(values) < 16 else 3 if len(values) < 1 << 16 else 5
+    micros = _read_runs(np.frombuffer(_encoded(values), dtype=np.uint8, offset=head), len(values))
+    return read_instants(list(map(_encoded, values))) if micros is None else _column(micros)
+
+
+def _read_runs(data: Array, count: int) -> Array | None:
+    """Microseconds of packed instants that are of one layout for long: instants in milliseconds are whole seconds once in
+    a thousand. None where there are other values, or too many changes."""
+    micros = np.empty(count, dtype=np.int64)
+    done = at = 0
+    runs = 0
+    while done < count:
+        runs += 1
+        if runs > _FEW_RUNS and done < runs * _LONG_RUN:
+            return None
+        layout = _RUNS.get(int(data[at]))
+        if layout is None:
+            return None
+        size = layout.itemsize
+        length = min(count - done, _PIECE, (len(data) - at) // size)
+        rows = data[at : at + length * size].view(layout)
+        fits = (rows["type"] == data[at]) & (rows["of"] == 0xFF)
+        if not bool(fits.all()):
+            length = int(fits.argmin())
+        if not length:
+            return None
+        rows = rows[:length]
+        micros[done : done + length] = _whole(rows) if layout is _SHORT else _micros(rows["word"])
+        done, at = done + length, at + length * size
+    return micros
+
+
 def are_instants(micros: Array) -> Array:
     """Which of them Python's datetimes can hold."""
     return (micros >= _FIRST) & (micros <= _LAST)
 
 
-def read_instants(raws: Sequence[msgspec.Raw]) -> Any:
+def read_instants(raws: Sequence[msgspec.Raw] | Sequence[bytes]) -> Any:
     """An Arrow column, with nulls for nil; ValueError where there is something else."""
     joined = b"".join(raws)
     data: Array = np.frombuffer(joined, dtype=np.uint8)
@@ -58,7 +124,7 @@ def read_instants(raws: Sequence[msgspec.Raw]) -> Any:
         if not bool((rows["of"] == 0xFF).all()):
             raise ValueError("no timestamp")
         if layout is _SHORT:
-            micros[chosen] = rows["seconds"].astype(np.int64) * _SECOND
+            micros[chosen] = _whole(rows)
         elif layout is _MIDDLE:
             micros[chosen] = _micros(rows["word"])
         else:
@@ -74,6 +140,10 @@ def _column(micros: Array, null: Array | None = None) -> Any:
     if not bool(are_instants(micros).all()):
         raise ValueError("no instant")
     return pa.array(micros, mask=null).cast(INSTANT)
+
+
+def _whole(rows: Array) -> Array:
+    return rows["seconds"].astype(np.int64) * _SECOND
 
 
 def _micros(words: Array) -> Array:
@@ -111,16 +181,24 @@ def _written_short(seconds: Array, _: Array) -> list[msgspec.Raw]:
 
 def _written_middle(seconds: Array, nanos: Array) -> list[msgspec.Raw]:
     rows = np.empty(len(seconds), dtype=_MIDDLE)
+    _fill_middle(rows, seconds, nanos)
+    return _cut(rows)
+
+
+def _fill_middle(rows: Array, seconds: Array, nanos: Array) -> None:
     rows["type"], rows["of"] = 0xD7, 0xFF
     rows["word"] = (nanos.astype(np.uint64) << np.uint64(34)) | seconds.astype(np.uint64)
-    return _cut(rows)
 
 
 def _written_long(seconds: Array, nanos: Array) -> list[msgspec.Raw]:
     rows = np.empty(len(seconds), dtype=_LONG)
+    _fill_long(rows, seconds, nanos)
+    return _cut(rows)
+
+
+def _fill_long(rows: Array, seconds: Array, nanos: Array) -> None:
     rows["type"], rows["size"], rows["of"] = 0xC7, 0x0C, 0xFF
     rows["nanos"], rows["seconds"] = nanos, seconds
-    return _cut(rows)
 
 
 def _cut(rows: Array) -> list[msgspec.Raw]:

@@ -106,6 +106,10 @@ class Machine(RuleBasedStateMachine):
         assert list(self.backend.get_many(wanted)) == [self.model.get(key) for key in wanted]
 
     @rule(begin=keys, end=keys)
+    def first(self, begin: bytes, end: bytes) -> None:
+        assert self.backend.first(begin, end) == next((key for key, _ in self.within(begin, end)), None)
+
+    @rule(begin=keys, end=keys)
     def scan(self, begin: bytes, end: bytes) -> None:
         assert list(self.backend.scan(begin, end)) == self.within(begin, end)
 

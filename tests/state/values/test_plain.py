@@ -18,7 +18,8 @@ from stateflow.errors import CorruptError, IncompatibleError, UsageError
 from stateflow.format.encoding import EMPTY_NAMESPACE, prefix
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import StateSchema
-from stateflow.state.column_state import ColumnState
+from stateflow.state.columns.layout import ColumnLayout
+from stateflow.state.columns.state import ColumnState
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import key_of_plain, key_of_text, text_of_key
 from stateflow.state.tabular import StateTable
@@ -171,7 +172,7 @@ def test_a_value_is_what_a_table_shows(hint: Any, value: Any) -> None:
     "columns", [{"a": int, "b": float, "c": bool, "d": datetime}, {"a": int, "s": str, "d": datetime}]
 )
 def test_columns_are_what_a_table_shows(columns: dict[str, Any]) -> None:
-    state = ColumnState(columns, KeyCodec(("int",)), 1, 128, "x")
+    state = ColumnState([("k", "int")], ColumnLayout(columns).schema(), 128, "x")
     given = {"a": [1, None], "b": [0.5, None], "c": [True, None], "d": [AT, None], "s": ["x", None]}
     table = pa.table(
         {
@@ -182,7 +183,8 @@ def test_columns_are_what_a_table_shows(columns: dict[str, Any]) -> None:
     text = ",".join(f"{name}:{serializer_for(hint).schema}" for name, hint in columns.items())
     schema = schema_for(f"columns{{{text}}}", "columns")
     read = plain_reader(schema)
-    for row, raw in zip(table.to_pylist(), state._encoded(table), strict=True):
+    written = state._values.write([c.combine_chunks() for c in table.columns], len(table))
+    for row, raw in zip(table.to_pylist(), written, strict=True):
         assert read(raw) == row == tabled(schema, raw)
     with pytest.raises(CorruptError):
         read(b"\x0b\x00")

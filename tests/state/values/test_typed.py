@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 
 from stateflow.format.records import Shard
 from stateflow.state.backends.memory import memory_backend
-from stateflow.state.column_state import ColumnState
+from stateflow.state.columns.layout import ColumnLayout
+from stateflow.state.columns.state import ColumnState
 from stateflow.state.values.schema import type_name
 from stateflow.state.values.serializers import serializer_for
 from tests.state.values.typed_values import (
     FLOATS,
     INSTANTS,
     INTS,
-    KEY,
     NOON,
     ORDERS,
     SCALARS,
@@ -168,16 +168,18 @@ def test_columnar_state_comes_back_byte_by_byte(
             max_size=4,
         )
     )
-    state = ColumnState(columns, KEY, 7, 128, "operator")
-    state.backend = memory_backend()(
+    schema = msgspec.structs.replace(ColumnLayout(columns).schema(), id=7)
+    state = ColumnState([("k", "int")], schema, 128, "operator")
+    backend = memory_backend()(
         Shard(0, 127, "memory"),
         tmp_path_factory.getbasetemp() / "shard",
         lambda _: tmp_path_factory.getbasetemp(),
     )
+    state.attach(backend, range(128))
     state.put(pa.array(np.arange(len(rows))), pa.Table.from_pylist(rows, schema=state.schema))
     text = ",".join(f"{name}:{serializer_for(hint).schema}" for name, hint in columns.items())
     table = table_of(f"columns{{{text}}}", kind="columns")
-    entries = [entry for begin, end in table.ranges(0, 127) for entry in state.backend.scan(begin, end)]
+    entries = [entry for begin, end in table.ranges(0, 127) for entry in backend.scan(begin, end)]
     keys, values = zip(*entries, strict=True)
     batch = table.decode(keys, values)
     batch.validate(full=True)

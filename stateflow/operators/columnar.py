@@ -1,0 +1,156 @@
+"""The engine of columnar operators: tables of whole keys in, output batches and state changes out.
+
+Like the keyed engine it knows no Spark: a Spark task and the test harness drive it alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from stateflow.errors import StateflowError, UsageError
+from stateflow.format.records import StateSchema
+from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.keyed import REPEATED, UserCodeError, described
+from stateflow.pipelines.columnar import ColumnarOperator
+from stateflow.pipelines.operators import MAIN
+from stateflow.pipelines.process import Output
+from stateflow.state.backends.base import Backend
+from stateflow.state.bound import Cursor
+from stateflow.state.columns.state import UNKNOWN, ColumnState
+
+OUTPUT_ROWS = 100_000
+"""Most rows of an output batch."""
+
+
+@dataclass(frozen=True)
+class ColumnarSpec:
+    """One columnar operator of a pipeline: plain values that travel to the workers."""
+
+    uid: str
+    operator: ColumnarOperator
+    key: tuple[tuple[str, str], ...]
+    """Names and types of the key's columns."""
+    max_parallelism: int
+    states: Mapping[str, StateSchema]
+    """Of the states that the operator declares, with their ids."""
+    outputs: Mapping[str, pa.Schema]
+    """The main output and those to the side."""
+
+
+class ColumnarContext(OperatorContext):
+    """One per task."""
+
+    late: Any
+    """For each row whether it was late."""
+
+    def __init__(self, moment: Moment, subtask: int) -> None:
+        super().__init__(Cursor(moment.slot, moment.now), moment, subtask, {})
+        self.late = None
+        self.now_micros = moment.now
+        self.watermark_micros = moment.watermark
+
+    def emit(self, output: Output[Any], row: Any) -> None:
+        raise UsageError(
+            f"columnar code puts tables out to the side by their name: yield ({output.name!r}, table) in place of ctx.emit"
+        )
+
+
+class ColumnarEngine:
+    """One operator in one task. `attach` a shard's backend, `process` tables, `fire`: both give `(output, batch)`."""
+
+    def __init__(self, spec: ColumnarSpec, moment: Moment, subtask: int) -> None:
+        self.spec = spec
+        self.context = ColumnarContext(moment, subtask)
+        self.states = {name: self._state(name, schema) for name, schema in spec.states.items()}
+        self._timed = [state for state in self.states.values() if state.timed]
+
+    def _state(self, name: str, schema: StateSchema) -> ColumnState:
+        spec = self.spec
+        where = f"operator {spec.uid!r}"
+        if len(spec.states) > 1:
+            where += f", state {name!r}"
+        return ColumnState(spec.key, schema, spec.max_parallelism, where)
+
+    def attach(self, backend: Backend, groups: range, earliest: int | None, *, empty: bool) -> None:
+        """Turns to another shard: its key groups, the earliest time in it as far as known, whether it has no entries."""
+        for state in self.states.values():
+            state.attach(backend, groups, UNKNOWN if earliest is None else earliest, empty=empty)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the attached shard was written to."""
+        return any(state.changed for state in self.states.values())
+
+    @property
+    def keys(self) -> int:
+        """Keys that were looked up."""
+        return max((state.keys for state in self.states.values()), default=0)
+
+    def process(self, tables: Sequence[pa.Table], late: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+        """Hands the rows of each input to user code."""
+        operator = self.spec.operator
+        if len(tables) == 1:
+            self.context.late = late[0]
+            yield from self._batches(lambda: operator.process(tables[0], self.states, self.context))
+        else:
+            left, right = tables
+            self.context.late = tuple(late)
+            yield from self._batches(lambda: operator.process_both(left, right, self.states, self.context))
+
+    def fire(self) -> Iterator[tuple[str, Any]]:
+        """Lets user code see to what is due."""
+        self.context.late = None
+        yield from self._batches(lambda: self.spec.operator.fire(self.states, self.context))
+
+    def next_due(self) -> int | None:
+        """The earliest time in the timed states of the attached shard."""
+        times = [at for state in self._timed if (at := state.next_due()) is not None]
+        return min(times, default=None)
+
+    def _batches(self, code: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
+        for name, piece in self._pieces(code):
+            schema = self._schema(name)
+            try:
+                table = pa.table(piece).select(schema.names).cast(schema)
+            except (KeyError, TypeError, ValueError, pa.ArrowException) as error:
+                output = "its output" if name == MAIN else f"side output {name!r}"
+                raise UsageError(
+                    f"operator {self.spec.uid!r} put out a table that does not fit {output} ({', '.join(schema.names)}): "
+                    f"{' '.join(str(error).split())}"
+                ) from error
+            for batch in table.to_batches(max_chunksize=OUTPUT_ROWS):
+                yield name, batch
+
+    def _schema(self, name: Any) -> pa.Schema:
+        schema = self.spec.outputs.get(name) if isinstance(name, str) else None
+        if schema is None:
+            raise UsageError(
+                f"operator {self.spec.uid!r} put out a table to {name!r}, which is none of its side outputs: list it in "
+                "outputs=[...]"
+            )
+        return schema
+
+    def _pieces(self, code: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
+        """What user code puts out: one table, or several, as it yields them, each with the name of its output."""
+        try:
+            out = code()
+            if out is None:
+                return
+            if isinstance(out, (pa.Table, pa.RecordBatch)) or _to_side(out):
+                out = (out,)
+            for piece in out:
+                yield piece if _to_side(piece) else (MAIN, piece)
+        except StateflowError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"operator {self.spec.uid!r} failed: {described(error)}: {REPEATED}"
+            ) from error
+
+
+def _to_side(piece: Any) -> bool:
+    return isinstance(piece, tuple) and len(piece) == 2 and isinstance(piece[0], str)

@@ -1,0 +1,258 @@
+"""Firing timers: due ones in, handlers called in time order, rows and state changes out.
+
+Timers fire in blocks, as rows are processed in chunks. The keys of a block are looked up and written together.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from types import GeneratorType
+from typing import Any
+
+from stateflow.format.encoding import SIGN, split, split_timer, state_range, timer_range
+from stateflow.format.instants import instant
+from stateflow.operators.binding import Binding
+from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.due import DueTimers, Queue, base_of, rank_of, time_of, turn
+from stateflow.operators.output import returned
+from stateflow.pipelines.operators import OperatorSpec
+from stateflow.state.bound import BoundTimer, Change, Cursor
+from stateflow.state.keys.codec import KeyCodec
+
+FIRED_AT_ONCE = 10_000
+"""Timers in a block, about."""
+FIRST_BLOCK = 256
+"""The first block is small: it shows which states the handlers read."""
+OUTPUT_ROWS = 20_000
+PREFETCH_SHARE = 0.5
+"""A batched look-up pays when at least this share of the keys reads the state."""
+REMEMBERED = 100_000
+"""Keys whose timers were set by handlers. Beyond so many the queues are read anew instead."""
+_NEVER = -SIGN
+
+
+class Firing:
+    """Fires an operator's timers, shard by shard."""
+
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        moment: Moment,
+        context: OperatorContext,
+        binding: Binding,
+        cursor: Cursor,
+        out: list[Any],
+        failed: Callable[[Exception, Any], None],
+    ) -> None:
+        """`failed` raises, or makes the key a dead letter."""
+        self._uid = spec.uid
+        self._careful = spec.on_error == "dead_letter"
+        self._context, self._cursor, self._out, self._failed = context, cursor, out, failed
+        self._chunked = binding.chunked
+        self._names = sorted(binding.timers)
+        self._timers: list[BoundTimer] = [binding.timers[name] for name in self._names]
+        self._handlers = binding.handlers
+        self._limits = [_limit(timer, moment) for timer in self._timers]
+        self._decode = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ()).decode
+        self._prefetch: list[Any] = []
+        self._changes: list[Change] = []
+        self._keys: list[Any] = []
+        self._place: dict[bytes, int] = {}
+        """Keys of the block that no timer has fired for yet, and where the states hold them."""
+        self._moved: set[bytes] = set()
+        """Keys whose timers a handler has set or cleared: the queues as they were read do not tell of it."""
+        self._set: list[bytes] = []
+        """A heap of due timers that handlers have set."""
+        self._waiting: set[tuple[bytes, int]] = set()
+        """Timers that their own handlers have set to a time that was due: they fire in the next batch."""
+        self._passed: range | None = None
+        self.fired = 0
+
+    def run(self, groups: range) -> Iterator[None]:
+        """Fires what is due in these key groups, in time order; yields when output should be taken."""
+        self._context.late = False
+        self._moved.clear()
+        self._set.clear()
+        self._waiting.clear()
+        due, size = self._due(groups), min(FIRST_BLOCK, FIRED_AT_ONCE)
+        while True:
+            block = due.take(size)
+            # Behind the last one read ahead there may be earlier timers than those that handlers have set.
+            bound = block[-1] if block else None
+            self._add_set_ones(block, bound, size)
+            if not block:
+                break
+            yield from self._fire_block(block, bound or block[-1])
+            yield
+            size = FIRED_AT_ONCE
+            if len(self._moved) + len(self._set) > REMEMBERED:
+                due = self._due(groups, bound or block[-1])
+                self._moved.clear()
+                self._set.clear()
+        self._passed = groups
+
+    def forget(self) -> None:
+        """The shard is another one, or rows have set timers."""
+        self._passed = None
+
+    def _due(self, groups: range, after: bytes = b"") -> DueTimers:
+        queues = [
+            Queue(rank, timer.queue_id, limit)
+            for rank, (timer, limit) in enumerate(zip(self._timers, self._limits, strict=True))
+            if limit != _NEVER
+        ]
+        return DueTimers(self._cursor.backend, queues, groups, after)
+
+    def _add_set_ones(self, block: list[bytes], bound: bytes | None, size: int) -> None:
+        """Adds to the block what earlier handlers have set to fire in it."""
+        added = len(block)
+        while self._set and (self._set[0] <= bound if bound is not None else len(block) < size):
+            block.append(heapq.heappop(self._set))
+        if len(block) > added:
+            block.sort()
+
+    def _begin(self, block: list[bytes]) -> list[bytes]:
+        """Makes the block's keys the chunk that states hold. Gives the key of each timer."""
+        of_timers = [due[8:10] + b"\0\0" + due[10:-2] for due in block]
+        bases = sorted(set(of_timers))
+        cursor = self._cursor
+        self._keys = [None] * len(bases)
+        cursor.base, cursor.keys = bases, self._keys
+        place = self._place = dict(zip(bases, range(len(bases)), strict=True))
+        for state in self._chunked:
+            raws = None
+            if state in self._prefetch:
+                state_id = state.state_id.to_bytes(2, "big")
+                raws = cursor.backend.get_many([base[:2] + state_id + base[4:] for base in bases])
+            state.begin(len(bases), raws)
+        moved, timers = self._moved, self._timers
+        for due, base in zip(block, of_timers, strict=True):
+            if base not in moved:
+                timers[rank_of(due)].due(place[base], time_of(due))
+        return of_timers
+
+    def _fire_block(self, block: list[bytes], bound: bytes) -> Iterator[None]:
+        """Fires the timers of a block, and those up to `bound` that their handlers set."""
+        of_timers = self._begin(block)
+        keys, heap, out = len(self._place), self._set, self._out
+        for due, base in zip(block, of_timers, strict=True):
+            while heap and heap[0] < due:
+                self._fire(first := heapq.heappop(heap), base_of(first))
+            self._fire(due, base)
+            if len(out) >= OUTPUT_ROWS:
+                yield
+        while heap and heap[0] <= bound:
+            self._fire(first := heapq.heappop(heap), base_of(first))
+            if len(out) >= OUTPUT_ROWS:
+                yield
+        self._settle()
+        for state in self._chunked:
+            # What nearly every key reads is looked up for all keys of the next block at once.
+            if state.reads >= PREFETCH_SHARE * keys and state not in self._prefetch:
+                self._prefetch.append(state)
+            state.reads = 0
+
+    def _fire(self, due: bytes, base: bytes) -> None:
+        """Fires a timer, unless a handler has moved or cleared it. Nearly all time of firing goes by here."""
+        cursor, rank = self._cursor, due[-2] << 8 | due[-1]
+        if self._waiting and (base, rank) in self._waiting:
+            return
+        i = self._place.pop(base, None)
+        if i is None:
+            i = self._again(base)
+        cursor.i = i
+        cursor.serial += 1
+        cursor.key = self._keys[i] = self._decode(base, 4)[0]
+        timer, at = self._timers[rank], time_of(due)
+        if timer.micros != at:
+            return
+        self.fired += 1
+        try:
+            self._call(self._handlers[self._names[rank]], instant(at))
+        except Exception as error:
+            self._failed(error, cursor.key)
+        for other_rank, other in enumerate(self._timers):
+            if other.was_changed():
+                self._note(other_rank, base, other.micros, at if other is timer else None)
+        if not timer.was_changed():
+            timer.clear()
+
+    def _again(self, base: bytes) -> int:
+        """The key of a block whose turn comes again: what it has changed must be written before it is read."""
+        self._settle()
+        self._cursor.base.append(base)
+        self._keys.append(None)
+        for state in self._chunked:
+            state.append()
+        return len(self._keys) - 1
+
+    def _note(self, rank: int, base: bytes, set_to: int | None, fired_at: int | None) -> None:
+        """A handler has set or cleared a timer of its key. `fired_at` is given when it was the handler's own timer."""
+        if fired_at is None:
+            self._moved.add(base)
+        if set_to is None or set_to > self._limits[rank]:
+            return
+        if fired_at is not None and set_to <= fired_at:
+            # It would fire for ever.
+            self._waiting.add((base, rank))
+        else:
+            heapq.heappush(self._set, turn(set_to, base, rank))
+
+    def _call(self, handler: Callable[..., Any], at: datetime) -> None:
+        if self._careful:
+            self._call_carefully(handler, at)
+            return
+        produced = handler(self._cursor.key, at, self._context)
+        if produced is not None:
+            self._out.extend(produced if type(produced) is GeneratorType else returned(self._uid, produced))
+        if self._cursor.dirty:
+            self._cursor.flush(self._changes)
+
+    def _call_carefully(self, handler: Callable[..., Any], at: datetime) -> None:
+        """If it fails, nothing that it did has happened."""
+        out, changes, sides = self._out, self._changes, self._context.sides
+        mark = len(out), len(changes), {name: len(rows) for name, rows in sides.items()}
+        try:
+            produced = handler(self._cursor.key, at, self._context)
+            if produced is not None:
+                out.extend(returned(self._uid, produced))
+            for state in self._chunked:
+                state.check_current()
+            self._cursor.flush(changes)
+        except Exception:
+            del out[mark[0] :], changes[mark[1] :]
+            for name, length in mark[2].items():
+                del sides[name][length:]
+            for state in self._chunked:
+                state.discard()
+            raise
+
+    def _settle(self) -> None:
+        """Writes what the keys so far have changed."""
+        changes, self._changes = self._changes, []
+        for state in self._chunked:
+            state.collect(None, changes)
+        self._cursor.write(changes)
+
+    def next_timers(self, groups: range) -> tuple[int | None, int | None]:
+        """The earliest event-time and processing-time timers that are set."""
+        earliest: dict[str, int] = {}
+        for timer, limit in zip(self._timers, self._limits, strict=True):
+            for group in groups:
+                begin, end = state_range(group, timer.queue_id)
+                if self._passed == groups and not self._waiting and limit != _NEVER:
+                    # What was due has fired, and only its deletions are left.
+                    begin = timer_range(group, timer.queue_id, limit)[1]
+                first = next(iter(self._cursor.backend.scan(begin, end)), None)
+                if first is not None:
+                    at = split_timer(split(first[0]).body)[0]
+                    earliest[timer.time] = min(at, earliest.get(timer.time, at))
+        return earliest.get("event"), earliest.get("processing")
+
+
+def _limit(timer: BoundTimer, moment: Moment) -> int:
+    """The last instant at which timers of its kind fire in this batch."""
+    limit = moment.watermark if timer.time == "event" else moment.now
+    return _NEVER if limit is None else limit

@@ -1,0 +1,66 @@
+"""Ranges of a RocksDB database, and of the buffer before it, as entries in key order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from rocksdict import Rdict, RdictIter, ReadOptions
+
+from stateflow.errors import CorruptError
+
+_SWEEP = 10_000
+
+
+def stepped(at: RdictIter, reading: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
+    """Keeps `reading` alive, which owns the upper bound: RocksDB has only a bare pointer to it, and without the bound a
+    scan runs on into other keys and states."""
+    valid, key, value, step = at.valid, at.key, at.value, at.next
+    while valid():
+        yield key(), value()
+        step()
+    # `Rdict.items` lacks this check and ends silently at a damaged block.
+    at.status()
+    del reading
+
+
+def swept(opened: Rdict, begin: bytes, end: bytes) -> Iterator[list[tuple[bytes, bytes]]]:
+    """All entries in lists: a third less time than step by step, since no step is Python's."""
+    reading = ReadOptions()
+    reading.set_iterate_upper_bound(end)
+    entries: Any = opened.items(from_key=begin, read_opt=reading)
+    last: bytes | None = None
+    while chunk := list(islice(entries, _SWEEP)):
+        last = chunk[-1][0]
+        yield chunk
+    # `items` ends silently at a damaged block. An iterator that steps on from there reports it.
+    at = opened.iter(reading)
+    at.seek(begin if last is None else last)
+    if last is not None and at.valid():
+        at.next()
+    at.status()
+    if at.valid():
+        raise CorruptError("a scan ended before its end; run `stateflow verify`")
+
+
+def merged(
+    stored: Iterator[tuple[bytes, bytes]], changed: Iterator[tuple[bytes, bytes | None]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Both in key order. A change replaces the stored entry, and a deletion leaves it out."""
+    change = next(changed, None)
+    for entry in stored:
+        while change is not None and change[0] < entry[0]:
+            if change[1] is not None:
+                yield change  # type: ignore[misc]
+            change = next(changed, None)
+        if change is not None and change[0] == entry[0]:
+            if change[1] is not None:
+                yield change  # type: ignore[misc]
+            change = next(changed, None)
+        else:
+            yield entry
+    while change is not None:
+        if change[1] is not None:
+            yield change  # type: ignore[misc]
+        change = next(changed, None)

@@ -1,0 +1,151 @@
+"""The full keys of a columnar state's entries, in bulk; `format/encoding.py` documents the bytes.
+
+[key group][state id][key][namespace]                 one entry per key
+[key group][state id][key][namespace][by]             several per key, in the order of `by`
+[key group][state id][time][key][namespace][by]       timed: what is due is a range of each key group
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.errors import UsageError
+from stateflow.format.encoding import EMPTY_NAMESPACE
+from stateflow.format.instants import micros_since_epoch
+from stateflow.format.records import StateSchema
+from stateflow.state.columns.layout import TIME
+from stateflow.state.keys.arrow_types import ARROW, INSTANT
+from stateflow.state.keys.columns import encode_columns, key_column
+from stateflow.state.keys.hashing import key_groups_of
+from stateflow.state.keys.parts import KeyParts
+
+Key = Sequence[tuple[str, str]]
+"""Names and types of a key's columns."""
+
+
+class EntryKeys:
+    """Turns columns into full keys of one state, and full keys into columns."""
+
+    def __init__(self, key: Key, schema: StateSchema, max_parallelism: int, where: str) -> None:
+        self._key = tuple(key)
+        self._types = [kind for _, kind in key]
+        self._by = schema.by
+        self._timed = schema.timed
+        self._id = schema.id
+        self._max = max_parallelism
+        self._where = where
+        fields = [pa.field(name, ARROW[kind]) for name, kind in key]
+        if schema.timed:
+            fields.append(pa.field(TIME, INSTANT))
+        fields += [pa.field(name, ARROW[kind]) for name, kind in schema.by]
+        self.schema = pa.schema(fields)
+        """Of the columns that `decode` gives."""
+
+    def parts(self, keys: Any, by: Any, at: Any) -> list[Any]:
+        """The columns of keys, times and `by`, checked: one array each."""
+        parts = self._columns(keys, self._key, "the key")
+        count = len(parts[0])
+        if self._timed:
+            parts.append(self._times(at, count))
+        elif at is not None:
+            raise UsageError(f"{self._where}: the state is not timed, but was given `at`: leave it out")
+        if self._by:
+            if by is None:
+                names = ", ".join(name for name, _ in self._by)
+                raise UsageError(f"{self._where}: an entry is one of a key and {names}: give `by`")
+            parts += self._columns(by, self._by, "`by`")
+        elif by is not None:
+            raise UsageError(
+                f"{self._where}: the state has no `by` columns, but was given some: leave them out"
+            )
+        for part in parts:
+            if len(part) != count:
+                raise UsageError(
+                    f"{self._where}: was given {count} keys, and {len(part)} of what goes with them"
+                )
+        return parts
+
+    def prefixes(self, keys: Any, at: Any) -> list[bytes]:
+        """What all entries of each key begin with, in the order of the keys."""
+        parts = self._columns(keys, self._key, "the key")
+        if self._timed:
+            if at is None:
+                raise UsageError(
+                    f"{self._where}: a timed state is ordered by time before the key: give `at`, or keep an index by key in "
+                    "another state"
+                )
+            parts.append(self._times(at, len(parts[0])))
+        return self._encoded(parts)
+
+    def full(self, parts: Sequence[Any]) -> list[bytes]:
+        """The full key of each row of `parts`."""
+        return self._encoded(parts)
+
+    def _encoded(self, parts: Sequence[Any]) -> list[bytes]:
+        width = len(self._types)
+        key, rest = list(parts[:width]), list(parts[width:])
+        groups = key_groups_of(self._types, key, self._max)
+        types, columns = list(self._types), key
+        if self._timed:
+            types, columns = ["int", *types], [rest.pop(0), *columns]
+        if not rest:
+            return encode_columns(types, columns, groups, self._id, EMPTY_NAMESPACE)
+        # The empty namespace is written as the bool False is.
+        types = [*types, "bool", *(kind for _, kind in self._by)]
+        columns = [*columns, np.zeros(len(groups), dtype=bool), *rest]
+        return encode_columns(types, columns, groups, self._id, b"")
+
+    def decode(self, full: Sequence[bytes]) -> list[Any]:
+        """The columns of `schema` of full keys; there is at least one."""
+        parts = KeyParts(full, self._where)
+        parts.group()
+        parts.state_id()
+        at = [parts.part("datetime")] if self._timed else []
+        columns = [parts.part(kind) for kind in self._types] + at
+        parts.namespace()
+        columns += [parts.part(kind) for _, kind in self._by]
+        parts.end()
+        return columns
+
+    def _columns(self, given: Any, wanted: Key, what: str) -> list[Any]:
+        columns = list(given.columns) if isinstance(given, (pa.Table, pa.RecordBatch)) else [given]
+        if len(columns) != len(wanted):
+            raise UsageError(
+                f"{self._where}: {what} has {len(wanted)} columns, but {len(columns)} were given"
+            )
+        arrays = []
+        for column, (name, kind) in zip(columns, wanted, strict=True):
+            try:
+                arrays.append(key_column(kind, column))
+            except UsageError as error:
+                raise UsageError(f"{self._where}, column {name!r}: {error}") from None
+        return arrays
+
+    def _times(self, at: Any, count: int) -> Any:
+        """Micros since the epoch, as `at` says for all entries or for each."""
+        if at is None:
+            raise UsageError(
+                f"{self._where}: the state is timed: give `at`, an instant for all entries or one for each"
+            )
+        if isinstance(at, (int, datetime, np.integer)):
+            return np.full(count, micros(at), dtype=np.int64)
+        if isinstance(at, np.ndarray) and at.dtype == np.int64:
+            return at
+        column = at.combine_chunks() if isinstance(at, pa.ChunkedArray) else pa.array(at)
+        if pa.types.is_timestamp(column.type):
+            column = key_column("datetime", column)
+        if column.null_count:
+            raise UsageError(
+                f"{self._where}: `at` holds {column.null_count} nulls: give every entry its time"
+            )
+        return column.cast(pa.int64()).to_numpy()
+
+
+def micros(at: int | datetime | np.integer[Any]) -> int:
+    """An instant, as a datetime or in microseconds."""
+    return micros_since_epoch(at) if isinstance(at, datetime) else int(at)

@@ -1,0 +1,85 @@
+"""What a state of a columnar operator holds, as its pipeline declares it. It needs no Arrow: DAG files are parsed without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stateflow.errors import UsageError
+from stateflow.format.records import StateSchema
+from stateflow.format.scalars import BY_TYPE, KEY_TYPES
+
+MOST_COLUMNS = 64
+TIME = "at"
+"""The column of times in what a timed state gives."""
+
+
+@dataclass(frozen=True)
+class ColumnLayout:
+    """The entries of one state of a columnar operator.
+
+    `columns` are the values of an entry; there may be none, when that an entry is there says enough. Without more, a key
+    has one entry. `by` names further columns that entries of a key are told apart, and ordered, by. The entries of a
+    `timed` state are ordered by an instant first, so that finding and deleting what is due costs nothing for the rest.
+    """
+
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    by: Mapping[str, Any] = field(default_factory=dict)
+    timed: bool = False
+    aliases: tuple[str, ...] = ()
+    """Names that the state had before."""
+
+    def check(self, where: str, key: Sequence[str] = ()) -> None:
+        """Raises UsageError for a layout that cannot be; `key` are the names of the key's columns, as far as known."""
+        if len(self.columns) > MOST_COLUMNS:
+            raise UsageError(f"{where}: state has up to {MOST_COLUMNS} columns, not {len(self.columns)}")
+        if not self.columns and not self.by and not self.timed:
+            raise UsageError(f"{where}: state has no columns: name them, such as state={{'total': float}}")
+        for name, hint in self.columns.items():
+            scalar = BY_TYPE.get(hint)
+            if scalar is None or not scalar.is_column:
+                raise UsageError(
+                    f"{where}: state column {name!r} is {hint!r}: use int, float, bool, datetime, str or bytes"
+                )
+        for name, hint in self.by.items():
+            if hint not in BY_TYPE or not BY_TYPE[hint].is_key:
+                raise UsageError(
+                    f"{where}: state column {name!r} of `by` is {hint!r}: use a type that keys have, one of "
+                    f"{', '.join(KEY_TYPES)}"
+                )
+        if self.by or self.timed:
+            self._check_names(where, key)
+
+    def _check_names(self, where: str, key: Sequence[str]) -> None:
+        """Entries come as tables with all columns: of the key, the time, `by`, and the values."""
+        names = [*key, *([TIME] if self.timed else []), *self.by, *self.columns]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise UsageError(
+                f"{where}: a table of the state's entries would have two columns {twice[0]!r} (its columns are "
+                f"{', '.join(names)}): rename one"
+            )
+
+    def schema(self) -> StateSchema:
+        """The state as a record has it, still without its id."""
+        columns = ",".join(f"{name}:{BY_TYPE[hint].name}" for name, hint in self.columns.items())
+        return StateSchema(
+            id=0,
+            kind="columns",
+            value=f"columns{{{columns}}}",
+            by=tuple((name, BY_TYPE[hint].name) for name, hint in self.by.items()),
+            timed=self.timed,
+            aliases=self.aliases,
+        )
+
+
+def columns(
+    values: Mapping[str, Any] | None = None,
+    *,
+    by: Mapping[str, Any] | None = None,
+    timed: bool = False,
+    aliases: Sequence[str] = (),
+) -> ColumnLayout:
+    """A state of `process_arrow`: `sf.columns({"total": float}, by={"product": str})`."""
+    return ColumnLayout(dict(values or {}), dict(by or {}), timed, tuple(aliases))

@@ -1,0 +1,218 @@
+"""State as columns: entries read and written in bulk; `column_values` documents the bytes of values, `keys` those of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.errors import UsageError
+from stateflow.format.encoding import after, split, split_timer, state_range, timer_range
+from stateflow.format.records import StateSchema
+from stateflow.state.backends.base import Backend
+from stateflow.state.columns.keys import EntryKeys, Key, micros
+from stateflow.state.columns.order import inverse, order_of
+from stateflow.state.values.column_values import ColumnBytes
+
+BLOCK = 100_000
+"""Entries in a table of what is due."""
+NOTHING = 1 << 63
+"""Later than every instant: no entry is known to be there."""
+UNKNOWN = -NOTHING
+
+
+class ColumnState:
+    """What columnar operators read and write. Keys are an Arrow array, or a table of the key's columns; `by` likewise."""
+
+    def __init__(self, key: Key, schema: StateSchema, max_parallelism: int, where: str) -> None:
+        self.schema: pa.Schema
+        """Of the value columns."""
+        self._where = where
+        self._keys = EntryKeys(key, schema, max_parallelism, where)
+        self._values = ColumnBytes(schema.value)
+        self.schema = self._values.schema
+        self.entry_schema = pa.schema([*self._keys.schema, *self.schema])
+        """Of the tables that `entries` and `due` give."""
+        self.timed = schema.timed
+        self._by = bool(schema.by)
+        self._id = schema.id
+        self._backend: Backend | None = None
+        self._groups = range(0)
+        self._earliest = NOTHING
+        """No entry is earlier; it may be that none is as early."""
+        self._certain = True
+        """Whether there is an entry at `_earliest`, or none at all if it is NOTHING."""
+        self.changed = False
+        self.keys = 0
+        self._last: tuple[list[Any], list[bytes], Any] | None = None
+
+    def attach(
+        self, backend: Backend, groups: range, earliest: int = UNKNOWN, *, empty: bool = False
+    ) -> None:
+        """Turns to another shard: it has these key groups, and no entry of a time before `earliest`, or none at all."""
+        self._backend, self._groups = backend, groups
+        self._earliest, self._certain = (NOTHING, True) if empty else (earliest, False)
+        self.changed = False
+
+    def get(self, keys: Any, *, by: Any = None, at: Any = None) -> pa.Table:
+        """The values of each key, in their order; null where there are none."""
+        full, order = self._full(self._keys.parts(keys, by, at))
+        table = self._values.read(self._opened.get_many(full))
+        self.keys += len(full)
+        return table if order is None else table.take(pa.array(inverse(order)))
+
+    def has(self, keys: Any, *, by: Any = None, at: Any = None) -> Any:
+        """Whether there is an entry of each key: a boolean array in their order."""
+        full, order = self._full(self._keys.parts(keys, by, at))
+        there = np.array([raw is not None for raw in self._opened.get_many(full)], dtype=bool)
+        self.keys += len(full)
+        return pa.array(there if order is None else there[inverse(order)])
+
+    def put(self, keys: Any, values: Any = None, *, by: Any = None, at: Any = None) -> None:
+        """Sets the columns of each key's entry. The same entry must not come twice."""
+        parts = self._keys.parts(keys, by, at)
+        full, order = self._full(parts)
+        if values is None and not self.schema.names:
+            values = pa.table({}).slice(0, 0)
+        raw = self._values.write(self._fitting(values, len(full)), len(full))
+        if order is not None:
+            raw = [raw[i] for i in order.tolist()]
+        self._opened.write(zip(full, raw, strict=True))
+        self.changed = True
+        if self.timed and full:
+            earliest = min(self._time_of(full[0]), *self._first_times(full))
+            if earliest < self._earliest:
+                self._earliest, self._certain = earliest, True
+
+    def delete(self, keys: Any, *, by: Any = None, at: Any = None) -> None:
+        """Deletes each key's entry; of several entries per key without `by` all of them."""
+        if self._by and by is None:
+            for begin in sorted(self._keys.prefixes(keys, at)):
+                self._opened.delete_range(begin, after(begin))
+        else:
+            full, _ = self._full(self._keys.parts(keys, by, at))
+            self._opened.write((key, None) for key in full)
+        self.changed = True
+        self._certain = False
+
+    def entries(self, keys: Any, *, at: Any = None, row: str | None = None) -> pa.Table:
+        """All entries of the keys, key after key in the order given, those of a key in the order of `by`: the key's columns,
+        `by`, the values. A column `row`, if it is named, tells which of the keys an entry is of."""
+        found: list[tuple[bytes, bytes]] = []
+        counts = []
+        for begin in self._keys.prefixes(keys, at):
+            before = len(found)
+            found += self._opened.scan(begin, after(begin))
+            counts.append(len(found) - before)
+        table = self._entries(found)
+        if row is not None:
+            numbers = np.repeat(np.arange(len(counts)), counts)
+            table = table.append_column(row, pa.array(numbers, pa.int64()))
+        return table
+
+    def due(self, up_to: int | datetime) -> Iterator[pa.Table]:
+        """The entries of times up to and including an instant, as tables of at most `BLOCK` rows: key group after key group,
+        in each in the order of time. What is written meanwhile is not seen."""
+        limit = micros(up_to)
+        self._check_timed("due")
+        if self._earliest > limit:
+            return
+        scans = [self._opened.scan(*timer_range(group, self._id, limit)) for group in self._groups]
+        found = (entry for scan in scans for entry in scan)
+        while block := list(islice(found, BLOCK)):
+            yield self._entries(block)
+
+    def delete_due(self, up_to: int | datetime) -> None:
+        """Deletes the entries of times up to and including an instant: ranges, however many entries there are."""
+        limit = micros(up_to)
+        self._check_timed("delete_due")
+        if self._earliest > limit:
+            return
+        for group in self._groups:
+            self._opened.delete_range(*timer_range(group, self._id, limit))
+        self.changed = True
+        # What is left is later.
+        self._earliest, self._certain = min(limit + 1, NOTHING), False
+
+    def next_due(self) -> int | None:
+        """The earliest time that an entry has; None when there is no entry."""
+        self._check_timed("next_due")
+        if not self._certain:
+            first = [
+                self._time_of(entry[0])
+                for group in self._groups
+                for entry in islice(self._opened.scan(*state_range(group, self._id)), 1)
+            ]
+            self._earliest, self._certain = min(first, default=NOTHING), True
+        return None if self._earliest == NOTHING else self._earliest
+
+    def _check_timed(self, method: str) -> None:
+        if not self.timed:
+            raise UsageError(
+                f"{self._where}: {method}() is of timed states: declare it with sf.columns(..., timed=True)"
+            )
+
+    @property
+    def _opened(self) -> Backend:
+        assert self._backend is not None
+        return self._backend
+
+    def _full(self, parts: list[Any]) -> tuple[list[bytes], Any]:
+        """Full keys, sorted, and the order in which the given ones are sorted; None if they are."""
+        last = self._last
+        if last is not None and len(last[0]) == len(parts) and all(map(_equal, last[0], parts)):
+            return last[1], last[2]
+        full = self._keys.full(parts)
+        order = order_of(full)
+        if order is not None:
+            full = [full[i] for i in order.tolist()]
+        # What was read is written back next, nearly always under the same keys.
+        self._last = (parts, full, order)
+        return full, order
+
+    def _first_times(self, full: list[bytes]) -> list[int]:
+        """The time of the first of the sorted keys in each key group."""
+        firsts = [full[0]]
+        heads = np.array(full, dtype="S2")
+        firsts += [full[i] for i in (np.flatnonzero(heads[1:] != heads[:-1]) + 1).tolist()]
+        return [self._time_of(key) for key in firsts]
+
+    @staticmethod
+    def _time_of(full_key: bytes) -> int:
+        return split_timer(split(full_key).body)[0]
+
+    def _entries(self, found: Sequence[tuple[bytes, bytes]]) -> pa.Table:
+        if not found:
+            return self.entry_schema.empty_table()
+        keys, values = zip(*found, strict=True)
+        columns = self._keys.decode(keys) + self._values.read(values).columns
+        return pa.table(columns, schema=self.entry_schema)
+
+    def _fitting(self, values: Any, count: int) -> list[Any]:
+        """The value columns as arrays of their types."""
+        try:
+            columns = [
+                _whole(values.column(name)).cast(kind)
+                for name, kind in zip(self.schema.names, self.schema.types, strict=True)
+            ]
+        except (KeyError, AttributeError, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UsageError(
+                f"{self._where}: put() was given a table that does not fit the state's columns: {error}"
+            ) from error
+        if any(len(column) != count for column in columns):
+            raise UsageError(f"{self._where}: put() was given {count} keys and {len(values)} rows of values")
+        return columns
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, pa.Array):
+        return isinstance(other, pa.Array) and bool(one.equals(other))
+    return isinstance(other, np.ndarray) and bool(np.array_equal(one, other))
+
+
+def _whole(column: Any) -> Any:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
