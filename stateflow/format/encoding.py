@@ -2,6 +2,7 @@
 
     state entry  [key group u16][state id u16][key][namespace][map key or list position]
     timer        [key group u16][state id u16][timestamp i64][key][namespace]
+    expiry       [key group u16][state id u16][timestamp i64]...: see `expiry_blocks`
     columns      [key group u16][state id u16][timestamp i64 of a timed state][key][namespace][what tells entries apart]
 
 Numbers are big-endian, signed ones with their sign bit flipped. Every part ends itself:
