@@ -214,5 +214,6 @@ MEASUREMENT = Measurement(
     {"full": Size(1_000_000, 200_000, 5, 12, 12), "quick": Size(100_000, 20_000, 3, 5, 6)},
     run,
     section,
+    repeats=2,
     minutes={"full": 3.5, "quick": 2.0},
 )

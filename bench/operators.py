@@ -16,6 +16,7 @@ OUTPUT = "user long, n long, total double"
 ONE_FILE = {"startingVersion": "0", "maxFilesPerTrigger": "1"}
 """How every side reads: the table's commits in order, one file per micro-batch."""
 WINDOW = timedelta(seconds=10)
+WINDOW_MICROS = 10_000_000
 CHANNELS = 1000
 
 

@@ -28,10 +28,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from bench import operators
-from bench.generate import BatchSpec, users
+from bench.generate import FIRST_TIME, BatchSpec, times, users
 from stateflow.config.options import load
 from stateflow.format.records import Shard
-from stateflow.operators.binding import schemas
+from stateflow.operators.arrow_types import arrow_schema_of
+from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.context import Moment
 from stateflow.pipelines.columnar import ALONE, FunctionOperator
@@ -47,18 +48,21 @@ from stateflow.state.keys.hashing import key_groups_of
 
 GROUPS = 128
 ARROW_ROWS = 20_000
+_KEYED = (
+    ("stateflow.operators.keyed", "KeyedEngine.run", "engine"),
+    ("stateflow.state.single_values", "StoredState.begin", "  state read"),
+    ("stateflow.state.single_values", "StoredState.collect", "  state gathered"),
+    ("stateflow.state.backends.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
+    ("stateflow.state.backends.rocksdb", "RocksBackend.write", "  RocksDB write"),
+    ("stateflow.spark.task.blocks", "Block.__init__", "keys found and rows made"),
+    ("stateflow.spark.task.columns", "RowReader.read", "  rows made"),
+    ("stateflow.operators.output", "RowWriter.write", "output made"),
+    ("stateflow.state.backends.rocksdb", "RocksBackend.snapshot", "snapshot"),
+)
 PHASES: dict[str, tuple[tuple[str, str, str], ...]] = {
-    "process": (
-        ("stateflow.operators.keyed", "KeyedEngine.run", "engine"),
-        ("stateflow.spark.task.columns", "RowReader.read", "  rows made"),
-        ("stateflow.state.single_values", "StoredState.begin", "  state read"),
-        ("stateflow.state.single_values", "StoredState.collect", "  state gathered"),
-        ("stateflow.state.backends.rocksdb", "RocksBackend.get_many", "  RocksDB get_many"),
-        ("stateflow.state.backends.rocksdb", "RocksBackend.write", "  RocksDB write"),
-        ("stateflow.spark.task.blocks", "Block.__init__", "keys found"),
-        ("stateflow.operators.output", "RowWriter.write", "output made"),
-        ("stateflow.state.backends.rocksdb", "RocksBackend.snapshot", "snapshot"),
-    ),
+    "process": _KEYED,
+    "process_timed": _KEYED,
+    "windows": _KEYED,
     "process_arrow": (
         ("bench.operators", "running_total", "user code"),
         ("stateflow.state.columns.state", "ColumnState.get", "  state get"),
@@ -98,9 +102,10 @@ def main(arguments: Sequence[str]) -> None:
     try:
         shards: tuple[tuple[Shard, ...], ...] = ((Shard(first=0, last=GROUPS // 2 - 1, backend="rocksdb"),),)
         for number in range(options.batches):
-            data = list(_arrow_batches(options.rows, options.keys, number))
+            data = list(_arrow_batches(options.side, options.rows, options.keys, number))
             acks = _Acks()
-            worker = _worker(options.side, number + 1, shards, work, acks)
+            watermark = FIRST_TIME + number * options.rows * 1000 if options.side == "windows" else None
+            worker = _worker(options.side, number + 1, watermark, shards, work, acks)
             spent.clear()
             profile = cProfile.Profile() if options.functions and number == options.batches - 1 else None
             wall, cpu, thread = time.perf_counter(), time.process_time(), time.thread_time()
@@ -146,37 +151,47 @@ def _timed(function: Callable[..., Any], label: str, spent: dict[str, float]) ->
     return call
 
 
-def _arrow_batches(rows: int, keys: int, number: int) -> Iterator[pa.RecordBatch]:
+def _arrow_batches(side: str, rows: int, keys: int, number: int) -> Iterator[pa.RecordBatch]:
     """The rows that the exchange would hand to subtask 0 of two."""
     rng = np.random.default_rng([1, number])
     user = users(BatchSpec(rows, keys), rng, 1)
-    group = key_groups_of(("int",), [pa.array(user)], GROUPS)
-    mine = group < GROUPS // 2
-    user, group = user[mine], group[mine]
-    amount = rng.integers(0, 100, len(user)).astype(np.float64)
-    order = np.lexsort((user, group))
-    user, group = user[order], group[order]
-    for at in range(0, len(user), ARROW_ROWS):
-        part = slice(at, at + ARROW_ROWS)
-        columns = {
-            "_sf_group": group[part].astype(np.int32),
-            "_sf_key0": user[part],
-            "_sf_late": np.zeros(len(user[part]), bool),
-            "user": user[part],
-            "amount": amount[part],
+    fields = {"user": pa.array(user), "amount": pa.array(rng.integers(0, 100, rows).astype(np.float64))}
+    key = {"user": "int"}
+    if side in ("process_timed", "windows"):
+        fields["ts"] = times(number * rows, rows)
+    if side == "windows":
+        micros = fields["ts"].cast(pa.int64()).to_numpy()
+        start = pa.array(micros - micros % operators.WINDOW_MICROS).cast(fields["ts"].type)
+        channel = pa.array(user % operators.CHANNELS)
+        fields = {"channel": channel, "start": start, "amount": fields["amount"], "ts": fields["ts"]}
+        key = {"channel": "int", "start": "datetime"}
+    parts = [fields[name] for name in key]
+    group = key_groups_of(tuple(key.values()), parts, GROUPS)
+    table = pa.table(
+        {
+            "_sf_group": pa.array(group.astype(np.int32)),
+            **{f"_sf_key{n}": part for n, part in enumerate(parts)},
+            "_sf_late": pa.array(np.zeros(rows, bool)),
+            **fields,
         }
-        yield pa.RecordBatch.from_pydict({name: pa.array(values) for name, values in columns.items()})
+    ).filter(pa.array(group < GROUPS // 2))
+    order = [("_sf_group", "ascending"), *((f"_sf_key{n}", "ascending") for n in range(len(parts)))]
+    yield from table.sort_by(order).combine_chunks().to_batches(max_chunksize=ARROW_ROWS)
 
 
 def _worker(
-    side: str, slot: int, shards: tuple[tuple[Shard, ...], ...], work: Path, acks: _Acks
+    side: str,
+    slot: int,
+    watermark: int | None,
+    shards: tuple[tuple[Shard, ...], ...],
+    work: Path,
+    acks: _Acks,
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     storage = TaskStorage(
         str(work / "root"), "profile", 1, slot, str(work / "cache"), 10 << 30, str(work / "scratch")
     )
-    moment = Moment(slot, 1, 1, None)
+    moment = Moment(slot, 1, 1, watermark)
     backend = open_backend(load(code={}, env={}, folder=work))
-    events, totals = row_type(operators.Event), row_type(operators.Total)
     output = pa.schema([("user", pa.int64()), ("n", pa.int64()), ("total", pa.float64())])
     if side == "process_arrow":
         layout = ColumnLayout({"n": int, "total": float})
@@ -186,10 +201,24 @@ def _worker(
             {ALONE: msgspec.structs.replace(layout.schema(), id=1)}, {MAIN: output},
         )  # fmt: skip
         return arrow_worker(ArrowTask(columnar, 1, moment, storage, shards, backend), acks)
-    process = operators.RunningTotal
-    ids = {name: index for index, name in enumerate(schemas(process, "totals"), 1)}
-    spec = OperatorSpec("totals", process, process, ("user",), ("int",), (events,), totals, {}, ids)
+    if side == "windows":
+        spec = _spec(
+            "windows", operators.TumblingWindow, operators.ChannelEvent, operators.Window, "channel", "start"
+        )
+        output = arrow_schema_of(row_type(operators.Window))
+    else:
+        event = operators.TimedEvent if side == "process_timed" else operators.Event
+        spec = _spec("totals", operators.RunningTotal, event, operators.Total, "user")
     return keyed_worker(KeyedTask(spec, moment, storage, shards, backend, output), acks)
+
+
+def _spec(uid: str, process: Any, event: Any, result: Any, *key: str) -> OperatorSpec:
+    ids, following = {}, 1
+    for name, schema in schemas(process, uid).items():
+        ids[name] = following
+        following += TIMER_IDS if schema.kind == "timer" else 1
+    kinds = tuple("int" if name in ("user", "channel") else "datetime" for name in key)
+    return OperatorSpec(uid, process, process, key, kinds, (row_type(event),), row_type(result), {}, ids)
 
 
 def _print(

@@ -79,6 +79,11 @@ ROOMS: Mapping[str, Room] = {
         "format pipelines state state/backends state/columns state/keys state/values",
         "keyed.py",
     ),
+    "operators/ready": Room(
+        "ready-made operators: aggregates, windows, deduplication; over columns",
+        "pipelines state/keys",
+        "windowed.py",
+    ),
     "compatibility": Room(
         "whether a pipeline fits the state of a record",
         "checkpoint format operators pipelines state state/values",
@@ -106,7 +111,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark": Room(
         "what runs on the driver: a run, its loop, a batch",
-        "checkpoint compatibility config format liveness operators pipelines savepoints spark/session spark/sinks "
+        "checkpoint compatibility config format liveness operators operators/ready pipelines savepoints spark/session spark/sinks "
         "spark/sources spark/task state/backends state/values storage",
         "runner.py",
     ),
@@ -125,7 +130,7 @@ ROOMS: Mapping[str, Room] = {
     "jobs": Room(
         "`Job`: the verbs that the command line, Airflow and scripts call",
         "checkpoint compatibility config format liveness observe pipelines reading restore savepoints spark "
-        "spark/session spark/sinks spark/state_tables spark/task state/backends state/keys storage",
+        "spark/session spark/sinks spark/sources spark/state_tables spark/task state/backends state/keys storage",
         "job.py",
     ),
     "packaging": Room("what executors need, as archives that are tried out", "spark/session", "build.py"),

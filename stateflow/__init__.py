@@ -24,10 +24,24 @@ if TYPE_CHECKING:
         UsageError,
     )
     from stateflow.jobs.job import Job
+    from stateflow.pipelines.aggregates import (
+        Aggregate,
+        count,
+        first,
+        last,
+        max,
+        mean,
+        min,
+        stddev,
+        sum,
+        variance,
+    )
     from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
-    from stateflow.pipelines.flow import Flow, KeyedStream, Pipeline, Stream, pipeline
+    from stateflow.pipelines.flow import Flow, KeyedStream, Stream, WindowedStream
+    from stateflow.pipelines.pipeline import Pipeline, pipeline
     from stateflow.pipelines.process import ConnectedProcess, Context, KeyedProcess, Output, output
     from stateflow.pipelines.tables import delta
+    from stateflow.pipelines.windows import Window, cumulative, hopping, session, tumbling
     from stateflow.spark.sinks.memory import memory
     from stateflow.state.columns.layout import columns
     from stateflow.state.declare import (
@@ -45,6 +59,7 @@ if TYPE_CHECKING:
     from stateflow.state.values.serializers import CustomSerializer
 
 __all__ = [
+    "Aggregate",
     "AggregatingState",
     "BroadcastState",
     "BusyError",
@@ -76,18 +91,47 @@ __all__ = [
     "UnionListState",
     "UsageError",
     "ValueState",
+    "Window",
+    "WindowedStream",
     "columns",
+    "count",
+    "cumulative",
     "delta",
+    "first",
+    "hopping",
+    "last",
+    "max",
+    "mean",
     "memory",
+    "min",
     "output",
     "pipeline",
+    "session",
+    "stddev",
+    "sum",
     "testing",
     "ttl",
+    "tumbling",
+    "variance",
 ]
 
 _ROOMS = {
     "stateflow.errors": tuple(name for name in __all__ if name.endswith("Error")),
-    "stateflow.pipelines.flow": ("Flow", "KeyedStream", "Pipeline", "Stream", "pipeline"),
+    "stateflow.pipelines.aggregates": (
+        "Aggregate",
+        "count",
+        "first",
+        "last",
+        "max",
+        "mean",
+        "min",
+        "stddev",
+        "sum",
+        "variance",
+    ),
+    "stateflow.pipelines.flow": ("Flow", "KeyedStream", "Stream", "WindowedStream"),
+    "stateflow.pipelines.pipeline": ("Pipeline", "pipeline"),
+    "stateflow.pipelines.windows": ("Window", "cumulative", "hopping", "session", "tumbling"),
     "stateflow.jobs.job": ("Job",),
     "stateflow.pipelines.columnar": ("ColumnarContext", "ColumnarOperator"),
     "stateflow.pipelines.process": ("ConnectedProcess", "Context", "KeyedProcess", "Output", "output"),

@@ -5,11 +5,27 @@ A message is one sentence that names the thing (job, record, file, state, key) a
 
 from __future__ import annotations
 
+import re
+import sysconfig
+import traceback
+from pathlib import Path
+
+MOST_FRAMES = 20
+"""Frames that are shown; of a deep recursion the innermost ones."""
+MOST_SHOWN = 500
+"""Characters of an exception's text in a sentence."""
+_LIBRARY = f"{Path(__file__).parent}/"
+_OTHERS = (sysconfig.get_path("stdlib") + "/", "<frozen ")
+_INSTALLED = ("/site-packages/", "/dist-packages/", "/pyspark.zip/", "/python/pyspark/", "/py4j-")
+_FRAME = re.compile(r'^\s*File "(.+?)", line (\d+), in (.+?)\s*$')
+
 
 class StateflowError(Exception):
     """The run failed; a retry may help."""
 
     exit_code = 1
+    frames = ""
+    """Where in the user's code it began, when that was in another process: see `user_frames`."""
 
 
 class UsageError(StateflowError):
@@ -70,3 +86,70 @@ def error_of(exit_code: int, message: str) -> StateflowError:
         if kind.exit_code == exit_code:
             return kind(message)
     return StateflowError(message)
+
+
+def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """The frames of the user's code in the traceback of this very exception."""
+    return [f for f in traceback.extract_tb(error.__traceback__) if is_user_file(f.filename)]
+
+
+def placed(error: BaseException) -> str:
+    """The exception and its place in the user's code, on one line."""
+    frames = own_frames(error)
+    place = (
+        f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name}, in {frames[-1].name})"
+        if frames
+        else ""
+    )
+    what = " ".join(f"{type(error).__name__}: {error}".rstrip(": ").split())
+    return (what if len(what) <= MOST_SHOWN else f"{what[: MOST_SHOWN - 3]}...") + place
+
+
+def user_frames(error: BaseException) -> str:
+    """The frames of the user's own code, outermost first, as Python prints them, and what was raised there; empty for none.
+
+    A log without them makes people guess; a log with all of them hides them among the frames of Spark and of this library.
+    """
+    shown, current, seen = "", error, set[int]()
+    while id(current) not in seen:
+        seen.add(id(current))
+        own = current.frames if isinstance(current, StateflowError) else ""
+        if not own:
+            found = [] if _said(current) else own_frames(current)
+            own = _printed(found[-MOST_FRAMES:], current) if found else ""
+        shown = own or shown  # the cause knows more than what was made of it
+        current = current.__cause__ or current.__context__ or current
+    return shown
+
+
+def _said(error: BaseException) -> bool:
+    """Whether the user's code has raised an error of ours itself: its sentence is all that its author wants to say."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, StateflowError) and bool(frames) and is_user_file(frames[-1].filename)
+
+
+def _printed(frames: list[traceback.FrameSummary], error: BaseException) -> str:
+    what = "".join(traceback.format_exception_only(error))
+    return ("".join(traceback.format_list(frames)) + what).rstrip()
+
+
+def frames_in(text: str) -> str:
+    """The same from the text of a traceback, which is all that Spark keeps of a worker's exception."""
+    lines = text.splitlines()
+    shown: list[str] = []
+    for number, line in enumerate(lines):
+        match = _FRAME.match(line)
+        if match is None or not is_user_file(match[1]):
+            continue
+        shown.append(f"  {line.strip()}")
+        following = lines[number + 1] if number + 1 < len(lines) else ""
+        if following.strip() and not _FRAME.match(following):
+            shown.append(f"    {following.strip()}")
+    return "\n".join(shown[-2 * MOST_FRAMES :])
+
+
+def is_user_file(name: str) -> bool:
+    """Whether code is the user's: neither Python's, nor an installed package's, nor this library's."""
+    if name.startswith((_LIBRARY, *_OTHERS)) or any(part in name for part in _INSTALLED):
+        return False
+    return not (name.startswith("<") and name.endswith(">"))

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 
-from bench import airflow_parsing, beside, collection, export, locality, one_row, rescale, snapshots, uploads
+from bench import (
+    airflow_parsing,
+    beside,
+    collection,
+    event_time,
+    export,
+    locality,
+    one_row,
+    rescale,
+    snapshots,
+    uploads,
+)
 from bench.generate import BatchSpec, Dataset, dataset
 from bench.made_state import GROUPS, JOB, OPERATOR, STATE, make, now
 from bench.measurement import (
@@ -83,6 +94,31 @@ def test_the_per_key_side_keeps_right_totals_and_times_every_batch(
     sides.check_totals(tmp_path / "output", data)
     with pytest.raises(AssertionError, match="the output counts 550 rows"):
         sides.check_totals(tmp_path / "output", replace(data, checks=data.checks[:2]))
+
+
+def test_windows_by_hand_and_sparks_own_put_out_the_same(spark: SparkSession, tmp_path: Path) -> None:
+    specs = [BatchSpec(15_000, 2_000), BatchSpec(12_000, 2_000)]
+    data = dataset(specs, folder=tmp_path / "data", with_time=True)
+    assert data_in(tmp_path / "other").path.name != data.path.name
+    for side in ("windows_by_hand", "spark_windows"):
+        work = tmp_path / side
+        arguments = {"options": {"local_fsync": False}} if side == "windows_by_hand" else {}
+        assert event_time.outcome_of(side, spark, data, work, **arguments).timed.rows == [15_000, 12_000]
+        event_time.check_windows(work / "output", data)
+        with pytest.raises(AssertionError, match="2 windows with 20000 rows were put out in 2000 rows"):
+            event_time.check_windows(work / "output", replace(data, checks=data.checks[:1]))
+
+
+@pytest.mark.parametrize(
+    ("timed", "by_hand", "met"), [(92.0, 90.0, [True, True]), (90.0, 89.0, [False, False])]
+)
+def test_event_time_is_compared_with_rows_without_and_with_sparks_windows(
+    timed: float, by_hand: float, met: list[bool]
+) -> None:
+    rates = {"totals": 100.0, "totals_with_time": timed, "windows_by_hand": by_hand, "spark_windows": 100.0}
+    size = event_time.MEASUREMENT.sizes["quick"]
+    trials = {side: [{"rows": 1, "steady": [1 / rate]}] for side, rate in rates.items()}
+    assert [target.met for target in event_time.section(Results(trials), size).targets] == met
 
 
 def results(store: ResultStore, measurement: Measurement, version: str, value: float) -> None:

@@ -38,7 +38,10 @@ def ran(page: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize(("page", "defines"), [("README.md", "orders"), ("docs/user-guide.md", "short")])
+@pytest.mark.parametrize(
+    ("page", "defines"),
+    [("README.md", "orders"), ("docs/user-guide.md", "short"), ("docs/operators.md", "minutes")],
+)
 def test_the_python_of_a_page_runs(page: str, defines: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert getattr(ran(page, monkeypatch), defines)
 

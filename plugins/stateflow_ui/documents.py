@@ -85,6 +85,7 @@ def _row(job: JobState, now: int, stale: StaleAfter) -> dict[str, Any]:
         "lag": lag(status, now),
         "lag_unit": "ms",
         "watermark": millis(status.watermark),
+        "watermark_held": _held(status),
         "state_size": status.state_size,
         "num_files": status.num_files,
         "running": status.status == "RUNNING",
@@ -113,7 +114,16 @@ def _unread(job: JobState, known: CacheState[JobFacts]) -> dict[str, Any]:
         "reason": _sentence(known.error) or f"job {job.name!r} is being read",
         **dict.fromkeys(
             (
-                *("head", "last_checkpoint_at", "last_duration", "age", "fresh_at", "lag", "watermark"),
+                *(
+                    "head",
+                    "last_checkpoint_at",
+                    "last_duration",
+                    "age",
+                    "fresh_at",
+                    "lag",
+                    "watermark",
+                    "watermark_held",
+                ),
                 *(
                     "state_size",
                     "num_files",
@@ -165,8 +175,15 @@ def status_document(status: JobStatus) -> dict[str, Any]:
         pin["at"] = millis(pin["at"])
     if "at" in document["progress"]:
         document["progress"]["at"] = millis(document["progress"]["at"])
+    document["watermark_held"] = _held(status)
     document["parameters"] = masked(document["parameters"])
     return document
+
+
+def _held(status: JobStatus) -> dict[str, Any] | None:
+    """The source that holds the watermark back, and since when it has had no rows."""
+    held = status.watermark_held
+    return {"source": held["source"], "since": held["since"] // 1000} if held else None
 
 
 def masked(parameters: dict[str, str]) -> dict[str, str]:

@@ -10,10 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stateflow.airflow.assets import checkpoint_asset as checkpoint_asset
     from stateflow.airflow.connections.stateflow import StateflowHook as StateflowHook
     from stateflow.airflow.launchers import InProcess as InProcess
     from stateflow.airflow.launchers import SparkSubmit as SparkSubmit
+    from stateflow.airflow.operators.assets import checkpoint_asset as checkpoint_asset
     from stateflow.airflow.operators.base import StateflowOperator as StateflowOperator
     from stateflow.airflow.operators.cleanup import StateflowCleanupOperator as StateflowCleanupOperator
     from stateflow.airflow.operators.links import CheckpointLink as CheckpointLink
@@ -51,7 +51,7 @@ _HOME = {
     "StateflowVerifyOperator": "operators.verify",
     "WatermarkSensor": "sensors",
     "WatermarkTrigger": "triggers.job",
-    "checkpoint_asset": "assets",
+    "checkpoint_asset": "operators.assets",
 }
 
 __all__ = sorted(_HOME)

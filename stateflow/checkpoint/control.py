@@ -32,6 +32,8 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 INPUT_DRAINED = "the input was drained"
 BOUND_REACHED = "the bound was reached"
+BOUND_BEHIND = "the bound lies behind what was read"
+"""A bounded run had nothing to do, because an earlier run has read beyond its bound."""
 JOB_DRAINED = "the job was drained"
 INTERRUPTED = "a stop was requested"
 """A signal stopped the process: the store has no stop request, and the host may be shutting down."""
@@ -72,7 +74,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     outcome: RunOutcome | None = None
     """How the run ended, in the last heartbeat of a pipeline's run."""
     looked_at: Micros | None = None
-    """When a continuing run last waited for input, because it had read all there was."""
+    """When a continuing run last waited for input, because it had read all there was; or when somebody who would have
+    started a run saw that there was nothing to read."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -119,6 +122,14 @@ def beat(store: Store, layout: JobLayout, heartbeat: Heartbeat) -> None:
 
 def read_heartbeat(store: Store, layout: JobLayout, epoch: int) -> Heartbeat | None:
     return _read(store, layout.heartbeat(epoch), Heartbeat)
+
+
+def note_look(store: Store, layout: JobLayout, at: Micros) -> None:
+    """Notes that somebody looked and found nothing to read, so that no run was needed. The job is as fresh as after a run."""
+    _, heartbeat = newest_heartbeat(store, layout)
+    if heartbeat is not None and heartbeat.ended:
+        # A run that begins meanwhile has a higher epoch, and a heartbeat of its own.
+        beat(store, layout, msgspec.structs.replace(heartbeat, looked_at=at))
 
 
 def report_progress(store: Store, layout: JobLayout, progress: Progress) -> None:

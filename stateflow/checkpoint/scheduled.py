@@ -34,15 +34,23 @@ class ScheduledRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     ended_at: Micros | None = None
     ended_by: str = ""
     """The idempotency key of that try: a retry with the same key has nothing left to do, a cleared task has a new key."""
+    since: int | None = None
+    """The newest complete checkpoint before its present idempotency key: after somebody has cleared it, a newer one than
+    `began_from`."""
     recalled: bool = False
     """Its task was killed before the driver had claimed the job: the driver ends as soon as it has claimed the job."""
+
+    @property
+    def start(self) -> int | None:
+        """Marks from before there was `since` have only `began_from`."""
+        return self.began_from if self.since is None else self.since
 
 
 def begin(
     store: Store, layout: JobLayout, dag_run: str, task: str, head: int | None, clock: Callable[[], int]
 ) -> ScheduledRun:
     """The mark of this task. Its first try creates it. `head` is the newest complete checkpoint now."""
-    mark = ScheduledRun(dag_run=dag_run, task=task, began_from=head, at=clock())
+    mark = ScheduledRun(dag_run=dag_run, task=task, began_from=head, since=head, at=clock())
     path = layout.scheduled(dag_run, task)
     return decode(create_once(store, path, encode(mark)), ScheduledRun, path)
 
@@ -68,9 +76,9 @@ def finish(
     store.put(layout.scheduled(mark.dag_run, mark.task), encode(ended))
 
 
-def reopen(store: Store, layout: JobLayout, mark: ScheduledRun) -> ScheduledRun:
+def reopen(store: Store, layout: JobLayout, mark: ScheduledRun, head: int | None) -> ScheduledRun:
     """Clears the end of the mark and keeps its beginning, for a task that somebody runs again on purpose."""
-    reopened = msgspec.structs.replace(mark, ended=None, ended_at=None, ended_by="")
+    reopened = msgspec.structs.replace(mark, ended=None, ended_at=None, ended_by="", since=head)
     store.put(layout.scheduled(mark.dag_run, mark.task), encode(reopened))
     return reopened
 

@@ -22,6 +22,8 @@ from stateflow.format.references import references
 from stateflow.storage.store import Entry, Store
 
 SEGMENT = 256
+LONGEST_UID = 255
+"""Characters of a source's uid in what a batch noted; a run may have noted anything."""
 Millis = Annotated[int, msgspec.Meta(ge=0, le=END_OF_TIME // 1000)]
 
 
@@ -130,7 +132,9 @@ def history_line(record: Record, outcome: Outcome | None) -> HistoryLine:
 def held(noted: Mapping[str, Any]) -> tuple[str, int] | None:
     """The source that held the watermark back after a batch, and when it last had rows, from what the batch noted."""
     source, since = noted.get("watermark_held_by"), noted.get("watermark_held_since")
-    return (source, since) if isinstance(source, str) and isinstance(since, int) else None
+    if not isinstance(source, str) or not isinstance(since, int):
+        return None
+    return (source, since) if len(source) <= LONGEST_UID and 0 <= since <= MOST else None
 
 
 def _number(statistics: dict[str, Any], name: str, default: int) -> int:

@@ -83,16 +83,22 @@ class Supervision:
         *,
         on_live: OnLive = "refuse",
         busy_timeout: float | None = None,
+        foresee: Callable[[], RunOutcome | None] = lambda: None,
         say: Callable[[str], object] = lambda line: None,
         patience: float = 10.0,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        """`busy_timeout`: seconds to wait for another run with `on_live="wait"`; None for no limit."""
+        """`busy_timeout`: seconds to wait for another run with `on_live="wait"`; None for no limit.
+
+        `foresee` is asked while no run lives: what a run would come to that has nothing to do. Then none is started.
+        """
         self.job, self.spec, self.launcher, self.owner = job, spec, launcher, owner
         self.on_live, self.say, self.patience = on_live, say, patience
-        self._busy_timeout = busy_timeout
+        self._busy_timeout, self._foresee = busy_timeout, foresee
+        self.foreseen: RunOutcome | None = None
+        """The outcome of a run that was not needed."""
         self._busy_since: float | None = None
         self._monotonic, self._sleep, self._clock = monotonic, sleep, clock
         self.driver: Driver | None = None
@@ -115,7 +121,7 @@ class Supervision:
     def begin(self) -> None:
         """Finds this task's own driver, or starts one. Raises BusyError, and has started nothing, while another run lives."""
         store, layout = self.job.store, self.job.layout
-        self.driver = self.epoch = self._beat = self._counter = None
+        self.driver = self.epoch = self._beat = self._counter = self.foreseen = None
         self._given_up, self._outcome, self._folder = "", None, ""
         previous = self.launcher.find(self.spec)
         newest, beat = self._newest()
@@ -154,7 +160,9 @@ class Supervision:
             )  # fmt: skip
         self.above = newest
         self.reattached = False
-        self._launch()
+        self.foreseen = self._foresee() if self.on_live != "takeover" else None
+        if self.foreseen is None:
+            self._launch()
 
     def handover(self, state: RunState | None = None) -> Handover:
         """For the next process, which passes it to `rejoin`. `state`: what this process saw last."""
@@ -193,6 +201,8 @@ class Supervision:
 
     def look(self) -> RunState:
         """The state of the run. New lines of the driver's output go to `say`."""
+        if self.foreseen is not None:
+            return Ended(self.foreseen)
         driver = self.driver
         process = driver.look() if driver else None
         if driver is not None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal, InvalidOperation
+from struct import Struct
+
+import msgspec
 
 from stateflow.errors import UsageError
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
+_TIMESTAMP, _PACKED_SECONDS = 0xD7FF, 1 << 34
+_pack = Struct(">HQ").pack
+_decoded = msgspec.msgpack.Decoder(datetime).decode
 _SCALE = 18
 _LIMIT = 10**38
 # The default context rounds to 28 digits, which would merge distinct keys.
@@ -26,6 +32,10 @@ def micros_since_epoch(value: datetime) -> int:
 
 
 def instant(micros: int) -> datetime:
+    seconds, rest = divmod(micros, 1_000_000)
+    if 0 <= seconds < _PACKED_SECONDS:
+        # As MessagePack has it: that takes half as long as adding a duration.
+        return _decoded(_pack(_TIMESTAMP, rest * 1000 << 34 | seconds))
     return EPOCH + timedelta(microseconds=micros)
 
 

@@ -47,7 +47,7 @@ from stateflow.storage.roots import open_recorded, open_store
 
 if TYPE_CHECKING:
     from stateflow.compatibility.flows import Check
-    from stateflow.pipelines.flow import Pipeline
+    from stateflow.pipelines.pipeline import Pipeline
     from stateflow.restore.planned import RestorePlan
     from stateflow.spark.runner import RunReport
 

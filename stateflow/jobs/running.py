@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
+from stateflow.checkpoint.control import (
+    BOUND_BEHIND,
+    BOUND_REACHED,
+    INPUT_DRAINED,
+    RunOutcome,
+    newest_heartbeat,
+)
+from stateflow.pipelines.bounds import parse_bounds
 from stateflow.pipelines.parameters import required_parameters
+from stateflow.storage.roots import open_store
 
 if TYPE_CHECKING:
     from stateflow.config.options import Options
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import LoadedPipeline
     from stateflow.spark.runner import RunReport
+    from stateflow.storage.store import Store
+
+_log = logging.getLogger(__name__)
 
 
 def checked_parameters(loaded: LoadedPipeline, job: Job, parameters: Mapping[str, str]) -> dict[str, str]:
@@ -24,6 +40,59 @@ def checked_parameters(loaded: LoadedPipeline, job: Job, parameters: Mapping[str
         parameters = {**required_parameters(loaded.pipeline.function, job.log().head), **parameters}
     loaded.pipeline.arguments(parameters)
     return dict(parameters)
+
+
+def foreseen(
+    pipeline: str,
+    job: Job,
+    parameters: Mapping[str, str],
+    *,
+    options: Options,
+    until: Sequence[str] = (),
+    allow_non_restored_state: bool = False,
+) -> RunOutcome | None:
+    """What a run would come to that has no batch to run, told without Spark; None when a run has to find out.
+
+    Never a refusal: what is wrong, a run says in its own words.
+    """
+    from stateflow.pipelines.loading import load_pipeline
+    from stateflow.spark.lookahead import look_ahead, may_tell
+    from stateflow.spark.sources.delta_log import Ahead, log_of
+
+    try:
+        _, heartbeat = newest_heartbeat(job.store, job.layout)
+        if heartbeat is not None and not heartbeat.ended:
+            return None  # a run was lost, and the next one says that the job is well
+        log = job.log() if job.exists else None
+        bound = parse_bounds(until)
+        if not may_tell(log, options, bounded=bound is not None):
+            return None
+        loaded = load_pipeline(pipeline, Path.cwd())
+        flow = loaded.pipeline.build(checked_parameters(loaded, job, parameters))
+        answer = look_ahead(
+            flow,
+            log,
+            lambda path: log_of(path, job.store, lambda url: _beside(job, url)),
+            bound,
+            now=job.clock(),
+            idle_after=options.source_idle_timeout // timedelta(microseconds=1),
+            allow_non_restored_state=allow_non_restored_state,
+        )
+    except Exception as error:
+        _log.debug("what is ahead cannot be told without Spark: %s", error)
+        return None
+    if answer is None:
+        return None
+    stopped = BOUND_BEHIND if answer is Ahead.BEHIND else INPUT_DRAINED if bound is None else BOUND_REACHED
+    return RunOutcome(checkpoint=log.head.slot if log and log.head else None, stopped=stopped)
+
+
+def _beside(job: Job, url: str) -> Store | None:
+    """A folder of the bucket that the checkpoint root is in, which the root's credentials open; None for another bucket."""
+    one, other = urlsplit(url.replace("s3a://", "s3://", 1)), urlsplit(job.store.url)
+    if (one.scheme, one.netloc) != (other.scheme, other.netloc):
+        return None
+    return open_store(one.geturl(), job.storage_options)
 
 
 def run_loaded(

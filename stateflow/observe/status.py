@@ -45,6 +45,12 @@ class SourceStatus:
     event_time: int | None
     """Highest event time seen, microseconds since 1970."""
 
+    @property
+    def data(self) -> Any:
+        """The position as plain data, such as `{"version": 12}`; a list when the source has several streams."""
+        found = [position_data(offset) for offset in self.offsets]
+        return found[0] if len(found) == 1 else found
+
 
 @dataclass(frozen=True, slots=True)
 class SinkStatus:
@@ -190,7 +196,8 @@ def _looked_at(heartbeat: Heartbeat | None) -> int | None:
     if heartbeat is None:
         return None
     read_all = heartbeat.outcome is not None and heartbeat.outcome.nothing_left
-    return heartbeat.at if read_all else heartbeat.looked_at
+    times = [heartbeat.at if read_all else None, heartbeat.looked_at]
+    return max((at for at in times if at is not None), default=None)
 
 
 def _last_checkpoint_at(head: Record | None, lines: Iterable[HistoryLine]) -> int | None:
@@ -222,6 +229,22 @@ def _operator(uid: str, state: OperatorState) -> OperatorStatus:
             for name, s in state.states.items()
         },
     )
+
+
+def position_data(offset: dict[str, Any]) -> dict[str, Any]:
+    """What has been read, for programs: `{"version": 12}` of a Delta table, `{"orders": {"0": 17}}` (the next offsets) of Kafka,
+    `{"log_offset": 3}` of files, else `{"offset": text}`. A version that is read in part also has `"index"`."""
+    if "version" in offset:
+        version, index, snapshot = offset["version"], offset["index"], offset["snapshot"]
+        if index < 0:
+            return {"version": version - 1} if version and not snapshot else {}
+        return {"version": version, "index": index, **({"snapshot": True} if snapshot else {})}
+    if "topics" in offset:
+        return {
+            topic: {str(p): at for p, at in partitions.items()}
+            for topic, partitions in offset["topics"].items()
+        }
+    return {name: offset[name] for name in ("log_offset", "offset") if name in offset}
 
 
 def decoded_offsets(state: SourceState) -> list[dict[str, Any]]:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from stateflow.errors import StateflowError, UsageError
+from stateflow.errors import StateflowError, UsageError, placed
 from stateflow.format.records import StateSchema
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.keyed import REPEATED, UserCodeError, described
+from stateflow.operators.keyed import REPEATED, UserCodeError
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.operators import MAIN
 from stateflow.pipelines.process import Output
@@ -66,7 +66,6 @@ class ColumnarEngine:
         self.spec = spec
         self.context = ColumnarContext(moment, subtask)
         self.states = {name: self._state(name, schema) for name, schema in spec.states.items()}
-        self._timed = [state for state in self.states.values() if state.timed]
 
     def _state(self, name: str, schema: StateSchema) -> ColumnState:
         spec = self.spec
@@ -75,10 +74,11 @@ class ColumnarEngine:
             where += f", state {name!r}"
         return ColumnState(spec.key, schema, spec.max_parallelism, where)
 
-    def attach(self, backend: Backend, groups: range, earliest: int | None, *, empty: bool) -> None:
-        """Turns to another shard: its key groups, the earliest time in it as far as known, whether it has no entries."""
+    def attach(self, backend: Backend, groups: range, next_due: int | None, *, empty: bool) -> None:
+        """Turns to another shard: its key groups, what `next_due` said of it, whether it has no entries."""
+        earliest = UNKNOWN if next_due is None else next_due - self.spec.operator.waits
         for state in self.states.values():
-            state.attach(backend, groups, UNKNOWN if earliest is None else earliest, empty=empty)
+            state.attach(backend, groups, earliest, empty=empty)
 
     @property
     def changed(self) -> bool:
@@ -107,9 +107,8 @@ class ColumnarEngine:
         yield from self._batches(lambda: self.spec.operator.fire(self.states, self.context))
 
     def next_due(self) -> int | None:
-        """The earliest time in the timed states of the attached shard."""
-        times = [at for state in self._timed if (at := state.next_due()) is not None]
-        return min(times, default=None)
+        """When there is something to do in the attached shard, in event time."""
+        return self.spec.operator.next_due(self.states)
 
     def _batches(self, code: Callable[[], Any]) -> Iterator[tuple[str, Any]]:
         for name, piece in self._pieces(code):
@@ -147,9 +146,7 @@ class ColumnarEngine:
         except StateflowError:
             raise
         except Exception as error:
-            raise UserCodeError(
-                f"operator {self.spec.uid!r} failed: {described(error)}: {REPEATED}"
-            ) from error
+            raise UserCodeError(f"operator {self.spec.uid!r} failed: {placed(error)}: {REPEATED}") from error
 
 
 def _to_side(piece: Any) -> bool:

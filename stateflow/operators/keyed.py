@@ -6,11 +6,8 @@ It knows neither Spark nor Arrow: a Spark task and the test harness drive it ali
 from __future__ import annotations
 
 import json
-import os
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import GeneratorType
 from typing import Any
 
@@ -25,6 +22,8 @@ from stateflow.errors import (
     StateflowError,
     UnavailableError,
     UsageError,
+    own_frames,
+    placed,
 )
 from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
@@ -39,7 +38,6 @@ from stateflow.state.cursor import NO_KEY
 from stateflow.state.expiry import NextDue
 from stateflow.state.keys.codec import KeyCodec
 
-_LIBRARY = str(Path(__file__).parents[1]) + os.sep
 REPEATED = "nothing of the batch was stored, and a run with changed code repeats it"
 """How to go on after user code has raised."""
 _NEVER_DIVERTED = (
@@ -212,7 +210,7 @@ class KeyedEngine:
             if isinstance(error, StateflowError):
                 raise error
             raise UserCodeError(
-                f"operator {spec.uid!r} failed on key {key!r}: {described(error)}: {REPEATED}, or divert such keys with "
+                f"operator {spec.uid!r} failed on key {key!r}: {placed(error)}: {REPEATED}, or divert such keys with "
                 "on_error='dead_letter'"
             ) from error
         rows = [_plain(row) for iterator in inputs for row in iterator]
@@ -221,7 +219,7 @@ class KeyedEngine:
         if self._diverted > spec.dead_letter_limit:
             raise StateflowError(
                 f"operator {spec.uid!r} diverted more than dead_letter_limit={spec.dead_letter_limit} rows in one subtask "
-                f"and batch, the last of key {key!r} ({described(error)}): {REPEATED}, or raise dead_letter_limit in .process()"
+                f"and batch, the last of key {key!r} ({placed(error)}): {REPEATED}, or raise dead_letter_limit in .process()"
             ) from error
         self.context.sides[DEAD_LETTERS].append(
             (
@@ -291,7 +289,7 @@ class KeyedEngine:
             raise type(error)(f"operator {self.spec.uid!r}, {what}: {error}") from error
         except Exception as error:
             raise UserCodeError(
-                f"operator {self.spec.uid!r} failed in {what}: {described(error)}: {REPEATED}"
+                f"operator {self.spec.uid!r} failed in {what}: {placed(error)}: {REPEATED}"
             ) from error
 
     def _leave_key(self) -> None:
@@ -311,25 +309,8 @@ class _NoKey(list[Any]):
         raise UsageError(NO_KEY)
 
 
-def _frames(error: Exception) -> list[traceback.FrameSummary]:
-    """Where in user code it happened, without the frames of this library."""
-    return [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_LIBRARY)]
-
-
-def described(error: Exception) -> str:
-    """The exception and its place, on one line."""
-    frames = _frames(error)
-    place = (
-        f" (line {frames[-1].lineno} of {Path(frames[-1].filename).name}, in {frames[-1].name})"
-        if frames
-        else ""
-    )
-    what = " ".join(f"{type(error).__name__}: {error}".rstrip(": ").split())
-    return (what if len(what) <= 500 else f"{what[:497]}...") + place
-
-
 def _user_frames(error: Exception) -> str:
-    return "".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}\n" for f in _frames(error)[-3:])
+    return "".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}\n" for f in own_frames(error)[-3:])
 
 
 def _json(rows: list[Any]) -> str:

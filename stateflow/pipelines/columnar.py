@@ -75,6 +75,8 @@ class ColumnarOperator:
     """Most rows of a table."""
     ordered: bool = False
     """Whether a key's rows must lie together, in the order of `order_by`. It costs a sort."""
+    waits: int = 0
+    """By how many microseconds, at most, `next_due` is later than the earliest time of the timed states."""
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         raise NotImplementedError(f"{type(self).__name__} does not define process(self, rows, states, ctx)")
@@ -90,6 +92,12 @@ class ColumnarOperator:
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         """What time has brought: see `due` and `delete_due` of timed states."""
         return None
+
+    def next_due(self, states: Mapping[str, Any]) -> int | None:
+        """When the watermark has reached this instant, `fire` is called also without rows: the earliest time of the timed
+        states, or up to `waits` later. In microseconds; None when nothing is due."""
+        times = [at for state in states.values() if state.timed and (at := state.next_due()) is not None]
+        return min(times, default=None)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,21 +5,30 @@ Every source, operator and sink takes its uid first: state, offsets and outputs 
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
 from stateflow.format.scalars import KEY_TYPES
+from stateflow.pipelines.aggregates import Aggregate
+from stateflow.pipelines.changes import operation_rows, refuse_changes, with_operation
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator, columnar_operator
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
-from stateflow.pipelines.parameters import from_text
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
+from stateflow.pipelines.ready import (
+    KeyedRows,
+    ReadyOperator,
+    WindowAggregate,
+    running_aggregate,
+    window_aggregate,
+)
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.step_checks import check_sink, check_source, check_transform
+from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_window_of_windows, window_of
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.ttl import Ttl, micros
 
@@ -87,22 +96,26 @@ class Stream:
     output: str
     rows: RowType | None
     """None when the columns are known only to Spark."""
+    changes: tuple[str, ...] | None = None
+    """The columns by which a row replaces the one before; None when rows are only added."""
 
     def transform(self, function: Callable[..., Any], type: Any = None) -> Stream:
         """A stateless step: a function from DataFrame to DataFrame; `type` says what comes out, when it is known."""
         node = TransformNode(self.flow._unnamed("transform"), (self,), function)
         check_transform(node.uid, function)
-        return self.flow._add(node, row_type(type) if type is not None else None)
+        return self.flow._add(node, row_type(type) if type is not None else None, self.changes)
 
     def union(self, *others: Stream) -> Stream:
         """The rows of all; columns are matched by name."""
-        return self.flow._add(UnionNode(self.flow._unnamed("union"), (self, *others)), self.rows)
+        changes = next((each.changes for each in (self, *others) if each.changes is not None), None)
+        return self.flow._add(UnionNode(self.flow._unnamed("union"), (self, *others)), self.rows, changes)
 
     def key_by(self, *columns: str, order_by: str | Sequence[str] = ()) -> KeyedStream:
         """Groups rows by key columns; rows of a key come in the order of `order_by`."""
         order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
         if not columns:
             raise UsageError("key_by() needs at least one column")
+        refuse_changes("key_by", self.changes, self.node.uid)
         if self.rows is not None:
             for name in (*columns, *(o.removeprefix("-") for o in order)):
                 if self.rows.field(name) is None:
@@ -135,6 +148,15 @@ class Stream:
             return Stream(self.flow, node, name, row_type(node.late.type))
         raise UsageError(f"{node.uid!r} has no side output {name!r}")
 
+    def changes_as_rows(self, *, op: str) -> Stream:
+        """Each change as a row of its own: a column `op` says what it is, "upsert"."""
+        if self.changes is None:
+            raise UsageError(
+                f"changes_as_rows: the rows of {self.node.uid!r} are no changes already: leave it out"
+            )
+        node = TransformNode(self.flow._unnamed("changes"), (self,), partial(with_operation, op))
+        return self.flow._add(node, None if self.rows is None else operation_rows(self.rows, op))
+
     @property
     def dead_letters(self) -> Stream:
         """One row for every key that user code raised on."""
@@ -142,13 +164,23 @@ class Stream:
 
     def append(self, uid: str, target: Any, **options: Any) -> None:
         """Appends the rows of every batch to a table."""
+        refuse_changes(f"sink {uid!r} (append)", self.changes, self.node.uid)
         self.flow._sink(uid, self, target, "append", options)
 
     def upsert(
-        self, uid: str, target: Any, *, keys: str | Sequence[str], order_by: str | None = None, **options: Any
+        self,
+        uid: str,
+        target: Any,
+        *,
+        keys: str | Sequence[str] = (),
+        order_by: str | None = None,
+        **options: Any,
     ) -> None:
-        """Keeps one row per key: a batch's last row by `order_by` replaces the table's."""
-        names = (keys,) if isinstance(keys, str) else tuple(keys)
+        """Keeps one row per key: a batch's last row by `order_by` replaces the table's.
+
+        The rows of aggregates know by which columns they replace each other: there `keys` may be left out.
+        """
+        names = (keys,) if isinstance(keys, str) else tuple(keys or self.changes or ())
         self.flow._sink(uid, self, target, "upsert", {"keys": names, "order_by": order_by, **options})
 
     def for_each_batch(self, uid: str, function: Callable[[Any, int], None], **options: Any) -> None:
@@ -239,6 +271,26 @@ class KeyedStream:
         )
         return self.process(uid, cls, output=output)
 
+    def aggregate(self, uid: str, output: Any, /, **aggregates: Aggregate) -> Stream:
+        """Aggregates over all rows of a key so far: per batch one row for every key that has rows in it.
+
+        The fields of `output` are the key columns and the aggregates, by name. A row replaces the key's row before.
+        """
+        return _ready(self, running_aggregate(self._rows(uid), output, aggregates))
+
+    def window(
+        self, window: Window, *, lateness: str | timedelta = "0 seconds", time: str = ""
+    ) -> WindowedStream:
+        """Cuts the rows of a key into windows of event time, such as `sf.tumbling("1 minute")`.
+
+        A window is closed when the watermark has reached its end plus `lateness`. `time` is the column of the event time,
+        if it is not the source's.
+        """
+        return WindowedStream(self, window_of(window), not_negative("lateness", lateness), time)
+
+    def _rows(self, uid: str) -> KeyedRows:
+        return KeyedRows(uid, self.stream.rows, self.columns, self.order_by)
+
     def process_arrow(
         self,
         uid: str,
@@ -259,6 +311,32 @@ class KeyedStream:
         may be an `sf.ColumnarOperator`. `forgets` names states of earlier code whose values may go.
         """
         return _columnar(uid, (self,), function, state, on_due, chunk_rows, output, outputs, forgets)
+
+
+@dataclass(frozen=True, eq=False)
+class WindowedStream:
+    """A keyed stream, cut into windows of event time."""
+
+    keyed: KeyedStream
+    windows: Window
+    lateness: int
+    time: str
+
+    def aggregate(self, uid: str, output: Any, /, *, emit: str = "final", **aggregates: Aggregate) -> Stream:
+        """Aggregates per key and window. The fields of `output` are the key columns, `window_start`, `window_end` and the
+        aggregates, by name.
+
+        `emit="final"` puts a window out once, when it is closed. `"changes"` puts it out in every batch that has rows of
+        it, and `"on_time"` when the watermark reaches its end and after every later change: then a row replaces the
+        window's row before. Rows whose windows are all closed go to `.side("late")`.
+        """
+        keyed = self.keyed
+        time = keyed.stream.flow._event_time(uid, keyed.stream, self.time)
+        declared = window_aggregate(
+            keyed._rows(uid), output, aggregates,
+            window=self.windows, time=time, lateness=self.lateness, emit=emit,
+        )  # fmt: skip
+        return _ready(keyed, declared)
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,6 +402,20 @@ def _columnar(
         sides=side_outputs(uid, outputs, "fail"),
     )
     return flow._add(node, node.output)
+
+
+def _ready(keyed: KeyedStream, declared: ReadyOperator) -> Stream:
+    flow = keyed.stream.flow
+    node = KeyedNode(
+        flow._uid("operator", declared.uid),
+        (keyed.stream,),
+        (keyed,),
+        columnar=declared,
+        rows=(declared.rows,),
+        output=declared.output,
+        sides=declared.sides,
+    )
+    return flow._add(node, node.output, declared.changes)
 
 
 def _operator(
@@ -422,9 +514,18 @@ class Flow:
         check_sink(uid, mode, target, options, stream.rows)
         self.nodes.append(SinkNode(uid, (stream,), target, mode, options))
 
-    def _add(self, node: Node, rows: RowType | None) -> Stream:
+    def _add(self, node: Node, rows: RowType | None, changes: tuple[str, ...] | None = None) -> Stream:
         self.nodes.append(node)
-        return Stream(self, node, MAIN, rows)
+        return Stream(self, node, MAIN, rows, changes)
+
+    def _event_time(self, uid: str, stream: Stream, named: str) -> str:
+        """The column of a stream that has its event time."""
+        before = list(_before(stream.node))
+        for node in before:
+            if isinstance(node, KeyedNode) and isinstance(node.columnar, WindowAggregate):
+                refuse_window_of_windows(uid, node.uid)
+        names = {node.event_time for node in before if isinstance(node, SourceNode) and node.event_time}
+        return event_time(uid, stream.rows, names, named)
 
     def _unnamed(self, kind: str) -> str:
         return f"{kind}-{len(self.nodes)}"
@@ -455,69 +556,8 @@ class Flow:
         return [(reader, stream) for reader in self.nodes for stream in reader.inputs if stream.node is node]
 
 
-def _keeps_state(node: Node) -> bool:
-    """State can be queried: an operator that has some is of use without a sink."""
-    if not isinstance(node, KeyedNode):
-        return False
-    if node.columnar is not None:
-        return bool(node.columnar.states)
-    found = node.process_type.declarations() if node.process_type is not None else None
-    return found is not None and bool(found.states or found.timers or found.operator)
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """A named function that declares a flow; `build` runs it with parameters."""
-
-    name: str
-    function: Callable[..., Any]
-
-    def build(self, parameters: Mapping[str, Any] | None = None) -> Flow:
-        """The flow, checked. Texts become the types that parameters are annotated with."""
-        flow = Flow(self.name)
-        self.function(flow, **self.arguments(parameters or {}))
-        if not flow.sources:
-            raise UsageError(f"pipeline {self.name!r} has no source: begin with flow.source(...)")
-        if not flow.sinks and not flow.operators:
-            raise UsageError(f"pipeline {self.name!r} does nothing: add an operator or a sink")
-        for node in flow.nodes:
-            if not isinstance(node, SinkNode) and not _keeps_state(node) and not flow.consumers(node):
-                raise UsageError(
-                    f"pipeline {self.name!r} does nothing with the rows of {node.uid!r}: add a sink, such as "
-                    ".append(uid, sf.delta(path)), or leave the step out"
-                )
-        return flow
-
-    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        signature = inspect.signature(self.function, eval_str=True)
-        accepted = list(signature.parameters.values())[1:]
-        names = {p.name for p in accepted}
-        if not any(p.kind is p.VAR_KEYWORD for p in accepted):
-            for name in values:
-                if name not in names:
-                    known = ", ".join(sorted(names)) or "none"
-                    raise UsageError(f"pipeline {self.name!r} has no parameter {name!r}; it takes: {known}")
-        out: dict[str, Any] = {}
-        for parameter in accepted:
-            if parameter.name in values:
-                out[parameter.name] = from_text(self.name, parameter, values[parameter.name])
-            elif parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY:
-                raise UsageError(
-                    f"pipeline {self.name!r} needs parameter {parameter.name!r}: give it with -p {parameter.name}=VALUE"
-                )
-        for name in values:
-            out.setdefault(name, values[name])
-        return out
-
-    def __call__(self, flow: Flow, **parameters: Any) -> Any:
-        return self.function(flow, **parameters)
-
-
-def pipeline(name: str) -> Callable[[Callable[..., Any]], Pipeline]:
-    """Names a function `(flow, *, parameters)` as a pipeline; the name is the job's, unless a run says otherwise."""
-    checked_name("pipeline", name)
-
-    def wrap(function: Callable[..., Any]) -> Pipeline:
-        return Pipeline(name, function)
-
-    return wrap
+def _before(node: Node) -> Iterator[Node]:
+    """The node, and all nodes that its rows come from."""
+    yield node
+    for stream in node.inputs:
+        yield from _before(stream.node)

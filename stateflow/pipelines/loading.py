@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError
-from stateflow.pipelines.flow import Pipeline
+from stateflow.pipelines.pipeline import Pipeline
 
 MODULE_PREFIX = "_stateflow_pipeline_"
 _LIBRARY = Path(__file__).resolve().parents[1]

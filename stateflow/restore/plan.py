@@ -11,7 +11,7 @@ from stateflow.checkpoint.handle import JobHandle
 from stateflow.compatibility.flows import Check
 from stateflow.config.options import Options
 from stateflow.format.records import Owner
-from stateflow.pipelines.flow import Pipeline
+from stateflow.pipelines.pipeline import Pipeline
 from stateflow.restore.parameters import ParameterRestore
 from stateflow.savepoints.origin import Origin
 

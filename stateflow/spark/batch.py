@@ -33,6 +33,7 @@ from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard, StateSchema
 from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.context import Moment
+from stateflow.operators.ready.made import runnable
 from stateflow.pipelines.flow import (
     Flow,
     KeyedNode,
@@ -44,6 +45,7 @@ from stateflow.pipelines.flow import (
     UnionNode,
 )
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
+from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import RowType, row_type
 from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
@@ -229,9 +231,10 @@ class Batch:
         """Plans the operator's task over its exchanged rows. Spark has not run it yet."""
         settings = self.settings
         before = self.parent.operators.get(node.uid) if self.parent else None
+        read = self._read_outputs(node)
         inputs = [
             KeyedInput(frame := self._frame(k.stream), k.columns, k.order_by, rows or _untyped(frame))
-            for k, rows in zip(node.keyed, node.rows, strict=True)
+            for k, rows in zip(node.keyed, _needed(node, read), strict=True)
         ]
         types = same_key_types(node.uid, inputs)
         if before is not None:
@@ -248,6 +251,9 @@ class Batch:
         frame = settings.placement.pin(frame, before.hosts if before else ())
         worker = self._worker(node, running, inputs, shards, before, stage)
         return frame.mapInArrow(worker, node.output.ddl)
+
+    def _read_outputs(self, node: KeyedNode) -> frozenset[str]:
+        return frozenset(stream.output for _, stream in self.settings.flow.consumers(node))
 
     def _max_parallelism(self, before: OperatorState | None) -> int:
         return before.max_parallelism if before else self.settings.max_parallelism
@@ -275,11 +281,11 @@ class Batch:
         assert node.output is not None
         main = _arrow(node.output)
         sides = {name: _arrow(rows) for name, rows in node.sides.items()}
-        read_outputs = frozenset(stream.output for _, stream in self.settings.flow.consumers(node))
+        read_outputs = self._read_outputs(node)
         if node.columnar is not None:
             columnar = ColumnarSpec(
                 uid=node.uid,
-                operator=node.columnar,
+                operator=runnable(node.columnar, read_outputs),
                 key=tuple(zip(node.keyed[0].columns, running.key_types, strict=True)),
                 max_parallelism=self._max_parallelism(before),
                 states={name: running.states[name] for name in node.columnar.states},
@@ -392,6 +398,11 @@ class Batch:
                 f"operator {node.uid!r} failed on {count} keys in one batch, more than dead_letter_threshold={limit}: "
                 f"nothing of the batch was stored, and with dead_letter_threshold={count} it passes and puts out why they failed"
             )
+
+
+def _needed(node: KeyedNode, read: frozenset[str]) -> tuple[RowType | None, ...]:
+    """The columns that go through the exchange."""
+    return (node.columnar.needed(read),) if isinstance(node.columnar, ReadyOperator) else node.rows
 
 
 def _splits(node: Node) -> bool:

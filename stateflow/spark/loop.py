@@ -43,6 +43,7 @@ from stateflow.spark.inputs import (
 from stateflow.spark.seeding import capture
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage
+from stateflow.spark.timers import timers_due
 from stateflow.storage.files import inline, upload_file
 
 _log = logging.getLogger(__name__)
@@ -160,13 +161,7 @@ class BatchLoop:
         if parent is None:
             return False
         now = self._now()
-        mark = self._watermark(parent, now)
-        shards = [s for o in parent.operators.values() for subtask in o.shards for s in subtask]
-        return any(
-            (s.next_event_timer is not None and mark is not None and s.next_event_timer <= mark)
-            or (not self.draining and s.next_processing_timer is not None and s.next_processing_timer <= now)
-            for s in shards
-        )
+        return timers_due(parent, self._watermark(parent, now), now, draining=self.draining)
 
     def finish(self) -> None:
         """Ends the tidying behind the batches."""

@@ -23,6 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from stateflow.checkpoint.claim import claim
 from stateflow.checkpoint.control import (
+    BOUND_BEHIND,
     BOUND_REACHED,
     INPUT_DRAINED,
     INTERRUPTED,
@@ -44,7 +45,8 @@ from stateflow.format.layout import JobLayout
 from stateflow.format.records import Owner, Record
 from stateflow.liveness.heart import Heart
 from stateflow.metrics import numbers, reporter
-from stateflow.pipelines.flow import Flow, Pipeline
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.inputs import OpenInputs, open_inputs
@@ -57,7 +59,12 @@ from stateflow.spark.sinks.base import Sink
 from stateflow.spark.sinks.kinds import make_sink
 from stateflow.spark.sinks.staging import Stager
 from stateflow.spark.sources.availability import check_available
-from stateflow.spark.sources.positions import Bound, bounded_batches, resolve_initial
+from stateflow.spark.sources.positions import (
+    Bound,
+    bound_lies_behind,
+    bounded_batches,
+    resolve_initial,
+)
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage, sweep, task_storage
 from stateflow.state.backends.choice import open_backend
@@ -411,15 +418,17 @@ class _Run:
         )
         if self.request.until is not None:
             stopped = BOUND_REACHED
-            bounds = bounded_batches(
-                spark, loop.location, inputs.layout, inputs.leaves, sources, self.request.until
-            )
-            for lines in bounds:
+            bounded = (spark, loop.location, inputs.layout, inputs.leaves, sources, self.request.until)
+            planned = False
+            for lines in bounded_batches(*bounded):
+                planned = True
                 if self.stop.is_set():
                     break
                 plan_batch(loop.location, batch_id, lines, conf, _micros() // 1000)
                 self._await(loop, self._query(inputs, loop, {"once": True}), idle)
                 batch_id += 1
+            if not planned and bound_lies_behind(*bounded):
+                stopped = BOUND_BEHIND
         else:
             stopped = INPUT_DRAINED
             self._await(loop, self._query(inputs, loop, self._trigger()), idle)

@@ -416,7 +416,8 @@ def _parsed(url: str) -> _BucketRoot:
     if not _BUCKET.match(bucket) or not _HOST.match(host) or _IGNORED.search(url):
         # The client would panic, or ask for something else than people see.
         raise UsageError(
-            f"{url!r} is not a root: no bucket, container or account has such a name; correct it"
+            f"{url!r} is not a root: no bucket, container or account has such a name; use one such as "
+            "s3://my-bucket/checkpoints, of small letters, digits, dots and hyphens"
         )
     if host and parts.scheme not in _AZURE:
         raise UsageError(f"the root {parts.scheme}://... names a user: give credentials as storage options")

@@ -32,6 +32,7 @@ FORMS = {
     "stateflow_stop": {"job", "drain", "savepoint", "note", "conn_id"},
     "stateflow_recovery": {"job", "origin", "rewind_sinks", "note", "conn_id"},
     "stateflow_upgrade": {"job", "pipeline", "rewind_sinks", "note", "conn_id"},
+    "stateflow_reprocess": {"job", "fork", "origin", "until", "parameters", "note", "conn_id"},
 }
 """What the pages' dialogs send, and people."""
 SCHEDULED = {"stateflow_orders", "stateflow_periodic_savepoints", "stateflow_nightly"}
@@ -79,7 +80,7 @@ def test_parsing_loads_neither_spark_nor_what_reads_state(tmp_path: Path) -> Non
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "from airflow.dag_processing.dagbag import DagBag\n"
         "import airflow.providers.apache.spark.operators.spark_submit\n"
-        "bag = DagBag(sys.argv[1]); assert len(bag.dags) == 8, bag.import_errors\n"
+        "bag = DagBag(sys.argv[1]); assert len(bag.dags) == 9, bag.import_errors\n"
         "heavy = ('pyspark', 'delta', 'rocksdict', 'pyarrow', 'pandas', 'obstore', 'stateflow.jobs.job', 'stateflow.storage.roots')\n"
         "print('LOADED', [name for name in heavy if name in sys.modules])"
     )
@@ -127,6 +128,10 @@ def test_the_job_is_chosen_from_a_list_that_takes_other_names(bag: DagBag, dag_i
         ("stateflow_recovery", {"origin": ""}),
         ("stateflow_recovery", {"rewind_sinks": "maybe"}),
         ("stateflow_upgrade", {"pipeline": ""}),
+        ("stateflow_reprocess", {"fork": "a/b"}),
+        ("stateflow_reprocess", {"parameters": {}}),
+        ("stateflow_reprocess", {"parameters": "output=/data"}),
+        ("stateflow_reprocess", {"origin": "yesterday"}),
         ("stateflow_upgrade", {"pipeline": None}),
         ("stateflow_orders", {"input": ""}),
         ("stateflow_orders", {"bounded": "sometimes"}),
@@ -399,6 +404,14 @@ STORIES: dict[str, dict[str, Any]] = {
     "recovery": {"dag": "stateflow_recovery", "conf": {"origin": "checkpoint:5", "note": "bad"}, "mark": "approve"},
     "recovery of nothing": {"dag": "stateflow_recovery", "conf": {"origin": "checkpoint:99"}, "mark": "approve"},
     "recovery of a stranger": {"dag": "stateflow_recovery", "conf": {"job": "kept"}, "mark": "approve"},
+    "reprocessing": {
+        "dag": "stateflow_reprocess",
+        "conf": {"fork": "again", "origin": "checkpoint:5", "parameters": {"output": "/data/again"}},
+        "mark": "run",
+    },
+    "reprocessing into its tables": {
+        "dag": "stateflow_reprocess", "conf": {"fork": "twice", "parameters": {"output": "/data/totals"}},
+    },
     "upgrade that does not fit": {"dag": "stateflow_upgrade"},
     "upgrade": {"dag": "stateflow_upgrade", "mark": "trial"},
     "recovery with a file from elsewhere": {"dag": "stateflow_recovery", "mark": "approve"},
@@ -507,6 +520,22 @@ def test_a_job_whose_pipeline_nobody_named_is_refused(played: Played) -> None:
     assert played.state("recovery of a stranger", "plan") == "upstream_failed"
 
 
+def test_an_interval_is_processed_again_in_a_fork_that_leaves_the_job_alone(played: Played) -> None:
+    assert played.state("reprocessing") == "success"
+    forked = played.result("reprocessing", "fork")
+    record = played.job("again").log().record(forked["record"])
+    assert (record.kind, record.parameters["output"]) == ("restore", "/data/again")
+    assert played.result("reprocessing", "verify")["sound"]
+    run = played.told["reprocessing"]["run_id"]
+    assert not [r for r in played.job("orders").log().chain if r.owner.dag_run.endswith(run)]
+
+
+def test_a_fork_into_the_job_s_own_tables_is_refused(played: Played) -> None:
+    said = played.said("reprocessing into its tables", "chosen")
+    assert said.startswith("the fork would write into the tables of job 'orders': name other outputs")
+    assert played.state("reprocessing into its tables", "fork") == "upstream_failed"
+
+
 @pytest.mark.parametrize(
     ("name", "step", "after"),
     [
@@ -568,5 +597,5 @@ def test_the_night_cleans_up_and_finds_what_is_damaged(played: Played) -> None:
     assert played.result("nightly", "report")["deleted"] is False
     assert played.state("nightly", "cleanup") == "success"
     verified = [t["state"] for n, t in played.told["nightly"]["tasks"].items() if n.startswith("verify[")]
-    assert sorted(verified) == ["failed", "success", "success", "success"]
+    assert sorted(verified) == ["failed", "success", "success", "success", "success"]
     assert played.state("nightly") == "failed"

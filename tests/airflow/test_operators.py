@@ -27,11 +27,13 @@ from stateflow.airflow import (
 )
 from stateflow.airflow.connections.failures import may_pass, spoken
 from stateflow.airflow.provider_info import get_provider_info
-from tests.airflow.tasks import Try, context_of, task
+from tests.airflow.conftest import Connect
+from tests.airflow.tasks import Try, context_of, ran, task
+from tests.jobs.made import made_job
 
 FROZEN = """
 CheckpointFreshnessSensor CheckpointFreshnessTrigger CheckpointLink InProcess SparkSubmit StaleJobs StateflowCleanupOperator
-StateflowHook StateflowOperator StateflowRescaleOperator StateflowRestoreOperator StateflowRunOperator StateflowRunTrigger
+StateflowHook StateflowIdleTrigger StateflowOperator StateflowRescaleOperator StateflowRestoreOperator StateflowRunOperator StateflowRunTrigger
 StateflowSavepointOperator StateflowStopOperator StateflowVerifyOperator WatermarkSensor WatermarkTrigger checkpoint_asset
 """
 OPERATORS: dict[type[StateflowOperator], dict[str, Any]] = {
@@ -219,3 +221,16 @@ def test_a_length_of_time_may_be_written() -> None:
     operator = task(StateflowStopOperator, wait="90 seconds")
     assert operator.given("wait") == timedelta(seconds=90)
     assert isinstance(operator, BaseOperator)
+
+
+def test_the_pipelines_own_frames_are_in_the_tasks_log(
+    tmp_path: Path, connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    broken = tmp_path / "broken.py"
+    broken.write_text("def rate():\n    return 1 / 0\n\nrate()\n")
+    with pytest.raises(AirflowFailException, match=r"broken\.py, line 2: ZeroDivisionError"):
+        ran(StateflowRestoreOperator, pipeline=f"{broken}:orders", origin="latest", dry_run=True)
+    assert f'File "{broken}", line 2, in rate\n    return 1 / 0' in caplog.text
+    assert "site-packages" not in caplog.text

@@ -7,6 +7,7 @@ import os
 import signal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -19,11 +20,8 @@ from tests.jobs.made import made_job
 
 def raising(monkeypatch: pytest.MonkeyPatch, root: Path, error: BaseException) -> tuple[Any, ...]:
     made_job(root, batches=1)
-
-    def verify(self: Job, *, deep: bool = False) -> None:
-        raise error
-
-    monkeypatch.setattr(Job, "verify", verify)
+    # What a function of this file raised would look like a user's own.
+    monkeypatch.setattr(Job, "verify", Mock(side_effect=error))
     return ("verify", "orders", "--checkpoint-dir", root)
 
 

@@ -29,6 +29,32 @@ def test_a_file_that_is_not_there(command: Command, root: Path) -> None:
     assert "nothing.py does not exist" in said.err
 
 
+BROKEN = """import stateflow as sf
+
+def rate() -> float:
+    return 1 / 0
+
+@sf.pipeline("orders")
+def orders(flow: sf.Flow) -> None:
+    rate()
+"""
+
+
+@pytest.mark.parametrize("code", [BROKEN, BROKEN + "\nrate()\n"], ids=["pipeline", "file"])
+def test_what_the_pipelines_code_raises_is_shown_with_its_frames_and_not_tried_again(
+    command: Command, root: Path, tmp_path: Path, code: str
+) -> None:
+    (tmp_path / "here" / "bad.py").write_text(code)
+    said = command("run", "bad.py:orders", "--checkpoint-dir", root)
+    assert said.code == 2
+    assert 'bad.py", line 4, in rate' in said.err
+    assert "    return 1 / 0" in said.err
+    assert said.err.splitlines()[-1].startswith("stateflow: ")
+    assert "site-packages" not in said.err
+    as_json = command("run", "bad.py:orders", "--checkpoint-dir", root, "-o", "json")
+    assert "line 4, in rate" in json.loads(as_json.err)["error"]["frames"]
+
+
 def test_a_file_that_does_not_parse_is_told_with_its_line(
     command: Command, root: Path, tmp_path: Path
 ) -> None:

@@ -12,7 +12,8 @@ import stateflow as sf
 from stateflow.compatibility.flows import compare
 from stateflow.compatibility.states import check_flow, check_key, resolve_states, state_ids
 from stateflow.format.records import OperatorState, Owner, Record, SourceState
-from stateflow.pipelines.flow import Flow, Pipeline
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.pipeline import Pipeline
 
 
 @dataclass

@@ -14,8 +14,9 @@ from typing import Any, Literal
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.flow import Flow, KeyedNode, Pipeline
+from stateflow.pipelines.flow import Flow, KeyedNode
 from stateflow.pipelines.parameters import as_texts
+from stateflow.pipelines.pipeline import Pipeline
 
 
 @dataclass

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.flow import Flow, Pipeline
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.pipeline import Pipeline
 
 
 @dataclass

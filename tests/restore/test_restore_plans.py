@@ -14,9 +14,9 @@ import stateflow as sf
 from stateflow.checkpoint.log import read_epochs
 from stateflow.errors import UsageError
 from stateflow.format.records import Owner, Record, Savepoint, encode
-from stateflow.pipelines.flow import Pipeline
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.pipelines.parameters import as_texts
+from stateflow.pipelines.pipeline import Pipeline
 from stateflow.restore.digest import bound, differences
 from stateflow.restore.markdown import markdown
 from stateflow.restore.planned import RestorePlan

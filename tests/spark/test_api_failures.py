@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import stateflow as sf
+from stateflow.errors import user_frames
 from stateflow.spark.session.shipping import by_value
 from tests.spark import pipelines
 from tests.spark.pipelines import LARGE, ORDER, Fragile, Order, Sum, Total, Workbench, at
@@ -62,6 +64,8 @@ def test_a_batch_that_fails_changes_nothing_and_says_why(bench: Workbench) -> No
         assert "\n" not in text
         assert "Traceback" not in text
         assert "org.apache" not in text
+        if sku == "bad":
+            assert f'File "{inspect.getsourcefile(Fragile)}", line' in user_frames(caught.value)
         assert bench.states("failing") == records
         assert len(out.batches) == 1
         latest = max((bench.folder / "in").glob("*.json"))

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import UsageError
 from stateflow.spark.seeding import plan_batch, seed
-from stateflow.spark.sources.positions import bounded_batches
+from stateflow.spark.sources.positions import bound_lies_behind, bounded_batches
 from tests.spark.replay import (
     Batch,
     Replay,
@@ -135,8 +135,44 @@ def test_a_run_up_to_a_time_ends_with_the_last_commit_at_or_before_it(
 
     assert rows(first) == [{"events": list(numbers(0))}]
     assert rows(second) == [{"events": list(numbers(10, 20))}]
-    with pytest.raises(UsageError, match="no commit at or before 2024-05-01T11"):
-        replay.run(sources, first[-1].state, until=NOON - timedelta(minutes=1))
+    assert replay.run(sources, first[-1].state, until=NOON - timedelta(minutes=1)) == []
+
+
+def test_a_table_that_is_younger_than_the_bound_has_nothing_to_read_yet(
+    spark: SparkSession, replay: Replay, hourly: Path, tmp_path: Path
+) -> None:
+    for version in range(2):
+        append_version(spark, tmp_path / "events", 1000 + 10 * version)
+        version_at(tmp_path / "events", version, NOON + timedelta(hours=2 + version))
+    sources = {"events": [table(tmp_path / "events")], "files": [files(hourly)]}
+    before = NOON + timedelta(hours=1)
+
+    genesis = replay.genesis(sources, until=before)
+    first = replay.run(sources, genesis, until=before)
+    known = {**first[-1].state, **replay.genesis(sources, first[-1].state, NOON + timedelta(hours=2))}
+    second = replay.run(sources, known, until=NOON + timedelta(hours=2))
+    third = replay.run(sources, second[-1].state)
+
+    assert set(genesis) == {"files"}
+    assert (ids(first, "events"), ids(first, "files")) == ([], list(numbers(0, 10)))
+    assert (ids(second, "events"), ids(second, "files")) == (list(numbers(1000)), list(numbers(20)))
+    assert (ids(third, "events"), ids(third, "files")) == (list(numbers(1010)), list(numbers(30)))
+
+
+def test_a_bound_behind_what_was_read_is_told_from_one_that_is_reached(
+    spark: SparkSession, replay: Replay, hourly: Path, tmp_path: Path
+) -> None:
+    for version in range(3):
+        append_version(spark, tmp_path / "events", 10 * version)
+        version_at(tmp_path / "events", version, NOON + timedelta(hours=version))
+    for stream in (table(tmp_path / "events"), files(hourly)):
+        sources = {"events": [stream]}
+        _, layout, leaves = replay.opened(sources)
+        read = replay.run(sources, replay.genesis(sources, until=NOON), until=NOON + timedelta(hours=2))[-1]
+        assert [
+            bound_lies_behind(spark, read.location, layout, leaves, read.state, NOON + timedelta(hours=hours))
+            for hours in (-1, 1, 2, 3)
+        ] == [True, True, False, False]
 
 
 def test_what_lies_behind_the_bound_does_not_matter(

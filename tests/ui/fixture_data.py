@@ -51,6 +51,8 @@ class World:
     fault: str = ""
     """When it says something, every answer of the API is a failure that says it."""
     now: int = NOW
+    held: dict[str, Any] | None = None
+    """Which source holds the watermark of the job `orders` back, and since when."""
 
     @property
     def head(self) -> int:
@@ -323,7 +325,7 @@ def _blank(conn: str, name: str) -> dict[str, Any]:
     return {
         "conn_id": conn, "job": name, "status": "CREATED", "health": "new", "reason": f"job {name!r} has no checkpoint yet",
         "head": None, "last_checkpoint_at": None, "last_duration": None, "age": None, "fresh_at": None, "lag": None,
-        "lag_unit": "ms", "watermark": None, "state_size": None, "num_files": None, "running": False, "epoch": 0,
+        "lag_unit": "ms", "watermark": None, "watermark_held": None, "state_size": None, "num_files": None, "running": False, "epoch": 0,
         "dag_run": None, "task": None, "pending": [], "rows_per_second": None, "outcome": None,
         "recent": {"t": [], "duration": [], "full": []}, "as_of": NOW, "error": None,
     }  # fmt: skip
@@ -342,6 +344,7 @@ def _row_of(world: World) -> dict[str, Any]:
         "age": world.now - last.latest_ack_timestamp,
         "lag": world.now - (last.watermark or 0),
         "watermark": last.watermark,
+        "watermark_held": world.held,
         "state_size": last.state_size,
         "num_files": last.num_files,
         "running": True,
@@ -461,6 +464,7 @@ def status(world: World, row: dict[str, Any]) -> dict[str, Any]:
         "timeline": 3 if row["job"] == "orders" and made else 1,
         "floor": 1,
         "watermark": row["watermark"],
+        "watermark_held": row["watermark_held"],
         "state_size": row["state_size"] or 0,
         "num_files": row["num_files"] or 0,
         "operators": operator_rows() if made else [],

@@ -98,6 +98,22 @@ def test_a_time_or_a_number_of_400_digits_is_refused_where_it_is_decoded(
         decode(store.read(path), Record, path)
 
 
+def test_the_source_that_holds_the_watermark_is_named_unless_the_note_is_hostile(
+    tmp_path: Path, store: MemoryStore
+) -> None:
+    fill(store, tmp_path, Made("orders"))
+    since = NOW - 90_000_000
+    notes = {("clicks", since): {"source": "clicks", "since": since // 1000}}
+    notes |= dict.fromkeys([("clicks", DIGITS), ("c" * 10_000, since), (7, since), ("clicks", -1)])
+    for (source, at), shown in notes.items():
+        noted = {"watermark_held_by": source, "watermark_held_since": at}
+        change(store, ORDERS.pending(5), statistics=noted)
+        catalog = catalog_of([root_at(store)], Clock())
+        row, facts = rows(catalog)["orders"], open_job(catalog)
+        assert row["watermark_held"] == shown
+        assert documents.status_document(facts.status)["watermark_held"] == shown
+
+
 def test_json_that_is_nested_too_deep_is_a_damaged_record(tmp_path: Path, store: MemoryStore) -> None:
     deep = b'{"statistics":{"a":' + b"[" * 100_000
     body = b"stateflow 1 %s %d\n%s\n" % (xxhash.xxh3_64_hexdigest(deep).encode(), len(deep), deep)

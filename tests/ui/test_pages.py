@@ -9,7 +9,7 @@ import pytest
 
 from tests.ui.browser import Visit
 from tests.ui.conftest import BASE, Served
-from tests.ui.fixture_data import World, bare_world, empty_world, full_world, young_world
+from tests.ui.fixture_data import NOW, World, bare_world, empty_world, full_world, young_world
 from tests.ui.fixture_server import application, serving
 
 if TYPE_CHECKING:
@@ -87,6 +87,26 @@ def test_the_filter_finds_jobs_and_is_kept_in_the_address(served: Served, visit:
     assert "No job matches" in page.locator(".empty").inner_text()
     page.get_by_role("button", name="Show all jobs").click()
     assert rows(page).count() == 100
+
+
+def test_the_source_that_holds_the_watermark_is_named_with_its_last_rows(visit: Visit) -> None:
+    world = full_world()
+    world.held = {"source": "clicks", "since": NOW}
+    with serving(application(world, BASE)) as address:
+        page = visit(Served(world, address).job).page
+        settled(page)
+        held = page.locator(".facts .held")
+        assert re.fullmatch(
+            r"held back by source clicks, without rows since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
+            held.inner_text(),
+        )
+        assert held.locator("time").count() == 1
+
+
+def test_nothing_is_said_of_a_watermark_that_nobody_holds(served: Served, visit: Visit) -> None:
+    page = visit(served.job).page
+    settled(page)
+    assert page.locator(".facts .held").count() == 0
 
 
 def test_a_row_opens_its_job_and_back_comes_back(served: Served, visit: Visit) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -15,8 +16,10 @@ from stateflow.errors import (
     NotFoundError,
     StateflowError,
     UsageError,
+    user_frames,
 )
 
+_log = logging.getLogger(__name__)
 _LASTING = {
     error.exit_code
     for error in (
@@ -32,13 +35,21 @@ def spoken() -> Iterator[None]:
     try:
         yield
     except StateflowError as error:
+        _tell(error)
         raise failure(error) from None
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in _OF_SPARK:
             raise
         from stateflow.spark.task.failures import translated  # a DAG file must not load stateflow.spark
 
-        raise failure(translated(error)) from None
+        problem = translated(error)
+        _tell(problem)
+        raise failure(problem) from None
+
+
+def _tell(error: StateflowError) -> None:
+    if frames := user_frames(error):
+        _log.error("in the pipeline's own code:\n%s", frames)
 
 
 def failure(error: StateflowError) -> AirflowException:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
-from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException
+from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
 from stateflow.airflow.launchers.base import LaunchMethod
 from stateflow.airflow.launchers.spark_submit import SparkSubmit
@@ -25,15 +25,17 @@ from stateflow.airflow.operators.arguments import (
     one_of,
     span,
 )
+from stateflow.airflow.operators.assets import checkpoint_asset
 from stateflow.airflow.operators.base import StateflowOperator
+from stateflow.airflow.operators.events import announce, keep_quiet
 from stateflow.airflow.triggers.idle import StateflowIdleTrigger
 from stateflow.airflow.triggers.run import StateflowRunTrigger
-from stateflow.checkpoint import scheduled
+from stateflow.checkpoint import control, scheduled
 from stateflow.driver.handover import Handover
 from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.run_state import Running
 from stateflow.driver.supervision import Supervision
-from stateflow.errors import BusyError, UsageError
+from stateflow.errors import BusyError, StateflowError, UsageError
 from stateflow.pipelines.parameters import as_texts
 from stateflow.quantities import written_duration
 
@@ -46,6 +48,8 @@ if TYPE_CHECKING:
 
 OnLiveRun = Annotated[str, Argument(one_of("refuse", "wait", "takeover"))]
 OnRerun = Annotated[str, Argument(one_of("go_on", "skip", "rewind"))]
+OnPast = Annotated[str, Argument(one_of("fail", "skip"))]
+OnEmpty = Annotated[str, Argument(one_of("succeed", "skip"))]
 Launch = Annotated[LaunchMethod | None, Argument(anything, template=False, when_none=SparkSubmit)]
 PlainFlag = Annotated[bool, Argument(flag, template=False)]
 PlainSpan = Annotated[timedelta, Argument(span, template=False)]
@@ -92,6 +96,14 @@ class StateflowRunOperator(StateflowOperator):
             "what a DAG run does that had ended well and was cleared: `go_on` from the newest checkpoint, `skip`, or "
             "`rewind` state, offsets and outputs to where that DAG run began",
         ] = "go_on",
+        on_past_until: Annotated[
+            OnPast,
+            "what a run does whose `until` lies behind what the job has read, so that it has nothing to do: `fail` or `skip`",
+        ] = "fail",
+        on_empty: Annotated[
+            OnEmpty,
+            "how a run ends that finds nothing to read: `succeed` or `skip`; either way no asset gets an event",
+        ] = "succeed",
         allow_non_restored_state: Annotated[PlainFlag, "state without an operator may be dropped"] = False,
         final: Annotated[
             PlainFlag, "when the input is used up, fire every event-time timer; the job is over then"
@@ -125,25 +137,31 @@ class StateflowRunOperator(StateflowOperator):
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             self.linked(context)
-            head = job.log().head if job.exists else None
-            slot = head.slot if head else None
+            slot = _head(job)
             mark = scheduled.begin(job.store, job.layout, owner.dag_run, owner.task, slot, job.clock)
             if mark.ended is not None and mark.ended_by == owner.run:
                 self.log.info("%s has ended well in an earlier try of this task", owner.dag_run)
-                return self._report(context, job, mark.ended)
+                return self._report(context, job, mark, mark.ended)
             if mark.ended is not None:
                 choice = self.given("on_rerun")
                 if choice == "skip":
                     self.log.info("%s has ended well before and is skipped (on_rerun='skip')", owner.dag_run)
-                    return self._report(context, job, mark.ended)
+                    keep_quiet(self)
+                    return self._report(context, job, mark, mark.ended)
                 if choice == "rewind":
                     self._rewind(context, job, mark)
-                mark = scheduled.reopen(job.store, job.layout, mark)
+                mark = scheduled.reopen(job.store, job.layout, mark, _head(job))
             supervision = self._supervise(context, job)
             if self.given("deferrable"):
                 supervision.begin()
-                self._defer(supervision)
-            return self._finish(context, job, mark, supervision.run())
+                if supervision.foreseen is None:
+                    self._defer(supervision)
+            outcome = supervision.foreseen or supervision.run()
+            if supervision.foreseen is not None:
+                self.log.info("%s, so Spark was not started", outcome.stopped)
+                if outcome.nothing_left:
+                    control.note_look(job.store, job.layout, job.clock())
+            return self._finished(context, job, mark, outcome)
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Called by Airflow after the triggerer has seen the end of the run."""
@@ -157,9 +175,8 @@ class StateflowRunOperator(StateflowOperator):
                 self._defer(supervision)
             if supervision.again(state):
                 self._defer(supervision)
-            outcome = supervision.result(state)
             mark = scheduled.find(job.store, job.layout, owner.dag_run, owner.task)
-            return self._finish(context, job, mark, outcome)
+            return self._finished(context, job, mark, supervision.result(state))
 
     def resume_idle(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Called by Airflow after the triggerer has seen the end of the run that was in the way."""
@@ -186,10 +203,27 @@ class StateflowRunOperator(StateflowOperator):
             if self.given("deferrable") and self.given("on_live") == "wait"
             else self.given("on_live"),
             busy_timeout=self.given("busy_timeout").total_seconds(),
+            foresee=lambda: self._foresee(context, job),
             say=lambda line: self.log.info("%s", line),
             patience=self.hook.options().heartbeat_timeout.total_seconds(),
         )
         return self._supervision
+
+    def _foresee(self, context: Context, job: Job) -> RunOutcome | None:
+        from stateflow.jobs.running import foreseen  # loads stateflow.spark, and a DAG file must not
+
+        if self.given("final"):
+            return None
+        overrides = {"trigger": self.given("trigger") or None, "parallelism": self.given("parallelism")}
+        chosen = {name: value for name, value in overrides.items() if value is not None}
+        return foreseen(
+            self._file(context),
+            job,
+            as_texts(self.given("parameters")),
+            options=self.hook.options(**{**self.given("options"), **chosen}),
+            until=[until] if (until := self.given("until")) else (),
+            allow_non_restored_state=self.given("allow_non_restored_state"),
+        )
 
     @contextmanager
     def _in_turn(self, context: Context) -> Iterator[None]:
@@ -305,32 +339,84 @@ class StateflowRunOperator(StateflowOperator):
             method_name="resume",
         )
 
-    def _finish(
+    def _finished(
         self, context: Context, job: Job, mark: ScheduledRun | None, outcome: RunOutcome
     ) -> dict[str, Any]:
+        if outcome.stopped == control.BOUND_BEHIND and not self._has_worked(job, mark, outcome):
+            sentence = self._past_until(job)
+            raise (AirflowSkipException if self.given("on_past_until") == "skip" else AirflowFailException)(
+                sentence
+            )
         if mark is not None:
-            scheduled.finish(job.store, job.layout, mark, outcome, self.acts_as(context).run, job.clock)
-        return self._report(context, job, outcome)
+            try:
+                scheduled.finish(job.store, job.layout, mark, outcome, self.acts_as(context).run, job.clock)
+            except StateflowError as error:
+                # The run has committed. A try that fails now would be red, and run again.
+                self.log.warning("that %s has ended well could not be noted: %s", mark.dag_run, error)
+        return self._report(context, job, mark, outcome)
 
-    def _report(self, context: Context, job: Job, outcome: RunOutcome) -> dict[str, Any]:
-        """The result, which the link and the assets' events repeat."""
-        status = job.status()
-        checkpoint = outcome.checkpoint if outcome.checkpoint is not None else status.head
+    def _has_worked(self, job: Job, mark: ScheduledRun | None, outcome: RunOutcome) -> bool:
+        """Whether this task has made a checkpoint: an earlier try may have, whose driver was killed after it."""
+        if outcome.batches or mark is None:
+            return True
+        try:
+            records = job.checkpoints() if job.exists else []
+        except StateflowError as error:
+            self.log.warning("whether an earlier try has made a checkpoint is not known: %s", error)
+            return True
+        return any(
+            record.slot > (mark.start or 0)
+            and (record.owner.dag_run, record.owner.task) == (mark.dag_run, mark.task)
+            and record.kind == "checkpoint"
+            and record.statistics.get("positions") is None  # it only says where a source begins
+            for record in records
+        )
+
+    def _past_until(self, job: Job) -> str:
+        positions = ", ".join(f"{source.uid}: {source.position}" for source in job.status().sources)
+        return (
+            f"job {job.name!r} was read beyond until={self.given('until')!s} by an earlier run ({positions}), so this run has "
+            "nothing to read: to process that interval again, take the job back with stateflow_recovery, or let a fork of the "
+            "job read it with stateflow_reprocess; on_past_until='skip' skips such a run"
+        )
+
+    def _report(
+        self, context: Context, job: Job, mark: ScheduledRun | None, outcome: RunOutcome
+    ) -> dict[str, Any]:
+        """The result, which the link and the assets' events repeat. The run has committed, so nothing here fails the task."""
+        try:
+            status = job.status() if job.exists else None
+        except StateflowError as error:
+            self.log.warning("the result lacks what the job's status would tell: %s", error)
+            status = None
+        head = status.head if status else None
+        checkpoint = outcome.checkpoint if outcome.checkpoint is not None else head
         self.linked(context, checkpoint)
+        empty = not self._has_worked(job, mark, outcome)
         result = self.result(
             checkpoint,
-            epoch=status.epoch,
+            epoch=status.epoch if status else None,
             batches=outcome.batches,
             rows=outcome.rows,
-            watermark=status.watermark,
-            state_size=status.state_size,
-            offsets={source.uid: source.position for source in status.sources},
+            watermark=status.watermark if status else None,
+            state_size=status.state_size if status else None,
+            offsets={source.uid: source.data for source in status.sources} if status else {},
             stopped=outcome.stopped,
             dag_run=self.acts_as(context).dag_run,
+            empty=empty,
         )
-        for outlet in self.outlets or ():
-            context["outlet_events"][outlet].extra = result
+        if not empty:
+            announce(self, context, checkpoint_asset(job.name, self.given("stateflow_conn_id")), result)
+        elif self.given("on_empty") == "skip":
+            raise AirflowSkipException(f"job {job.name!r} had nothing to read")
+        else:
+            keep_quiet(self)
         return result
+
+
+def _head(job: Job) -> int | None:
+    head = job.log().head if job.exists else None
+    return head.slot if head else None
 
 
 def _name_of(pipeline: Any) -> str:

@@ -60,20 +60,35 @@ class DeltaOffset:
         return self.version, self.index
 
 
-def start_offset(spark: SparkSession, source: Any, until: int | datetime | None = None) -> DeltaOffset:
+def start_offset(spark: SparkSession, source: Any, until: int | datetime | None = None) -> DeltaOffset | None:
     """The source's first position as a version: that of its starting option, or else the table's first snapshot.
 
-    With `until` the first snapshot is the table as of that bound.
+    With `until` the first snapshot is the table as of that bound. None when there was no table at that time.
     """
     starting = source.getStartingVersion()
     if starting.isDefined():
         return DeltaOffset(table_id(source), int(starting.get()))
     version = latest_version(spark, source) if until is None else bound_version(spark, source, until)
+    if version < 0:
+        return None
+    if until is not None and version < (earliest := _earliest(source)):
+        raise UsageError(
+            f"the log of the Delta table {table_path(source)} now begins at version {earliest}, which is later than "
+            f"{until}: choose a later bound"
+        )
     return DeltaOffset(table_id(source), version, snapshot=True)
 
 
+def lies_behind(spark: SparkSession, source: Any, start: DeltaOffset, until: int | datetime) -> bool:
+    """Whether the source has been read beyond `until`."""
+    return start.position > (bound_version(spark, source, until) + 1, _BEGINNING)
+
+
 def bound_version(spark: SparkSession, source: Any, until: int | datetime) -> int:
-    """The last version that `until` includes: `until` itself, or the last commit at or before that time."""
+    """The last version that `until` includes: `until` itself, or the last commit at or before that time.
+
+    For a time before the whole log it is the version before the log's first, so -1 for a table that is younger.
+    """
     latest = latest_version(spark, source)
     if not isinstance(until, datetime):
         if until > latest:
@@ -91,11 +106,8 @@ def bound_version(spark: SparkSession, source: Any, until: int | datetime) -> in
     instant = jvm.java.sql.Timestamp(int(until.timestamp() * 1000))
     try:
         commit = source.deltaLog().history().getActiveCommitAtTime(instant, _none(spark), True, False, False)
-    except _DELTA_ERRORS as error:
-        raise UsageError(
-            f"the Delta table {table_path(source)} has no commit at or before {until.isoformat()}: "
-            f"choose a later bound ({_reason(error)})"
-        ) from error
+    except _DELTA_ERRORS:  # no commit at or before that time
+        return _earliest(source) - 1
     return int(commit.version())
 
 
@@ -144,7 +156,7 @@ def check_offset(spark: SparkSession, source: Any, uid: str, offset: DeltaOffset
     if offset.snapshot:
         earliest = int(history.getEarliestRecreatableCommit())
     else:
-        earliest = int(history.getEarliestDeltaFile(source.deltaLog()))
+        earliest = _earliest(source)
     if offset.version <= latest and offset.version < earliest:
         raise DisagreementError(
             f"source {uid!r} has to go on at version {offset.version} of the Delta table {path}, but its log "
@@ -185,6 +197,11 @@ def table_path(source: Any) -> str:
     return str(source.deltaLog().dataPath().toString())
 
 
+def _earliest(source: Any) -> int:
+    log = source.deltaLog()
+    return int(log.history().getEarliestDeltaFile(log))
+
+
 def _is_relation(node: Any) -> bool:
     return bool(node.getClass().getSimpleName() == "LogicalRelation")
 
@@ -192,8 +209,3 @@ def _is_relation(node: Any) -> bool:
 def _none(spark: SparkSession) -> Any:
     assert spark._jvm is not None
     return spark._jvm.scala.Option.empty()
-
-
-def _reason(error: Py4JJavaError | CapturedException) -> str:
-    text = error.java_exception.toString() if isinstance(error, Py4JJavaError) else error
-    return str(text).split("\n")[0]

@@ -46,6 +46,12 @@ def end_lines_of(stream: Any, from_line: str, until: datetime) -> Iterator[str]:
         yield line_of(current)
 
 
+def lies_behind(stream: Any, line: str, until: datetime) -> bool:
+    """Whether a partition has been read beyond its first record that is later than `until`."""
+    target = _offsets_after(stream, until)
+    return any(offset > target.get(partition, offset) for partition, offset in parse(line).items())
+
+
 def next_end(current: Partitions, planned: Partitions, target: Partitions) -> dict[tuple[str, int], int]:
     """The end that the source planned, cut at the target; or the target, when the source planned nothing new."""
     cut = {

@@ -6,6 +6,7 @@ crashed before its first batch would resolve `latest` again, and lose the rows i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,8 +17,9 @@ from pyspark.sql import SparkSession
 from stateflow.errors import UsageError
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import NOTHING, SourceLeaves, joined_lines, kinds_of
+from stateflow.spark.sources import delta, kafka
 from stateflow.spark.sources.delta import DeltaOffset, end_offsets, start_offset
-from stateflow.spark.sources.file_log import log_folder
+from stateflow.spark.sources.file_log import files_between, log_folder
 from stateflow.spark.sources.files import FilePlanner
 from stateflow.spark.sources.kafka import end_lines_of
 from stateflow.spark.sources.leaves import LeafDescription, leaves_of
@@ -38,7 +40,7 @@ def resolve_initial(
     """The first position of every source that `known` lacks. Record it before a query starts.
 
     Delta: the version that `startingVersion` or `startingTimestamp` stands for, else the snapshot of the newest version
-    (with a bound, of the bound's version). Kafka and every other source of the newer kind: its own initial offset. The
+    (with a bound, of the bound's version; a source whose table is younger than its bound is left out). Kafka and every other source of the newer kind: its own initial offset. The
     file source starts at nothing, and so does any other source of the older kind: Spark resolves its start when it
     plans the first batch. `scratch` is a folder that may be deleted afterwards.
     """
@@ -46,10 +48,13 @@ def resolve_initial(
     for uid, own in leaves_of(layout, leaves).items():
         if uid in known:
             continue
-        lines = tuple(
+        found = [
             _first_line(spark, leaf, scratch / f"{uid}-{number}", bound_of(uid, until))
             for number, leaf in enumerate(own)
-        )
+        ]
+        lines = tuple(line for line in found if line is not None)
+        if len(lines) < len(found):
+            continue  # there is nothing to begin with before the bound
         resolved[uid] = SourceState(lines=lines, kind=kinds_of(lines) or own[0].kind)
     return resolved
 
@@ -90,6 +95,48 @@ def bounded_batches(
             yield tuple(current)
 
 
+def bound_lies_behind(
+    spark: SparkSession,
+    location: Path,
+    layout: Sequence[SourceLeaves],
+    leaves: Sequence[LeafDescription],
+    state: Mapping[str, SourceState],
+    until: Bound | Mapping[str, Bound],
+) -> bool:
+    """Whether a source has been read beyond its bound. Call it when a bounded run had no batch to plan."""
+    current = iter(enumerate(joined_lines(layout, state)))
+    for uid, own in leaves_of(layout, leaves).items():
+        for leaf in own:
+            number, line = next(current)
+            bound = bound_of(uid, until)
+            if (
+                bound is not None
+                and line != NOTHING
+                and _lies_behind(spark, leaf, bound, line, log_folder(location, number))
+            ):
+                return True
+    return False
+
+
+def _lies_behind(spark: SparkSession, leaf: LeafDescription, until: Bound, line: str, folder: Path) -> bool:
+    if leaf.kind == "delta":
+        return delta.lies_behind(spark, create_source(leaf, folder), DeltaOffset.parse(line), until)
+    if not isinstance(until, datetime):
+        return False
+    if leaf.kind == "file":
+        offset = int(json.loads(line)["logOffset"])
+        # A batch takes the oldest files first, so the last one has the newest.
+        newest = (file.modified_ms for file in files_between(folder, offset - 1, offset))
+        return max(newest, default=0) > int(until.timestamp() * 1000)
+    if leaf.kind == "kafka" and leaf.reads_micro_batches:
+        stream = open_stream(leaf, folder)
+        try:
+            return kafka.lies_behind(stream, line, until)
+        finally:
+            stream.stop()
+    return False
+
+
 def end_lines(
     spark: SparkSession, leaf: LeafDescription, until: Bound, from_line: str, folder: Path
 ) -> Iterator[str]:
@@ -100,7 +147,7 @@ def end_lines(
     if leaf.kind == "delta":
         source = create_source(leaf, folder)
         start = DeltaOffset.parse(from_line) if from_line != NOTHING else start_offset(spark, source, until)
-        for end in end_offsets(spark, source, start, until):
+        for end in end_offsets(spark, source, start, until) if start is not None else ():
             yield end.line()
     elif leaf.kind == "file":
         if not isinstance(until, datetime) or until.tzinfo is None:
@@ -145,11 +192,12 @@ def open_stream(leaf: LeafDescription, folder: Path) -> Any:
     return scan.toMicroBatchStream(hadoop_path(folder.absolute()))
 
 
-def _first_line(spark: SparkSession, leaf: LeafDescription, folder: Path, until: Bound | None) -> str:
+def _first_line(spark: SparkSession, leaf: LeafDescription, folder: Path, until: Bound | None) -> str | None:
     if leaf.kind == "delta":
         source = create_source(leaf, folder)
         try:
-            return start_offset(spark, source, until).line()
+            start = start_offset(spark, source, until)
+            return start.line() if start is not None else None
         finally:
             source.stop()
     if leaf.reads_micro_batches:

@@ -27,7 +27,8 @@ from stateflow.format.records import FileRef, OperatorState, Owner, Record, Save
 from stateflow.format.references import with_references
 from stateflow.format.source_offsets import check_given, kinds_of
 from stateflow.observe.status import decoded_offsets
-from stateflow.pipelines.flow import Flow, KeyedNode, Pipeline
+from stateflow.pipelines.flow import Flow, KeyedNode
+from stateflow.pipelines.pipeline import Pipeline
 from stateflow.pipelines.rows import key_type
 from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native

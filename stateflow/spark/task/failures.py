@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 
 from stateflow import errors
-from stateflow.errors import StateflowError
+from stateflow.errors import StateflowError, frames_in
 from stateflow.operators.keyed import UserCodeError
 from stateflow.spark.task.worker import ERROR_MARK
 
@@ -39,13 +39,17 @@ def translated(error: BaseException) -> StateflowError:
         kind = getattr(errors, body["type"], None) or (
             UserCodeError if body["type"] == "UserCodeError" else StateflowError
         )
-        return kind(body["message"])
+        problem = kind(body["message"])
+        problem.frames = body.get("frames", "")
+        return problem
     full = next((line.strip() for line in text.splitlines() if _FULL in line), None)
     if full is not None:
         return errors.UnavailableError(
             f"{DISK_FULL} ({full[-_SHORT:].lstrip(': ')}): free space in the scratch folder and where the output goes, and run again"
         )
-    return StateflowError(f"the batch failed: {_first(text)}")
+    problem = StateflowError(f"the batch failed: {_first(text)}")
+    problem.frames = frames_in(text)
+    return problem
 
 
 def _ended_jvm(error: BaseException) -> str:

@@ -14,7 +14,7 @@ import msgspec
 import pyarrow as pa
 from pyspark import TaskContext
 
-from stateflow.errors import CorruptError, StateflowError
+from stateflow.errors import CorruptError, StateflowError, user_frames
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import KeyedEngine, StreamError
@@ -78,7 +78,8 @@ def _for_driver(cause: Exception) -> Exception:
 
 def marked(error: StateflowError) -> RuntimeError:
     """Carries a user-facing error through Spark, which keeps only the text of a worker's exception."""
-    return RuntimeError(f"{ERROR_MARK}{json.dumps({'type': type(error).__name__, 'message': str(error)})}")
+    body = {"type": type(error).__name__, "message": str(error), "frames": user_frames(error)}
+    return RuntimeError(f"{ERROR_MARK}{json.dumps(body)}")
 
 
 def spare_the_collector() -> None:

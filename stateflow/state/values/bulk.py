@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from stateflow.format.scalars import BY_NAME
+from stateflow.state.values.packed_instants import datetimes_of, micros_of
 from stateflow.state.values.serializers import EXPIRES, Serializer
 
 DumpsMany = Callable[[list[Any]], list[bytes]]
@@ -15,7 +18,7 @@ LoadsMany = Callable[[Sequence[bytes | None], Any], list[Any]]
 """loads_many(raw values, what stands for a missing one)"""
 
 _WIDTH = 9
-_ACCEPTED = {"int": ({int},), "float": ({float}, {float, int}, {int})}
+_ACCEPTED = {"int": ({int},), "float": ({float}, {float, int}, {int}), "datetime": ({datetime},)}
 
 
 def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
@@ -33,14 +36,15 @@ def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
     scalar, accepted = BY_NAME[serializer.schema], _ACCEPTED[serializer.schema]
     code, layout = scalar.code, np.dtype([("header", "u1"), ("value", f"<{scalar.form}")])
     blank = bytes((code,)) + bytes(_WIDTH - 1)
+    instants = serializer.schema == "datetime"
 
     def dumps_many(values: list[Any]) -> list[bytes]:
         if set(map(type, values)) not in accepted:
             return dumps_each(values)
         rows = np.empty(len(values), dtype=layout)
         try:
-            rows["value"] = values
-        except OverflowError:
+            rows["value"] = micros_of(values).cast(pa.int64()) if instants else values
+        except (OverflowError, ValueError):
             return dumps_each(values)
         rows["header"] = code
         raw = rows.tobytes()
@@ -59,7 +63,10 @@ def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
         rows = np.frombuffer(joined, dtype=kind)
         if (rows["header"] != filler[0]).any():
             return loads_each(raws, missing)
-        values: list[Any] = rows["value"].tolist()
+        try:
+            values: list[Any] = datetimes_of(rows["value"]) if instants else rows["value"].tolist()
+        except ValueError:
+            return loads_each(raws, missing)
         for index, raw in enumerate(raws):
             if raw is None:
                 values[index] = missing

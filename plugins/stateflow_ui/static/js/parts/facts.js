@@ -4,7 +4,7 @@ import { DagRun } from "../airflow.js";
 import { bytes, drained, lag, moment, plural, whole, withoutSubject } from "../format.js";
 import { checkpointHref } from "../route.js";
 import { Icon } from "./icons.js";
-import { Ago, Health, Running, Sentence } from "./words.js";
+import { Ago, Health, Moment, Running, Sentence } from "./words.js";
 
 export function Facts({ conn, job, data, now }) {
   const { status } = data;
@@ -23,7 +23,7 @@ export function Facts({ conn, job, data, now }) {
       <//>
       <${Fact} name="Lag">${lag(data.lag, data.lag_unit)}<//>
       <${Fact} name="State">${bytes(status.state_size)}<small>${plural(status.num_files, "file")}</small><//>
-      <${Fact} name="Watermark">${watermark(status.watermark, now)}<//>
+      <${Fact} name="Watermark">${watermark(status.watermark, now)}<${Holder} held=${status.watermark_held} /><//>
       <${Fact} name="Timeline">${whole(status.timeline)}${status.pending?.length > 0 && html`<small>pending ${status.pending.join(", ")}</small>`}<//>
       <${Fact} name="Written by"><${Writer} owner=${status.owner} /><//>
     </dl>
@@ -45,6 +45,12 @@ function watermark(at, now) {
   if (at === null || at === undefined) return html`<span class="none">none</span>`;
   if (drained(at)) return html`end of time<small>drained</small>`;
   return html`<${Ago} at=${at} now=${now} /><small>${moment(at)}</small>`;
+}
+
+// Which source to look at when the watermark stands still.
+function Holder({ held }) {
+  if (!held) return null;
+  return html`<small class="held">held back by source ${held.source}, without rows since <${Moment} at=${held.since} /></small>`;
 }
 
 function Writer({ owner = {} }) {

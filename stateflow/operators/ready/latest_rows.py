@@ -1,0 +1,37 @@
+"""Output rows that replace each other by a key: one per key and batch, also when a key's rows come in several tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from stateflow.operators.ready.keys import has_alike
+
+
+class LatestRows:
+    """Holds rows of a key back until a table without the key is there.
+
+    A key with more rows than a table may have comes in tables that follow each other; only the last of its output rows
+    may leave, for an upsert takes one row per key.
+    """
+
+    def __init__(self, key: Sequence[str], names: Sequence[str]) -> None:
+        self._key = key
+        self._names = names
+        """The columns by which rows replace each other; with the key as the first of them."""
+        self._held: pa.Table | None = None
+
+    def put(self, rows: pa.Table) -> Iterator[pa.Table]:
+        held = self._held
+        if held is not None:
+            held = held.filter(pa.array(~has_alike(held, rows, self._names)))
+            goes_on = has_alike(held, rows, self._key)
+            yield held.filter(pa.array(~goes_on))
+            rows = pa.concat_tables([held.filter(pa.array(goes_on)), rows])
+        self._held = rows
+
+    def rest(self) -> Iterator[pa.Table]:
+        if self._held is not None:
+            yield self._held
+        self._held = None

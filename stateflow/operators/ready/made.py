@@ -1,0 +1,25 @@
+"""From what a pipeline declares to what a task runs."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from stateflow.operators.ready.late_rows import LateRows
+from stateflow.operators.ready.running import RunningAggregates
+from stateflow.operators.ready.sessions import SessionAggregates
+from stateflow.operators.ready.windowed import WindowedAggregates
+from stateflow.pipelines.columnar import ColumnarOperator
+from stateflow.pipelines.ready import LATE, RunningAggregate, WindowAggregate
+from stateflow.pipelines.windows import Session
+
+
+def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
+    """The operator itself, unless it is one that a pipeline only declares; `read` are its outputs that have a reader."""
+    match operator:
+        case RunningAggregate():
+            return RunningAggregates(operator)
+        case WindowAggregate(window=Session()):
+            return SessionAggregates(operator, LateRows(wanted=LATE in read))
+        case WindowAggregate():
+            return WindowedAggregates(operator, LateRows(wanted=LATE in read))
+    return operator

@@ -1,0 +1,94 @@
+"""The values of a column as numbers in the same order, so that numpy finds the smallest and largest of each group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+@dataclass(frozen=True)
+class OrderedValues:
+    """Values without nulls. Floats stay floats, with NaN above all; everything else is an int64."""
+
+    numbers: Any
+    type: Any
+    """The Arrow type of the values."""
+    dictionary: Any = None
+    """The sorted values that `numbers` are places of, for text and bytes."""
+
+    def values(self, numbers: Any) -> Any:
+        """The values, as Arrow has them, of some of the numbers."""
+        if self.dictionary is not None:
+            return self.dictionary.take(pa.array(numbers))
+        if pa.types.is_boolean(self.type):
+            return pa.array(numbers.astype(bool))
+        array = pa.array(numbers)
+        return array if array.type == self.type else array.cast(self.type)
+
+
+def ordered(column: Any) -> OrderedValues:
+    """`column` is an array without nulls."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return OrderedValues(
+            column.to_numpy(zero_copy_only=False).astype(np.float64, copy=False), pa.float64()
+        )
+    if pa.types.is_string(kind) or pa.types.is_binary(kind):
+        encoded = column.dictionary_encode()
+        order = pc.sort_indices(encoded.dictionary)
+        ranks = np.empty(len(order), dtype=np.int64)
+        ranks[order.to_numpy()] = np.arange(len(order))
+        return OrderedValues(ranks[encoded.indices.to_numpy()], kind, encoded.dictionary.take(order))
+    if pa.types.is_boolean(kind):
+        return OrderedValues(column.to_numpy(zero_copy_only=False).astype(np.int64), kind)
+    if pa.types.is_temporal(kind):
+        column = column.view(pa.int64() if kind.bit_width == 64 else pa.int32())
+    return OrderedValues(column.to_numpy(zero_copy_only=False).astype(np.int64, copy=False), _wide(kind))
+
+
+def _wide(kind: Any) -> Any:
+    return pa.int64() if pa.types.is_integer(kind) else kind
+
+
+def smallest(numbers: Any, ids: Any, size: int) -> Any:
+    """The smallest number of each group; what stands for an empty group means nothing."""
+    if numbers.dtype == np.float64:
+        out = np.full(size, np.nan)
+        np.fmin.at(out, ids, numbers)
+    else:
+        out = np.full(size, np.iinfo(np.int64).max)
+        np.minimum.at(out, ids, numbers)
+    return out
+
+
+def largest(numbers: Any, ids: Any, size: int) -> Any:
+    """The largest number of each group; NaN is above all."""
+    if numbers.dtype == np.float64:
+        out = np.full(size, -np.inf)
+        np.maximum.at(out, ids, numbers)
+    else:
+        out = np.full(size, np.iinfo(np.int64).min)
+        np.maximum.at(out, ids, numbers)
+    return out
+
+
+def same(numbers: Any, others: Any) -> Any:
+    """Where two arrays agree. NaN agrees with NaN."""
+    if numbers.dtype == np.float64:
+        return (numbers == others) | (np.isnan(numbers) & np.isnan(others))
+    return numbers == others
+
+
+def lower(left: Any, right: Any) -> Any:
+    """Where values of one Arrow array are below those of another; NaN is above all numbers, null is below all."""
+    below = pc.fill_null(pc.less(left, right), False).to_numpy(zero_copy_only=False)
+    if pa.types.is_floating(left.type):
+        nan = pc.fill_null(pc.and_(pc.is_finite(left), pc.is_nan(right)), False)
+        infinite = pc.fill_null(pc.and_(pc.is_inf(left), pc.is_nan(right)), False)
+        below = below | nan.to_numpy(zero_copy_only=False) | infinite.to_numpy(zero_copy_only=False)
+    missing = pc.and_(pc.is_null(left), pc.is_valid(right))
+    return below | missing.to_numpy(zero_copy_only=False)

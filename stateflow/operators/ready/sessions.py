@@ -1,0 +1,193 @@
+"""Aggregates per key and session: a window that rows within the gap of each other make, and that grows with them.
+
+`sessions` has the open sessions of each key by their start. `ends` finds them when they close: under an instant at or
+before the end of the session, for a session that grew in the meantime is only found too early, and asked for again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.operators.ready.accumulator import Accumulator
+from stateflow.operators.ready.assigning import event_times, instants
+from stateflow.operators.ready.groups import Groups, grouped, whole
+from stateflow.operators.ready.keys import key_columns, one_of_each
+from stateflow.operators.ready.late_rows import LateRows
+from stateflow.operators.ready.windowed import NEVER, Produced, later, micros
+from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.ready import (
+    SESSION_END,
+    SESSION_START,
+    WINDOW_END,
+    WINDOW_START,
+    WindowAggregate,
+)
+from stateflow.pipelines.windows import Session
+
+_ROW = "_sf_row"
+
+
+class SessionAggregates(ColumnarOperator):
+    def __init__(self, declared: WindowAggregate, late: LateRows) -> None:
+        assert isinstance(declared.window, Session)
+        self.states = declared.states
+        self.waits = declared.lateness
+        self._declared = declared
+        self._late = late
+        self._key = declared.key
+        self._gap = declared.window.gap
+        self._accumulator = Accumulator(declared.where, declared.aggregates)
+        self._has_closed = False
+        """Whether the sessions of the shard that the watermark closes are closed. They are before rows come: a late row
+        must not go into a session whose end has come."""
+
+    def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        yield from self._close(states, ctx)
+        times, valid = event_times(rows, self._declared.time)
+        if not bool(valid.all()):
+            yield from self._late.put(rows.filter(pa.array(~valid)), ctx)
+            rows, times = rows.filter(pa.array(valid)), times[valid]
+        if rows.num_rows:
+            yield from self._merge(rows, times, states, ctx)
+
+    def _merge(self, rows: pa.Table, times: Any, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        closed = self._closed(ctx)
+        columns = key_columns(rows, self._key)
+        by_key = grouped(columns, rows.num_rows)
+        keys = one_of_each(columns, self._key, by_key.firsts)
+        new = _Spans.among(by_key.ids, times, self._gap)
+        stored = states["sessions"].entries(keys, row=_ROW)
+        old = _Spans(micros(stored[_ROW]), micros(stored[SESSION_START]), micros(stored[SESSION_END]))
+        merged = _Merged(old, new)
+        is_open = merged.ends > closed
+        is_of_batch = np.zeros(len(merged.ends), dtype=bool)
+        is_of_batch[merged.of_new] = True
+        if not bool(is_open[merged.of_new].all()):
+            late = ~is_open[merged.of_new][new.of_rows]
+            yield from self._late.put(rows.filter(pa.array(late)), ctx)
+        touched = np.flatnonzero(is_of_batch & is_open)
+        if not len(touched):
+            return
+        number = np.full(len(merged.ends), -1)
+        number[touched] = np.arange(len(touched))
+        taken = number[merged.of_new][new.of_rows]
+        self._write(states, keys, merged, touched, number, stored, old, rows, taken)
+
+    def _write(
+        self, states: Mapping[str, Any], keys: pa.Table, merged: _Merged, touched: Any, number: Any,
+        stored: pa.Table, old: _Spans, rows: pa.Table, taken: Any,
+    ) -> None:  # fmt: skip
+        owners = keys.take(pa.array(merged.keys[touched]))
+        counted = np.flatnonzero(taken >= 0)
+        groups = Groups(taken[counted], len(touched), np.zeros(0, dtype=np.int64))
+        partials = self._accumulator.create(rows.take(pa.array(counted)), groups, owners)
+        into = number[merged.of_old]
+        partials = self._accumulator.combine(partials, stored, into, owners)
+        starts = instants(merged.starts[touched])
+        takes = into >= 0
+        keeps_start = takes & (old.starts == merged.starts[touched[np.maximum(into, 0)]])
+        known = np.zeros(len(touched), dtype=bool)
+        known[into[keeps_start]] = True
+        sessions, gone = states["sessions"], pa.array(takes & ~keeps_start)
+        if gone.true_count:
+            names = list(self._declared.key_columns)
+            sessions.delete(stored.select(names).filter(gone), by=stored.select([SESSION_START]).filter(gone))
+        by = pa.table({SESSION_START: starts})
+        ends = instants(merged.ends[touched])
+        sessions.put(owners, partials.append_column(SESSION_END, ends), by=by)
+        if not bool(known.all()):
+            fresh = pa.array(~known)
+            states["ends"].put(owners.filter(fresh), by=by.filter(fresh), at=ends.filter(fresh))
+
+    def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        yield from self._close(states, ctx)
+        self._has_closed = False
+
+    def _close(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        closed = self._closed(ctx)
+        if closed == NEVER or self._has_closed:
+            return
+        self._has_closed = True
+        names = list(self._declared.key_columns)
+        for entries in states["ends"].due(closed):
+            keys, by = entries.select(names), entries.select([SESSION_START])
+            found = states["sessions"].get(keys, by=by)
+            # Without an end: the session has become part of an earlier one.
+            there = whole(found[SESSION_END]).is_valid()
+            keys, by, found = keys.filter(there), by.filter(there), found.filter(there)
+            ends = micros(found[SESSION_END])
+            open_still = pa.array(ends > closed)
+            states["ends"].put(
+                keys.filter(open_still), by=by.filter(open_still), at=instants(ends).filter(open_still)
+            )
+            over = pa.array(ends <= closed)
+            keys, by, found = keys.filter(over), by.filter(over), found.filter(over)
+            if len(keys):
+                yield self._rows(keys, by, found)
+                states["sessions"].delete(keys, by=by)
+        states["ends"].delete_due(closed)
+
+    def next_due(self, states: Mapping[str, Any]) -> int | None:
+        return later(states["ends"].next_due(), self._declared.lateness)
+
+    def _closed(self, ctx: ColumnarContext) -> int:
+        watermark = ctx.watermark_micros
+        return NEVER if watermark is None else watermark - self._declared.lateness
+
+    def _rows(self, keys: pa.Table, by: pa.Table, found: pa.Table) -> pa.Table:
+        columns = dict(zip(keys.column_names, keys.columns, strict=True))
+        columns[WINDOW_START], columns[WINDOW_END] = by[SESSION_START], found[SESSION_END]
+        return pa.table({**columns, **self._accumulator.results(found)})
+
+
+class _Spans:
+    """Spans of time of keys, sorted by key and start. `keys` are indices into the keys of a batch."""
+
+    def __init__(self, keys: Any, starts: Any, ends: Any, of_rows: Any = None) -> None:
+        self.keys, self.starts, self.ends = keys, starts, ends
+        self.of_rows = of_rows
+        """For spans of rows: the span of each row."""
+
+    @classmethod
+    def among(cls, keys: Any, times: Any, gap: int) -> _Spans:
+        order = np.lexsort((times, keys))
+        sorted_keys, sorted_times = keys[order], times[order]
+        begins = np.ones(len(order), dtype=bool)
+        begins[1:] = (sorted_keys[1:] != sorted_keys[:-1]) | (sorted_times[1:] - sorted_times[:-1] > gap)
+        of_rows = np.empty(len(order), dtype=np.int64)
+        of_rows[order] = np.cumsum(begins) - 1
+        first = np.flatnonzero(begins)
+        last = np.append(first[1:], len(order)) - 1
+        return cls(sorted_keys[first], sorted_times[first], sorted_times[last] + gap, of_rows)
+
+
+class _Merged:
+    """The spans of two sides; those of a key that touch are one."""
+
+    def __init__(self, old: _Spans, new: _Spans) -> None:
+        keys = np.concatenate((old.keys, new.keys))
+        starts = np.concatenate((old.starts, new.starts))
+        ends = np.concatenate((old.ends, new.ends))
+        order = np.lexsort((starts, keys))
+        keys, starts, ends = keys[order], starts[order], ends[order]
+        reach = _reach(keys, ends)
+        begins = np.ones(len(order), dtype=bool)
+        begins[1:] = (keys[1:] != keys[:-1]) | (starts[1:] > reach[:-1])
+        first = np.flatnonzero(begins)
+        last = np.append(first[1:], len(order)) - 1
+        self.keys, self.starts, self.ends = keys[first], starts[first], reach[last]
+        of = np.empty(len(order), dtype=np.int64)
+        of[order] = np.cumsum(begins) - 1
+        self.of_old, self.of_new = of[: len(old.keys)], of[len(old.keys) :]
+
+
+def _reach(keys: Any, ends: Any) -> Any:
+    """The latest end of the spans of a key so far."""
+    different, ranks = np.unique(ends, return_inverse=True)
+    # Keys ascend, so a key's first span outranks all spans of the key before.
+    highest = np.maximum.accumulate(keys * len(different) + ranks)
+    return different[highest - keys * len(different)]

@@ -1,0 +1,160 @@
+"""Aggregates per key and window. An entry of state is a window of a key, under the instant at which the window ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from stateflow.operators.ready.accumulator import Accumulator
+from stateflow.operators.ready.assigning import Assigned, assigned, event_times, instants, newest_end, starts
+from stateflow.operators.ready.groups import grouped, whole
+from stateflow.operators.ready.keys import key_columns, one_of_each
+from stateflow.operators.ready.late_rows import LateRows
+from stateflow.operators.ready.latest_rows import LatestRows
+from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, WindowAggregate
+
+Produced = Iterator[pa.Table | tuple[str, pa.Table]]
+AT = "at"
+
+
+class WindowedAggregates(ColumnarOperator):
+    """Windows whose ends follow from the time of a row: tumbling, hopping, cumulative.
+
+    `windows` holds those that are open. With emit="on_time" a window whose end has come moves to `told`, where it waits
+    for changes until it is closed, so that nothing is looked through twice.
+    """
+
+    def __init__(self, declared: WindowAggregate, late: LateRows) -> None:
+        self.states = declared.states
+        self.waits = declared.lateness
+        self._declared = declared
+        self._late = late
+        self._key = declared.key
+        self._window = declared.window
+        self._lateness = declared.lateness
+        self._accumulator = Accumulator(declared.where, declared.aggregates)
+        self._latest = LatestRows(declared.key_columns, (*declared.key_columns, WINDOW_END))
+
+    def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        times, valid = event_times(rows, self._declared.time)
+        closed = self._closed(ctx)
+        taken = valid & (newest_end(self._window, times) > closed)
+        if not bool(taken.all()):
+            yield from self._late.put(rows.filter(pa.array(~taken)), ctx)
+            rows, times = rows.filter(pa.array(taken)), times[taken]
+        if rows.num_rows:
+            yield from self._take(rows, _open(assigned(self._window, times), closed), states, ctx)
+
+    def _take(
+        self, rows: pa.Table, windows: Assigned, states: Mapping[str, Any], ctx: ColumnarContext
+    ) -> Produced:
+        if windows.rows is not None:
+            rows = rows.take(pa.array(windows.rows))
+        columns = key_columns(rows, self._key)
+        groups = grouped([*columns, pa.array(windows.ends)], rows.num_rows)
+        keys = one_of_each(columns, self._key, groups.firsts)
+        ends = windows.ends[groups.firsts]
+        partials = self._accumulator.create(rows, groups, keys)
+        match self._declared.emit:
+            case "final":
+                self._merge(states["windows"], keys, ends, partials)
+            case "changes":
+                merged = self._merge(states["windows"], keys, ends, partials)
+                yield from self._latest.put(self._rows(keys, ends, merged))
+            case _:
+                yield from self._merge_told(keys, ends, partials, states, ctx)
+
+    def _merge(self, state: Any, keys: pa.Table, ends: Any, partials: pa.Table) -> pa.Table:
+        at = instants(ends)
+        merged = self._accumulator.merge(state.get(keys, at=at), partials, keys)
+        state.put(keys, merged, at=at)
+        return merged
+
+    def _merge_told(
+        self, keys: pa.Table, ends: Any, partials: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext
+    ) -> Produced:
+        """Windows whose end has come are put out at once; the others when it comes."""
+        has_ended = ends <= _watermark(ctx)
+        for ended in (False, True):
+            mask = has_ended == ended
+            if not bool(mask.any()):
+                continue
+            chosen = pa.array(mask)
+            mine, ends_here, parts = keys.filter(chosen), ends[mask], partials.filter(chosen)
+            if not ended:
+                self._merge(states["windows"], mine, ends_here, parts)
+                continue
+            at = instants(ends_here)
+            # Its end came in this very batch, and `fire` has not moved it yet.
+            parts = self._accumulator.merge(states["windows"].get(mine, at=at), parts, mine)
+            states["windows"].delete(mine, at=at)
+            merged = self._merge(states["told"], mine, ends_here, parts)
+            yield from self._latest.put(self._rows(mine, ends_here, merged))
+
+    def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        yield from self._latest.rest()
+        closed, emit = self._closed(ctx), self._declared.emit
+        if closed == NEVER:
+            return
+        windows = states["windows"]
+        ended = _watermark(ctx) if emit == "on_time" else closed
+        if emit != "changes":
+            for entries in windows.due(ended):
+                keys, ends = entries.select(self._declared.key_columns), micros(entries[AT])
+                yield self._rows(keys, ends, entries)
+                if "told" in states:
+                    still = ends > closed
+                    if bool(still.any()):
+                        chosen = pa.array(still)
+                        states["told"].put(
+                            keys.filter(chosen), entries.filter(chosen), at=instants(ends[still])
+                        )
+        windows.delete_due(ended)
+        if "told" in states:
+            states["told"].delete_due(closed)
+
+    def next_due(self, states: Mapping[str, Any]) -> int | None:
+        wait = 0 if self._declared.emit == "on_time" else self._lateness
+        due = [later(states["windows"].next_due(), wait)]
+        if "told" in states:
+            due.append(later(states["told"].next_due(), self._lateness))
+        return min((at for at in due if at is not None), default=None)
+
+    def _closed(self, ctx: ColumnarContext) -> int:
+        """Windows that end then, or before, are closed."""
+        watermark = ctx.watermark_micros
+        return NEVER if watermark is None else watermark - self._lateness
+
+    def _rows(self, keys: pa.Table, ends: Any, partials: pa.Table) -> pa.Table:
+        columns = dict(zip(keys.column_names, keys.columns, strict=True))
+        columns[WINDOW_START] = instants(starts(self._window, ends))
+        columns[WINDOW_END] = instants(ends)
+        return pa.table({**columns, **self._accumulator.results(partials)})
+
+
+NEVER = -(1 << 63)
+"""Before every instant."""
+
+
+def _watermark(ctx: ColumnarContext) -> int:
+    return NEVER if ctx.watermark_micros is None else ctx.watermark_micros
+
+
+def _open(windows: Assigned, closed: int) -> Assigned:
+    """Without those that are closed: a row may be late for some of its windows, and not for all."""
+    still = windows.ends > closed
+    if windows.rows is None or bool(still.all()):
+        return windows
+    return Assigned(windows.rows[still], windows.ends[still])
+
+
+def later(at: int | None, wait: int) -> int | None:
+    return None if at is None else at + wait
+
+
+def micros(column: Any) -> Any:
+    array = whole(column)
+    return (array if pa.types.is_int64(array.type) else array.view(pa.int64())).to_numpy()

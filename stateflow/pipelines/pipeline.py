@@ -1,0 +1,89 @@
+"""A named function that declares a flow, and what it takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from stateflow.errors import StateflowError, UsageError, placed
+from stateflow.format.layout import checked_name
+from stateflow.pipelines.flow import Flow, KeyedNode, Node, SinkNode
+from stateflow.pipelines.parameters import from_text
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A named function that declares a flow; `build` runs it with parameters."""
+
+    name: str
+    function: Callable[..., Any]
+
+    def build(self, parameters: Mapping[str, Any] | None = None) -> Flow:
+        """The flow, checked. Texts become the types that parameters are annotated with."""
+        flow = Flow(self.name)
+        arguments = self.arguments(parameters or {})
+        try:
+            self.function(flow, **arguments)
+        except StateflowError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"pipeline {self.name!r} cannot be built: {placed(error)}; `stateflow check` repeats this without Spark"
+            ) from error
+        if not flow.sources:
+            raise UsageError(f"pipeline {self.name!r} has no source: begin with flow.source(...)")
+        if not flow.sinks and not flow.operators:
+            raise UsageError(f"pipeline {self.name!r} does nothing: add an operator or a sink")
+        for node in flow.nodes:
+            if not isinstance(node, SinkNode) and not _keeps_state(node) and not flow.consumers(node):
+                raise UsageError(
+                    f"pipeline {self.name!r} does nothing with the rows of {node.uid!r}: add a sink, such as "
+                    ".append(uid, sf.delta(path)), or leave the step out"
+                )
+        return flow
+
+    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        signature = inspect.signature(self.function, eval_str=True)
+        accepted = list(signature.parameters.values())[1:]
+        names = {p.name for p in accepted}
+        if not any(p.kind is p.VAR_KEYWORD for p in accepted):
+            for name in values:
+                if name not in names:
+                    known = ", ".join(sorted(names)) or "none"
+                    raise UsageError(f"pipeline {self.name!r} has no parameter {name!r}; it takes: {known}")
+        out: dict[str, Any] = {}
+        for parameter in accepted:
+            if parameter.name in values:
+                out[parameter.name] = from_text(self.name, parameter, values[parameter.name])
+            elif parameter.default is parameter.empty and parameter.kind is parameter.KEYWORD_ONLY:
+                raise UsageError(
+                    f"pipeline {self.name!r} needs parameter {parameter.name!r}: give it with -p {parameter.name}=VALUE"
+                )
+        for name in values:
+            out.setdefault(name, values[name])
+        return out
+
+    def __call__(self, flow: Flow, **parameters: Any) -> Any:
+        return self.function(flow, **parameters)
+
+
+def pipeline(name: str) -> Callable[[Callable[..., Any]], Pipeline]:
+    """Names a function `(flow, *, parameters)` as a pipeline; the name is the job's, unless a run says otherwise."""
+    checked_name("pipeline", name)
+
+    def wrap(function: Callable[..., Any]) -> Pipeline:
+        return Pipeline(name, function)
+
+    return wrap
+
+
+def _keeps_state(node: Node) -> bool:
+    """State can be queried: an operator that has some is of use without a sink."""
+    if not isinstance(node, KeyedNode):
+        return False
+    if node.columnar is not None:
+        return bool(node.columnar.states)
+    found = node.process_type.declarations() if node.process_type is not None else None
+    return found is not None and bool(found.states or found.timers or found.operator)

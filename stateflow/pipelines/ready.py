@@ -1,0 +1,249 @@
+"""Ready-made operators as a pipeline declares them: plain values, checked before anything runs.
+
+`operators/ready` makes the columnar operators of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from stateflow.errors import UsageError
+from stateflow.pipelines.aggregates import Aggregated, aggregated, fits
+from stateflow.pipelines.columnar import ColumnarOperator
+from stateflow.pipelines.rows import RowType, key_type, row_type
+from stateflow.pipelines.windows import Session, Window
+from stateflow.state.columns.layout import ColumnLayout
+
+LATE = "late"
+"""The side output of rows that came when all of their windows were closed."""
+WINDOW_START, WINDOW_END = "window_start", "window_end"
+SESSION_START, SESSION_END = "session_start", "session_end"
+"""What a session is stored by, beside its key, and where it ends."""
+EMITS = ("final", "changes", "on_time")
+
+
+@dataclass(frozen=True)
+class ReadyOperator(ColumnarOperator):
+    """What every ready-made operator has."""
+
+    uid: str
+    key: tuple[tuple[str, str], ...]
+    """The names and the types of the key columns."""
+    rows: RowType
+    """What comes in."""
+    output: RowType
+    states: Mapping[str, ColumnLayout]
+    reads: tuple[str, ...]
+    """The columns that it needs of what comes in; it needs all of them to put out rows that are late."""
+    changes: tuple[str, ...] | None
+    """What an output row replaces the row before by; None when each row is one of its own."""
+
+    @property
+    def where(self) -> str:
+        return f"operator {self.uid!r}"
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.key)
+
+    @property
+    def sides(self) -> Mapping[str, RowType]:
+        return {}
+
+    def needed(self, read: Set[str]) -> RowType:
+        """The columns of what comes in that it needs; `read` are its outputs that have a reader."""
+        if LATE in read:
+            return self.rows
+        fields = tuple(field for field in self.rows.fields if field.name in self.reads)
+        return RowType(self.rows.name, fields, self.rows.make, self.rows.typed)
+
+
+@dataclass(frozen=True)
+class RunningAggregate(ReadyOperator):
+    """One row per key and batch with rows of it: the aggregates over all rows so far."""
+
+    aggregates: tuple[Aggregated, ...] = ()
+
+
+@dataclass(frozen=True)
+class WindowAggregate(ReadyOperator):
+    """Aggregates per key and window of event time."""
+
+    aggregates: tuple[Aggregated, ...] = ()
+    time: str = ""
+    window: Window = field(default_factory=Window)
+    lateness: int = 0
+    emit: str = "final"
+
+    @property
+    def sides(self) -> Mapping[str, RowType]:
+        return {LATE: self.rows}
+
+
+@dataclass(frozen=True)
+class KeyedRows:
+    """The rows that an operator is given, and how they are keyed."""
+
+    uid: str
+    rows: RowType | None
+    columns: tuple[str, ...]
+    order_by: tuple[str, ...]
+
+    def known(self) -> RowType:
+        if self.rows is None:
+            raise UsageError(
+                f"operator {self.uid!r} cannot tell the types of its columns: give flow.source(..., type) or "
+                "transform(..., type=...) before it the type of the rows"
+            )
+        return self.rows
+
+    def key(self) -> tuple[tuple[str, str], ...]:
+        rows, key = self.known(), []
+        for name in self.columns:
+            column = rows.field(name)
+            assert column is not None, "key_by() has checked it"
+            key.append((name, str(key_type(column.type))))
+        return tuple(key)
+
+
+def running_aggregate(keyed: KeyedRows, output: Any, aggregates: Mapping[str, Any]) -> RunningAggregate:
+    uid, rows, out = keyed.uid, keyed.known(), row_type(output)
+    declared = _aggregated(keyed, aggregates)
+    _check_output(keyed, out, declared, {})
+    return RunningAggregate(
+        uid,
+        keyed.key(),
+        rows,
+        out,
+        {"aggregates": ColumnLayout(_partials(uid, declared))},
+        _reads(keyed, declared),
+        keyed.columns,
+        declared,
+    )
+
+
+def window_aggregate(
+    keyed: KeyedRows,
+    output: Any,
+    aggregates: Mapping[str, Any],
+    *,
+    window: Window,
+    time: str,
+    lateness: int,
+    emit: str,
+) -> WindowAggregate:
+    uid, rows, out = keyed.uid, keyed.known(), row_type(output)
+    if emit not in EMITS:
+        raise UsageError(f"operator {uid!r}: emit is 'final', 'changes' or 'on_time', not {emit!r}")
+    declared = _aggregated(keyed, aggregates)
+    _check_output(keyed, out, declared, {WINDOW_START: "timestamp", WINDOW_END: "timestamp"})
+    bounds = tuple(name for name in (WINDOW_START, WINDOW_END) if name in out.names)
+    if emit != "final" and not bounds:
+        raise UsageError(
+            f"operator {uid!r}: with emit={emit!r} its rows replace each other by window, but {out.name} does not tell the "
+            "window: add the field window_start or window_end"
+        )
+    partials = _partials(uid, declared)
+    if isinstance(window, Session):
+        if emit != "final":
+            raise UsageError(
+                f"operator {uid!r}: session windows grow together, so that rows put out before would have to be taken back: "
+                "say emit='final'"
+            )
+        if SESSION_END in partials:
+            raise UsageError(f"operator {uid!r} keeps {SESSION_END!r} itself: rename the aggregate")
+        by = {SESSION_START: datetime}
+        states = {
+            "sessions": ColumnLayout({**partials, SESSION_END: datetime}, by=by),
+            "ends": ColumnLayout(by=by, timed=True),
+        }
+    else:
+        states = _window_states(partials, told=emit == "on_time" and lateness > 0)
+    return WindowAggregate(
+        uid,
+        keyed.key(),
+        rows,
+        out,
+        states,
+        _reads(keyed, declared, time),
+        None if emit == "final" else (*keyed.columns, *bounds[:1]),
+        declared,
+        time,
+        window,
+        lateness,
+        emit,
+    )
+
+
+def _window_states(partials: Mapping[str, type[Any]], *, told: bool) -> dict[str, ColumnLayout]:
+    names = ("windows", "told") if told else ("windows",)
+    return {name: ColumnLayout(partials, timed=True) for name in names}
+
+
+def _aggregated(keyed: KeyedRows, aggregates: Mapping[str, Any]) -> tuple[Aggregated, ...]:
+    if not aggregates:
+        raise UsageError(
+            f"operator {keyed.uid!r} aggregates nothing: give it an aggregate, such as n=sf.count()"
+        )
+    where, rows = f"operator {keyed.uid!r}", keyed.known()
+    return tuple(
+        aggregated(where, name, aggregate, rows, keyed.order_by) for name, aggregate in aggregates.items()
+    )
+
+
+def _check_output(
+    keyed: KeyedRows, out: RowType, aggregates: tuple[Aggregated, ...], window: Mapping[str, str]
+) -> None:
+    """Every field is a key column, a bound of the window or an aggregate, and has its type."""
+    uid, rows = keyed.uid, keyed.known()
+    offered = dict(window)
+    for name in keyed.columns:
+        column = rows.field(name)
+        offered[name] = column.type if column is not None else ""
+    for each in aggregates:
+        if each.name in offered:
+            raise UsageError(
+                f"operator {uid!r}: {each.name!r} is an aggregate and a "
+                f"{'bound of the window' if each.name in window else 'key column'}: rename the aggregate"
+            )
+        offered[each.name] = each.result
+    for name in (*keyed.columns, *(each.name for each in aggregates)):
+        if out.field(name) is None:
+            raise UsageError(
+                f"operator {uid!r}: {out.name} has no field for {name!r}: add it; it has {', '.join(out.names)}"
+            )
+    for column in out.fields:
+        if column.name not in offered:
+            raise UsageError(
+                f"operator {uid!r} does not know what to put into {out.name}.{column.name}: it has "
+                f"{', '.join(offered)}"
+            )
+        if not fits(offered[column.name], column.type):
+            raise UsageError(
+                f"operator {uid!r} puts {offered[column.name]} into {out.name}.{column.name}, which is "
+                f"{column.type}: change the type of the field"
+            )
+
+
+def _partials(uid: str, aggregates: tuple[Aggregated, ...]) -> dict[str, type[Any]]:
+    columns: dict[str, type[Any]] = {}
+    for each in aggregates:
+        for name, kept in each.partials.items():
+            if name in columns:
+                raise UsageError(
+                    f"operator {uid!r}: two aggregates keep a column {name!r}: rename {each.name!r}"
+                )
+            columns[name] = kept
+    return columns
+
+
+def _reads(keyed: KeyedRows, aggregates: tuple[Aggregated, ...], *more: str) -> tuple[str, ...]:
+    """In the order that the rows have them."""
+    needed = {*keyed.columns, *more}
+    for each in aggregates:
+        needed |= {each.aggregate.column, each.aggregate.where}
+        needed |= {by.removeprefix("-") for by in each.order}
+    return tuple(name for name in keyed.known().names if name in needed)

@@ -1,0 +1,217 @@
+"""The log of a Delta table, read without Spark: enough to tell whether a job has anything to read there.
+
+An answer is given only when it is certain. Everything else is left to a run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from stateflow.errors import NotFoundError
+from stateflow.storage.roots import local_folder
+from stateflow.storage.store import Store
+
+MOST_QUIET = 100
+"""Commits without rows that are looked through. With more of them a run finds out."""
+_LARGE = 4 << 20
+"""Bytes of a commit beyond which nobody parses it just to see whether it has rows."""
+_QUIET = {"commitInfo", "txn", "domainMetadata"}
+"""Actions that neither add rows nor change how the table is read."""
+_BEFORE = -1
+
+
+class Ahead(Enum):
+    """What lies between a position and the end of a run."""
+
+    NOTHING = "nothing"
+    BEHIND = "behind"
+    """The run's bound lies behind the position."""
+    UNKNOWN = "unknown"
+    """Something, or it cannot be told without Spark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a job stands in the table: everything before `version` is read, and nothing of it unless `inside`."""
+
+    table: str
+    version: int
+    inside: bool = False
+    """In the middle of `version`, or of the first snapshot."""
+
+    @classmethod
+    def parse(cls, line: str) -> Position:
+        offset = json.loads(line)
+        inside = bool(offset["isStartingVersion"]) or int(offset["index"]) != _BEFORE
+        return cls(str(offset["reservoirId"]), int(offset["reservoirVersion"]), inside)
+
+
+@dataclass(frozen=True)
+class DeltaLog:
+    """The commits of a table, by version."""
+
+    read: Callable[[int], bytes | None]
+    """A commit's file; None when there is none."""
+    modified: Callable[[], Mapping[int, int]] | None = None
+    """When each commit's file was written, in milliseconds; None when the store does not tell."""
+    _bodies: dict[int, bytes | None] = field(default_factory=dict)
+
+    def commit(self, version: int) -> bytes | None:
+        if version not in self._bodies:
+            self._bodies[version] = self.read(version) if version >= 0 else None
+        return self._bodies[version]
+
+    def time_of(self, version: int) -> int | None:
+        """When the commit was made, in milliseconds, as Delta tells it; None when that is not known."""
+        body = self.commit(version)
+        if body is None:
+            return None
+        for line in body.splitlines()[:1]:
+            # Where the table keeps its own times, they come first in a commit.
+            own = _action(line).get("commitInfo", {}).get("inCommitTimestamp")
+            if own is not None:
+                return int(own)
+        return self._times.get(version)
+
+    @cached_property
+    def _times(self) -> Mapping[int, int]:
+        """Delta moves a commit that seems no later than the one before to a millisecond after it."""
+        if self.modified is None:
+            return {}
+        times: dict[int, int] = {}
+        before = _BEFORE
+        for version, at in sorted(self.modified().items()):
+            before = times[version] = max(at, before + 1)
+        return times
+
+    def is_quiet(self, version: int) -> bool:
+        """Whether a commit certainly has no rows for a reader and changes nothing for it."""
+        body = self.commit(version)
+        return body is not None and len(body) <= _LARGE and all(map(_is_quiet, body.splitlines()))
+
+    @property
+    def table(self) -> str | None:
+        """The id that the table was made with; None when its first commit is gone."""
+        body = self.commit(0)
+        actions = (_action(line) for line in (body or b"").splitlines())
+        return next((str(a["metaData"]["id"]) for a in actions if "metaData" in a), None)
+
+
+def ahead(log: DeltaLog, position: Position, until: int | datetime | None) -> Ahead:
+    """What a run that ends at `until` would find after the position."""
+    version = position.version
+    if log.table not in (None, position.table):
+        return Ahead.UNKNOWN  # it was made anew, and a run says so
+    if until is None:
+        bound = None
+    elif isinstance(until, datetime):
+        last = _last_before(log, version, until)
+        if last is None:
+            return Ahead.UNKNOWN
+        bound = last
+    else:
+        bound = until
+    if bound is not None and (version > bound + 1 or (version == bound + 1 and position.inside)):
+        return Ahead.BEHIND
+    if position.inside or (version > 0 and log.commit(version - 1) is None):
+        return Ahead.UNKNOWN
+    for quiet in range(version, version + MOST_QUIET):
+        if bound is not None and quiet > bound:
+            return Ahead.NOTHING
+        if log.commit(quiet) is None:
+            return Ahead.NOTHING if bound is None or isinstance(until, datetime) else Ahead.UNKNOWN
+        if not log.is_quiet(quiet):
+            return Ahead.UNKNOWN
+    return Ahead.UNKNOWN
+
+
+def begins_after(log: DeltaLog, until: int | datetime) -> bool:
+    """Whether the whole table is younger than `until`, so that a first run has nothing to begin with."""
+    first = log.time_of(0) if isinstance(until, datetime) else None
+    return first is not None and isinstance(until, datetime) and first > _millis(until)
+
+
+def _last_before(log: DeltaLog, version: int, until: datetime) -> int | None:
+    """The last commit at or before `until`, as far as it matters for a reader at `version`; None when it is not known."""
+    bound = _millis(until)
+    if version > 0:
+        at = log.time_of(version - 1)
+        if at is None:
+            return None
+        if at > bound:
+            return version - 2  # or an earlier one, which makes no difference
+    last = version - 1
+    for later in range(version, version + MOST_QUIET):
+        if log.commit(later) is None:
+            return last
+        at = log.time_of(later)
+        if at is None:
+            return None
+        if at > bound:
+            return last
+        last = later
+    return last
+
+
+def log_of(path: str, root: Store, location: Callable[[str], Store | None]) -> DeltaLog | None:
+    """The log of the table at `path`; None when this process cannot be sure to read it.
+
+    A table in an object store is read only when it lies in the store of the checkpoint root, whose credentials are at hand.
+    `location` opens a folder of that store.
+    """
+    if "://" not in path or path.startswith("file:"):
+        folder = (local_folder(path) or Path(path)) / "_delta_log"
+        return _local(folder) if folder.is_dir() else None
+    if root.local_root is not None:
+        return None
+    store = location(path.rstrip("/") + "/_delta_log")
+    return _stored(store) if store is not None else None
+
+
+def _local(folder: Path) -> DeltaLog:
+    def read(version: int) -> bytes | None:
+        try:
+            return (folder / f"{version:020d}.json").read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def modified() -> dict[int, int]:
+        return {
+            int(path.stem): path.stat().st_mtime_ns // 1_000_000
+            for path in folder.glob("*.json")
+            if path.stem.isdigit()
+        }
+
+    return DeltaLog(read, modified)
+
+
+def _stored(store: Store) -> DeltaLog:
+    def read(version: int) -> bytes | None:
+        try:
+            return store.read(f"{version:020d}.json")
+        except NotFoundError:
+            return None
+
+    return DeltaLog(read)
+
+
+def _is_quiet(line: bytes) -> bool:
+    action = _action(line)
+    files = [action[name] for name in ("add", "remove") if name in action]
+    return set(action) - {"add", "remove"} <= _QUIET and not any(f.get("dataChange", True) for f in files)
+
+
+def _action(line: bytes) -> dict[str, dict[str, Any]]:
+    action = json.loads(line) if line.strip() else {}
+    return action if isinstance(action, dict) else {"?": {}}
+
+
+def _millis(at: datetime) -> int:
+    return int(at.timestamp() * 1000)

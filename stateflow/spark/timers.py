@@ -1,0 +1,15 @@
+"""Whether a timer would fire without new input. Pure."""
+
+from __future__ import annotations
+
+from stateflow.format.records import Record
+
+
+def timers_due(record: Record, watermark: int | None, now: int, *, draining: bool = False) -> bool:
+    """Whether a batch without input would fire a timer. `watermark` is that of the batch; a drain fires event time only."""
+    shards = (s for o in record.operators.values() for subtask in o.shards for s in subtask)
+    return any(
+        (s.next_event_timer is not None and watermark is not None and s.next_event_timer <= watermark)
+        or (not draining and s.next_processing_timer is not None and s.next_processing_timer <= now)
+        for s in shards
+    )

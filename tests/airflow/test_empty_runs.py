@@ -1,0 +1,342 @@
+"""Runs that have nothing to do: known before Spark starts, told as what they are, and nobody is woken by them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from airflow.sdk import Asset, AssetAlias
+from airflow.sdk.api.datamodels._generated import TaskInstanceState
+
+from stateflow.airflow import checkpoint_asset
+from stateflow.checkpoint import scheduled
+from stateflow.checkpoint.control import BOUND_BEHIND, Heartbeat, RunOutcome, beat
+from stateflow.checkpoint.draft import Draft
+from stateflow.errors import UnavailableError
+from stateflow.format.records import Owner, Record
+from stateflow.jobs.job import Job
+from tests.airflow.conftest import Connect
+from tests.airflow.runner import Outcome, run_task
+from tests.airflow.test_run_operator import Method, operator
+from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+EARLIER = Owner("earlier", dag_run="orders_dag/earlier", task="run")
+
+
+class Table:
+    """A Delta table with a commit per hour after noon; its job has read as many versions as it has slots."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "_delta_log").mkdir(parents=True)
+
+    def commit(self, *actions: dict[str, Any]) -> None:
+        version = len(list((self.folder / "_delta_log").iterdir()))
+        file = self.folder / "_delta_log" / f"{version:020d}.json"
+        made = [{"metaData": {"id": "r"}}] if not version else []
+        written = [*made, *(actions or ({"add": {"path": "f", "dataChange": True}},))]
+        file.write_text("\n".join(map(json.dumps, written)))
+        at = (NOON + timedelta(hours=version)).timestamp()
+        os.utime(file, (at, at))
+
+
+@pytest.fixture
+def method(tmp_path: Path, connect: Connect) -> Method:
+    connect(tmp_path / "root", options={"heartbeat_interval": "100 ms", "heartbeat_timeout": "1 second"})
+    return Method(tmp_path / "root")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    return Table(tmp_path / "orders")
+
+
+@pytest.fixture
+def read_all(method: Method, table: Table) -> MadeJob:
+    """A job that has read versions 0, 1 and 2, at checkpoint 3; they are all there is."""
+    job = MadeJob(str(method.root), "orders", run="earlier")
+    for _ in range(2):
+        job.batch()
+    assert job.batch() == 4
+    for _ in range(4):
+        table.commit()
+    ended = RunOutcome(batches=3, stopped="the input was drained")
+    beat(
+        job.store,
+        job.layout,
+        Heartbeat(epoch=job.writer.epoch, counter=9, owner=EARLIER, at=1, ended=True, outcome=ended),
+    )
+    return job
+
+
+def run(method: Method, table: Table, **arguments: Any) -> Outcome:
+    how = {name: arguments.pop(name) for name in ("run_id", "max_tries") if name in arguments}
+    made = operator(method, parameters={**PARAMETERS, "input": str(table.folder)}, **arguments)
+    return run_task(made, **how)
+
+
+def announced(told: Outcome) -> list[str | None]:
+    return [asset.uri or asset.name for asset in told.message.task_outlets]
+
+
+OUTLETS = [checkpoint_asset("orders"), Asset("s3://lake/totals")]
+
+
+def test_nothing_new_ends_without_spark_and_wakes_nobody(
+    method: Method, table: Table, read_all: MadeJob
+) -> None:
+    told = run(method, table, outlets=OUTLETS)
+    assert told.state is TaskInstanceState.SUCCESS
+    assert method.specs == []
+    assert announced(told) == []
+    result = told.xcoms["return_value"]
+    assert (result["empty"], result["batches"], result["checkpoint"]) == (True, 0, 4)
+    assert result["offsets"] == {"events": {"version": 3}}
+
+
+def test_a_job_that_has_nothing_to_read_stays_fresh(method: Method, table: Table, read_all: MadeJob) -> None:
+    before = Job(str(method.root), "orders").status().looked_at
+    assert run(method, table).error is None
+    after = Job(str(method.root), "orders").status()
+    assert before == 1
+    assert after.looked_at is not None
+    assert after.looked_at > 1
+    assert after.status == "IDLE"
+
+
+def test_a_deferrable_run_that_has_nothing_to_do_ends_at_once(
+    method: Method, table: Table, read_all: MadeJob
+) -> None:
+    told = run(method, table, deferrable=True, on_live="wait")
+    assert told.state is TaskInstanceState.SUCCESS
+    assert method.specs == []
+
+
+def test_an_empty_run_can_be_skipped(method: Method, table: Table, read_all: MadeJob) -> None:
+    assert run(method, table, on_empty="skip").state is TaskInstanceState.SKIPPED
+
+
+def test_a_new_commit_starts_a_driver_and_wakes_who_waits_for_it(
+    method: Method, table: Table, read_all: MadeJob
+) -> None:
+    table.commit()
+    told = run(method, table, outlets=OUTLETS)
+    assert told.state is TaskInstanceState.SUCCESS
+    assert len(method.specs) == 1
+    assert announced(told) == ["stateflow://stateflow_default/orders", "s3://lake/totals"]
+    assert {event["extra"]["checkpoint"] for event in told.message.outlet_events} == {6}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"final": True},
+        {"parallelism": 3},
+        {"on_live": "takeover"},
+        {"trigger": "until-stopped"},
+        {"trigger": "1 minute"},
+    ],
+)
+def test_what_only_a_run_can_do_starts_one(
+    method: Method, table: Table, read_all: MadeJob, arguments: dict[str, Any]
+) -> None:
+    run(method, table, **arguments)
+    assert len(method.specs) == 1
+
+
+def pending(job: MadeJob) -> None:
+    job.batch(carried_out=False)
+    job.beat(2, ended=True)
+
+
+def lost(job: MadeJob) -> None:
+    beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=10, owner=EARLIER))
+
+
+def timer(job: MadeJob) -> None:
+    """A processing-time timer of an hour ago."""
+    decide = job.writer.decide
+
+    def with_timer(record: Any) -> Any:
+        operator = record.operators["balance"]
+        shards = tuple(
+            tuple(msgspec.structs.replace(shard, next_processing_timer=1) for shard in subtask)
+            for subtask in operator.shards
+        )
+        operators = {"balance": msgspec.structs.replace(operator, shards=shards)}
+        return decide(msgspec.structs.replace(record, operators=operators))
+
+    job.writer.decide = with_timer  # type: ignore[method-assign]
+    job.batch()
+    job.beat(2, ended=True)
+
+
+def restored(job: MadeJob) -> None:
+    """Whoever has taken a job back wants to see it run."""
+    decide, draft = job.writer.decide, Draft.continuing("restore", job.writer.parent)
+    job.writer.complete(decide(draft), {})
+    job.beat(2, ended=True)
+
+
+@pytest.mark.parametrize("state", [pending, lost, timer, restored])
+def test_a_job_that_needs_a_run_gets_one_without_input(
+    method: Method, table: Table, read_all: MadeJob, state: Callable[[MadeJob], None]
+) -> None:
+    state(read_all)
+    table.commit({"commitInfo": {}})
+    run(method, table)
+    assert len(method.specs) == 1
+
+
+def test_a_pipeline_that_cannot_be_loaded_here_is_left_to_the_driver(
+    method: Method, table: Table, read_all: MadeJob, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("1 / 0")
+    told = run(method, table, pipeline=f"{broken}:orders")
+    assert len(method.specs) == 1
+    assert told.state is TaskInstanceState.SUCCESS
+
+
+def test_a_pipeline_with_another_output_is_run(
+    method: Method, table: Table, read_all: MadeJob, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.py"
+    other.write_text(ORDERS.read_text().replace('append("totals"', 'append("sums"'))
+    run(method, table, pipeline=f"{other}:orders")
+    assert len(method.specs) == 1
+
+
+# Bounds
+
+
+def test_an_interval_that_lies_behind_is_no_success(method: Method, table: Table, read_all: MadeJob) -> None:
+    told = run(method, table, until=str(NOON + timedelta(hours=1)), retries=3, max_tries=3, outlets=OUTLETS)
+    assert told.state is TaskInstanceState.FAILED
+    assert method.specs == []
+    for words in (
+        "beyond until=2026-01-01 13:00",
+        "events: version 3 read",
+        "stateflow_recovery",
+        "on_past_until",
+    ):
+        assert words in str(told.error)
+
+
+def test_or_is_skipped_if_that_was_asked_for(method: Method, table: Table, read_all: MadeJob) -> None:
+    told = run(method, table, until=str(NOON + timedelta(hours=1)), on_past_until="skip")
+    assert told.state is TaskInstanceState.SKIPPED
+
+
+def test_an_interval_without_commits_is_empty_and_well(
+    method: Method, table: Table, read_all: MadeJob
+) -> None:
+    told = run(method, table, until=str(NOON + timedelta(hours=5)))
+    assert told.state is TaskInstanceState.SUCCESS
+    assert told.xcoms["return_value"]["stopped"] == "the bound was reached"
+    assert method.specs == []
+
+
+def test_a_first_run_whose_table_is_younger_than_its_interval_is_well(method: Method, table: Table) -> None:
+    table.commit()
+    told = run(method, table, until=str(NOON - timedelta(hours=1)), outlets=OUTLETS)
+    assert told.state is TaskInstanceState.SUCCESS
+    assert told.xcoms["return_value"]["checkpoint"] is None
+    assert (method.specs, announced(told)) == ([], [])
+
+
+class Behind(Method):
+    """Its driver finds that the bound lies behind, as for sources that only Spark can read."""
+
+    def launch(self, spec: Any) -> Any:
+        done = super().launch(spec)
+        job = MadeJob(str(self.root), spec.job, run="again")
+        owner = Owner("r", dag_run=spec.dag_run, task=spec.task)
+        ended = RunOutcome(stopped=BOUND_BEHIND)
+        beat(
+            job.store,
+            job.layout,
+            Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, ended=True, outcome=ended),
+        )
+        return done
+
+
+def test_a_driver_that_finds_the_bound_behind_is_no_success_either(method: Method, table: Table) -> None:
+    told = run(Behind(method.root, work=lambda job: None), table, until="7")
+    assert told.state is TaskInstanceState.FAILED
+    assert "until=7" in str(told.error)
+
+
+MINE = Owner("r", dag_run="orders_dag/scheduled__2026-01-31", task="run")
+
+
+class OfTask(MadeJob):
+    """Its records are of the task that these tests run."""
+
+    def owner(self, run: str = "run") -> Owner:
+        return MINE
+
+
+def test_a_retry_whose_earlier_try_has_read_the_interval_is_well(
+    method: Method, table: Table, read_all: MadeJob
+) -> None:
+    """Another run has gone on since, so that the interval lies behind; it was read, and nobody has been told."""
+    scheduled.begin(read_all.store, read_all.layout, MINE.dag_run, "run", 4, read_all.clock)
+    OfTask(str(method.root), "orders").batch()
+    MadeJob(str(method.root), "orders", run="other").batch()
+    head = job_head(method)
+    for _ in range(head - 4):
+        table.commit()
+    told = run(method, table, until=str(NOON + timedelta(hours=4)), outlets=OUTLETS)
+    assert told.state is TaskInstanceState.SUCCESS
+    assert len(announced(told)) == 2
+
+
+def job_head(method: Method) -> int:
+    head = Job(str(method.root), "orders").log().head
+    assert isinstance(head, Record)
+    return head.slot
+
+
+# Nothing after the commit fails a task
+
+
+class Nonsense:
+    """An outlet that Airflow knows nothing of."""
+
+
+def test_an_alias_gets_the_job_s_asset_and_other_outlets_do_no_harm(method: Method, table: Table) -> None:
+    alias = AssetAlias("whatever-runs")
+    told = run(method, table, outlets=[alias, Nonsense(), "s3://lake/text", Asset.ref(name="totals")])
+    assert told.state is TaskInstanceState.SUCCESS
+    events = told.message.outlet_events
+    [added] = [event for event in events if event.get("source_alias_name") == "whatever-runs"]
+    assert added["dest_asset_key"]["uri"] == "stateflow://stateflow_default/orders"
+    assert added["extra"]["checkpoint"] == 2
+
+
+@pytest.mark.parametrize("broken", ["status", "checkpoints"])
+def test_a_store_that_goes_away_after_the_commit_makes_no_task_red(
+    method: Method, table: Table, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    def away(*_: object, **__: object) -> None:
+        raise UnavailableError("the store is away")
+
+    monkeypatch.setattr(Job, broken, away)
+    monkeypatch.setattr(scheduled, "finish", away)
+    told = run(method, table, outlets=OUTLETS)
+    assert told.state is TaskInstanceState.SUCCESS
+    assert len(announced(told)) == 2
+    assert told.xcoms["return_value"]["rows"] == 5
+
+
+def test_events_keep_what_the_dag_gave_them(method: Method, table: Table) -> None:
+    told = run(method, table, outlets=OUTLETS)
+    assert [event["extra"]["rows"] for event in told.message.outlet_events] == [5, 5]

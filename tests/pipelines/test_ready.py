@@ -1,0 +1,276 @@
+"""Aggregates and windows that cannot be are refused when the pipeline is built, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+import stateflow as sf
+from stateflow.pipelines.flow import KeyedNode, KeyedStream
+
+
+@dataclass
+class Order:
+    user: int
+    sku: str
+    amount: float
+    tags: list[str]
+    paid: bool
+    ts: datetime
+
+
+@dataclass
+class Total:
+    user: int
+    n: int
+
+
+@dataclass
+class PerWindow:
+    user: int
+    window_start: datetime
+    n: int
+
+
+@dataclass
+class Wide(Total):
+    extra: str
+
+
+@dataclass
+class Texts:
+    user: int
+    n: str
+
+
+def flow_of(
+    declare: Callable[[KeyedStream], Any], source: dict[str, Any] | None = None, **key: Any
+) -> sf.Flow:
+    time = {"event_time": "ts", "watermark": "1 minute"} if source is None else source
+
+    @sf.pipeline("ready")
+    def ready(flow: sf.Flow) -> None:
+        rows = time.pop("rows", Order)
+        declare(flow.source("in", sf.delta("/in"), rows, **time).key_by("user", **key))
+
+    return ready.build()
+
+
+MINUTE = sf.tumbling("1 minute")
+
+REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] = [
+    (lambda k: k.aggregate("op", Total), None, "operator 'op' aggregates nothing: give it an aggregate, such as n=sf.count()"),
+    (lambda k: k.aggregate("op", Total, n=1), None, "operator 'op': n=1 is not an aggregate: say one such as sf.count()"),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.sum("amuont")),
+        None,
+        "operator 'op': 'n' needs column 'amuont', but Order has none; it has user, sku, amount, tags, paid, ts",
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.sum("sku")),
+        None,
+        "operator 'op': 'n' is the sum of column 'sku' (string), and takes a number: cast the column with transform()",
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.max("tags")),
+        None,
+        ("operator 'op': 'n' is the max of column 'tags' (array<string>), and takes a number, a string, a binary, a "
+        "boolean, a date or a timestamp: cast the column with transform()"),
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.count(where="sku")),
+        None,
+        ("operator 'op': the condition of 'n', column 'sku' (string), is no boolean: compute a boolean column with "
+        "transform()"),
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.last("sku")),
+        None,
+        "operator 'op': 'n' is the last of its rows, which have no order: say key_by(..., order_by=...)",
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.sum("amount")),
+        None,
+        "operator 'op' puts double into Total.n, which is bigint: change the type of the field",
+    ),
+    (
+        lambda k: k.aggregate("op", Texts, n=sf.count()),
+        None,
+        "operator 'op' puts bigint into Texts.n, which is string: change the type of the field",
+    ),
+    (
+        lambda k: k.aggregate("op", Total, m=sf.count()),
+        None,
+        "operator 'op': Total has no field for 'm': add it; it has user, n",
+    ),
+    (
+        lambda k: k.aggregate("op", "n long", n=sf.count()),
+        None,
+        "operator 'op': Row has no field for 'user': add it; it has n",
+    ),
+    (
+        lambda k: k.aggregate("op", Wide, n=sf.count()),
+        None,
+        "operator 'op' does not know what to put into Wide.extra: it has user, n",
+    ),
+    (
+        lambda k: k.aggregate("op", Total, user=sf.count()),
+        None,
+        "operator 'op': 'user' is an aggregate and a key column: rename the aggregate",
+    ),
+    (
+        lambda k: k.aggregate("op", "user long, n double, n_sum double", n=sf.mean("amount"), n_sum=sf.sum("amount")),
+        None,
+        "operator 'op': two aggregates keep a column 'n_sum': rename 'n_sum'",
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.count()),
+        {"rows": None},
+        ("operator 'op' cannot tell the types of its columns: give flow.source(..., type) or transform(..., type=...) before it "
+        "the type of the rows"),
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.count()).append("out", sf.delta("/out")),
+        None,
+        ("sink 'out' (append): the rows of 'op' replace each other by user: take them with .upsert(), or make them rows with "
+        ".changes_as_rows(op='op')"),
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.count()).key_by("n"),
+        None,
+        ("key_by: the rows of 'op' replace each other by user: take them with .upsert(), or make them rows with "
+        ".changes_as_rows(op='op')"),
+    ),
+    (
+        lambda k: k.window(MINUTE).aggregate("op", PerWindow, n=sf.count()),
+        {},
+        "operator 'op' needs event time, which none of its sources has: give flow.source(...) event_time= and watermark=",
+    ),
+    (
+        lambda k: k.window(MINUTE, time="sku").aggregate("op", PerWindow, n=sf.count()),
+        None,
+        "operator 'op': the event time, column 'sku' (string), is no datetime",
+    ),
+    (
+        lambda k: k.window(MINUTE, time="at").aggregate("op", PerWindow, n=sf.count()),
+        None,
+        ("operator 'op': Order has no column 'at' with the event time; it has user, sku, amount, tags, paid, ts: name one, as "
+        "time='...'"),
+    ),
+    (
+        lambda k: k.window(MINUTE).aggregate("op", PerWindow, emit="eager", n=sf.count()),
+        None,
+        "operator 'op': emit is 'final', 'changes' or 'on_time', not 'eager'",
+    ),
+    (
+        lambda k: k.window(MINUTE).aggregate("op", Total, emit="changes", n=sf.count()),
+        None,
+        ("operator 'op': with emit='changes' its rows replace each other by window, but Total does not tell the window: add "
+        "the field window_start or window_end"),
+    ),
+    (
+        lambda k: k.window(sf.session("1 minute")).aggregate("op", PerWindow, emit="changes", n=sf.count()),
+        None,
+        ("operator 'op': session windows grow together, so that rows put out before would have to be taken back: say "
+        "emit='final'"),
+    ),
+    (
+        lambda k: k.window(MINUTE).aggregate("op", PerWindow, n=sf.count()).key_by("user").window(
+            sf.tumbling("1 hour"), time="window_start"
+        ).aggregate("hours", PerWindow, n=sf.count()),
+        None,
+        ("operator 'hours': the windows of 'op' come out when the watermark has passed them, so that a window over them would "
+        "find them late: aggregate the rows themselves, or read the table of these windows in another pipeline"),
+    ),
+    (lambda k: k.window("1 minute"), None, "window: '1 minute' is not a window: say one such as sf.tumbling('1 minute')"),
+    (
+        lambda k: k.window(MINUTE, lateness="-1 minutes"),
+        None,
+        "window: lateness is '-1 minutes': give it zero or more, such as '5 minutes'",
+    ),
+    (
+        lambda k: sf.session("-5 minutes"),
+        None,
+        "session: gap is '-5 minutes': give it a length above zero, such as '1 minute'",
+    ),
+    (
+        lambda k: sf.hopping("1 minute", "2 minutes"),
+        None,
+        ("hopping('1 minute', every='2 minutes'): between windows that begin further apart than they are long, rows would be in "
+        "none: make `every` at most `size`"),
+    ),
+    (
+        lambda k: sf.cumulative("1 hour", "7 minutes"),
+        None,
+        ("cumulative('1 hour', every='7 minutes'): 1 hour is no multiple of 7 minutes: make it one, such as cumulative('1 day', "
+        "every='1 hour')"),
+    ),
+    (lambda k: sf.tumbling(60), None, "tumbling: size is 60: write it like '10 minutes', or as a timedelta"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("declare", "source", "message"), REFUSED, ids=[m[:60] for *_, m in REFUSED])
+def test_what_cannot_be_is_refused_in_one_sentence(
+    declare: Callable[[KeyedStream], Any], source: dict[str, Any] | None, message: str
+) -> None:
+    with pytest.raises(sf.UsageError) as caught:
+        flow_of(declare, None if source is None else dict(source))
+    assert str(caught.value) == message
+
+
+def test_an_upsert_of_aggregates_knows_its_keys() -> None:
+    flow = flow_of(lambda k: k.aggregate("op", Total, n=sf.count()).upsert("out", sf.delta("/out")))
+    assert flow.sinks[0].options["keys"] == ("user",)
+    flow = flow_of(
+        lambda k: k.window(MINUTE).aggregate("op", PerWindow, emit="changes", n=sf.count()).upsert(
+            "out", sf.delta("/out")
+        )
+    )  # fmt: skip
+    assert flow.sinks[0].options["keys"] == ("user", "window_start")
+
+
+def test_final_windows_are_rows() -> None:
+    flow = flow_of(
+        lambda k: k.window(sf.tumbling(timedelta(minutes=1))).aggregate("op", PerWindow, n=sf.count()).append(
+            "out", sf.delta("/out")
+        )
+    )  # fmt: skip
+    assert [sink.mode for sink in flow.sinks] == ["append"]
+
+
+def test_changes_become_rows_with_a_column_that_says_so() -> None:
+    def declare(keyed: KeyedStream) -> None:
+        rows = keyed.aggregate("op", Total, n=sf.count()).changes_as_rows(op="what")
+        assert rows.rows is not None
+        assert rows.rows.ddl == "`user` bigint, `n` bigint, `what` string"
+        rows.append("out", sf.delta("/out"))
+        with pytest.raises(sf.UsageError, match="are no changes already: leave it out"):
+            rows.changes_as_rows(op="op")
+
+    flow_of(declare)
+
+
+def test_late_rows_are_a_side_output_with_all_columns() -> None:
+    def declare(keyed: KeyedStream) -> None:
+        windows = keyed.window(MINUTE).aggregate("op", PerWindow, n=sf.count())
+        late = windows.side("late")
+        assert late.rows is not None
+        assert late.rows.names == ("user", "sku", "amount", "tags", "paid", "ts")
+
+    flow = flow_of(declare)
+    node = flow.operators[0]
+    assert isinstance(node, KeyedNode)
+    # Nobody reads them here, so that only these two go through the exchange.
+    assert node.columnar is not None
+    assert node.columnar.needed(frozenset({""})).names == ("user", "ts")  # type: ignore[attr-defined]
+    assert node.columnar.needed(frozenset({"", "late"})).names[1:3] == ("sku", "amount")  # type: ignore[attr-defined]
+
+
+def test_an_aggregate_may_have_the_type_of_a_wider_field() -> None:
+    flow_of(lambda k: k.aggregate("op", "user long, n long", n=sf.max("user")), {"rows": "user int"})
+    with pytest.raises(sf.UsageError, match=r"puts bigint into Row\.n, which is int"):
+        flow_of(lambda k: k.aggregate("op", "user int, n int", n=sf.sum("user")), {"rows": "user int"})

@@ -1,0 +1,124 @@
+"""Ready-made operators through Spark: what reaches the tables is what a computation over the whole input gives."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.spark.session.shipping import by_value
+from tests.spark import pipelines
+from tests.spark.pipelines import ORDER, START, Order, Workbench, at
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
+    by_value([pipelines])
+    return Workbench(spark, tmp_path)
+
+
+@dataclass
+class Total:
+    user: int
+    orders: int
+    total: float
+    newest: str
+
+
+@dataclass
+class PerMinute:
+    user: int
+    window_start: datetime
+    orders: int
+    total: float
+
+
+@dataclass
+class PerHour(PerMinute):
+    window_end: datetime
+
+
+def orders(batch: int) -> list[Order]:
+    """Ten minutes of orders, two of which are minutes behind."""
+    made = [
+        Order((n * 31) % 17, f"sku-{n % 5}", float(n % 11) + batch, at(batch * 10 + n / 12))
+        for n in range(120)
+    ]
+    return [*made, Order(3, "late", 1.0, at(batch * 10 - 8)), Order(4, "late", 1.0, at(batch * 10 - 3))]
+
+
+def windows(rows: list[Order], minutes: int) -> dict[Any, tuple[int, float]]:
+    out: dict[Any, list[float]] = defaultdict(list)
+    for row in rows:
+        start = START + (row.ts - START) // timedelta(minutes=minutes) * timedelta(minutes=minutes)
+        out[row.user, start].append(row.amount)
+    return {key: (len(amounts), sum(amounts)) for key, amounts in out.items()}
+
+
+def test_aggregates_and_windows_reach_their_tables_once_whatever_happens_between(bench: Workbench) -> None:
+    totals, minutes, changes, late = (
+        str(bench.folder / name) for name in ("totals", "minutes", "changes", "late")
+    )
+    failures: list[Exception] = []
+
+    def failing(frame: Any) -> Any:
+        if failures and frame.count():
+            raise failures.pop()
+        return frame
+
+    @sf.pipeline("ready")
+    def ready(flow: sf.Flow) -> None:
+        events = flow.source("in", bench.source("in", ORDER), Order, event_time="ts", watermark="2 minutes")
+        keyed = events.key_by("user", order_by="ts")
+        keyed.aggregate(
+            "totals", Total, orders=sf.count(), total=sf.sum("amount"), newest=sf.last("sku")
+        ).upsert("t", sf.delta(totals))
+        per_minute = keyed.window(sf.tumbling("1 minute"), lateness="1 minute").aggregate(
+            "minutes", PerMinute, orders=sf.count(), total=sf.sum("amount")
+        )
+        per_minute.transform(failing, type=PerMinute).append("m", sf.delta(minutes))
+        per_minute.side("late").append("l", sf.delta(late))
+        keyed.window(sf.hopping("10 minutes", "5 minutes"), lateness="1 minute").aggregate(
+            "hours", PerHour, emit="changes", orders=sf.count(), total=sf.sum("amount")
+        ).upsert("h", sf.delta(changes))
+
+    everything: list[Order] = []
+    for batch in range(5):
+        everything += orders(batch)
+        bench.rows("in", orders(batch))
+        failures += [ValueError("once")] if batch == 2 else []
+        # Each run is a driver of its own; the third one repeats its batch.
+        bench.run(ready, tolerable_failed_batches=2, failure_backoff="10 ms")
+    assert not failures
+    spark = bench.spark
+    before = spark.read.format("delta").load(minutes).count()
+    assert before, "what the watermark has closed is out before the end"
+    bench.run(ready, drain=True)
+    # Only the first batch has no watermark yet; what is eight minutes behind is late in all others.
+    was_late = {(o.user, o.ts) for n in range(1, 5) for o in orders(n) if o.ts == at(n * 10 - 8)}
+    assert {(r["user"], r["ts"]) for r in rows_of(spark, late)} == was_late
+    in_time = [o for o in everything if (o.user, o.ts) not in was_late]
+    found = [((r["user"], r["window_start"]), (r["orders"], r["total"])) for r in rows_of(spark, minutes)]
+    assert sorted(found) == sorted(windows(in_time, 1).items())
+    sums: dict[int, tuple[int, float, Any]] = {}
+    for order in sorted(everything, key=lambda o: (o.ts, o.sku)):
+        n, amount, _ = sums.get(order.user, (0, 0.0, ""))
+        sums[order.user] = (n + 1, amount + order.amount, order.sku)
+    assert {r["user"]: (r["orders"], r["total"], r["newest"]) for r in rows_of(spark, totals)} == sums
+    hopping = [r for r in rows_of(spark, changes) if r["window_start"].minute % 10 == 0]
+    assert hopping
+    assert all(r["window_end"] - r["window_start"] == timedelta(minutes=10) for r in hopping)
+    tens = windows(everything, 10)
+    assert {(r["user"], r["window_start"]): (r["orders"], r["total"]) for r in hopping} == tens
+
+
+def rows_of(spark: SparkSession, path: str) -> list[dict[str, Any]]:
+    """With the instants in UTC."""
+    table = spark.read.format("delta").load(path).toArrow()
+    return list(table.to_pylist())

@@ -1,0 +1,54 @@
+"""Many values at once are the bytes and the values of one by one."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stateflow.errors import StateTypeError
+from stateflow.state.values.bulk import bulk
+from stateflow.state.values.serializers import serializer_for
+
+DATETIMES = st.datetimes(
+    datetime(2, 1, 1),
+    datetime(9998, 1, 1),
+    timezones=st.sampled_from([UTC, timezone(timedelta(hours=-7))]),
+)
+KINDS: dict[Any, st.SearchStrategy[Any]] = {
+    int: st.integers(-(1 << 63), (1 << 63) - 1),
+    float: st.floats(allow_nan=False) | st.integers(-1000, 1000),
+    str: st.text(),
+    datetime: DATETIMES,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(data=st.data())
+def test_bulk_is_what_one_by_one_is(kind: Any, data: st.DataObject) -> None:
+    values = data.draw(st.lists(KINDS[kind] | st.none()))
+    serializer = serializer_for(kind)
+    dumps_many, loads_many = bulk(serializer)
+    there = [value for value in values if value is not None]
+    assert dumps_many(there) == [serializer.dumps(value) for value in there]
+    raws = [None if value is None else serializer.dumps(value) for value in values]
+    loaded = loads_many(raws, "missing")
+    assert loaded == ["missing" if raw is None else serializer.loads(raw) for raw in raws]
+    assert {type(value) for value in loaded} <= {type(serializer.loads(raw)) for raw in raws if raw} | {str}
+
+
+@pytest.mark.parametrize("wrong", ["2020-01-01", datetime(2020, 1, 1), 5])
+def test_a_wrong_value_among_many_is_refused_like_one(wrong: Any) -> None:
+    dumps_many, _ = bulk(serializer_for(datetime))
+    with pytest.raises(StateTypeError):
+        dumps_many([datetime(2020, 1, 1, tzinfo=UTC), wrong])
+
+
+def test_a_value_with_an_expiry_among_many_is_read_like_one() -> None:
+    serializer = serializer_for(datetime)
+    _, loads_many = bulk(serializer)
+    at = datetime(2020, 1, 1, tzinfo=UTC)
+    assert loads_many([serializer.dumps(at), serializer.dumps_with_expiry(at, 5)], None) == [at, at]

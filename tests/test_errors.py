@@ -1,0 +1,109 @@
+"""Whose code it was: the user's frames, out of all that Python, Spark and this library put around them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import stateflow as sf
+from stateflow.errors import StateflowError, UsageError, frames_in, is_user_file, user_frames
+from stateflow.operators.keyed import UserCodeError
+from stateflow.spark.task.failures import translated
+from stateflow.spark.task.worker import marked
+
+
+def caught() -> BaseException:
+    try:
+        json.loads("{")
+    except ValueError as error:
+        try:
+            raise UsageError("the pipeline is wrong") from error
+        except UsageError as outer:
+            return outer
+    raise AssertionError
+
+
+def test_the_frames_are_those_of_the_cause_and_of_nobody_else() -> None:
+    shown = user_frames(caught())
+    assert f'File "{__file__}", line' in shown
+    assert 'json.loads("{")' in shown
+    assert "json/decoder.py" not in shown
+    assert shown.splitlines()[-1].startswith("json.decoder.JSONDecodeError: ")
+
+
+def test_an_error_without_code_of_the_user_has_no_frames() -> None:
+    assert user_frames(StateflowError("the store is away")) == ""
+
+
+def test_a_mistake_in_a_call_of_the_library_is_shown_with_its_line() -> None:
+    with pytest.raises(UsageError) as found:
+        sf.delta("")
+    assert 'sf.delta("")' in user_frames(found.value)
+
+
+def test_a_sentence_that_the_user_raises_needs_no_frames() -> None:
+    with pytest.raises(UsageError) as found:
+        raise UsageError("this table is closed on Sundays")
+    assert user_frames(found.value) == ""
+
+
+def test_frames_travel_from_a_worker_to_the_driver() -> None:
+    def failed() -> StateflowError:
+        try:
+            raise UserCodeError("operator 'x' failed") from caught()
+        except UserCodeError as error:
+            return error
+
+    told = translated(marked(failed()))
+    assert isinstance(told, UserCodeError)
+    assert 'json.loads("{")' in user_frames(told)
+
+
+SPARK = """An exception was thrown from the Python worker. Please see the stack trace below.
+Traceback (most recent call last):
+  File "/usr/lib/python3/dist-packages/pyspark/worker.py", line 3390, in main
+    process()
+  File "/opt/pipelines/orders.py", line 12, in clean
+    return frame["amount"] / 0
+  File "/spark/python/lib/pyspark.zip/pyspark/serializers.py", line 1, in dump
+ZeroDivisionError: division by zero
+	at org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:581)
+"""
+
+
+def test_frames_are_found_in_what_spark_says_of_a_worker() -> None:
+    assert frames_in(SPARK).splitlines() == [
+        '  File "/opt/pipelines/orders.py", line 12, in clean',
+        '    return frame["amount"] / 0',
+    ]
+    assert "orders.py" in user_frames(translated(RuntimeError(SPARK)))
+
+
+@pytest.mark.parametrize(
+    ("file", "own"),
+    [
+        ("/opt/pyspark/jobs/orders.py", True),
+        ("/srv/stateflow/pipelines/orders.py", True),
+        ("/venv/lib/python3.11/site-packages/pandas/core/frame.py", False),
+        ("/spark/python/pyspark/worker.py", False),
+        (json.__file__, False),
+        (sf.__file__, False),
+        ("<frozen importlib._bootstrap>", False),
+        ("<string>", False),
+    ],
+)
+def test_a_file_is_the_users_or_somebody_elses(file: str, own: bool) -> None:
+    assert is_user_file(file) is own
+
+
+def test_of_a_deep_recursion_the_end_is_shown() -> None:
+    def deep(n: int) -> int:
+        return 1 // 0 if not n else deep(n - 1)
+
+    with pytest.raises(ZeroDivisionError) as found:
+        deep(200)
+    lines = user_frames(found.value).splitlines()
+    assert len(lines) < 70
+    assert Path(__file__).name in lines[0]
