@@ -1,0 +1,42 @@
+"""What somebody sees whose code has failed: one sentence, and not what Java says of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def test_code_that_fails_is_told_in_one_sentence_and_nothing_of_java(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1.json").write_text('{"account": "ann", "amount": -2.0}\n')
+    program = REPOSITORY / "tests" / "cli" / "failing_runs.py"
+    ran = subprocess.run(
+        [sys.executable, str(program), str(tmp_path)],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    lines = [
+        line for line in ran.stderr.splitlines() if not line.startswith("WARNING: Using incubator modules")
+    ]
+    repeated = "nothing of the batch was stored, and a run with changed code repeats it"
+    keyed = (
+        "stateflow: operator 'balance' failed on key 'ann': ValueError: a negative amount (line 18 of failing_runs.py, in "
+        f"process): {repeated}, or divert such keys with on_error='dead_letter'"
+    )
+    columnar = (
+        "stateflow: operator 'balance' failed: ValueError: a negative amount (line 23 of failing_runs.py, in columns): "
+        f"{repeated}"
+    )
+    assert lines == [
+        *("---- append", "append: starting Spark", keyed, "ended with 1"),
+        *("---- upsert", keyed, "ended with 1"),
+        *("---- arrow", columnar, "ended with 1"),
+    ]
