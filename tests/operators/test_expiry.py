@@ -102,7 +102,7 @@ Batches = list[tuple[Rows, int, int]]
 @pytest.mark.parametrize("renew", ["write", "read"])
 @pytest.mark.parametrize("kind", ["memory", "rocksdb"])
 def test_expired_entries_are_never_returned_and_leave_the_store(kind: str, renew: Any, time: Any) -> None:
-    @settings(max_examples=25 if kind == "memory" else 5)
+    @settings(max_examples=15 if kind == "memory" else 4)
     @given(batches)
     def check(batches: Batches) -> None:
         with tempfile.TemporaryDirectory() as folder:
