@@ -110,7 +110,11 @@ def test_a_ttl_that_is_added_later_frees_state_across_rescale_and_savepoint(
     options = load(
         code={
             name: str(bench.folder / folder)
-            for name, folder in (("checkpoint_dir", "root"), ("cache_dir", "cache"), ("scratch_dir", "scratch"))
+            for name, folder in (
+                ("checkpoint_dir", "root"),
+                ("cache_dir", "cache"),
+                ("scratch_dir", "scratch"),
+            )
         },
         env={},
         folder=bench.folder,

@@ -181,6 +181,7 @@ class _Subtask:
             keys=engine.keys,
             dead_letters=engine.dead_letters,
             timers=engine.timers_fired,
+            expired=engine.expiry.expired,
             counters={name: c.value for name, c in engine.context.metrics.counters.items()},
             metrics=self.shards.figures(),
             host=socket.gethostname(),
