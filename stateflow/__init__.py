@@ -55,7 +55,7 @@ if TYPE_CHECKING:
         UnionListState,
         ValueState,
     )
-    from stateflow.state.ttl import ttl
+    from stateflow.state.expiry.ttl import ttl
     from stateflow.state.values.serializers import CustomSerializer
 
 __all__ = [
@@ -139,7 +139,7 @@ _ROOMS = {
     "stateflow.pipelines.tables": ("delta",),
     "stateflow.state.columns.layout": ("columns",),
     "stateflow.state.declare": (*(name for name in __all__ if name.endswith("State")), "Timer"),
-    "stateflow.state.ttl": ("ttl",),
+    "stateflow.state.expiry.ttl": ("ttl",),
     "stateflow.state.values.serializers": ("CustomSerializer",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

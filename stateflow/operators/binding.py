@@ -30,9 +30,9 @@ from stateflow.state.declare import (
     ReducingState,
     ValueState,
 )
-from stateflow.state.expiry import Expiry
+from stateflow.state.expiry.index import Expiry
+from stateflow.state.expiry.ttl import ttl_fields
 from stateflow.state.keys.codec import KeyCodec
-from stateflow.state.ttl import Ttl
 from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.serializers import serializer_for
 
@@ -145,15 +145,3 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
     for name, timer in declared.timers.items():
         out[name] = StateSchema(id=0, kind="timer", value=timer.time, aliases=timer.aliases)
     return out
-
-
-def ttl_fields(ttl: Ttl | None) -> dict[str, Any]:
-    """What a record says about a ttl."""
-    if ttl is None:
-        return {}
-    return {
-        "ttl": ttl.micros,
-        "ttl_time": ttl.time,
-        "ttl_renew": ttl.renew,
-        "ttl_existing": ttl.existing,
-    }

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change
-from stateflow.state.expiry import Expiry, NextDue, next_due
+from stateflow.state.expiry.index import Expiry, NextDue, next_due
 
 AT_LEAST = 200_000
 """Expired entries of a shard that every batch may take, however small the shard is."""

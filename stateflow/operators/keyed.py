@@ -35,7 +35,7 @@ from stateflow.pipelines.process import ConnectedProcess
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change, Cursor
 from stateflow.state.cursor import NO_KEY
-from stateflow.state.expiry import NextDue
+from stateflow.state.expiry.index import NextDue
 from stateflow.state.keys.codec import KeyCodec
 
 REPEATED = "nothing of the batch was stored, and a run with changed code repeats it"

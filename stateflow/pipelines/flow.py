@@ -30,7 +30,7 @@ from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.step_checks import check_sink, check_source, check_transform
 from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_window_of_windows, window_of
 from stateflow.state.columns.layout import ColumnLayout
-from stateflow.state.ttl import Ttl, micros
+from stateflow.state.expiry.ttl import Ttl, micros
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 from stateflow.errors import StateflowError, UsageError
 from stateflow.state.backends.base import Backend
-from stateflow.state.expiry import Expiry
+from stateflow.state.expiry.index import Expiry
 from stateflow.state.values.expiries import expires, has_expired, stamped
 from stateflow.state.values.serializers import Serializer
 

@@ -12,7 +12,7 @@ import msgspec
 
 from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_TYPE
-from stateflow.state.ttl import Ttl, micros, ttl_of
+from stateflow.state.expiry.ttl import Ttl, micros, ttl_of
 
 T = TypeVar("T")
 K = TypeVar("K")

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 from stateflow.errors import StateflowError
 from stateflow.format.scalars import SCALARS
 from stateflow.state.cursor import ABSENT, UNREAD, Change, Cursor, ValuesState
-from stateflow.state.expiry import Expiry
+from stateflow.state.expiry.index import Expiry
 from stateflow.state.values.bulk import bulk
 from stateflow.state.values.expiries import live, stamped
 from stateflow.state.values.serializers import Serializer

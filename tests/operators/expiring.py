@@ -27,8 +27,8 @@ from stateflow.state.backends.base import Backend, OpenShard, Snapshot
 from stateflow.state.backends.memory import memory_backend
 from stateflow.state.backends.rocksdb import rocksdb_backend
 from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
+from stateflow.state.expiry.ttl import Ttl
 from stateflow.state.keys.codec import KeyCodec
-from stateflow.state.ttl import Ttl
 from stateflow.state.values.expiries import expiry_of
 from stateflow.storage.files import inline
 

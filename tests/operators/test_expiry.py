@@ -222,7 +222,7 @@ def test_entries_from_before_the_index_are_swept(
     made.batch({}, 60 * SECOND, indexed=False)
     assert len(made.entries()) > 200, "nothing lets them go"
     made.declare("10 s")
-    monkeypatch.setattr("stateflow.state.expiry.BLOCK_KEYS", 16)
+    monkeypatch.setattr("stateflow.state.expiry.index.BLOCK_KEYS", 16)
     monkeypatch.setattr("stateflow.operators.expiry.AT_LEAST", 16)
     lengths = []
     for second in range(60, 90):
@@ -253,7 +253,7 @@ def test_a_batch_takes_its_share_of_a_backlog(
     job: Callable[..., Expiring], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stateflow.operators.expiry.AT_LEAST", 20)
-    monkeypatch.setattr("stateflow.state.expiry.BLOCK_KEYS", 5)
+    monkeypatch.setattr("stateflow.state.expiry.index.BLOCK_KEYS", 5)
     made = job("10 s")
     made.batch({key: [("set", 1)] for key in range(300)}, 0)
     lengths = []

@@ -35,7 +35,7 @@ from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import marked, spare_the_collector
 from stateflow.state.backends.base import OpenShard
-from stateflow.state.expiry import Expiry, next_due
+from stateflow.state.expiry.index import Expiry, next_due
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 

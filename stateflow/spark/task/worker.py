@@ -205,7 +205,7 @@ class _Subtask:
         if current is not None:
             yield from self._finish(engine, *current, outputs)
         for index, shard in enumerate(self.inputs):
-            if index not in with_rows and (self._due(shard) or self._is_to_expire(shard)):
+            if index not in with_rows and (self._due(shard) or expires_now(shard, self.task.moment)):
                 backend = self.shards.open(index)
                 self._attach(engine, index, backend)
                 yield from self._finish(engine, index, backend, outputs)
@@ -213,13 +213,6 @@ class _Subtask:
     def _due(self, shard: Shard) -> bool:
         moment = self.task.moment
         return is_due((shard.next_event_timer, shard.next_processing_timer), moment.watermark, moment.now)
-
-    def _is_to_expire(self, shard: Shard) -> bool:
-        """Whether a shard without rows is opened to let expired entries go: with some batches, as it is written anew then."""
-        moment = self.task.moment
-        return (moment.slot + shard.first) % EXPIRY_TURNS == 0 and is_due(
-            (shard.next_event_expiry, shard.next_processing_expiry), moment.watermark, moment.now
-        )
 
     def _attach(self, engine: KeyedEngine, index: int, backend: Backend) -> None:
         shard = self.inputs[index]
@@ -239,6 +232,13 @@ class _Subtask:
             self.shards.finish(index, backend, engine.next_timers(groups), expiries)
         else:
             self.shards.keep(index, backend)
+
+
+def expires_now(shard: Shard, moment: Moment) -> bool:
+    """Whether a shard without rows is opened to let expired entries go: with some batches, as it is written anew then."""
+    return (moment.slot + shard.first) % EXPIRY_TURNS == 0 and is_due(
+        (shard.next_event_expiry, shard.next_processing_expiry), moment.watermark, moment.now
+    )
 
 
 def is_due(first: tuple[int | None, int | None], watermark: int | None, now: int) -> bool:

@@ -41,6 +41,16 @@ def live(raws: Sequence[bytes | None], clock: int | None) -> tuple[Sequence[byte
     return [None if raw is None or raw[:_END] in dead else raw for raw in raws] if dead else raws, whole
 
 
+def plain(raws: Sequence[bytes | None]) -> list[bytes | None]:
+    """Stored values without their expiries."""
+    return [plain_value(raw) if raw is not None and raw[0] >= EXPIRES else raw for raw in raws]
+
+
+def plain_value(raw: bytes) -> bytes:
+    """A stored value without its expiry."""
+    return bytes((raw[0] & ~EXPIRES,)) + raw[_END:] if raw and raw[0] >= EXPIRES else raw
+
+
 def told_apart(
     keys: Sequence[bytes], raws: Sequence[bytes | None], clock: int
 ) -> tuple[Sequence[bytes], list[tuple[bytes, bytes]]]:

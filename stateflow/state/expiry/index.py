@@ -33,9 +33,9 @@ from stateflow.format.expiry_blocks import (
     keys_of,
     progress_key,
 )
-from stateflow.format.records import END_OF_TIME
+from stateflow.format.records import END_OF_TIME, StateSchema
 from stateflow.state.backends.base import Backend
-from stateflow.state.ttl import Ttl
+from stateflow.state.expiry.ttl import Renew, Time, Ttl
 from stateflow.state.values.expiries import expires, expiry_of, has_expired, stamped, told_apart
 from stateflow.state.values.serializers import EXPIRES
 
@@ -243,6 +243,21 @@ class Expiry:
         if len(entries) < budget:
             return changes, Progress(progress.sweep, True, b""), len(entries)
         return changes, Progress(progress.sweep, False, entries[-1][0][PREFIX_WIDTH:]), len(entries)
+
+
+def expiry_of_schema(schema: StateSchema, now: int, watermark: int | None, slot: int) -> Expiry | None:
+    """What a record says of a state's ttl; None when it never had one."""
+    if schema.ttl is None and not schema.expiry_index:
+        return None
+    ttl = None
+    if schema.ttl is not None:
+        renew: Renew = "read" if schema.ttl_renew == "read" else "write"
+        time: Time = "event" if schema.ttl_time == "event" else "processing"
+        ttl = Ttl(schema.ttl, renew, time, schema.ttl_existing)
+    return Expiry(
+        ttl, schema.id, now=now, watermark=watermark, slot=slot, index_id=schema.expiry_index,
+        sweep=schema.expiry_sweep, event_time=schema.ttl_time == "event",
+    )  # fmt: skip
 
 
 def next_due(states: Sequence[Expiry]) -> NextDue:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from stateflow.errors import UsageError
 
@@ -56,6 +56,18 @@ def ttl(
 def ttl_of(given: str | timedelta | Ttl) -> Ttl:
     """What a declaration's `ttl=` means."""
     return given if isinstance(given, Ttl) else ttl(given)
+
+
+def ttl_fields(ttl: Ttl | None) -> dict[str, Any]:
+    """What a record says about a ttl."""
+    if ttl is None:
+        return {}
+    return {
+        "ttl": ttl.micros,
+        "ttl_time": ttl.time,
+        "ttl_renew": ttl.renew,
+        "ttl_existing": ttl.existing,
+    }
 
 
 def micros(duration: str | timedelta) -> int:
