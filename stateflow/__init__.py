@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         ValueState,
     )
     from stateflow.state.expiry.ttl import ttl
+    from stateflow.state.values.schema import field
     from stateflow.state.values.serializers import CustomSerializer
 
 __all__ = [
@@ -97,6 +98,7 @@ __all__ = [
     "count",
     "cumulative",
     "delta",
+    "field",
     "first",
     "hopping",
     "last",
@@ -140,6 +142,7 @@ _ROOMS = {
     "stateflow.state.columns.layout": ("columns",),
     "stateflow.state.declare": (*(name for name in __all__ if name.endswith("State")), "Timer"),
     "stateflow.state.expiry.ttl": ("ttl",),
+    "stateflow.state.values.schema": ("field",),
     "stateflow.state.values.serializers": ("CustomSerializer",),
 }
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}

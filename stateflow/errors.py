@@ -88,6 +88,10 @@ def error_of(exit_code: int, message: str) -> StateflowError:
     return StateflowError(message)
 
 
+class UserCodeError(StateflowError):
+    """User code raised; the sentence names operator, key and the exception."""
+
+
 def own_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """The frames of the user's code in the traceback of this very exception."""
     return [f for f in traceback.extract_tb(error.__traceback__) if is_user_file(f.filename)]

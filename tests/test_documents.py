@@ -40,7 +40,12 @@ def ran(page: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.mark.parametrize(
     ("page", "defines"),
-    [("README.md", "orders"), ("docs/user-guide.md", "short"), ("docs/operators.md", "minutes")],
+    [
+        ("README.md", "orders"),
+        ("docs/user-guide.md", "short"),
+        ("docs/changing-state.md", "fourth"),
+        ("docs/operators.md", "minutes"),
+    ],
 )
 def test_the_python_of_a_page_runs(page: str, defines: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert getattr(ran(page, monkeypatch), defines)

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import stateflow as sf
-from stateflow.errors import StateflowError, UsageError, frames_in, is_user_file, user_frames
-from stateflow.operators.keyed import UserCodeError
+from stateflow.errors import StateflowError, UsageError, UserCodeError, frames_in, is_user_file, user_frames
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.worker import marked
 

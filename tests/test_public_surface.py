@@ -8,7 +8,7 @@ FROZEN = """
 Aggregate AggregatingState BroadcastState BusyError ColumnarContext ColumnarOperator ConnectedProcess Context
 CorruptError CustomSerializer DisagreementError FencedError Flow IncompatibleError Job KeyedProcess KeyedStream
 ListState MapState NotFoundError OperatorListState Output Pipeline ReducingState StateTypeError StateflowError Stream
-Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream columns count cumulative delta first
+Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream columns count cumulative delta field first
 hopping last max mean memory min output pipeline session stddev sum testing ttl tumbling variance
 """
 
@@ -36,7 +36,7 @@ def test_every_error_is_a_stateflow_error_with_an_exit_code_of_its_own() -> None
 
 
 def test_the_testing_module_offers_the_harness() -> None:
-    assert stateflow.testing.__all__ == ["KeyedHarness"]
+    assert stateflow.testing.__all__ == ["ColumnarHarness", "KeyedHarness"]
 
 
 def test_what_users_chain_is_there() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stateflow.cli.options import Invocation, JobName, command, job_of, root_of
+from stateflow.cli.options import Invocation, JobName, command, flag, job_of, root_of
 from stateflow.cli.output import Facts, Heading, Piece, Table
 from stateflow.cli.text import moment, number, seconds, size
 from stateflow.errors import StateflowError
@@ -17,6 +17,7 @@ from stateflow.quantities import age_text
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.statistics import HistoryLine
+    from stateflow.format.records import Record
     from stateflow.observe.status import JobStatus
 
 GRAPH_ROWS = 40
@@ -60,13 +61,25 @@ def jobs(call: Invocation) -> None:
 
 
 @command
-def show(call: Invocation, job: JobName) -> None:
+def show(
+    call: Invocation,
+    job: JobName,
+    schemas: Annotated[
+        bool,
+        flag(
+            "--schemas", help="Every type of each state of which values may still be stored, and since when."
+        ),
+    ] = False,
+) -> None:
     """One job: its newest checkpoint, operators, sources, sinks, and its history as a graph of timelines."""
     from stateflow.observe.status import line_document
     from stateflow.observe.timelines import audit
 
     options = call.options()
     found = job_of(options, job)
+    if schemas:
+        _show_schemas(call, job, found.log().head)
+        return
     status, lines = found.status(), found.history()
     life = _sign_of_life(status, found.clock(), options.heartbeat_interval)
     acts = [line_document(line) for line in audit(lines)]
@@ -74,6 +87,29 @@ def show(call: Invocation, job: JobName) -> None:
         {**asdict(status), "audit": acts, "history": list(map(_branch, lines))},
         *_shown(status, life),
         *_history(status, lines, {record.slot for record in found.log().chain}),
+    )
+
+
+def _show_schemas(call: Invocation, job: str, head: Record | None) -> None:
+    from stateflow.observe.schemas import stored_schemas
+
+    rows = stored_schemas(head)
+    call.output.answer(
+        {"job": job, "checkpoint": head.slot if head else None, "schemas": [row.document() for row in rows]},
+        Table(
+            ("operator", "state", "schema", "introduced by", "type", "converted by"),
+            [
+                (
+                    r.operator,
+                    r.state,
+                    f"{r.number}{' (today)' if r.today else ''}",
+                    r.slot or "its first record",
+                    r.type,
+                    r.by,
+                )
+                for r in rows
+            ],
+        ),
     )
 
 

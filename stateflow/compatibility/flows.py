@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from stateflow.checkpoint.rescale import rescaled
 from stateflow.compatibility.states import (
-    check_elements,
+    changed_elements,
     check_flow,
     check_key,
     check_key_columns,
     check_replaced,
     check_sources,
+    compared_states,
     declared_states,
-    resolve_states,
 )
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
 from stateflow.pipelines.flow import Flow, KeyedNode
 from stateflow.pipelines.rows import key_type
+from stateflow.state.values.declared_types import Change
 
 Verdict = Literal["compatible", "new", "incompatible", "dropped"]
 
@@ -30,8 +31,12 @@ class OperatorCheck:
     uid: str
     verdict: Verdict
     states: dict[str, str]
-    """Per state: kept, new, renamed from ..., undeclared or forgotten (its entries stay)."""
+    """Per state: kept, new, renamed from ..., undeclared or forgotten (its entries stay); and how it evolves."""
     problem: str = ""
+    evolution: Mapping[str, Change] = field(default_factory=dict)
+    """Of states whose type has changed: what becomes of their values."""
+    entries: int | None = None
+    """About how many entries all its states have together, if any evolves and the record says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +110,9 @@ def _operator(
     node: KeyedNode, before: OperatorState | None, parallelism: int, allow_non_restored_state: bool
 ) -> OperatorCheck:
     try:
-        resolved, _ = resolve_states(node, before)
+        resolved, _, evolution = compared_states(node, before)
         if before is not None:
-            check_elements(node, before)
+            evolution |= changed_elements(node, before)
             _check_key(node, before)
             if not allow_non_restored_state:
                 check_replaced(node, before)
@@ -128,7 +133,19 @@ def _operator(
             states[name] = "forgotten" if schema.forgotten else "undeclared"
         else:
             states[name] = "kept" if old == name else f"renamed from {old}"
-    return OperatorCheck(node.uid, "compatible", states)
+    for name, change in evolution.items():
+        states[name] = f"{states.get(name, 'kept')}, {_evolves(change)}"
+    entries = sum(shard.entries for subtask in before.shards for shard in subtask)
+    return OperatorCheck(
+        node.uid, "compatible", states, evolution=evolution, entries=entries or None if evolution else None
+    )
+
+
+def _evolves(change: Change) -> str:
+    """One line: who converts the values, what changes, and what is lost."""
+    rest = [one for one in change.changes if one not in change.losses]
+    what = f"evolves by {change.by}: {', '.join(rest) or 'classes are renamed'}"
+    return f"{what}; loses values: {', '.join(change.losses)}" if change.losses else what
 
 
 def _check_key(node: KeyedNode, before: OperatorState) -> None:

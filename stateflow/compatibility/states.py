@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from stateflow.errors import IncompatibleError
 from stateflow.format.expiry_blocks import AT_ONCE
-from stateflow.format.records import OperatorState, Record, Shard, StateSchema
-from stateflow.operators.binding import TIMER_IDS, schemas
+from stateflow.format.records import OperatorListState, OperatorState, Record, Shard, StateSchema
+from stateflow.operators.binding import TIMER_IDS, schemas, types_of
 from stateflow.pipelines.flow import Flow, KeyedNode
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
+from stateflow.state.values.declared_types import Change, DeclaredType, evolved, readers
+from stateflow.state.values.evolution import RefusedError
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
@@ -34,7 +36,7 @@ def check_flow(flow: Flow, record: Record | None, *, allow_non_restored_state: b
     for uid, node in nodes.items():
         if uid in record.operators:
             resolve_states(node, record.operators[uid])
-            check_elements(node, record.operators[uid])
+            changed_elements(node, record.operators[uid])
             check_key_columns(node, record.operators[uid])
             if not allow_non_restored_state:
                 check_replaced(node, record.operators[uid])
@@ -57,29 +59,45 @@ def check_replaced(node: KeyedNode, before: OperatorState) -> None:
     gone, new = _gone(node, before), _new(node, before)
     if not gone or not new:
         return
-    alike = ((old, name) for old in gone for name in new if gone[old] == new[name])
+    alike = ((old, name) for old in gone for name in new if _same_kind(gone[old], new[name]))
     old, name = next(alike, (next(iter(gone)), next(iter(new))))
-    keep = (
-        f'if it was renamed, declare it with aliases=("{old}",)'
-        if gone[old] == new[name]
-        else f"if its values matter, declare {old!r} again"
-    )
     raise IncompatibleError(
         f"operator {node.uid!r}: state {old!r}, {_described(gone[old])}, is not declared any more, and {name!r}, "
-        f"{_described(new[name])}, is new and would begin empty: {keep}; if its values may go, {_let_go(node, old)}"
+        f"{_described(new[name])}, is new and would begin empty: {_how_to_keep(node, old, name, gone[old], new[name])}; "
+        f"if its values may go, {_let_go(node, old)}"
     )
 
 
-_Form = tuple[str, str, str]
-"""Kind, type and map key type."""
+def _how_to_keep(node: KeyedNode, old: str, name: str, was: _Form, now: _Form) -> str:
+    if not _same_kind(was, now):
+        return f"if its values matter, declare {old!r} again"
+    alias = f'if it is the same state, declare it with aliases=("{old}",)'
+    try:
+        evolved(
+            StateSchema(id=0, kind=was.kind, value=was.value), _types(node)[name], 0
+        ) if was != now else None
+    except RefusedError:
+        return f"{alias} and a function migrate= that converts its values"
+    return alias
+
+
+def _same_kind(one: _Form, other: _Form) -> bool:
+    timers_alike = one.kind != "timer" or one.value == other.value
+    return one.kind == other.kind and one.map_key == other.map_key and timers_alike
+
+
+class _Form(NamedTuple):
+    kind: str
+    value: str
+    map_key: str
 
 
 def _gone(node: KeyedNode, before: OperatorState) -> dict[str, _Form]:
     """What the record has, and the code neither declares nor lets go of."""
     declared = {name for taken in (declared_states(node), declared_elements(node)) for name in taken}
-    renamed = {*_recorded_names(node, before).values(), *element_names(node, before).values()}
+    renamed = {*recorded_names(node, before).values(), *element_names(node, before).values()}
     forms: dict[str, _Form] = {
-        name: (schema.kind, schema.value, schema.map_key)
+        name: _Form(schema.kind, schema.value, schema.map_key)
         for name, schema in before.states.items()
         if not schema.forgotten
     }
@@ -89,9 +107,9 @@ def _gone(node: KeyedNode, before: OperatorState) -> dict[str, _Form]:
 
 
 def _new(node: KeyedNode, before: OperatorState) -> dict[str, _Form]:
-    keyed, elements = _recorded_names(node, before), element_names(node, before)
+    keyed, elements = recorded_names(node, before), element_names(node, before)
     return {
-        **{n: (s.kind, s.value, s.map_key) for n, s in declared_states(node).items() if n not in keyed},
+        **{n: _Form(s.kind, s.value, s.map_key) for n, s in declared_states(node).items() if n not in keyed},
         **{
             name: _elements_form(declaration.kind, serializer_for(declaration.type).schema)
             for name, declaration in declared_elements(node).items()
@@ -101,7 +119,7 @@ def _new(node: KeyedNode, before: OperatorState) -> dict[str, _Form]:
 
 
 def _elements_form(kind: str, schema: str) -> _Form:
-    return f"operator state ({kind})", schema, ""
+    return _Form(f"operator state ({kind})", schema, "")
 
 
 def _described(form: _Form) -> str:
@@ -137,7 +155,7 @@ def declared_elements(node: KeyedNode) -> dict[str, DeclaredOperatorState[Any]]:
     return {} if node.process_type is None else node.process_type.declarations().operator
 
 
-def _recorded_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:
+def recorded_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:
     """Of each declared state that the record has, its name there."""
     return _found({n: s.aliases for n, s in declared_states(node).items()}, before.states)
 
@@ -157,12 +175,27 @@ def _found(declared: Mapping[str, tuple[str, ...]], recorded: Collection[str]) -
     return names
 
 
-def resolve_states(node: KeyedNode, before: OperatorState | None) -> tuple[dict[str, StateSchema], int]:
-    """Every state with its id, and the next free id. What was declared before keeps its id, under an alias too."""
+def resolve_states(
+    node: KeyedNode, before: OperatorState | None, slot: int = 0
+) -> tuple[dict[str, StateSchema], int]:
+    """Every state with its id, and the next free id. What was declared before keeps its id, under an alias too.
+
+    `slot` is of the record that the states are for: it introduces types that have changed.
+    """
+    resolved, next_id, _ = compared_states(node, before, slot)
+    return resolved, next_id
+
+
+def compared_states(
+    node: KeyedNode, before: OperatorState | None, slot: int = 0
+) -> tuple[dict[str, StateSchema], int, dict[str, Change]]:
+    """As `resolve_states`, with what has become of the types of states."""
     recorded = dict(before.states) if before else {}
     next_id = before.next_state_id if before else FIRST_STATE_ID
-    names = _recorded_names(node, before) if before else {}
+    names = recorded_names(node, before) if before else {}
+    types = _types(node) if names else {}
     resolved: dict[str, StateSchema] = {}
+    changes: dict[str, Change] = {}
     for name, schema in declared_states(node).items():
         old = None
         if name not in names:
@@ -171,14 +204,19 @@ def resolve_states(node: KeyedNode, before: OperatorState | None) -> tuple[dict[
         else:
             old = recorded.pop(names[name])
             _check_same(node, name, old, schema)
-            schema = msgspec.structs.replace(schema, id=old.id)
+            kept, change = _evolved(node, name, old, types.get(name), slot)
+            schema = msgspec.structs.replace(
+                schema, id=old.id, version=kept.version, since=kept.since, versions=kept.versions
+            )
+            if change is not None:
+                changes[name] = change
         resolved[name] = indexed = with_index(schema, old, next_id)
         next_id += indexed.expiry_index == next_id
     # States that the code no longer declares keep their entries: they come back with their declaration.
     for name in forgets(node) & set(recorded):
         recorded[name] = msgspec.structs.replace(recorded[name], forgotten=True)
     resolved.update(recorded)
-    return resolved, next_id
+    return resolved, next_id, changes
 
 
 def with_index(schema: StateSchema, old: StateSchema | None, next_id: int) -> StateSchema:
@@ -197,22 +235,73 @@ def with_index(schema: StateSchema, old: StateSchema | None, next_id: int) -> St
     )
 
 
-def check_elements(node: KeyedNode, before: OperatorState) -> None:
-    """Compares the operator states that the record has with what is declared now."""
+def _types(node: KeyedNode) -> dict[str, DeclaredType]:
+    """What the states that have values are declared as."""
+    if node.columnar is not None:
+        return {name: DeclaredType(schema.value) for name, schema in declared_states(node).items()}
+    assert node.process_type is not None
+    return types_of(node.process_type, node.uid)
+
+
+def _evolved(
+    node: KeyedNode, name: str, old: StateSchema, declared: DeclaredType | None, slot: int
+) -> tuple[StateSchema, Change | None]:
+    if declared is None:
+        return old, None  # a timer
+    try:
+        return evolved(old, declared, slot)
+    except RefusedError as refusal:
+        if old.value == declared.schema:
+            raise IncompatibleError(f"operator {node.uid!r}, state {name!r}: {refusal}") from None
+        raise _changed(
+            node, name, "type", old.value, declared.schema, f" ({refusal})", _back(old, declared)
+        ) from None
+
+
+def _back(old: StateSchema, declared: DeclaredType) -> str:
+    """Where older code goes back to, when newer code has written values that it cannot read."""
+    if old.since and any(version.value == declared.schema for version in old.versions):
+        return (
+            f"; this is an earlier type of the state, so to go back to its code, restore a checkpoint below {old.since}, which "
+            "introduced the type that it has"
+        )
+    return ""
+
+
+def changed_elements(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
+    """What has become of the types of operator states. Raises IncompatibleError for what does not fit."""
+    changes = {}
     for name, old_name in element_names(node, before).items():
         old, declaration = before.operator_states[old_name], declared_elements(node)[name]
-        for what, was, now in (
-            ("kind", old.kind, declaration.kind),
-            ("type", old.schema, serializer_for(declaration.type).schema),
-        ):
-            if was != now:
-                raise _changed(node, name, what, was, now)
+        if old.kind != declaration.kind:
+            raise _changed(node, name, "kind", old.kind, declaration.kind)
+        _, change = _evolved(node, name, _of_elements(old), _types(node)[name], 0)
+        if change is not None:
+            changes[name] = change
+    return changes
+
+
+def todays_elements(node: KeyedNode, before: OperatorState) -> dict[str, tuple[tuple[bytes, ...], ...]]:
+    """The elements that the record has for each declared operator state, as today's type stores them."""
+    elements = {}
+    for name, old_name in element_names(node, before).items():
+        old, declared = before.operator_states[old_name], _types(node)[name]
+        schema, change = _evolved(node, name, _of_elements(old), declared, 0)
+        elements[name] = old.parts
+        if change is not None and declared.serializer is not None:
+            loads, dumps = readers(declared, schema)[0], declared.serializer.dumps
+            elements[name] = tuple(tuple(dumps(loads(raw)) for raw in part) for part in old.parts)
+    return elements
+
+
+def _of_elements(state: OperatorListState) -> StateSchema:
+    return StateSchema(id=0, kind=state.kind, value=state.schema)
 
 
 def _check_same(node: KeyedNode, name: str, old: StateSchema, new: StateSchema) -> None:
     for what, before, now in (
         ("kind", old.kind, new.kind),
-        ("type", old.value, new.value),
+        ("time", old.value, new.value) if old.kind == "timer" else ("", "", ""),
         ("map key type", old.map_key, new.map_key),
         ("order of entries", _entries(old), _entries(new)),
     ):
@@ -220,10 +309,17 @@ def _check_same(node: KeyedNode, name: str, old: StateSchema, new: StateSchema) 
             raise _changed(node, name, what, before, now)
 
 
-def _changed(node: KeyedNode, name: str, what: str, before: str, now: str) -> IncompatibleError:
+def _changed(
+    node: KeyedNode, name: str, what: str, before: str, now: str, why: str = "", more: str = ""
+) -> IncompatibleError:
+    migrate = (
+        ", or give the state a function migrate= that converts"
+        if what == "type" and node.columnar is None
+        else ""
+    )
     return IncompatibleError(
-        f"operator {node.uid!r}, state {name!r}: its {what} was {before} and is {now} now: put the {what} back; or, if its "
-        f"values may go, give the changed state another name and {_let_go(node, name)}"
+        f"operator {node.uid!r}, state {name!r}: its {what} was {before} and is {now} now{why}: put the {what} back{migrate}; "
+        f"or, if its values may go, give the changed state another name and {_let_go(node, name)}{more}"
     )
 
 
@@ -234,7 +330,13 @@ def _entries(schema: StateSchema) -> str:
 
 
 def check_key_columns(node: KeyedNode, before: OperatorState) -> None:
-    """Compares how many there are; `check_key` compares their types once these are known."""
+    """Compares how many there are, and their order; `check_key` compares their types once these are known."""
+    columns, recorded = (node.keyed[0].columns if node.keyed else ()), tuple(name for name, _ in before.key)
+    if columns != recorded and sorted(columns) == sorted(recorded):
+        raise IncompatibleError(
+            f"operator {node.uid!r} was keyed by {', '.join(recorded)} and is keyed by {', '.join(columns)} now: state would be "
+            "found under another key; key by the columns in their old order"
+        )
     if node.keyed and len(node.keyed[0].columns) != len(before.key):
         raise IncompatibleError(
             f"operator {node.uid!r} was keyed by {_key(before.key)} and is keyed by "

@@ -116,6 +116,23 @@ class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
         return sum(f.size for f in self.files)
 
 
+class SchemaVersion(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A type that a state had, of which values may still be stored, and the type that took its place."""
+
+    number: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    """What the values of this type are marked with; those of number 0 have no mark."""
+    value: str
+    """As in `StateSchema`."""
+    next: Annotated[int, msgspec.Meta(ge=0, le=255)]
+    """The number of the type that took its place. From there it goes on to today's."""
+    slot: Count = 0
+    """The record that introduced it; 0: the state began with it."""
+    into: str = ""
+    """The text of the next type with the aliases of its fields; empty when it has none."""
+    migrated: bool = False
+    """Code converts its values, not rules."""
+
+
 class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a declared state was when the record was written; compared before a run starts."""
 
@@ -140,10 +157,25 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """The number of the sweep that looks for entries which the index may lack; 0 when there can be none."""
     forgotten: bool = False
     """The code lets go of it, by name: it may begin empty under another name. Its entries stay."""
+    version: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
+    """The number of the type `value`."""
+    since: Count = 0
+    """The record that introduced it; 0: the state began with it."""
+    versions: tuple[SchemaVersion, ...] = ()
+    """Earlier types of which values may still be stored."""
     by: tuple[tuple[str, str], ...] = ()
     """Of kind `columns`: names and types of what tells the entries of a key apart, behind the namespace."""
     timed: bool = False
     """Of kind `columns`: a time stands before the key, as in a timer's queue."""
+
+    @property
+    def evolved(self) -> bool:
+        """Whether values may be marked, or of another type than today's."""
+        return bool(self.version or self.versions)
+
+    def written_anew(self) -> StateSchema:
+        """Of a state whose values are all written as today's type."""
+        return msgspec.structs.replace(self, version=0, since=0, versions=())
 
 
 class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):

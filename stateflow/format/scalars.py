@@ -81,3 +81,5 @@ CODED = tuple(scalar for scalar in SCALARS if scalar.code)
 """The types whose values have a form of their own, without MessagePack."""
 FIXED_COLUMNS = tuple(scalar.name for scalar in SCALARS if scalar.is_column and scalar.form)
 """When all columns of a columnar state are of these types, its values have one width."""
+SHORT_MASK = 16
+"""Most columns of such values whose null mask takes two bytes; that of more takes eight."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 from stateflow.errors import StateflowError
@@ -33,8 +34,9 @@ from stateflow.state.declare import (
 from stateflow.state.expiry.index import Expiry
 from stateflow.state.expiry.ttl import ttl_fields
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.values.declared_types import DeclaredType, declared_type, evolved_serializer
 from stateflow.state.values.key_types import key_types_for
-from stateflow.state.values.serializers import serializer_for
+from stateflow.state.values.serializers import Serializer, serializer_for
 
 TIMER_IDS = 2
 """A timer takes two state ids: its queue, and the time per key."""
@@ -64,17 +66,19 @@ def bind(
     uid: str,
     cursor: Cursor,
     state_ids: Mapping[str, int],
-    indexes: Mapping[str, StateSchema] | None = None,
+    evolved: Mapping[str, StateSchema] = MappingProxyType({}),
+    indexes: Mapping[str, StateSchema] = MappingProxyType({}),
 ) -> Binding:
-    """Puts bound states in place of the declarations of `process`. `indexes` are the schemas of states that have an index."""
+    """Puts bound states in place of the declarations of `process`. `evolved` are those whose type has changed, `indexes` those
+    that have an index of expiries."""
     declared = type(process).declarations()
     stored: list[StoredState[Any]] = []
     expiring: list[Expiry] = []
     for name, declaration in declared.states.items():
-        expiry = _expiry(declaration, cursor, state_ids[name], (indexes or {}).get(name))
+        expiry = _expiry(declaration, cursor, state_ids[name], indexes.get(name))
         if expiry is not None and expiry.indexed:
             expiring.append(expiry)
-        state = _bound(declaration, uid, cursor, state_ids[name], expiry)
+        state = _bound(declaration, uid, cursor, state_ids[name], evolved.get(name), expiry)
         if isinstance(state, StoredState):
             stored.append(state)
         process.__dict__[name] = state
@@ -105,27 +109,38 @@ def _expiry(
 
 
 def _bound(
-    declaration: Declaration, uid: str, cursor: Cursor, state_id: int, expiry: Expiry | None
+    declaration: Declaration,
+    uid: str,
+    cursor: Cursor,
+    state_id: int,
+    schema: StateSchema | None,
+    expiry: Expiry | None,
 ) -> ValuesState:
     name, ttl = declaration.name, expiry if declaration.expiry is not None else None
+    serializer = _serializer(declaration, schema)
     match declaration:
         case ValueState():
-            serializer = serializer_for(declaration.type)
             return BoundValueState(cursor, uid, name, state_id, serializer, ttl, default=declaration.default)
         case ReducingState():
-            serializer = serializer_for(declaration.type)
             return BoundReducingState(cursor, uid, name, state_id, serializer, ttl, reduce=declaration.reduce)
         case AggregatingState():
             return BoundAggregatingState(
-                cursor, uid, name, state_id, serializer_for(declaration.type), ttl,
+                cursor, uid, name, state_id, serializer, ttl,
                 create=declaration.create, add=declaration.add, result=declaration.result,
             )  # fmt: skip
         case ListState():
-            return BoundListState(cursor, uid, name, state_id, serializer_for(declaration.type), ttl)
+            return BoundListState(cursor, uid, name, state_id, serializer, ttl)
         case MapState():
             codec = KeyCodec(key_types_for(declaration.key))
-            return BoundMapState(cursor, uid, name, state_id, codec, serializer_for(declaration.type), ttl)
+            return BoundMapState(cursor, uid, name, state_id, codec, serializer, ttl)
     raise TypeError(f"no binding for {declaration!r}")
+
+
+def _serializer(declaration: Declaration, schema: StateSchema | None) -> Serializer:
+    hint: Any = declaration.type  # type: ignore[attr-defined]
+    if schema is None:
+        return serializer_for(hint)
+    return evolved_serializer(declared_type(hint, declaration.migrate), schema)
 
 
 def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema]:
@@ -144,4 +159,17 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
         )  # fmt: skip
     for name, timer in declared.timers.items():
         out[name] = StateSchema(id=0, kind="timer", value=timer.time, aliases=timer.aliases)
+    return out
+
+
+def types_of(process_type: type[Process[Any]], uid: str) -> dict[str, DeclaredType]:
+    """The types of an operator's states, apart from timers, with what converts values of earlier ones."""
+    declared = process_type.declarations()
+    out: dict[str, DeclaredType] = {}
+    every: dict[str, Any] = {**declared.states, **declared.operator}
+    for name, declaration in every.items():
+        try:
+            out[name] = declared_type(declaration.type, declaration.migrate)
+        except StateflowError as error:
+            raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
     return out

@@ -11,11 +11,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from stateflow.errors import StateflowError, UsageError, placed
+from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
 from stateflow.format.records import StateSchema
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.expiry import OperatorExpiry, share_of
-from stateflow.operators.keyed import REPEATED, UserCodeError
+from stateflow.operators.keyed import REPEATED
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.operators import MAIN
 from stateflow.pipelines.process import Output

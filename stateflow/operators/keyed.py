@@ -22,6 +22,7 @@ from stateflow.errors import (
     StateflowError,
     UnavailableError,
     UsageError,
+    UserCodeError,
     own_frames,
     placed,
 )
@@ -54,10 +55,6 @@ class StreamError(BaseException):
         self.cause = cause
 
 
-class UserCodeError(StateflowError):
-    """User code raised; the sentence names operator, key and the exception."""
-
-
 @dataclass(slots=True)
 class Chunk:
     """Whole keys that follow each other."""
@@ -83,7 +80,9 @@ class KeyedEngine:
         self.process = spec.process()
         sides = [*spec.sides, *([DEAD_LETTERS] if spec.on_error == "dead_letter" else [])]
         self.context = OperatorContext(self.cursor, moment, subtask, dict.fromkeys(sides))
-        self.binding: Binding = bind(self.process, spec.uid, self.cursor, spec.state_ids, spec.indexes)
+        self.binding: Binding = bind(
+            self.process, spec.uid, self.cursor, spec.state_ids, spec.evolved, spec.indexes
+        )
         self.expiry = OperatorExpiry(self.binding.expiring)
         self.codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self.out: list[Any] = []

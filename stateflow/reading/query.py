@@ -27,8 +27,9 @@ from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.openings import Opening, OpenShards
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.text import key_of_plain, key_of_text, text_of_key
-from stateflow.state.values.plain import jsonable, plain_reader
+from stateflow.state.values.plain import jsonable
 from stateflow.state.values.serializers import Serializer
+from stateflow.state.values.versions import stored_reader
 from stateflow.storage.cache import FileCache
 from stateflow.storage.store import Store
 
@@ -299,7 +300,7 @@ class StateReader:
             map_codec=KeyCodec(schema.map_key.split(",")) if schema.kind == "map" else None,
             max_parallelism=owner.max_parallelism,
             state_id=schema.id + timer,
-            plain=_timer if timer else plain_reader(schema),
+            plain=_timer if timer else stored_reader(schema),
             shards=shards,
             firsts=[shard.first for shard in shards],
         )

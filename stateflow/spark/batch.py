@@ -27,6 +27,7 @@ from stateflow.compatibility.states import (
     indexes,
     resolve_states,
     state_ids,
+    todays_elements,
 )
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
@@ -239,7 +240,7 @@ class Batch:
         types = same_key_types(node.uid, inputs)
         if before is not None:
             check_key(node.uid, types, before)
-        states, next_id = resolve_states(node, before)
+        states, next_id = resolve_states(node, before, self.moment.slot)
         assignment, shards = self._shards(node, before, states)
         running = _RunningOperator(
             node, types, assignment, states, next_id, self.spark.sparkContext.accumulator([], AckList())
@@ -315,6 +316,7 @@ class Batch:
             output=node.output,
             sides=dict(node.sides),
             state_ids=state_ids(running.states),
+            evolved={name: schema for name, schema in running.states.items() if schema.evolved},
             on_error=node.on_error,
             dead_letter_limit=self.settings.dead_letter_limit,
             indexes=indexes(running.states),
@@ -329,7 +331,7 @@ class Batch:
             sides=sides,
             stage=stage,
             read_outputs=read_outputs,
-            elements=_recorded_elements(node, before),
+            elements=todays_elements(node, before) if before else {},
             broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
             user_paths=self.settings.user_paths,
         )
@@ -418,15 +420,6 @@ class _RunningOperator:
     states: dict[str, Any]
     next_id: int
     accumulator: Any
-
-
-def _recorded_elements(
-    node: KeyedNode, before: OperatorState | None
-) -> dict[str, tuple[tuple[bytes, ...], ...]]:
-    """What the parent record has for each declared operator state."""
-    if before is None:
-        return {}
-    return {name: before.operator_states[old].parts for name, old in element_names(node, before).items()}
 
 
 def _left_alone(node: KeyedNode, before: OperatorState | None) -> dict[str, OperatorListState]:

@@ -146,7 +146,10 @@ class ValuesState(BoundState):
             return ABSENT
         if self._expiry is not None and has_expired(raw, self._expiry.clock):
             return ABSENT
-        return self.serializer.loads(raw)
+        try:
+            return self.serializer.loads(raw)
+        except StateflowError as error:
+            raise self._wrong(error) from error
 
     def _renew(self, entries: Mapping[bytes, Any], changes: list[Change]) -> None:
         """Stores entries that were read, by their full keys, with the expiry that they have from now on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
@@ -22,6 +22,9 @@ R = TypeVar("R")
 
 _MISSING: Any = object()
 
+Migrate = Callable[[Any], Any] | Sequence[Callable[[Any], Any]]
+"""A function that takes a value of an earlier type, as its annotation names it or as plain data; or several of them."""
+
 
 class Declaration:
     """A named state of an operator. Reading the attribute of an instance gives the state bound to its key."""
@@ -35,11 +38,14 @@ class Declaration:
         ttl: str | timedelta | Ttl | None = None,
         queryable: bool = False,
         aliases: tuple[str, ...] | list[str] = (),
+        migrate: Migrate | None = None,
     ) -> None:
         self.expiry = ttl_of(ttl) if ttl is not None else None
         self.ttl = self.expiry.micros if self.expiry is not None else None
         self.queryable = queryable
         self.aliases = tuple(aliases)
+        self.migrate = migrate
+        """What makes values of today's type from those of an earlier one."""
 
     def __set_name__(self, owner: type, name: str) -> None:
         if self.name and self.name != name:
@@ -195,8 +201,14 @@ class Timer(Declaration):
 class OperatorState(Declaration, Generic[T]):
     """State of an operator's subtask rather than of a key."""
 
-    def __init__(self, type: type[T] | Any, *, aliases: tuple[str, ...] | list[str] = ()) -> None:
-        super().__init__(aliases=aliases)
+    def __init__(
+        self,
+        type: type[T] | Any,
+        *,
+        aliases: tuple[str, ...] | list[str] = (),
+        migrate: Migrate | None = None,
+    ) -> None:
+        super().__init__(aliases=aliases, migrate=migrate)
         self.type: Any = type
 
 
@@ -225,9 +237,14 @@ class BroadcastState(OperatorState[V], Generic[K, V]):
     kind = "broadcast"
 
     def __init__(
-        self, key: type[K] | Any, value: type[V] | Any, *, aliases: tuple[str, ...] | list[str] = ()
+        self,
+        key: type[K] | Any,
+        value: type[V] | Any,
+        *,
+        aliases: tuple[str, ...] | list[str] = (),
+        migrate: Migrate | None = None,
     ) -> None:
-        super().__init__(dict[key, value], aliases=aliases)  # type: ignore[valid-type]
+        super().__init__(dict[key, value], aliases=aliases, migrate=migrate)  # type: ignore[valid-type]
 
     @overload
     def __get__(self, instance: None, owner: type) -> BroadcastState[K, V]: ...

@@ -68,7 +68,8 @@ class BoundListState(ValuesState, Generic[T]):
         cursor, added = self._cursor, list(self._added)
         if not self._cleared:
             begin = cursor.full(self._id)
-            loads = self.serializer.loads if self._expiry is None else self._live
+            plain = self._expiry is None and not self.serializer.evolved
+            loads = self.serializer.loads if plain else self._live
             renewed = self._expiry is not None and self._expiry.on_read
             for key, raw in cursor.backend.scan(begin, after(begin)):
                 value = loads(raw)

@@ -76,7 +76,7 @@ class StoredState(ValuesState, Generic[T]):
         elif raws is None:
             self._values = [UNREAD] * keys
         else:
-            self._values = self._loads_many(raws, ABSENT)
+            self._values = self._read_many(raws)
 
     def _begin_expiring(self, keys: int, raws: Sequence[bytes | None] | None, expiry: Expiry) -> None:
         self._read_at.clear()
@@ -87,10 +87,22 @@ class StoredState(ValuesState, Generic[T]):
             self._raws = list(raws)
             if not expiry.on_read:
                 unexpired, self._indexed = live(raws, expiry.clock)
-                self._values = self._loads_many(unexpired, ABSENT)
+                self._values = self._read_many(unexpired)
                 return
         # Reads go through `_load`, which notes them.
         self._values = [UNREAD] * keys
+
+    def _read_many(self, raws: Sequence[bytes | None]) -> list[Any]:
+        if not self.serializer.evolved:
+            return self._loads_many(raws, ABSENT)
+        return [self._readable(raw) for raw in raws]
+
+    def _readable(self, raw: bytes | None) -> Any:
+        """What cannot be read is read once more when its key asks for it, so that only this key fails and is named."""
+        try:
+            return self._live(raw)
+        except StateflowError:
+            return UNREAD
 
     def append(self) -> None:
         """The chunk gets one more key."""

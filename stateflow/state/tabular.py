@@ -39,7 +39,8 @@ from stateflow.state.values.schema_text import UnreadableText, read_schema
 from stateflow.state.values.serializers import CUSTOM
 from stateflow.state.values.shapes import Element, OpaqueShape
 from stateflow.state.values.structured_values import StructuredValues
-from stateflow.state.values.typed import ByteValues, Values, scalars
+from stateflow.state.values.typed import ByteValues, EvolvedValues, Values, scalars
+from stateflow.state.values.versions import todays_form
 
 TIMERS = "_timers"
 """The table of all timers of an operator."""
@@ -343,6 +344,11 @@ def tables_of(operator: OperatorState) -> dict[str, StateTable | TimerTable]:
 
 def values_of(schema: StateSchema, where: str) -> Values:
     """How the values of a state are read and written."""
+    values, today = _todays_values(schema, where), todays_form(schema)
+    return values if today is None else EvolvedValues(values, today, schema.version)
+
+
+def _todays_values(schema: StateSchema, where: str) -> Values:
     if schema.kind == "columns":
         return column_values(schema.value, where)
     if schema.value.startswith("custom:"):

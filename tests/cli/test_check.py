@@ -40,6 +40,8 @@ def test_the_code_that_made_the_state_fits_and_its_parameters_are_known(
                 "verdict": "compatible",
                 "states": {"total": "kept", "orders": "kept"},
                 "problem": "",
+                "evolution": {},
+                "entries": None,
             }
         ],
         "sources": {"events": "continues"},
@@ -149,3 +151,40 @@ def test_two_uids_alike_are_refused(command: Command, file: Path) -> None:
     said = command("check", f"{file}:orders", "-p", "input=a", "-p", "output=b")
     assert said.code == 2
     assert "sink uid 'events' is taken by a source" in said.err
+
+
+def test_a_type_that_changes_by_rule_is_told_and_strict_refuses_it(
+    command: Command, root: Path, file: Path
+) -> None:
+    made_job(root)
+    edited(
+        file,
+        "sf.ValueState(float, default=0.0, queryable=True)",
+        "sf.ValueState(float | None, queryable=True)",
+    )
+    arguments = ("check", f"{file}:orders", "--checkpoint-dir", root, "-o", "json")
+    said = command(*arguments)
+    assert said.code == 0
+    [operator] = said.json["operators"]
+    assert operator["states"]["total"] == "kept, evolves by rules: may be None now"
+    assert operator["evolution"]["total"]["changes"] == ["may be None now"]
+    refused = command(*arguments, "--strict")
+    assert refused.code == 4
+    assert "the type of state balance.total changes: leave out --strict" in refused.err
+    assert command(*arguments[:-2]).code == 0
+
+
+def test_a_state_under_another_name_and_type_is_refused_with_what_to_write(
+    command: Command, root: Path, file: Path
+) -> None:
+    made_job(root)
+    edited(
+        file,
+        "total = sf.ValueState(float, default=0.0, queryable=True)",
+        "total_v2 = sf.ValueState(str, default='')",
+    )
+    said = command("check", f"{file}:orders", "--checkpoint-dir", root)
+    assert said.code == 4
+    assert 'aliases=("total",) and a function migrate=' in said.err
+    edited(file, "    total_v2 =", '    forgets = ("total",)\n    total_v2 =')
+    assert command("check", f"{file}:orders", "--checkpoint-dir", root).code == 0

@@ -75,9 +75,11 @@ def test_what_begins_empty_beside_a_lost_state_is_refused_until_the_lost_one_is_
     assert "'seen'" in said
     assert "'seen_v2'" in said
     # Each advice is followed: afterwards the code fits.
+    assert ("migrate=" in said) == (case == "another type")
     if alias := re.search(r"aliases=(\(.*?,\))", said):
         other = {"timer": lambda: named("seen_v2", timer(aliases=eval(alias[1])))}
         kinds: dict[str, Callable[[], dict[str, Any]]] = {
+            "another type": lambda: {"seen_v2": sf.ValueState(str, aliases=eval(alias[1]), migrate=str)},
             "the same type": lambda: {"seen_v2": sf.ValueState(int, aliases=eval(alias[1]))},
             "a map": lambda: {"seen_v2": sf.MapState(str, int, aliases=eval(alias[1]))},
             "a timer": other["timer"],

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 import stateflow as sf
+from stateflow.errors import UserCodeError
 from stateflow.format.encoding import prefix
 from stateflow.format.records import Shard
 from stateflow.operators import firing
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment
-from stateflow.operators.keyed import Chunk, KeyedEngine, UserCodeError
+from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.rows import row_type
 from stateflow.state.backends.base import Backend

@@ -406,3 +406,23 @@ def test_records_of_a_restore_hold_text_alone(scene: Scene) -> None:
     planned(scene, "latest", {"limit": 3, "users": None}).apply()
     head: Record = scene.head()
     assert head.parameters == {**PARAMETERS, "limit": "3"}
+
+
+class Narrow(sf.KeyedProcess[int, Any, Any]):
+    total = sf.ValueState(float | None)
+    orders = sf.ValueState(int)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> None: ...
+
+
+def test_a_plan_says_how_types_of_states_change(scene: Scene) -> None:
+    @sf.pipeline("orders")
+    def changed(flow: sf.Flow, *, input: str, output: str) -> None:
+        rows = flow.source("events", sf.delta(input), "user long, amount double")
+        rows.key_by("user").process("balance", Narrow, output="user long, total double").append(
+            "totals", sf.delta(output)
+        )
+
+    plan = planned(scene, "checkpoint:2", pipeline=changed)
+    assert plan.document()["operators"][0]["states"]["total"] == "kept, evolves by rules: may be None now"
+    assert "evolves by rules: may be None now" in str(plan)

@@ -113,6 +113,49 @@ def test_edited_state_goes_on_from_the_offsets_of_the_snapshot(spark: SparkSessi
     assert totals(bench, "second") == {0: 2.0, 1: 1001.0, 2: 2.0, 3: 1.0}
 
 
+class Counted(sf.KeyedProcess[int, Order, Any]):
+    """A later release of `Sum`, whose state has another name and type."""
+
+    sum = sf.ValueState(float | None, aliases=["total"])
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for row in rows:
+            self.sum.value = (self.sum.value or 0.0) + row.amount
+        yield key, self.sum.value
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_an_import_takes_over_what_a_run_of_changed_code_would(
+    spark: SparkSession, bench: Workbench, given: bool
+) -> None:
+    first = pipeline(bench, "first")
+    feed(bench)
+    bench.run(first)
+    snapshot = checkpoint_of("first", "latest", options(bench))
+    table = sf.memory(f"{bench.folder.name}-later")
+    table.clear()
+
+    @sf.pipeline("later")
+    def later(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("orders", ORDER), Order)
+        keyed = rows.key_by("user", order_by="ts")
+        keyed.process("sum", Counted, output="user long, total double").collect("totals", table)
+
+    tables = (
+        {"sum": {"sum": spark.createDataFrame([(0, 5.0), (1, None)], "user long, value double")}}
+        if given
+        else {}
+    )
+    url = str(bench.folder / f"taken-{given}")
+    build_savepoint(spark, BuildRequest(later, tables, url, options(bench), ME, like=snapshot))
+    plan = job(bench, "later").restore(url, later, options=options(bench))
+    plan.apply()
+    feed(bench)
+    bench.run(later)
+    expected = {0: 6.0, 1: 1.0, 2: 1.0, 3: 1.0} if given else {0: 2.0, 1: 2.0, 2: 2.0, 3: 2.0}
+    assert {row["user"]: row["total"] for row in table.rows} == expected
+
+
 def test_tables_that_do_not_fit_leave_nothing_behind(spark: SparkSession, bench: Workbench) -> None:
     begins = pipeline(bench, "begins")
     keys = spark.createDataFrame([(1, 1.0)], "user long, value double")

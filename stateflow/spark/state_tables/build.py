@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,12 +18,20 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import is_job
-from stateflow.compatibility.states import resolve_states
+from stateflow.compatibility.states import recorded_names, resolve_states
 from stateflow.config.options import Options, cache_folder
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.layout import SAVEPOINT_BUILT, JobLayout
-from stateflow.format.records import FileRef, OperatorState, Owner, Record, Savepoint, SourceState
+from stateflow.format.records import (
+    FileRef,
+    OperatorState,
+    Owner,
+    Record,
+    Savepoint,
+    SourceState,
+    StateSchema,
+)
 from stateflow.format.references import with_references
 from stateflow.format.source_offsets import check_given, kinds_of
 from stateflow.observe.status import decoded_offsets
@@ -40,7 +48,7 @@ from stateflow.spark.state_tables.load import load_state
 from stateflow.spark.state_tables.snapshots import Snapshot
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_backend
-from stateflow.state.tabular import tables_of
+from stateflow.state.tabular import TIMERS, tables_of
 from stateflow.storage.roots import open_recorded, open_store
 from stateflow.storage.store import Store
 
@@ -155,7 +163,7 @@ def _operator(
 ) -> OperatorState:
     own_tables, like, options = request.tables.get(node.uid, {}), request.like, request.options
     before = like.record.operators.get(node.uid) if like is not None else None
-    states, next_id = resolve_states(node, before)
+    states, next_id = _states(node, before, own_tables)
     if before is None:
         before = OperatorState(
             key=_key(node, own_tables),
@@ -171,7 +179,7 @@ def _operator(
     frames = {
         name: table_frame(spark, like, node.uid, name)
         for name in tables
-        if like is not None and name not in own_tables
+        if like is not None and name not in own_tables and (name in states or name == TIMERS)
     }
     return load_state(
         spark,
@@ -184,6 +192,22 @@ def _operator(
         open_shard=open_backend(options),
         uid=node.uid,
     )
+
+
+def _states(
+    node: KeyedNode, before: OperatorState | None, given: Collection[str]
+) -> tuple[dict[str, StateSchema], int]:
+    """States that are given have today's type and name. What is taken over stays as it was: the next run makes that of it."""
+    states, next_id = resolve_states(node, before)
+    names = recorded_names(node, before) if before is not None else {}
+    out: dict[str, StateSchema] = {}
+    for name, schema in states.items():
+        table = TIMERS if schema.kind == "timer" else name
+        if before is not None and name in names and table not in given:
+            out[names[name]] = before.states[names[name]].written_anew()
+        else:
+            out[name] = schema.written_anew()
+    return out, next_id
 
 
 def _key(node: KeyedNode, tables: Mapping[str, DataFrame]) -> tuple[tuple[str, str], ...]:

@@ -162,6 +162,12 @@ def _bare(record: Record) -> dict[str, OperatorState]:
     return {uid: msgspec.structs.replace(o, shards=(), hosts=()) for uid, o in record.operators.items()}
 
 
+def _written_anew(operator: OperatorState) -> OperatorState:
+    """The tables have every value as one of today's type."""
+    states = {name: schema.written_anew() for name, schema in operator.states.items()}
+    return msgspec.structs.replace(operator, states=states)
+
+
 class _WrittenFile(msgspec.Struct, frozen=True):
     """What a task hands back for one file."""
 
@@ -314,7 +320,9 @@ def _with_own_sources(
     record: Record, operators: dict[str, OperatorState], target: Store, storage: TaskStorage, attempt: str
 ) -> Record:
     """The record without shards and sinks. Copies the logs of its sources into the savepoint."""
-    bare = msgspec.structs.replace(record, operators=operators, sinks={})
+    bare = msgspec.structs.replace(
+        record, operators={uid: _written_anew(operator) for uid, operator in operators.items()}, sinks={}
+    )
     sources = dict.fromkeys((ref.base, ref.path, ref.offset) for ref in references(bare) if ref.path)
     paths = {
         source: savepoint_state_file(attempt, number, Path(source[1]).suffix or ".bin")

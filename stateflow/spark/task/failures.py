@@ -10,8 +10,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkContext
 
 from stateflow import errors
-from stateflow.errors import StateflowError, frames_in
-from stateflow.operators.keyed import UserCodeError
+from stateflow.errors import StateflowError, UserCodeError, frames_in
 from stateflow.spark.task.worker import ERROR_MARK
 
 _MARKED = re.compile(re.escape(ERROR_MARK) + r"(\{.*\})")

@@ -14,8 +14,9 @@ from stateflow.errors import UsageError
 from stateflow.format.encoding import after, split, split_timer, state_range, timer_range
 from stateflow.format.records import StateSchema
 from stateflow.state.backends.base import Backend
+from stateflow.state.columns.evolved import EvolvedColumnBytes
 from stateflow.state.columns.keys import EntryKeys, Key, micros
-from stateflow.state.columns.order import inverse, order_of
+from stateflow.state.columns.order import inverse, taken
 from stateflow.state.expiry.index import Expiry
 from stateflow.state.values.column_values import ColumnBytes
 from stateflow.state.values.expiries import expires, has_expired, live, plain, plain_value, stamped
@@ -37,7 +38,7 @@ class ColumnState:
         """Of the value columns."""
         self._where = where
         self._keys = EntryKeys(key, schema, max_parallelism, where)
-        self._values = ColumnBytes(schema.value)
+        self._values = EvolvedColumnBytes(schema) if schema.evolved else ColumnBytes(schema.value)
         self.schema = self._values.schema
         self.entry_schema = pa.schema([*self._keys.schema, *self.schema])
         """Of the tables that `entries` and `due` give."""
@@ -86,9 +87,10 @@ class ColumnState:
         full, order = self._full(parts)
         if values is None and not self.schema.names:
             values = pa.table({}).slice(0, 0)
-        raw = self._values.write(self._fitting(values, len(full)), len(full))
+        columns = self._fitting(values, len(full))
         if order is not None:
-            raw = [raw[i] for i in order.tolist()]
+            columns = [taken(column, order) for column in columns]
+        raw = self._values.write(columns, len(full))
         self._write(full, raw)
         self.changed = True
         if self.timed and full:
@@ -201,10 +203,7 @@ class ColumnState:
         last = self._last
         if last is not None and len(last[0]) == len(parts) and all(map(_equal, last[0], parts)):
             return last[1], last[2]
-        full = self._keys.full(parts)
-        order = order_of(full)
-        if order is not None:
-            full = [full[i] for i in order.tolist()]
+        full, order = self._keys.sorted(parts)
         # What was read is written back next, nearly always under the same keys.
         self._last = (parts, full, order)
         return full, order

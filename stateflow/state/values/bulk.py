@@ -31,7 +31,7 @@ def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
     def loads_each(raws: Sequence[bytes | None], missing: Any) -> list[Any]:
         return [missing if raw is None else loads(raw) for raw in raws]
 
-    if serializer.schema not in _ACCEPTED:
+    if serializer.evolved or serializer.schema not in _ACCEPTED:
         return dumps_each, loads_each
     scalar, accepted = BY_NAME[serializer.schema], _ACCEPTED[serializer.schema]
     code, layout = scalar.code, np.dtype([("header", "u1"), ("value", f"<{scalar.form}")])

@@ -17,7 +17,7 @@ import msgspec
 from stateflow.errors import IncompatibleError
 from stateflow.format.instants import instant
 from stateflow.format.records import StateSchema
-from stateflow.format.scalars import BY_NAME, CODED, FIXED_COLUMNS, SCALARS
+from stateflow.format.scalars import BY_NAME, CODED, FIXED_COLUMNS, SCALARS, SHORT_MASK
 from stateflow.state.keys.text import text_of_key
 from stateflow.state.values import schema_text as text
 from stateflow.state.values.expiries import plain_value
@@ -218,7 +218,8 @@ def _columns_reader(written: str) -> ReadPlain:
     names = [name for name, _ in columns]
     kinds = [kind.name if isinstance(kind, text.ScalarText) else "" for _, kind in columns]
     if all(kind in FIXED_COLUMNS for kind in kinds):
-        layout = Struct("<BH" + "".join(BY_NAME[kind].form for kind in kinds))
+        mask = "H" if len(kinds) <= SHORT_MASK else "Q"
+        layout = Struct(f"<B{mask}" + "".join(BY_NAME[kind].form for kind in kinds))
         read: Callable[[bytes], Sequence[Any]] = partial(_fixed, layout, kinds)
     else:
         hint: Any = tuple[tuple(Union[_HINTS.get(kind, Any), None] for kind in kinds)]  # type: ignore[misc] # noqa: UP007

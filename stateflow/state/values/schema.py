@@ -7,18 +7,21 @@
     enum Name<...> literal<...>
     custom:<id>:<version>
 
-A type that contains itself is written out once and only named inside.
+A type that contains itself is written out once and only named inside. A text with aliases has `field was older was oldest`
+where the others have `field`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, get_type_hints
 
 import msgspec.inspect as shape
 
 from stateflow.errors import UsageError
 from stateflow.format.scalars import SCALARS
+from stateflow.state.values.schema_text import WAS
 
 _PLAIN: dict[type[Any], str] = {
     **{type(shape.type_info(scalar.type)): scalar.name for scalar in SCALARS},
@@ -32,22 +35,40 @@ _COLLECTIONS: dict[type[Any], str] = {
 }
 
 
-def schema_of(hint: Any) -> str:
-    """The canonical text of a type; refuses what could not be restored."""
+@dataclass(frozen=True, slots=True)
+class FieldAliases:
+    """What a field of a record was called before."""
+
+    names: tuple[str, ...]
+
+
+def field(*, aliases: Sequence[str]) -> FieldAliases:
+    """Says what a field of a dataclass, msgspec.Struct, NamedTuple or TypedDict was called before, so that state stored then
+    keeps its value: `total: Annotated[float, sf.field(aliases=["amount"])]`."""
+    if isinstance(aliases, str) or not all(isinstance(name, str) and name for name in aliases):
+        raise UsageError(f'aliases of a field are a list of names, such as ["amount"], not {aliases!r}')
+    return FieldAliases(tuple(aliases))
+
+
+def schema_of(hint: Any, *, aliases: bool = False) -> str:
+    """The canonical text of a type, if wanted with the aliases of fields; refuses what could not be restored."""
+    return _text(_node(hint), hint, (), aliases)
+
+
+def _node(hint: Any) -> shape.Type:
     try:
-        node = shape.type_info(hint)
+        return shape.type_info(hint)
     except (TypeError, NameError) as error:
         raise UsageError(f"{type_name(hint)} cannot be kept in state: {error}") from None
-    return _text(node, hint, ())
 
 
 def type_name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
 
 
-def _text(node: shape.Type, hint: Any, inside: tuple[Any, ...]) -> str:
+def _text(node: shape.Type, hint: Any, inside: tuple[Any, ...], aliases: bool) -> str:
     def text(inner: shape.Type) -> str:
-        return _text(inner, hint, inside)
+        return _text(inner, hint, inside, aliases)
 
     match node:
         case shape.Metadata():
@@ -68,11 +89,11 @@ def _text(node: shape.Type, hint: Any, inside: tuple[Any, ...]) -> str:
         case shape.LiteralType():
             return f"literal<{','.join(map(repr, node.values))}>"
         case shape.DataclassType() | shape.TypedDictType():
-            return _fields("struct", node, hint, inside)
+            return _fields("struct", node, hint, inside, aliases)
         case shape.StructType():
-            return _fields("namedtuple" if node.array_like else "struct", node, hint, inside)
+            return _fields("namedtuple" if node.array_like else "struct", node, hint, inside, aliases)
         case shape.NamedTupleType():
-            return _fields("namedtuple", node, hint, inside)
+            return _fields("namedtuple", node, hint, inside, aliases)
     plain = _PLAIN.get(type(node))
     if plain is None:
         kind = "Any" if isinstance(node, shape.AnyType) else type_name(getattr(node, "cls", type(node)))
@@ -89,10 +110,23 @@ def _union(members: Sequence[str], node: shape.UnionType) -> str:
     return f"optional<{text}>" if len(members) < len(node.types) else text
 
 
-def _fields(kind: str, node: Any, hint: Any, inside: tuple[Any, ...]) -> str:
+def _fields(kind: str, node: Any, hint: Any, inside: tuple[Any, ...], aliases: bool) -> str:
     name = node.cls.__name__
     if node.cls in inside:
         return f"{kind} {name}"
-    text: Callable[[shape.Type], str] = lambda inner: _text(inner, hint, (*inside, node.cls))  # noqa: E731
-    parts = [f"{f.encode_name}{'' if f.required else '?'}:{text(f.type)}" for f in node.fields]
+    text: Callable[[shape.Type], str] = lambda inner: _text(inner, hint, (*inside, node.cls), aliases)  # noqa: E731
+    older = _aliases(node.cls) if aliases else {}
+    parts = [
+        f"{WAS.join((f.encode_name, *older.get(f.name, ())))}{'' if f.required else '?'}:{text(f.type)}"
+        for f in node.fields
+    ]
     return f"{kind} {name}{{{','.join(parts)}}}"
+
+
+def _aliases(cls: type) -> dict[str, tuple[str, ...]]:
+    return {
+        name: given.names
+        for name, annotated in get_type_hints(cls, include_extras=True).items()
+        for given in getattr(annotated, "__metadata__", ())
+        if isinstance(given, FieldAliases)
+    }

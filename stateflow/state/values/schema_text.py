@@ -17,6 +17,8 @@ _COLLECTIONS = frozenset({"list", "set", "frozenset"})
 _WORD = re.compile(r"[a-z]+")
 _NAME = re.compile(r"[^{},<>?:]+")
 _FIELD = re.compile(r"[^:{}<>]+:")
+WAS = " was "
+"""Between a field's name and each of its aliases, in texts that were asked for with them."""
 _LITERAL = re.compile(r"""[bB]?'(?:[^'\\]|\\.)*'|[bB]?"(?:[^"\\]|\\.)*"|[^,<>]+""")
 
 
@@ -60,6 +62,8 @@ class FieldText:
     type: Tree
     defaulted: bool = False
     """It has a default, so stored values may lack it."""
+    aliases: tuple[str, ...] = ()
+    """What it was called before, as far as its declaration says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +214,10 @@ class _Reader:
         return StructText(name, self.until("}", self.field), by_position)
 
     def field(self) -> FieldText:
-        name = self.match(_FIELD)[:-1]
-        defaulted = name.endswith("?")
-        return FieldText(name.removesuffix("?"), self.tree(), defaulted)
+        names = self.match(_FIELD)[:-1]
+        defaulted = names.endswith("?")
+        name, *aliases = names.removesuffix("?").split(WAS)
+        return FieldText(name, self.tree(), defaulted, tuple(aliases))
 
     def member(self) -> tuple[str, Any]:
         at = self.text.find("=", self.at)

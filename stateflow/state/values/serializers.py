@@ -1,6 +1,6 @@
-"""Values as bytes: one header byte, an expiry when there is one, the value.
+"""Values as bytes: one header byte, an expiry and the number of a schema when there are such, the value.
 
-    [x000 0000 | code] [expiry micros i64, big-endian, when bit 7 is set] [value]
+    [xy00 0000 | code] [expiry micros i64, big-endian, when bit 7 is set] [number u8, when bit 6 is set] [value]
 
 The code says how the value is written, so that a value can still be read after its state was widened:
 
@@ -10,7 +10,7 @@ The code says how the value is written, so that a value can still be read after 
     4 str       UTF-8                        9 structured: MessagePack, structs as maps by field name
     5 bytes     as they are                 10 custom: version u32, then whatever the user's function made
                                             11 columns, as `column_values` says
-Fixed widths are little-endian. These bytes are frozen: stored state is made of them.
+Only a state whose type has changed has numbers (`versions`). Fixed widths are little-endian. These bytes are frozen: stored state is made of them.
 """
 
 from __future__ import annotations
@@ -58,6 +58,8 @@ class Serializer:
     """dumps_with_expiry(value, expiry in microseconds since 1970)."""
     check: Callable[[Any], None]
     """check(value): raises StateTypeError, which names the declared type and the value."""
+    evolved: bool = False
+    """Whether it reads values of earlier types, too."""
 
     @staticmethod
     def expiry(buf: bytes) -> int | None:

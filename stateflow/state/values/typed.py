@@ -9,7 +9,7 @@ beyond decimal(38,18) read as null. These bytes are written back unless the type
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from stateflow.errors import IncompatibleError, UsageError
+from stateflow.errors import IncompatibleError, StateflowError, UsageError
 from stateflow.format.instants import days_since_epoch
 from stateflow.format.scalars import BY_NAME, Scalar
 from stateflow.state.keys.arrow_types import ARROW, DECIMAL
@@ -25,6 +25,7 @@ from stateflow.state.values.headers import BadEntryError, expiry_column, split
 from stateflow.state.values.packed_instants import are_instants
 from stateflow.state.values.serializers import BOOL, EXPIRES, RAW_CODE, damaged, serializer_for
 from stateflow.state.values.shapes import DecimalShape, Doubts, Element, Writing, fits_decimal
+from stateflow.state.values.versions import marked
 
 Array = np.ndarray[Any, Any]
 
@@ -242,6 +243,28 @@ class DecimalValues(DoubtfulValues, Scalars):
     def write_bodies(self, column: Any, *, lenient: bool) -> list[bytes]:
         texts = self._element.values(column, Writing(self.where, lenient), "value")
         return [b"" if digits is None else digits.encode() for digits in texts]
+
+
+class EvolvedValues(Values):
+    """Values of a state whose type has changed: each is made one of today's type first."""
+
+    def __init__(self, values: Values, today: Callable[[bytes], bytes], version: int) -> None:
+        super().__init__(values.schema, values.code, values.where)
+        self.arrow, self.doubtful = values.arrow, values.doubtful
+        self._values, self._today, self._version = values, today, version
+
+    def read(self, values: Sequence[bytes]) -> ValueColumn:
+        today, of_today = self._today, []
+        for index, raw in enumerate(values):
+            try:
+                of_today.append(today(raw))
+            except StateflowError as error:
+                raise BadEntryError(index, error) from error
+        return self._values.read(of_today)
+
+    def write(self, column: Any, stored: Any) -> list[bytes]:
+        number = self._version
+        return [marked(raw, number) for raw in self._values.write(column, stored)]
 
 
 def bodies_of(column: Any) -> list[bytes]:

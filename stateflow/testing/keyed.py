@@ -1,11 +1,4 @@
-"""User code tested without Spark, in milliseconds: feed rows and time, look at output, state and timers.
-
-harness = KeyedHarness(Balance)
-harness.rows(Order(1, "a", 2.5, at))
-assert harness.output == [Total(1, 2.5)]
-assert harness.state(1).total.value == 2.5
-harness.advance(at + timedelta(hours=2))
-"""
+"""A process class without Spark."""
 
 from __future__ import annotations
 
@@ -19,17 +12,25 @@ from typing import Any
 
 import msgspec
 
+from stateflow.compatibility.states import (
+    changed_elements,
+    check_replaced,
+    indexes,
+    resolve_states,
+    state_ids,
+    todays_elements,
+)
 from stateflow.errors import UsageError
 from stateflow.format.encoding import prefix
 from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, key_group
-from stateflow.format.records import Shard
+from stateflow.format.records import OperatorListState, OperatorState, Shard
 from stateflow.operators.arrow_types import arrow_schema_of
-from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.operators.lateness import is_late
 from stateflow.operators.output import writers
 from stateflow.operators.watch import Watch
+from stateflow.pipelines.flow import KeyedNode
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec, side_outputs
 from stateflow.pipelines.process import ConnectedProcess, Output, Process, type_arguments
 from stateflow.pipelines.rows import RowType, row_type
@@ -44,6 +45,7 @@ from stateflow.state.bound import (
 )
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.key_types import key_types_for
+from stateflow.state.values.serializers import Serializer, serializer_for
 
 _ANY = RowType("Any", (), lambda *values: values, False)
 _END = b"\xff" * 8
@@ -65,9 +67,11 @@ class KeyedHarness:
         on_error: str = "fail",
         max_parallelism: int = DEFAULT_MAX_PARALLELISM,
         event_time: Callable[[Any], datetime | None] | str | None = None,
+        after: KeyedHarness | None = None,
     ) -> None:
         """`output` and `outputs` are those of the pipeline's `.process(...)`: rows that a run would refuse are refused.
-        `event_time` is a field of the rows, or finds their time: a row at or behind the watermark is late then."""
+        `event_time` is a field of the rows, or finds their time: a row at or behind the watermark is late then.
+        `after` is a harness of an earlier release of the code: this one goes on with its state, or is refused as a run would be."""
         cls = process if isinstance(process, type) else type(process())
         arguments = type_arguments(cls)
         hint = key_type if key_type is not None else (arguments[0] if arguments else None)
@@ -85,20 +89,25 @@ class KeyedHarness:
         self._max = max_parallelism
         self._parameters = parameters or {}
         self._slot = 0
-        self._process_type = cls
+        self._process_type: type[Process[Any]] = cls
         types = key_types_for(hint)
         rows = _output_rows(output, arguments)
         sides = side_outputs(cls.__name__, tuple(outputs), on_error)
-        ids, indexes, next_id = {}, {}, 1
-        for name, schema in schemas(cls, cls.__name__).items():
-            ids[name] = next_id
-            next_id += TIMER_IDS if schema.kind == "timer" else 1
-            if schema.ttl is not None:
-                indexes[name] = msgspec.structs.replace(schema, expiry_index=next_id)
-                next_id += 1
+        node = KeyedNode(cls.__name__, process_type=cls)
+        before = after._recorded() if after is not None else None
+        if before is not None:
+            check_replaced(node, before)
+            changed_elements(node, before)
+        states, next_id = resolve_states(node, before, after._slot + 1 if after is not None else 0)
+        ids = state_ids(states)
         self._spec = OperatorSpec(
             cls.__name__, process, cls, _key_names(key, hint, len(types)), types, (_ANY,), rows or _ANY,
-            sides, ids, on_error, indexes=indexes,
+            sides, ids, on_error, evolved={name: schema for name, schema in states.items() if schema.evolved},
+            indexes=indexes(states),
+        )  # fmt: skip
+        self._operator = OperatorState(
+            key=tuple(zip(self._spec.key_columns, types, strict=True)), max_parallelism=max_parallelism,
+            assignment=(), shards=(), states=states, next_state_id=next_id,
         )  # fmt: skip
         declared = {**({} if rows is None else {MAIN: rows}), **sides}
         self._writers = writers(self._spec, {name: arrow_schema_of(of) for name, of in declared.items()})
@@ -106,6 +115,28 @@ class KeyedHarness:
         self._elements: dict[str, Any] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="stateflow-harness-")
         self._backend = self._backend_with(())
+        if after is not None and before is not None:
+            self._go_on(after, todays_elements(node, before))
+
+    def _recorded(self) -> OperatorState:
+        """The state as a record has it."""
+        declared = self._process_type.declarations().operator
+        elements: dict[str, OperatorListState] = {}
+        for name, declaration in declared.items():
+            serializer: Serializer = serializer_for(declaration.type)
+            kept = self._elements.get(name, {} if declaration.kind == "broadcast" else [])
+            values = [kept] if declaration.kind == "broadcast" else kept
+            parts = (tuple(map(serializer.dumps, values)),)
+            elements[name] = OperatorListState(declaration.kind, serializer.schema, parts)  # type: ignore[arg-type]
+        return msgspec.structs.replace(self._operator, operator_states=elements)
+
+    def _go_on(self, after: KeyedHarness, elements: Mapping[str, tuple[tuple[bytes, ...], ...]]) -> None:
+        self.now, self.watermark, self._slot = after.now, after.watermark, after._slot
+        self._backend.write(after._backend.scan(b"", _END))
+        for name, (part,) in elements.items():
+            declaration = self._process_type.declarations().operator[name]
+            values = list(map(serializer_for(declaration.type).loads, part))
+            self._elements[name] = values[0] if declaration.kind == "broadcast" else values
 
     def _backend_with(self, entries: Iterable[tuple[bytes, bytes]]) -> Backend:
         shard = Shard(first=0, last=self._max - 1, backend="memory")
@@ -166,7 +197,7 @@ class KeyedHarness:
     def snapshot(self, key: Any) -> dict[str, Any]:
         """Every state of a key as plain values; what is not there is left out."""
         process, values = self.state(key), {}
-        for name in self._spec.state_ids:
+        for name in (n for n in self._spec.state_ids if n in self._process_type.declared_names()):
             value = _plain(getattr(process, name))
             if value is not None:
                 values[name] = value

@@ -1,0 +1,414 @@
+"""What may become of a type, decided by the texts of both, and what turns values of the old one into values of the new one.
+
+Everything here is a function of texts that records keep, so that runs, tables and queries convert alike, and none of them
+needs the classes of code that is gone. A value is converted as MessagePack shows it: a `wire` value is made of dicts, lists
+and scalars. `schema_text` reads the texts; a field's aliases stand in that of the new type only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stateflow.state.values import schema_text as text
+
+Convert = Callable[[Any], Any]
+
+
+class RefusedError(Exception):
+    """Values of the old type cannot all be values of the new one; the text says which, and where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """How values of a type become values of the one that took its place."""
+
+    convert: Convert | None = None
+    """From wire to wire; None when they are the same."""
+    direct: bool = True
+    """Whether what reads the new type reads values of the old one as they are stored, and gives the same."""
+    changes: tuple[str, ...] = ()
+    losses: tuple[str, ...] = ()
+    """Those of the changes that lose a part of stored values."""
+
+
+SAME = Evolution()
+
+
+def evolution(old: str, new: str, tagged: frozenset[str] = frozenset()) -> Evolution:
+    """Raises RefusedError. `tagged` are classes of the new type whose name is a part of their stored values."""
+    if _is_custom(old) or _is_custom(new):
+        return _custom(old, new)
+    if old == new:
+        return SAME
+    try:
+        trees = text.read_schema(old), text.read_schema(new)
+    except text.UnreadableText as error:
+        raise RefusedError(f"{error}, so it cannot be compared") from None
+    return _Comparison(tagged).of(*trees, "")
+
+
+def _is_custom(written: str) -> bool:
+    return written.startswith("custom:")
+
+
+def _custom(old: str, new: str) -> Evolution:
+    if not (_is_custom(old) and _is_custom(new)):
+        raise RefusedError(
+            "only a function knows how a custom serializer's bytes become another type, or the reverse"
+        )
+    (_, old_id, before), (_, new_id, now) = old.split(":"), new.split(":")
+    if old_id != new_id:
+        raise RefusedError(f"custom serializer {new_id!r} does not know what {old_id!r} wrote")
+    if int(now) < int(before):
+        raise RefusedError(
+            f"version {before} of custom serializer {new_id!r} wrote values that version {now} may not know"
+        )
+    return Evolution(changes=(f"custom serializer {new_id!r} goes from version {before} to {now}",))
+
+
+_WIDER: dict[tuple[str, str], Convert] = {("int", "float"): float, ("int", "decimal"): str}
+"""Scalars that become others without a loss."""
+
+
+@dataclass
+class _Comparison:
+    tagged: frozenset[str]
+    known: dict[tuple[text.StructText, text.StructText], list[Evolution]] = field(default_factory=dict)
+    """Records that are being compared, or were: those that contain themselves come back here."""
+    inside: tuple[tuple[text.StructText, text.StructText], ...] = ()
+
+    def of(self, old: text.Tree, new: text.Tree, path: str) -> Evolution:
+        old, new = self.resolved(old, 0), self.resolved(new, 1)
+        match old, new:
+            case text.OptionalText(), text.OptionalText():
+                return _unless_none(self.of(old.item, new.item, path))
+            case text.ScalarText("null"), text.OptionalText():
+                return _changed(path, "may be more than None now")
+            case _, text.OptionalText():
+                inner = self.of(old, new.item, path)
+                return _with(inner, _note(path, "may be None now"))
+            case text.OptionalText(), _:
+                raise self.refused(old, new, path)
+            case _, text.UnionText():
+                return self.wider(old, new, path)
+            case text.ScalarText(), text.ScalarText():
+                return self.scalar(old, new, path)
+            case text.ListText(), text.ListText() if old.kind == new.kind:
+                item = self.of(old.item, new.item, f"{path}[]")
+                return _mapped(item, lambda convert: lambda values: [convert(value) for value in values])
+            case text.TupleText(), text.TupleText() if len(old.items) == len(new.items):
+                items = [
+                    self.of(*pair, f"{path}[{n}]")
+                    for n, pair in enumerate(zip(old.items, new.items, strict=True))
+                ]
+                return _together(items, _each(items))
+            case text.MapText(), text.MapText():
+                return self.map(old, new, path)
+            case text.ChoiceText(), text.ChoiceText() if bool(old.name) == bool(new.name):
+                return self.choice(old, new, path)
+            case text.StructText(), text.StructText() if old.by_position == new.by_position:
+                return self.record(old, new, path)
+        raise self.refused(old, new, path)
+
+    def resolved(self, tree: text.Tree, side: int) -> text.Tree:
+        if isinstance(tree, text.ReferenceText):
+            for pair in reversed(self.inside):
+                if pair[side].name == tree.name:
+                    return pair[side]
+        return tree
+
+    def refused(self, old: text.Tree, new: text.Tree, path: str) -> RefusedError:
+        return RefusedError(
+            f"{_at(path)}{shown(old)} cannot become {shown(new)} by itself, because values could be lost"
+        )
+
+    def scalar(self, old: text.ScalarText, new: text.ScalarText, path: str) -> Evolution:
+        if old.name == new.name:
+            return SAME
+        convert = _WIDER.get((old.name, new.name))
+        if convert is None:
+            raise self.refused(old, new, path)
+        return Evolution(convert, True, (_note(path, f"{old.name} becomes {new.name}"),))
+
+    def wider(self, old: text.Tree, new: text.UnionText, path: str) -> Evolution:
+        """Which member a stored value is of does not show on the wire, so all must be read as they are."""
+        members = old.members if isinstance(old, text.UnionText) else (old,)
+        found = [self.member(member, new, path) for member in members]
+        notes = (
+            []
+            if isinstance(old, text.UnionText) and len(members) == len(new.members)
+            else ["may be of more types now"]
+        )
+        return _together([*found, Evolution(changes=tuple(_note(path, note) for note in notes))], None)
+
+    def member(self, old: text.Tree, new: text.UnionText, path: str) -> Evolution:
+        for candidate in new.members:
+            if _same_name(old, candidate):
+                found = self.of(old, candidate, path)
+                if found.convert is None:
+                    return found
+        raise RefusedError(
+            f"{_at(path)}{shown(old)} is a member of a union and is not one of {shown(new)}, as it was, any more"
+        )
+
+    def map(self, old: text.MapText, new: text.MapText, path: str) -> Evolution:
+        key = self.of(old.key, new.key, f"{path}.key")
+        if key.convert is not None:
+            raise RefusedError(
+                f"{_at(path)}the keys of a map cannot change from {shown(old.key)} to {shown(new.key)}"
+            )
+        value = self.of(old.value, new.value, f"{path}.value")
+        if value.convert is not None and _unhashable(old.key):
+            raise RefusedError(
+                f"{_at(path)}the values of a map with {shown(old.key)} as keys cannot be converted"
+            )
+        return _together([key, value], value.convert and _pairs(value.convert))
+
+    def choice(self, old: text.ChoiceText, new: text.ChoiceText, path: str) -> Evolution:
+        what = f"enum {new.name}" if new.name else "the literals"
+        known = [(type(value), value) for value in new.values]
+        if lost := [name or repr(value) for name, value in old.members if (type(value), value) not in known]:
+            raise RefusedError(
+                f"{_at(path)}{what} has no value of {', '.join(lost)} any more, and stored values may have it"
+            )
+        before = [(type(value), value) for value in old.values]
+        added = [name or repr(value) for name, value in new.members if (type(value), value) not in before]
+        return Evolution(changes=tuple(_note(path, f"{what} has {name} as well") for name in added))
+
+    def record(self, old: text.StructText, new: text.StructText, path: str) -> Evolution:
+        if old.name != new.name and new.name in self.tagged:
+            raise RefusedError(
+                f"{_at(path)}class {old.name} is {new.name} now, and its stored values name the class by its tag"
+            )
+        pair = old, new
+        if pair in self.known:
+            made = self.known[pair]
+            return made[0] if made else Evolution(lambda value: _late(made, value))
+        made = self.known[pair] = []
+        outside, self.inside = self.inside, (*self.inside, pair)
+        try:
+            made.append(self.fields(old, new, path))
+        finally:
+            self.inside = outside
+        return made[0]
+
+    def fields(self, old: text.StructText, new: text.StructText, path: str) -> Evolution:
+        sources = _sources(old, new)
+        steps: list[_Step] = []
+        notes: list[str] = []
+        for index, now in enumerate(new.fields):
+            at = f"{path}.{now.name}" if path else now.name
+            source = sources[index]
+            if source is None:
+                if not now.defaulted:
+                    raise RefusedError(f"field {at} is new and has no default: give it one")
+                notes.append(f"field {at} is new")
+                continue
+            before = old.fields[source]
+            if before.defaulted and not now.defaulted:
+                raise RefusedError(
+                    f"field {at} has no default any more, and stored values may lack it: give it one"
+                )
+            if before.name != now.name:
+                notes.append(f"field {at} was {before.name}")
+            steps.append(self.step(before, now, source, index, at))
+        kept = set(sources)
+        gone = [f"field {_joined(path, f.name)} is gone" for n, f in enumerate(old.fields) if n not in kept]
+        parts = [step.evolution for step in steps]
+        found = _together([*parts, Evolution(changes=(*notes, *gone), losses=tuple(gone))], None)
+        if old.by_position:
+            _check_positions(old, new, sources, path)
+            convert = _by_position(steps, bool(gone))
+            direct = not gone and all(step.source == step.target for step in steps)
+        else:
+            convert = _by_name(steps, bool(gone))
+            direct = all(step.before == step.now for step in steps)
+        direct = direct and found.direct and not any(step.drops_none for step in steps)
+        return Evolution(convert, direct, found.changes, found.losses)
+
+    def step(self, before: text.FieldText, now: text.FieldText, source: int, target: int, at: str) -> _Step:
+        drops = (
+            isinstance(before.type, text.OptionalText)
+            and now.defaulted
+            and not isinstance(now.type, text.OptionalText)
+            and not _has_none(now.type)
+        )
+        if drops:
+            assert isinstance(before.type, text.OptionalText)
+            found = _with(
+                _unless_none(self.of(before.type.item, now.type, at)), f"field {at}: None becomes its default"
+            )
+        else:
+            found = self.of(before.type, now.type, at)
+        return _Step(before.name, now.name, source, target, found, drops)
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """One field of a record that both types have."""
+
+    before: str
+    now: str
+    source: int
+    target: int
+    evolution: Evolution
+    drops_none: bool
+    """None is left out, so that the default stands in."""
+
+
+def _sources(old: text.StructText, new: text.StructText) -> list[int | None]:
+    """Per field of the new record the place of the old field that it goes on from: under its own name first, then an alias."""
+    places = {f.name: n for n, f in enumerate(old.fields)}
+    taken = {f.name for f in new.fields}
+    sources: list[int | None] = []
+    for now in new.fields:
+        names = [now.name, *(alias for alias in now.aliases if alias not in taken)]
+        name = next((name for name in names if name in places), None)
+        taken.add(name or "")
+        sources.append(None if name is None else places[name])
+    return sources
+
+
+def _check_positions(
+    old: text.StructText, new: text.StructText, sources: Sequence[int | None], path: str
+) -> None:
+    """A value by position cannot leave out what is followed by something."""
+    kept = [source for source in sources if source is not None]
+    if None in sources[: len(kept)]:
+        name = new.fields[sources.index(None)].name
+        raise RefusedError(f"field {_joined(path, name)} of a named tuple is new: put it behind all others")
+    if kept != sorted(kept) and any(old.fields[source].defaulted for source in kept):
+        raise RefusedError(f"{_at(path)}the fields of a named tuple with defaults cannot change places")
+
+
+def _by_name(steps: Sequence[_Step], gone: bool) -> Convert | None:
+    if not gone and all(
+        s.evolution.convert is None and s.before == s.now and not s.drops_none for s in steps
+    ):
+        return None
+    plan = [(s.before, s.now, s.evolution.convert, s.drops_none) for s in steps]
+
+    def convert(value: dict[str, Any]) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for before, now, change, drops_none in plan:
+            if before in value:
+                one = value[before]
+                if one is None and drops_none:
+                    continue
+                out[now] = one if change is None else change(one)
+        return out
+
+    return convert
+
+
+def _by_position(steps: Sequence[_Step], gone: bool) -> Convert | None:
+    if any(s.drops_none for s in steps):
+        raise RefusedError("a field of a named tuple cannot leave None out")
+    if not gone and all(s.evolution.convert is None and s.source == s.target for s in steps):
+        return None
+    plan = [(s.source, s.evolution.convert) for s in steps]
+
+    def convert(values: list[Any]) -> list[Any]:
+        present = len(values)
+        return [
+            values[source] if change is None else change(values[source])
+            for source, change in plan
+            if source < present
+        ]
+
+    return convert
+
+
+def _late(made: Sequence[Evolution], value: Any) -> Any:
+    convert = made[0].convert
+    return value if convert is None else convert(value)
+
+
+def _mapped(item: Evolution, over: Callable[[Convert], Convert]) -> Evolution:
+    convert = None if item.convert is None else over(item.convert)
+    return Evolution(convert, item.direct, item.changes, item.losses)
+
+
+def _pairs(convert: Convert) -> Convert:
+    return lambda pairs: {key: convert(value) for key, value in pairs.items()}
+
+
+def _each(items: Sequence[Evolution]) -> Convert | None:
+    converts = [item.convert for item in items]
+    if all(convert is None for convert in converts):
+        return None
+    return lambda values: [
+        value if convert is None else convert(value) for value, convert in zip(values, converts, strict=True)
+    ]
+
+
+def _unless_none(item: Evolution) -> Evolution:
+    return _mapped(item, lambda convert: lambda value: None if value is None else convert(value))
+
+
+def _together(parts: Iterable[Evolution], convert: Convert | None) -> Evolution:
+    parts = list(parts)
+    return Evolution(
+        convert,
+        all(part.direct for part in parts),
+        tuple(change for part in parts for change in part.changes),
+        tuple(loss for part in parts for loss in part.losses),
+    )
+
+
+def _with(found: Evolution, change: str) -> Evolution:
+    return Evolution(found.convert, found.direct, (*found.changes, change), found.losses)
+
+
+def _changed(path: str, what: str) -> Evolution:
+    return Evolution(changes=(_note(path, what),))
+
+
+def _note(path: str, what: str) -> str:
+    return f"field {path}: {what}" if path else what
+
+
+def _at(path: str) -> str:
+    return f"field {path}: " if path else ""
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _same_name(old: text.Tree, new: text.Tree) -> bool:
+    """Members of a union are told apart by their kind, records by their tag, which is their name."""
+    return type(old) is type(new) and getattr(old, "name", "") == getattr(new, "name", "")
+
+
+def _has_none(tree: text.Tree) -> bool:
+    if isinstance(tree, text.ChoiceText):
+        return None in tree.values
+    return tree == text.ScalarText("null")
+
+
+def _unhashable(tree: text.Tree) -> bool:
+    """Whether MessagePack without a type cannot be read into a dict with such keys."""
+    return isinstance(tree, (text.StructText, text.ReferenceText)) and not getattr(tree, "by_position", False)
+
+
+def shown(tree: text.Tree) -> str:
+    """A type as a sentence names it: records by their name only."""
+    match tree:
+        case text.ScalarText(name) | text.ReferenceText(name):
+            return name
+        case text.OptionalText(item):
+            return f"{shown(item)} | None"
+        case text.UnionText(members):
+            return " | ".join(map(shown, members))
+        case text.ListText(kind, item):
+            return f"{kind}<{shown(item)}{',...' if kind == 'tuple' else ''}>"
+        case text.TupleText(items):
+            return f"tuple<{','.join(map(shown, items))}>"
+        case text.MapText(key, value):
+            return f"map<{shown(key)},{shown(value)}>"
+        case text.ChoiceText(name, members):
+            return f"enum {name}" if name else f"literal<{','.join(repr(value) for _, value in members)}>"
+    return f"{'named tuple' if tree.by_position else 'record'} {tree.name}"

@@ -1,0 +1,86 @@
+"""Columns added to and removed from the state of a columnar operator; `column_values` documents the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from struct import Struct
+from typing import Any
+
+import msgspec
+
+from stateflow.format.instants import micros_since_epoch
+from stateflow.format.records import StateSchema
+from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS, SHORT_MASK
+from stateflow.state.values.evolution import Evolution, RefusedError, evolution
+from stateflow.state.values.plain import plain_reader
+from stateflow.state.values.schema_text import ScalarText, UnreadableText, read_columns
+from stateflow.state.values.serializers import RAW_CODE
+
+
+def columns_evolution(old: str, new: str) -> Evolution:
+    """Columns are told by name: those that are new are null, and those that are gone are lost. Raises RefusedError."""
+    before, now = _columns(old), _columns(new)
+    changes = [f"column {name} is new" for name in now if name not in before]
+    losses = [f"column {name} is gone" for name in before if name not in now]
+    for name in now:
+        if name in before and before[name] != now[name]:
+            try:
+                evolution(before[name], now[name])
+            except RefusedError:
+                raise RefusedError(
+                    f"column {name}: {before[name]} cannot become {now[name]} by itself, because values could be lost"
+                ) from None
+            changes.append(f"column {name}: {before[name]} becomes {now[name]}")
+    return Evolution(lambda value: value, False, (*changes, *losses), tuple(losses))
+
+
+def columns_converter(old: str, new: str) -> Callable[[bytes], bytes] | None:
+    """From stored values of the old columns to those of the new ones."""
+    columns_evolution(old, new)
+    if old == new:
+        return None
+    read = plain_reader(StateSchema(id=0, kind="columns", value=old))
+    now = _columns(new)
+    write = _writer(list(now.values()))
+    numbers = [kind == "float" for kind in now.values()]
+
+    def convert(plain: bytes) -> bytes:
+        values = read(plain)
+        row = [values.get(name) for name in now]
+        return write(
+            [
+                float(value) if number and value is not None else value
+                for value, number in zip(row, numbers, strict=True)
+            ]
+        )
+
+    return convert
+
+
+def _columns(written: str) -> dict[str, str]:
+    try:
+        fields = read_columns(written)
+    except UnreadableText as error:
+        raise RefusedError(f"{error}, so it cannot be compared") from None
+    return {field.name: field.type.name if isinstance(field.type, ScalarText) else "" for field in fields}
+
+
+def _writer(kinds: Sequence[str]) -> Callable[[Sequence[Any]], bytes]:
+    if not all(kind in FIXED_COLUMNS for kind in kinds):
+        header = bytes((RAW_CODE,))
+        return lambda row: header + msgspec.msgpack.encode(row)
+    mask = "H" if len(kinds) <= SHORT_MASK else "Q"
+    layout = Struct(f"<B{mask}" + "".join(BY_NAME[kind].form for kind in kinds))
+
+    def write(row: Sequence[Any]) -> bytes:
+        nulls = sum(1 << at for at, value in enumerate(row) if value is None)
+        return layout.pack(RAW_CODE, nulls, *map(_fixed, row))
+
+    return write
+
+
+def _fixed(value: Any) -> Any:
+    if value is None:
+        return 0
+    return micros_since_epoch(value) if isinstance(value, datetime) else value

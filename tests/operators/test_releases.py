@@ -1,0 +1,390 @@
+"""State outlives its code: what one release wrote, the next ones read, by rule or by a function, on both backends."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field, make_dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import stateflow as sf
+from stateflow.errors import UserCodeError
+from tests.operators.releases import Releases, opened, operator_of
+
+BACKENDS = ("memory", "rocksdb")
+
+
+@pytest.fixture(params=BACKENDS)
+def releases(request: pytest.FixtureRequest, tmp_path: Path) -> Releases:
+    return Releases(opened(request.param, tmp_path))
+
+
+@dataclass
+class Order:
+    sku: str
+    amount: int
+
+
+@dataclass
+class OrderNow:
+    sku: str
+    total: Annotated[float, sf.field(aliases=["amount"])]
+    note: str = "-"
+
+
+def states_of(record: Any, number: Any, **options: Any) -> Any:
+    return operator_of(
+        value=sf.ValueState(record, **options),
+        items=sf.ListState(record, **options),
+        per=sf.MapState(str, list[record], **({} if options.get("migrate") else options)),
+        most=sf.ReducingState(number, max),
+        held=sf.AggregatingState(
+            number, create=lambda: number(0), add=lambda a, v: a + v, result=lambda a: a
+        ),
+        late=sf.ValueState(number, ttl="1 day"),
+    )
+
+
+def write(record: Any, number: Any) -> Any:
+    def act(process: Any, key: int) -> None:
+        process.value.value = record("tea", key)
+        process.items.add(record("jam", key))
+        process.per["x"] = [record("oil", key)]
+        process.most.add(number(key))
+        process.held.add(number(key))
+        process.late.value = number(key)
+
+    return act
+
+
+def read(process: Any, key: int) -> Any:
+    return (
+        process.value.value, process.items.get(), process.per.get("x"), process.most.get(), process.held.get(),
+        process.late.value,
+    )  # fmt: skip
+
+
+def test_every_kind_of_state_is_read_under_its_new_type_and_written_back_only_when_it_changes(
+    releases: Releases,
+) -> None:
+    releases.run(states_of(Order, int), {1: [write(Order, int)], 2: [write(Order, int)]})
+    before = {name: releases.stored(name) for name in ("value", "items", "per", "most", "held", "late")}
+    now = states_of(OrderNow, float)
+    expected = [
+        (
+            OrderNow("tea", key),
+            [OrderNow("jam", key)],
+            [OrderNow("oil", key)],
+            float(key),
+            float(key),
+            float(key),
+        )
+        for key in (1, 2)
+    ]
+    assert releases.run(now, {1: [read], 2: [read]}) == expected
+    assert {name: releases.stored(name) for name in before} == before, "reading writes nothing"
+    releases.run(now, {1: [write(OrderNow, float)]})
+    value, items, per, most, held, late = releases.run(now, {1: [read], 2: [read]})[0]
+    assert (value, items) == (OrderNow("tea", 1), [OrderNow("jam", 1), OrderNow("jam", 1)])
+    assert (per, most, held, late) == ([OrderNow("oil", 1)], 1.0, 2.0, 1.0)
+    changed = dict(releases.stored("value"))
+    assert [raw == changed[key] for key, raw in before["value"]] == [False, True]
+
+
+def test_tables_and_savepoints_see_one_type_whatever_wrote_the_values(releases: Releases) -> None:
+    releases.run(states_of(Order, int), {1: [write(Order, int)], 2: [write(Order, int)]})
+    now = states_of(OrderNow, float)
+    releases.run(now, {1: [write(OrderNow, float)]})
+    assert [(row["user"], row["value"]) for row in releases.table("value")] == [
+        (1, {"sku": "tea", "total": 1.0, "note": "-"}),
+        (2, {"sku": "tea", "total": 2.0, "note": None}),
+    ]
+    assert [row["value"] for row in releases.table("most")] == [1.0, 2.0]
+    assert all(row["expires_at"] is not None for row in releases.table("late"))
+    # What a table has is what is stored again, and read again.
+    assert releases.operator is not None
+    from stateflow.state.tabular import tables_of
+
+    for name in ("value", "items", "per", "most", "held", "late"):
+        table: Any = tables_of(releases.operator)[name]
+        entries = releases.stored(name)
+        batch = table.decode([k for k, _ in entries], [v for _, v in entries])
+        keys, values = table.encode(batch)
+        own = [key for key, _ in entries]  # in key groups of the test's own
+        assert [key[2:] for key in keys] == [key[2:] for key in own]
+        assert table.decode(own, values) == batch
+        releases.on.write(zip(own, values, strict=True))
+    assert releases.run(now, {2: [read]})[0][:2] == (OrderNow("tea", 2), [OrderNow("jam", 2)])
+
+
+def test_a_release_may_be_rolled_back_where_rules_allow_both_ways(releases: Releases) -> None:
+    wide = make_dataclass("Order", [("sku", str), ("amount", int), ("note", str, field(default="-"))])
+    old, new = operator_of(value=sf.ValueState(Order)), operator_of(value=sf.ValueState(wide))
+
+    def value(process: Any, key: int) -> Any:
+        return process.value.value
+
+    def put(record: Any) -> Any:
+        return lambda process, key: setattr(process.value, "value", record("tea", key))
+
+    releases.run(old, {1: [put(Order)], 2: [put(Order)]})
+    releases.run(new, {2: [put(wide)]})
+    assert releases.run(old, {1: [value], 2: [value]}) == [Order("tea", 1), Order("tea", 2)]
+    assert releases.run(new, {1: [value], 2: [value]}) == [wide("tea", 1), wide("tea", 2)]
+
+
+def test_what_older_code_cannot_read_names_where_to_go_back_to(releases: Releases) -> None:
+    releases.run(operator_of(value=sf.ValueState(int)), {1: [lambda p, k: setattr(p.value, "value", 1)]})
+    releases.run(operator_of(value=sf.ValueState(float)), {1: [lambda p, k: setattr(p.value, "value", 1.5)]})
+    with pytest.raises(
+        sf.IncompatibleError, match=r"restore a checkpoint below 2, which introduced the type"
+    ):
+        releases.run(operator_of(value=sf.ValueState(int)), {1: []})
+
+
+# ---- migrate= ----
+
+
+def to_now(old: Order) -> OrderNow:
+    if old.amount == 13:
+        raise ValueError("thirteen")
+    return OrderNow(old.sku, old.amount / 100)
+
+
+def all_now(old: list[Order]) -> list[OrderNow]:
+    return list(map(to_now, old))
+
+
+@pytest.mark.parametrize("prefetched", [False, True])
+def test_a_function_that_fails_names_operator_state_key_and_value_and_diverts_only_its_key(
+    releases: Releases, prefetched: bool
+) -> None:
+    before = operator_of(value=sf.ValueState(Order))
+    releases.run(
+        before,
+        {
+            key: [lambda p, k: setattr(p.value, "value", Order("tea", 100 * k if k < 13 else k))]
+            for key in (1, 2, 13)
+        },
+    )
+    now = operator_of(value=sf.ValueState(OrderNow, migrate=to_now))
+
+    def value(process: Any, key: int) -> Any:
+        return process.value.value.total
+
+    said = r"operator 'op', state 'value', key 13: migrate function to_now failed on the stored value Order\(sku='tea', amount=13\)"
+    with pytest.raises(UserCodeError, match=said):
+        releases.run(now, {13: [value]})
+    acts = {1: [value], 13: [value], 2: [value]}
+    if prefetched:
+        # A state that every key reads is looked up for all keys of the next chunk at once.
+        from stateflow.operators import keyed
+
+        original = keyed.KeyedEngine.attach
+
+        def attach(engine: Any, backend: Any) -> None:
+            original(engine, backend)
+            engine._prefetch = list(engine.binding.stored)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(keyed.KeyedEngine, "attach", attach)
+            assert releases.run(now, acts, on_error="dead_letter") == [1.0, 2.0]
+    else:
+        assert releases.run(now, acts, on_error="dead_letter") == [1.0, 2.0]
+    assert [(row[1], row[2].split(": ")[0]) for row in releases.dead] == [("13", "UserCodeError")]
+
+
+def test_functions_convert_every_kind_of_state(releases: Releases) -> None:
+    releases.run(states_of(Order, int), {2: [write(Order, int)]})
+    now = operator_of(
+        value=sf.ValueState(OrderNow, migrate=to_now),
+        items=sf.ListState(OrderNow, migrate=to_now),
+        per=sf.MapState(str, list[OrderNow], migrate=all_now),
+        most=sf.ReducingState(str, max, migrate=str),
+        held=sf.AggregatingState(str, create=str, add=lambda a, v: a + v, result=lambda a: a, migrate=str),
+        late=sf.ValueState(str, ttl="1 day", migrate=str),
+    )
+    assert releases.run(now, {2: [read]}) == [
+        (OrderNow("tea", 0.02), [OrderNow("jam", 0.02)], [OrderNow("oil", 0.02)], "2", "2", "2")
+    ]
+
+
+# ---- any chain of releases gives what a plain model of the rules gives ----
+
+Field = tuple[str, str, Any, tuple[str, ...]]
+"""Name, type, default (or `...`), aliases."""
+TYPES: dict[str, Any] = {
+    "int": int, "float": float, "decimal": Decimal, "str": str, "int?": int | None, "float?": float | None,
+    "ints": list[int], "floats": list[float],
+}  # fmt: skip
+WIDER = {"int": ["float", "decimal", "int?"], "int?": ["float?"], "float": ["float?"], "ints": ["floats"]}
+VALUES = {
+    "int": st.integers(-1000, 1000),
+    "float": st.floats(-1000, 1000).map(lambda value: round(value, 3)),
+    "decimal": st.integers(-1000, 1000).map(lambda cents: Decimal(cents) / 100),
+    "str": st.text("abc", max_size=3),
+    "int?": st.none() | st.integers(-9, 9),
+    "float?": st.none() | st.integers(-9, 9).map(float),
+    "ints": st.lists(st.integers(0, 9), max_size=3),
+    "floats": st.lists(st.integers(0, 9).map(float), max_size=3),
+}
+DEFAULTS: dict[str, Any] = {
+    "int": 7,
+    "float": 0.5,
+    "decimal": Decimal("0.1"),
+    "str": "d",
+    "int?": None,
+    "float?": 2.5,
+}
+
+
+def converted(kind: str, into: str, value: Any) -> Any:
+    """The model: what a value is as a wider type."""
+    if value is None or kind == into:
+        return value
+    if into.startswith("float") and isinstance(value, list):
+        return [float(one) for one in value]
+    if into.startswith("float"):
+        return float(value)
+    return Decimal(value) if into == "decimal" else value
+
+
+def stepped(old: list[Field], new: list[Field], values: dict[str, Any]) -> dict[str, Any]:
+    """The model: the stored fields of a value after one release. Missing ones take their default when they are read."""
+    before, out = {name: kind for name, kind, _, _ in old}, {}
+    for name, kind, _, aliases in new:
+        source = next((one for one in (name, *aliases) if one in before), None)
+        if source is None or source not in values:
+            continue
+        value = values[source]
+        if value is None and not kind.endswith("?"):
+            continue
+        out[name] = converted(before[source], kind, value)
+    return out
+
+
+def class_of(number: int, fields: list[Field], annotated: bool = True) -> Any:
+    ordered = sorted(fields, key=lambda f: f[2] is not ...)
+    return make_dataclass(
+        f"R{number}",
+        [
+            (
+                name,
+                Annotated[TYPES[kind], sf.field(aliases=list(aliases))]
+                if aliases and annotated
+                else TYPES[kind],
+                *([] if default is ... else [field(default=default)]),
+            )
+            for name, kind, default, aliases in ordered
+        ],
+    )
+
+
+@st.composite
+def next_fields(draw: Any, fields: list[Field], number: int) -> list[Field]:
+    """What another release may make of a record, by rule."""
+    out: list[Field] = []
+    for name, kind, default, _ in fields:
+        what = draw(st.sampled_from(["keep", "keep", "remove", "rename", "widen", "fill", "default"]))
+        if what == "remove" and len(fields) > 1:
+            continue
+        if what == "widen" and kind in WIDER:
+            kind = draw(st.sampled_from(WIDER[kind]))
+            default = default if default is ... else DEFAULTS[kind]
+        if what == "fill" and kind.endswith("?") and default is not None:
+            kind, default = kind[:-1], DEFAULTS[kind[:-1]]
+        if what == "default" and kind in DEFAULTS:
+            default = DEFAULTS[kind]
+        out.append(
+            (f"{name}_{number}", kind, default, (name,)) if what == "rename" else (name, kind, default, ())
+        )
+    if draw(st.booleans()):
+        kind = draw(st.sampled_from(sorted(DEFAULTS)))
+        out.append((f"new{number}", kind, DEFAULTS[kind], ()))
+    return draw(st.permutations(out)) if out else [("last", "int", 1, ())]
+
+
+@st.composite
+def histories(draw: Any) -> list[tuple[list[Field], list[tuple[int, dict[str, Any]]]]]:
+    """Up to five versions of a record, and what each release writes for which keys."""
+    fields: list[Field] = [
+        (f"f{n}", draw(st.sampled_from(sorted(TYPES))), ..., ()) for n in range(draw(st.integers(1, 4)))
+    ]
+    history = []
+    for number in range(draw(st.integers(2, 5))):
+        if number:
+            fields = draw(next_fields(fields, number))
+        writes = [
+            (draw(st.integers(0, 5)), {name: draw(VALUES[kind]) for name, kind, _, _ in fields})
+            for _ in range(draw(st.integers(0, 3)))
+        ]
+        history.append((list(fields), writes))
+    return history
+
+
+def put(cls: Any, values: dict[str, Any]) -> Any:
+    def act(process: Any, key: int) -> None:
+        process.value.value = cls(**values)
+        process.per[key] = {"x": cls(**values)}
+
+    return act
+
+
+def add(cls: Any, values: dict[str, Any]) -> Any:
+    return lambda process, key: process.items.add(cls(**values))
+
+
+def check_history(releases: Releases, history: Any) -> None:
+    model: dict[int, dict[str, Any]] = {}
+    items: list[dict[str, Any]] = []
+    fields: list[Field] = []
+    for number, (now, writes) in enumerate(history):
+        if number:
+            model = {key: stepped(fields, now, values) for key, values in model.items()}
+            items = [stepped(fields, now, values) for values in items]
+        fields = now
+        cls = class_of(number, fields)
+        process = operator_of(
+            value=sf.ValueState(cls), items=sf.ListState(cls), per=sf.MapState(int, dict[str, cls])
+        )
+
+        for key, values in writes:
+            releases.run(process, {key: [put(cls, values)], 99: [add(cls, values)]})
+            model[key] = values
+            items.append(values)
+        keys = sorted(model)
+        assert releases.run(process, {key: [lambda p, k: p.value.value] for key in keys}) == [
+            cls(**model[key]) for key in keys
+        ]
+        assert releases.run(process, {key: [lambda p, k: p.per[k]["x"]] for key in keys}) == [
+            cls(**model[key]) for key in keys
+        ]
+        if items:
+            assert releases.run(process, {99: [lambda p, k: p.items.get()]}) == [
+                [cls(**values) for values in items]
+            ]
+        # Without classes, the same, apart from defaults.
+        for row in releases.table("value"):
+            shown = {name: row["value"][name] for name in model[row["user"]]}
+            assert shown == model[row["user"]]
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(history=histories())
+def test_any_chain_of_releases_reads_what_the_rules_say(history: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check_history(Releases(opened("memory", Path(folder))), history)
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(history=histories())
+def test_any_chain_of_releases_reads_what_the_rules_say_from_files(history: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        releases = Releases(opened("rocksdb", Path(folder)))
+        check_history(releases, history)
+        releases.on.close()
