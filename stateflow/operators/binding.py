@@ -18,6 +18,7 @@ from stateflow.state.bound import (
     BoundOperatorList,
     BoundReducingState,
     BoundTimer,
+    BoundTimers,
     BoundValueState,
     Cursor,
     StoredState,
@@ -34,6 +35,7 @@ from stateflow.state.declare import (
 from stateflow.state.expiry.index import Expiry
 from stateflow.state.expiry.ttl import ttl_fields
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.namespaces import Namespaced
 from stateflow.state.values.declared_types import DeclaredType, declared_type, evolved_serializer
 from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.serializers import Serializer, serializer_for
@@ -48,15 +50,17 @@ class Binding:
 
     stored: tuple[StoredState[Any], ...]
     """Single-entry states."""
-    timers: dict[str, BoundTimer]
+    timers: dict[str, BoundTimer | BoundTimers]
     handlers: dict[str, Any]
     operator: dict[str, Any]
     """BoundOperatorList, or a dict for broadcast state."""
+    keyed: tuple[Namespaced, ...] = ()
+    """All states and timers of a key."""
     expiring: tuple[Expiry, ...] = ()
     """One per state that has an index of expiries."""
 
     @cached_property
-    def chunked(self) -> tuple[StoredState[Any] | BoundTimer, ...]:
+    def chunked(self) -> tuple[StoredState[Any] | BoundTimer | BoundTimers, ...]:
         """What holds a whole chunk of keys and can be looked up for all of them at once."""
         return (*self.stored, *self.timers.values())
 
@@ -73,25 +77,31 @@ def bind(
     that have an index of expiries."""
     declared = type(process).declarations()
     stored: list[StoredState[Any]] = []
+    keyed: list[Namespaced] = []
     expiring: list[Expiry] = []
     for name, declaration in declared.states.items():
         expiry = _expiry(declaration, cursor, state_ids[name], indexes.get(name))
         if expiry is not None and expiry.indexed:
             expiring.append(expiry)
         state = _bound(declaration, uid, cursor, state_ids[name], evolved.get(name), expiry)
+        state.declare_namespace(_namespace_codec(declaration))
         if isinstance(state, StoredState):
             stored.append(state)
+        keyed.append(state)
         process.__dict__[name] = state
     timers, handlers = {}, {}
     for name, timer in declared.timers.items():
-        timers[name] = process.__dict__[name] = BoundTimer(cursor, uid, name, state_ids[name], timer.time)
+        kind = BoundTimers if timer.many else BoundTimer
+        bound = timers[name] = process.__dict__[name] = kind(cursor, uid, name, state_ids[name], timer.time)
+        bound.declare_namespace(_namespace_codec(timer))
+        keyed.append(bound)
         handlers[name] = getattr(process, timer.handler or "")
     operator: dict[str, Any] = {}
     for name, declaration in declared.operator.items():
         operator[name] = {} if declaration.kind == "broadcast" else BoundOperatorList([])
         process.__dict__[name] = operator[name]
     cursor.expiring = expiring
-    return Binding(tuple(stored), timers, handlers, operator, tuple(expiring))
+    return Binding(tuple(stored), timers, handlers, operator, tuple(keyed), tuple(expiring))
 
 
 def _expiry(
@@ -106,6 +116,14 @@ def _expiry(
         sweep=schema.expiry_sweep if schema else 0,
         event_time=schema is not None and schema.ttl_time == "event",
     )  # fmt: skip
+
+
+def _namespace_codec(declaration: Declaration) -> KeyCodec | None:
+    return None if declaration.namespace is None else KeyCodec(key_types_for(declaration.namespace))
+
+
+def _namespace_types(declaration: Declaration) -> str:
+    return "" if declaration.namespace is None else ",".join(key_types_for(declaration.namespace))
 
 
 def _bound(
@@ -151,14 +169,21 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
         try:
             value = serializer_for(declaration.type).schema  # type: ignore[attr-defined]
             map_key = ",".join(key_types_for(declaration.key)) if isinstance(declaration, MapState) else ""
+            namespace = _namespace_types(declaration)
         except StateflowError as error:
             raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
         out[name] = StateSchema(
-            id=0, kind=declaration.kind, value=value, map_key=map_key,
-            queryable=declaration.queryable, aliases=declaration.aliases, **ttl_fields(declaration.expiry),
+            id=0, kind=declaration.kind, value=value, map_key=map_key, queryable=declaration.queryable,
+            aliases=declaration.aliases, namespace=namespace, **ttl_fields(declaration.expiry),
         )  # fmt: skip
     for name, timer in declared.timers.items():
-        out[name] = StateSchema(id=0, kind="timer", value=timer.time, aliases=timer.aliases)
+        try:
+            namespace = _namespace_types(timer)
+        except StateflowError as error:
+            raise type(error)(f"operator {uid!r}, timer {name!r}: {error}") from error
+        out[name] = StateSchema(
+            id=0, kind="timer", value=timer.time, aliases=timer.aliases, many=timer.many, namespace=namespace
+        )
     return out
 
 

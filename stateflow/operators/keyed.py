@@ -83,6 +83,7 @@ class KeyedEngine:
         self.binding: Binding = bind(
             self.process, spec.uid, self.cursor, spec.state_ids, spec.evolved, spec.indexes
         )
+        self.context.keyed = self.binding.keyed
         self.expiry = OperatorExpiry(self.binding.expiring)
         self.codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self.out: list[Any] = []

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping
 from heapq import merge
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from stateflow.errors import StateflowError
 from stateflow.format.encoding import after, list_position
 from stateflow.state.cursor import ABSENT, UNREAD, Change, Cursor, ValuesState
 from stateflow.state.expiry.index import Expiry
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.namespaces import Namespaced
 from stateflow.state.values.serializers import Serializer
 
 T = TypeVar("T")
@@ -18,7 +19,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class BoundListState(ValuesState, Generic[T]):
+class BoundListState(ValuesState, Namespaced, Generic[T]):
     """Entries of one key lie in the order they were added: by batch, then by position."""
 
     __slots__ = ("_added", "_cleared", "_read")
@@ -37,6 +38,16 @@ class BoundListState(ValuesState, Generic[T]):
         self._cleared = False
         self._read: dict[bytes, bytes] = {}
         """With a ttl that reading renews: stored entries that were read."""
+
+    def at(self, namespace: Any) -> Self:
+        """The same state of the same key under a namespace; under None this one."""
+        return self.view_of(namespace)
+
+    def _holds(self) -> bool:
+        return self.exists()
+
+    def _clear(self) -> None:
+        self.clear()
 
     def _here(self) -> None:
         if self._at != self._cursor.serial:
@@ -109,7 +120,7 @@ class BoundListState(ValuesState, Generic[T]):
         self._at = -1
 
 
-class BoundMapState(ValuesState, MutableMapping[K, V]):
+class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
     """A mapping whose entries are stored one by one; iteration is in key order and may modify the map."""
 
     __slots__ = ("_cleared", "_entries", "_raws", "_read", "_written", "codec")
@@ -134,6 +145,16 @@ class BoundMapState(ValuesState, MutableMapping[K, V]):
         """With a ttl: what is stored, as far as somebody has looked."""
         self._read: set[bytes] = set()
         """With a ttl that reading renews: entries that were read."""
+
+    def at(self, namespace: Any) -> Self:
+        """The same state of the same key under a namespace; under None this one."""
+        return self.view_of(namespace)
+
+    def _holds(self) -> bool:
+        return not self.is_empty()
+
+    def _clear(self) -> None:
+        self.clear()
 
     def _here(self) -> None:
         if self._at != self._cursor.serial:
