@@ -23,7 +23,6 @@ from stateflow.state.bound import (
     Cursor,
     StoredState,
 )
-from stateflow.state.cursor import ValuesState
 from stateflow.state.declare import (
     AggregatingState,
     Declaration,
@@ -133,7 +132,7 @@ def _bound(
     state_id: int,
     schema: StateSchema | None,
     expiry: Expiry | None,
-) -> ValuesState:
+) -> Any:
     name, ttl = declaration.name, expiry if declaration.expiry is not None else None
     serializer = _serializer(declaration, schema)
     match declaration:
