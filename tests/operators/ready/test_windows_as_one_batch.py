@@ -423,3 +423,23 @@ def test_each_different_value_of_a_window_counts_once(seed: int, name: str, emit
         for row in driven.rows
     } == {key: different(mine) for key, mine in counted(rows, window, lateness).items()}
     assert driven.entries() == 0
+
+
+def test_a_late_row_does_not_open_a_session_again_whose_end_has_come() -> None:
+    declared = window_aggregate(
+        keyed(),
+        PerWindow,
+        AGGREGATES,
+        window=windows.session("4 seconds"),
+        time="ts",
+        lateness=0,
+        emit="final",
+    )
+    driven = Driven(declared)
+    first, second = events(0, 2)
+    driven.batch(table([{**first, "user": 1, "shop": "a", "ts": 0}]), None)
+    # Its own window, which ends at seven seconds, is open still.
+    ended = driven.batch(table([{**second, "user": 1, "shop": "a", "ts": 3 * SECOND}]), 4 * SECOND)
+    assert [key[2:] for key in found(ended)] == [(0, 4 * SECOND)]
+    assert [key[2:] for key in found(driven.batch(None, END))] == [(3 * SECOND, 7 * SECOND)]
+    assert [row["n"] for row in driven.rows] == [1, 1]
