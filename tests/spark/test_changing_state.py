@@ -108,7 +108,7 @@ def job_of(bench: Workbench, process: Any, columns: dict[str, Any], extra: str) 
     def changing(flow: sf.Flow) -> None:
         keyed = flow.source("orders", bench.source("orders", ORDER), Order).key_by("user", order_by="ts")
         keyed.process("seen", process, output="user long, text string").collect("told", told)
-        keyed.process_arrow("sums", summed(extra), state=columns, output="user long, n double").collect(
+        keyed.process_arrow("columns", summed(extra), state=columns, output="user long, n double").collect(
             "sums", sums
         )
 
