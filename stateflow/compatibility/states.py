@@ -156,7 +156,16 @@ def declared_elements(node: KeyedNode) -> dict[str, DeclaredOperatorState[Any]]:
 
 def recorded_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:
     """Of each declared state that the record has, its name there."""
-    return _found({n: s.aliases for n, s in declared_states(node).items()}, before.states)
+    declared = declared_states(node)
+    names = _found({n: s.aliases for n, s in declared.items()}, before.states)
+    # Older code runs again: what newer code had renamed says so in its aliases.
+    taken = {*names.values(), *declared}
+    for old, schema in before.states.items():
+        if old not in taken:
+            name = next((alias for alias in schema.aliases if alias in declared and alias not in names), None)
+            if name is not None:
+                names[name] = old
+    return names
 
 
 def element_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:

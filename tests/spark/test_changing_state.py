@@ -181,9 +181,7 @@ def test_a_release_changes_state_and_everything_goes_on(
         table_frame(spark, snapshot, "seen", "cents").collect()
     # Older code cannot read an alias back, and says where to go.
     refused = job.check(before)
-    assert f"restore a checkpoint below {head.slot}" in " ".join(refused.problems) or "forgets" in " ".join(
-        refused.problems
-    )
+    assert f"restore a checkpoint below {head.slot}" in refused.problems[0]
     # From before the release, with the code of after it.
     for kind, made in (("native", native), ("canonical", canonical)):
         fork = Job(str(bench.folder / "root"), f"fork-{kind}")
