@@ -6,9 +6,11 @@ bookkeeping is left out: not the state commits of Spark's operators, not this li
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -27,12 +29,16 @@ class Timed:
 
     rows: list[int] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+    """CPU seconds of this process, its JVM and its Python workers, from the end of the batch before: what a busy machine
+    changes least."""
 
 
 class _Listener(StreamingQueryListener):
     def __init__(self, timed: Timed, each: Any) -> None:
         self._timed = timed
         self._each = each
+        self._spent = cpu_of_tree(os.getpid())
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         pass
@@ -42,6 +48,9 @@ class _Listener(StreamingQueryListener):
         if progress.numInputRows:
             self._timed.rows.append(progress.numInputRows)
             self._timed.seconds.append(progress.durationMs["triggerExecution"] / 1000)
+            spent = cpu_of_tree(os.getpid())
+            self._timed.cpu.append(spent - self._spent)
+            self._spent = spent
             self._each(self._timed)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
@@ -49,6 +58,22 @@ class _Listener(StreamingQueryListener):
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         pass
+
+
+def cpu_of_tree(pid: int) -> float:
+    """CPU seconds of a process and all below it, also of those that have ended; 0 where there is no /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        children = [
+            child
+            for task in Path(f"/proc/{pid}/task").iterdir()
+            for child in (task / "children").read_text().split()
+        ]
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(
+        cpu_of_tree(int(c)) for c in children
+    )
 
 
 @contextmanager

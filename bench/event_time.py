@@ -57,6 +57,7 @@ def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
         "rows": size.rows,
         "seconds": outcome.timed.seconds,
         "steady": outcome.timed.seconds[size.warm_up :],
+        "cpu": outcome.timed.cpu[size.warm_up :],
         "phases": [report.statistics["metrics"] for report in outcome.reports[size.warm_up :]],
     }
 
@@ -114,14 +115,18 @@ def section(results: Results, size: Size) -> Section:
         return float(trial["rows"] / median(trial["steady"]))
 
     rate = {side: results.median(side, speed) for side in SIDES}
+    cpu = {side: results.median(side, lambda trial: median(trial["cpu"])) for side in SIDES}
+    neighbours = ("totals", "totals", "spark_windows", "spark_windows")
     rows = [
         [
             NAMES[side],
             seconds(size.rows / rate[side]),
             f"{rate[side]:,.0f}",
             f"{rate[side] / rate[beside]:.2f}x",
+            seconds(cpu[side]),
+            f"{cpu[side] / cpu[beside]:.2f}x",
         ]
-        for side, beside in zip(SIDES, ("totals", "totals", "spark_windows", "spark_windows"), strict=True)
+        for side, beside in zip(SIDES, neighbours, strict=True)
     ]
     targets = [
         at_most(
@@ -151,7 +156,8 @@ def section(results: Results, size: Size) -> Section:
         "",
         "rows per second",
     )
-    return Section(text, ("side", "a batch", "rows/s", "of its neighbour"), rows, targets, [plot])
+    header = ("side", "a batch", "rows/s", "of the other's", "CPU of a batch", "of the other's")
+    return Section(text, header, rows, targets, [plot])
 
 
 MEASUREMENT = Measurement(

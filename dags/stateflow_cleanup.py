@@ -28,7 +28,8 @@ with DAG(
         "retained": Param(
             3,
             title="Retained",
-            description="Newest checkpoints that stay.",
+            description="Newest checkpoints that stay. Fewer than the job's own retained_checkpoints have no effect: "
+            "change that option where the job runs.",
             type="integer",
             minimum=1,
             maximum=10_000,

@@ -90,8 +90,8 @@ ROOMS: Mapping[str, Room] = {
         "flows.py",
     ),
     "testing": Room(
-        "a keyed operator in a unit test, without Spark",
-        "compatibility format operators pipelines state state/backends state/keys state/values",
+        "keyed and columnar operators in unit tests, without Spark",
+        "compatibility format operators pipelines state state/backends state/columns state/keys state/values",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
     "reading": Room(

@@ -88,6 +88,8 @@ def test_the_per_key_side_keeps_right_totals_and_times_every_batch(
     data = data_in(tmp_path / "data")
     found = sides.process(spark, data, tmp_path, options={"local_fsync": False})
     assert found.timed.rows == [400, 50, 100]
+    assert len(found.timed.cpu) == 3
+    assert all(0 < spent < 600 for spent in found.timed.cpu)
     assert all(
         0 < report.duration <= spent for report, spent in zip(found.reports, found.timed.seconds, strict=True)
     )
@@ -117,7 +119,7 @@ def test_event_time_is_compared_with_rows_without_and_with_sparks_windows(
 ) -> None:
     rates = {"totals": 100.0, "totals_with_time": timed, "windows_by_hand": by_hand, "spark_windows": 100.0}
     size = event_time.MEASUREMENT.sizes["quick"]
-    trials = {side: [{"rows": 1, "steady": [1 / rate]}] for side, rate in rates.items()}
+    trials = {side: [{"rows": 1, "steady": [1 / rate], "cpu": [2 / rate]}] for side, rate in rates.items()}
     assert [target.met for target in event_time.section(Results(trials), size).targets] == met
 
 

@@ -36,7 +36,7 @@ def test_every_error_is_a_stateflow_error_with_an_exit_code_of_its_own() -> None
 
 
 def test_the_testing_module_offers_the_harness() -> None:
-    assert stateflow.testing.__all__ == ["KeyedHarness"]
+    assert stateflow.testing.__all__ == ["ColumnarHarness", "KeyedHarness"]
 
 
 def test_what_users_chain_is_there() -> None:

@@ -64,5 +64,33 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         ],
+        "notifications": ["stateflow.airflow.staleness.StaleJobs"],
+        "asset-uris": [{"schemes": ["stateflow"], "handler": None}],
+        "config": {"stateflow": {"description": "The pages of Stateflow.", "options": _options()}},
         "extra-links": ["stateflow.airflow.operators.links.CheckpointLink"],
+    }
+
+
+def _options() -> dict[str, Any]:
+    """For `airflow config list`: section `[stateflow]`, which the pages read."""
+    options = {
+        "conn_ids": ("Connections that Airflow cannot list, with commas between.", "", "lake,other_lake"),
+        "stale_after": (
+            "How long a job may be without a fresh checkpoint, with exceptions by job.",
+            "26 hours",
+            "26 hours, orders=15 minutes, replay=never",
+        ),
+    }
+    for button in ("savepoint", "recovery", "stop", "cleanup"):
+        dag = f"stateflow_{button}"
+        options[f"{button}_dag"] = (f"The DAG that the button {button} starts.", dag, f"our_{button}")
+    return {
+        name: {
+            "description": description,
+            "version_added": None,
+            "type": "string",
+            "example": example,
+            "default": default,
+        }
+        for name, (description, default, example) in options.items()
     }

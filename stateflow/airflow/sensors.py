@@ -9,10 +9,9 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
-from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
-from stateflow.airflow.operators.arguments import Argument, Name, SomeTime, flag, one_of, span
+from stateflow.airflow.operators.arguments import Argument, Deferrable, Name, SomeTime, one_of, span
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.airflow.triggers.freshness import micros
 from stateflow.airflow.triggers.job import CheckpointFreshnessTrigger, Missing, WatermarkTrigger
@@ -42,11 +41,6 @@ def moment(value: Any) -> datetime:
     return value if value.tzinfo else value.replace(tzinfo=UTC)
 
 
-def _deferrable_by_default() -> bool:
-    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
-
-
-NoTemplateFlag = Annotated[bool | None, Argument(flag, template=False, when_none=_deferrable_by_default)]
 NoTemplateSpan = Annotated[timedelta | str, Argument(span, template=False)]
 WhenMissing = Annotated[Missing, Argument(one_of("wait", "fail"))]
 Moment = Annotated[datetime | str, Argument(moment)]
@@ -62,7 +56,7 @@ class _JobSensor(StateflowOperator, BaseSensorOperator):
         *,
         job: Name,
         missing: WhenMissing = "wait",
-        deferrable: NoTemplateFlag = None,
+        deferrable: Deferrable = None,
         store_patience: NoTemplateSpan = _STORE_PATIENCE,
         **kwargs: Any,
     ) -> None:

@@ -13,7 +13,7 @@ from typing import Literal
 
 from stateflow.checkpoint.log import BodyCache, Log
 from stateflow.checkpoint.pins import damage_of, list_pins, read_with_pins
-from stateflow.checkpoint.retention import roots
+from stateflow.checkpoint.retention import restorable, roots
 from stateflow.checkpoint.statistics import keep_history
 from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.layout import JobLayout, epoch_of, origin_of
@@ -23,6 +23,8 @@ from stateflow.storage.store import Entry, Store, create_once
 
 Reason = Literal["subsumed", "orphan"]
 _FEW, _MARKERS = 8, 16
+ANNOUNCED = "announced"
+"""Why a checkpoint stays that nobody asked to keep: it is not below the floor that the newest record announced."""
 DisposeSavepoint = Callable[[str], None]
 """Deletes a savepoint by its URL. The job has claimed it, and its records no longer name it."""
 
@@ -49,6 +51,11 @@ class Plan:
     """Claims and control files of past epochs, and pins of records that are gone."""
     kept: Mapping[int, str]
     """Slots of the records to keep, with the reason."""
+
+    @property
+    def announced(self) -> tuple[int, ...]:
+        """Checkpoints that only the job's own retention keeps: they may go once a run has announced that it keeps fewer."""
+        return tuple(slot for slot, reason in self.kept.items() if reason == ANNOUNCED)
 
     @property
     def bytes_by_reason(self) -> dict[str, int]:
@@ -131,8 +138,14 @@ def plan(
         files=tuple(garbage[path] for path in sorted(garbage)),
         savepoints=tuple(sorted(bases(removed_records) - bases(live_records))),
         leftovers=tuple(sorted([*_old_claims(log, others), *_dangling(log, pins)])),
-        kept=roots(log, pins, retained),
+        kept=_kept(log, pins, retained),
     )
+
+
+def _kept(log: Log, pins: Iterable[Pin], retained: int) -> dict[int, str]:
+    needed = roots(log, pins, retained)
+    announced = {r.slot: ANNOUNCED for r in restorable(log) if r.slot >= log.floor and r.slot not in needed}
+    return announced | needed
 
 
 def is_over(log: Log, path: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+from stateflow.checkpoint.collection import ANNOUNCED
 from stateflow.cli.options import Invocation, JobName, Yes, command, flag, job_of
 from stateflow.cli.output import Table
 from stateflow.cli.text import number, size
@@ -17,6 +18,8 @@ _CLAIMED, _OVER, _HALF = (
     "savepoint whose time is over",
     "savepoint that was never finished",
 )
+
+_KEPT = {ANNOUNCED: "announced: the job's last run keeps it, by its own retained_checkpoints or retained_age"}
 
 
 @command
@@ -102,7 +105,7 @@ def gc(
 
 def _table(plan: Plan, expired: list[str], unfinished: list[str]) -> Table:
     rows: list[tuple[object, ...]] = [
-        (f"record {slot}", "keep", reason) for slot, reason in sorted(plan.kept.items())
+        (f"record {slot}", "keep", _KEPT.get(reason, reason)) for slot, reason in sorted(plan.kept.items())
     ]
     rows += [(f"record {slot}", "delete", reason) for slot, reason in plan.records.items()]
     for reason, count in sorted(plan.bytes_by_reason.items()):

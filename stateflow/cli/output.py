@@ -99,6 +99,8 @@ class Output(ABC):
             return
         # What others write to stderr meanwhile appears above the line.
         with Live(console=self._err, auto_refresh=False, redirect_stdout=False) as line:
+            # A run that is killed could not show it again.
+            self._err.show_cursor(True)
             yield lambda text: line.update(Text(text, overflow="ellipsis", no_wrap=True), refresh=True)
 
     @contextmanager

@@ -333,6 +333,14 @@ def cache_folder(env: Mapping[str, str] = os.environ) -> Path:
     return Path.home() / ".cache" / "stateflow"
 
 
+def drivers_folder(env: Mapping[str, str] = os.environ) -> Path:
+    """Where the drivers of this host keep their output. Never in a checkout: what is installed from one may be read-only, and
+    an update of it must not hide a driver from its task."""
+    if folder := env.get("STATEFLOW_CACHE_DIR"):
+        return Path(folder).expanduser().absolute() / "drivers"
+    return Path.home() / ".cache" / "stateflow" / "drivers"
+
+
 def _from_file(env: Mapping[str, str], folder: Path) -> Iterator[tuple[str, Any, str]]:
     named = env.get(FILE_VARIABLE)
     path = Path(named).expanduser() if named else folder / FILE_NAME

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from stateflow.config.options import cache_folder
+from stateflow.config.options import drivers_folder
 from stateflow.driver import supervisor
 from stateflow.errors import UnavailableError
 from stateflow.format.layout import checked_name
@@ -96,10 +96,10 @@ class DriverProcess:
 class DriverFolder:
     """The drivers that one task of a scheduler has started on this host, one after the other."""
 
-    def __init__(self, job: str, dag_run: str, task: str, cache: Path | None = None) -> None:
+    def __init__(self, job: str, dag_run: str, task: str, folder: Path | None = None) -> None:
         unique = hashlib.sha256(f"{dag_run}\n{task}".encode()).hexdigest()[:24]
         # Folders in there are deleted, and the job's name may come from a DAG run's parameters.
-        self._of_job = (cache or cache_folder()) / "drivers" / checked_name("job", job)
+        self._of_job = (folder or drivers_folder()) / checked_name("job", job)
         self._folder = self._of_job / unique
 
     def newest(self) -> DriverProcess | None:

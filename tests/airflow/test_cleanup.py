@@ -90,6 +90,32 @@ def test_age_tags_and_savepoints_keep_what_they_say(tmp_path: Path, connect: Con
     assert cleanup(retained=1, age="{{ '40000 weeks' }}")["jobs"]["orders"]["records"] == {}
 
 
+def test_what_the_job_s_own_retention_keeps_is_told_with_the_setting(
+    tmp_path: Path, connect: Connect
+) -> None:
+    connect(tmp_path)
+    job = MadeJob(str(tmp_path), retained=10)
+    for _ in range(12):
+        job.batch()
+    job.beat(ended=True)
+    for dry_run in (True, False):
+        report = cleanup(retained=3, dry_run=dry_run)["jobs"]["orders"]
+        assert report["kept"] == {"announced": 7, "retained": 2, "head": 1}
+        assert report["advice"].startswith(
+            "7 more checkpoints stay, because the job's last run keeps them by its own options"
+        )
+        assert "set retained_checkpoints=3 in the job's connection" in report["advice"]
+    assert len(Job(str(tmp_path), "orders").checkpoints()) == 10
+    # The next step that the sentence names is the one that works.
+    job.retained = 3
+    job.begin("with the other setting")
+    job.batch()
+    report = cleanup(retained=3)["jobs"]["orders"]
+    assert report["kept"] == {"retained": 2, "head": 1}
+    assert "advice" not in report
+    assert len(Job(str(tmp_path), "orders").checkpoints()) == 3
+
+
 def test_pins_of_processes_that_are_gone_keep_nothing(tmp_path: Path, connect: Connect) -> None:
     connect(tmp_path)
     job = used(tmp_path)

@@ -16,14 +16,19 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 import stateflow.airflow
 from stateflow import errors
 from stateflow.airflow import (
+    StaleJobs,
     StateflowCleanupOperator,
+    StateflowIdleTrigger,
     StateflowOperator,
     StateflowRescaleOperator,
     StateflowRestoreOperator,
     StateflowRunOperator,
+    StateflowRunTrigger,
     StateflowSavepointOperator,
     StateflowStopOperator,
     StateflowVerifyOperator,
+    WatermarkTrigger,
+    checkpoint_asset,
 )
 from stateflow.airflow.connections.failures import may_pass, spoken
 from stateflow.airflow.provider_info import get_provider_info
@@ -201,8 +206,22 @@ def test_airflow_takes_what_the_package_says_of_itself() -> None:
     assert connection["connection-type"] == hook.conn_type
     modules = {f"{kind.__module__}" for kind in (*OPERATORS, StateflowRunOperator)}
     assert modules == set(info["operators"][0]["python-modules"])
+    assert info["notifications"] == [f"{StaleJobs.__module__}.{StaleJobs.__name__}"]
+    assert info["asset-uris"][0]["schemes"] == [checkpoint_asset("orders").uri.partition(":")[0]]
+    triggers = {StateflowIdleTrigger, StateflowRunTrigger, WatermarkTrigger}
+    assert {kind.__module__ for kind in triggers} == set(info["triggers"][0]["python-modules"])
     link: Any = stateflow.airflow.CheckpointLink
     assert info["extra-links"] == [f"{link.__module__}.{link.__name__}"]
+
+
+def test_airflow_lists_the_settings_that_the_pages_read() -> None:
+    from stateflow_ui import settings
+    from stateflow_ui.stale_after import StaleAfter
+
+    options = get_provider_info()["config"][settings.SECTION]["options"]
+    assert {name: options[f"{name}_dag"]["default"] for name in settings.ACTIONS} == settings.ACTIONS
+    assert set(options) == {"conn_ids", "stale_after", *(f"{name}_dag" for name in settings.ACTIONS)}
+    assert StaleAfter(options["stale_after"]["default"]).of("orders") == StaleAfter("").of("orders")
 
 
 def test_airflow_finds_the_package() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -431,6 +432,32 @@ def test_templates_are_left_for_the_run() -> None:
         parallelism="{{ params.p }}",
     )
     assert {"until", "parallelism", "job", "parameters"} <= set(made.template_fields)
+
+
+def test_everything_but_deferrable_is_a_template(method: Method) -> None:
+    launcher = SparkSubmit(driver_memory="{{ memory }}", executor_cores=2)
+    made = [
+        operator(method, launcher=launcher, grace="{{ '5 minutes' }}", final="{{ 'yes' }}",
+                 allow_non_restored_state="{{ 'true' }}", busy_timeout="{{ '2 hours' }}")
+        for _ in range(2)
+    ]  # fmt: skip
+    for one, memory in zip(made, ("4g", "8g"), strict=True):
+        one.render_template_fields(context(memory=memory))
+        assert one.launcher.submit == {"driver_memory": memory, "executor_cores": 2}
+    assert launcher.submit["driver_memory"] == "{{ memory }}"
+    given = [made[0].given(name) for name in ("grace", "final", "allow_non_restored_state", "busy_timeout")]
+    assert given == [timedelta(minutes=5), True, True, timedelta(hours=2)]
+    assert set(StateflowRunOperator.arguments) - set(StateflowRunOperator.template_fields) == {"deferrable"}
+
+
+def test_a_run_is_deferred_by_default_where_airflow_says_so(
+    method: Method, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert operator(method).deferrable is False
+    monkeypatch.setenv("AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE", "True")
+    assert operator(method).deferrable is True
+    assert operator(method, deferrable=False).deferrable is False
+    assert operator(method, launcher=InProcess()).deferrable is False
 
 
 def test_a_missing_root_names_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -425,3 +425,8 @@ def test_a_heartbeat_says_nothing_of_freshness(tmp_path: Path, connect: Connect)
     job.ago = timedelta(0)
     job.beat(50)
     assert not fresh().poke(context())
+
+
+@pytest.mark.parametrize("kind", [CheckpointFreshnessSensor, WatermarkSensor])
+def test_a_note_is_a_template_of_sensors_too(kind: Any) -> None:
+    assert {"note", "job", "stateflow_conn_id", "checkpoint_dir"} <= set(kind.template_fields)

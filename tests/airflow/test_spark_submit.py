@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from stateflow.airflow import SparkSubmit
-from stateflow.config.options import cache_folder
+from stateflow.config.options import cache_folder, drivers_folder
 from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import RunSpec
 from stateflow.spark.session import class_data
@@ -80,3 +80,19 @@ def test_a_driver_on_another_host_gets_no_archive_of_this_one(
     SparkSubmit(**submit).bound("spark_default").launch(spec())
     assert started["argv"][started["argv"].index("--deploy-mode") + 1] == "cluster"
     assert "spark.driver.extraJavaOptions" not in started.settings()
+
+
+def test_the_command_is_logged_once(started: Started, capsys: pytest.CaptureFixture[str]) -> None:
+    SparkSubmit().bound("spark_default").launch(spec())
+    told = capsys.readouterr()
+    assert (told.out + told.err).count("Spark-Submit cmd") == 1
+
+
+def test_drivers_of_a_checkout_keep_their_files_outside_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("STATEFLOW_CACHE_DIR", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert drivers_folder() == tmp_path / ".cache" / "stateflow" / "drivers"
+    monkeypatch.setenv("STATEFLOW_CACHE_DIR", "/fast/cache")
+    assert drivers_folder() == Path("/fast/cache/drivers")

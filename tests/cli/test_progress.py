@@ -30,6 +30,7 @@ def test_the_last_line_names_the_source_that_holds_the_watermark() -> None:
 
 
 MINUTE = 60_000
+SHOWN = "\x1b[?25h"
 
 
 def body(**others: Any) -> dict[str, Any]:
@@ -91,6 +92,7 @@ def test_at_a_terminal_batches_share_one_line_below_the_log(monkeypatch: pytest.
     output = ConsoleOutput()
     output._err = Console(file=screen, force_terminal=True, width=60, highlight=False)
     with output.live() as show:
+        assert screen.getvalue().endswith(SHOWN), "a run that is killed leaves the cursor"
         show("chk 1")
         handler = logs.set_up("text")
         logging.getLogger("stateflow").warning("a cache is full")
@@ -104,7 +106,7 @@ def test_at_a_terminal_batches_share_one_line_below_the_log(monkeypatch: pytest.
     assert "\n" not in before, "the log's line takes the place of the live one"
     assert erased in before
     assert after.count(erased) >= 1
-    assert after.rstrip("\x1b[?25h").endswith("chk 2\n")
+    assert after.removesuffix(SHOWN).endswith("chk 2\n")
 
 
 def test_elsewhere_each_batch_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:

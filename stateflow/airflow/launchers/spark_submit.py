@@ -32,6 +32,8 @@ class SparkSubmit:
     """
 
     detached = True
+    template_fields = ("submit",)
+    """For Airflow, which renders them with the operator that the launcher is given to."""
 
     def __init__(self, **submit: Any) -> None:
         wrong = sorted(set(submit) & set(_TAKEN))
@@ -60,7 +62,7 @@ class _Submitting:
 
     def launch(self, spec: RunSpec) -> DriverProcess:
         # The connection may choose the mode, and some settings are right only for a driver on this host.
-        cluster = _deploy_mode(self._command(spec, {})) == "cluster"
+        cluster = _deploy_mode(self._command(spec, {}, quietly=True)) == "cluster"
         argv = self._command(spec, self._conf(spec, here=not cluster))
         if cluster:
             argv = _for_cluster(argv, spec)
@@ -73,7 +75,8 @@ class _Submitting:
             temporary="" if self._says_where(argv) else "SPARK_LOCAL_DIRS",
         )
 
-    def _command(self, spec: RunSpec, conf: Mapping[str, str]) -> list[str]:
+    def _command(self, spec: RunSpec, conf: Mapping[str, str], *, quietly: bool = False) -> list[str]:
+        """The command line, which the provider's hook logs unless it is only looked at."""
         hook = submit_hook(
             self.spark_conn_id,
             **self.submit,
@@ -81,6 +84,8 @@ class _Submitting:
             application_args=spec.arguments(),
             name=f"stateflow {spec.job}",
         )
+        if quietly:
+            hook._log = _SILENT  # type: ignore[assignment]
         command: list[str] = hook._build_spark_submit_command(_application())
         return command
 

@@ -16,6 +16,8 @@ from datetime import timedelta
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from airflow.sdk.configuration import conf
+
 from stateflow.checkpoint.names import Elsewhere, parse
 from stateflow.errors import UsageError
 from stateflow.quantities import duration
@@ -236,6 +238,10 @@ def anything(value: Any) -> Any:
     return value
 
 
+def _deferrable_by_default() -> bool:
+    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+
+
 # What a signature says. `Name | None` is read as None, too.
 Name = Annotated[str, Argument(named)]
 Text = Annotated[str, Argument(text)]
@@ -246,3 +252,4 @@ SomeTime = Annotated[timedelta | str, Argument(some_time)]
 Snapshot = Annotated[str | int, Argument(snapshot)]
 Table = Annotated[Mapping[str, Any] | None, Argument(table, when_none=dict)]
 Kind = Annotated[str, Argument(one_of("native", "canonical"))]
+Deferrable = Annotated[bool | None, Argument(flag, template=False, when_none=_deferrable_by_default)]

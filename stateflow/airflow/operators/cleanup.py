@@ -123,7 +123,19 @@ class StateflowCleanupOperator(StateflowOperator):
             self.log.info("%s: record %d is %s", name, slot, reason)
         for url, reason in savepoints.items():
             self.log.info("%s: %s is an %s", name, url, reason)
+        if plan.announced:
+            report["advice"] = still_kept(len(plan.announced), retained)
+            self.log.warning("%s: %s", name, report["advice"])
         return report
+
+
+def still_kept(more: int, retained: int) -> str:
+    """Why more checkpoints stay than the cleanup was told to keep, and what to change."""
+    return (
+        f"{more} more checkpoint{'s' if more > 1 else ''} stay{'' if more > 1 else 's'}, because the job's last run keeps them by its "
+        f"own options retained_checkpoints and retained_age: to keep {retained}, set retained_checkpoints={retained} in the job's "
+        "connection or in options= of its run operator; its next checkpoint then deletes the others"
+    )
 
 
 def _size(job: Any, url: str) -> int:

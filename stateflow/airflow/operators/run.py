@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -16,14 +17,14 @@ from stateflow.airflow.launchers.spark_submit import SparkSubmit
 from stateflow.airflow.operators.arguments import (
     Argument,
     Count,
+    Deferrable,
+    Flag,
     Name,
     Span,
     Table,
     Text,
     anything,
-    flag,
     one_of,
-    span,
 )
 from stateflow.airflow.operators.assets import checkpoint_asset
 from stateflow.airflow.operators.base import StateflowOperator
@@ -50,15 +51,15 @@ OnLiveRun = Annotated[str, Argument(one_of("refuse", "wait", "takeover"))]
 OnRerun = Annotated[str, Argument(one_of("go_on", "skip", "rewind"))]
 OnPast = Annotated[str, Argument(one_of("fail", "skip"))]
 OnEmpty = Annotated[str, Argument(one_of("succeed", "skip"))]
-Launch = Annotated[LaunchMethod | None, Argument(anything, template=False, when_none=SparkSubmit)]
-PlainFlag = Annotated[bool, Argument(flag, template=False)]
-PlainSpan = Annotated[timedelta, Argument(span, template=False)]
+Launch = Annotated[LaunchMethod | None, Argument(anything, when_none=SparkSubmit)]
 LOOK_AGAIN = timedelta(seconds=30)
 """After this time a task that has given way looks again."""
 
 
 class StateflowRunOperator(StateflowOperator):
     """Carries on from the job's newest checkpoint, to the end of the run's trigger."""
+
+    launcher: Any
 
     def __init__(
         self,
@@ -104,23 +105,26 @@ class StateflowRunOperator(StateflowOperator):
             OnEmpty,
             "how a run ends that finds nothing to read: `succeed` or `skip`; either way no asset gets an event",
         ] = "succeed",
-        allow_non_restored_state: Annotated[PlainFlag, "state without an operator may be dropped"] = False,
+        allow_non_restored_state: Annotated[Flag, "state without an operator may be dropped"] = False,
         final: Annotated[
-            PlainFlag, "when the input is used up, fire every event-time timer; the job is over then"
+            Flag, "when the input is used up, fire every event-time timer; the job is over then"
         ] = False,
         deferrable: Annotated[
-            PlainFlag,
-            "wait in the triggerer instead of in a worker's slot; for drivers that are processes of their own",
-        ] = False,
-        grace: Annotated[
-            PlainSpan, "how long the driver of a killed task may take to end its batch"
-        ] = timedelta(minutes=2),
+            Deferrable,
+            "wait in the triggerer instead of in a worker's slot; for drivers that are processes of their own. By default as "
+            "`[operators] default_deferrable` says",
+        ] = None,
+        grace: Annotated[Span, "how long the driver of a killed task may take to end its batch"] = timedelta(
+            minutes=2
+        ),
         **kwargs: Any,
     ) -> None:
         job = job or _name_of(pipeline)
         super().__init__(job=job, **kwargs)
         self.accept(locals())
         method: LaunchMethod = self.given("launcher")
+        if deferrable is None and not method.detached:
+            self.deferrable = False  # the configuration means drivers that outlive their task
         if deferrable and not method.detached:
             raise ValueError(
                 f"task {self.task_id!r}: deferrable=True needs a driver that outlives the task, and {method!r} starts none: "
@@ -128,6 +132,11 @@ class StateflowRunOperator(StateflowOperator):
             )
         self._supervision: Supervision | None = None
         self._busy_since: float | None = None
+
+    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
+        """As every operator's, on a launcher of its own: Airflow renders a launcher in place, and tasks may share one."""
+        self.launcher = copy(self.launcher)
+        super().render_template_fields(context, jinja_env)
 
     def execute(self, context: Context) -> dict[str, Any]:
         return self._carry_on(context)

@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from operator import le
 from pathlib import Path
@@ -34,7 +35,7 @@ from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.key_index import KeyIndex
 from stateflow.state.backends.rocksdb_options import RocksOptions, database_options
 from stateflow.state.backends.rocksdb_scans import merged, stepped, swept
-from stateflow.state.backends.walk import GLANCE, walk
+from stateflow.state.backends.walk import GLANCE, walk_or_sweep
 
 NAME: Final = "rocksdb"
 
@@ -146,7 +147,7 @@ class RocksBackend:
         values: list[bytes | None] = []
         if self._dense and len(keys) > GLANCE and all(map(le, keys, islice(keys, 1, None))):
             at = self._opened.iter()
-            values = walk(at, keys)
+            values = walk_or_sweep(at, partial(swept, self._opened), keys)
             # An iterator ends silently at a damaged block; its status reports it.
             at.status()
             self._dense = len(values) == len(keys)
@@ -247,9 +248,7 @@ class RocksBackend:
         return self._db
 
     def _make_room(self) -> None:
-        size = sum(len(value) for value in self._buffer.values() if value) + _ENTRY_OVERHEAD * len(
-            self._buffer
-        )
+        size = sum(map(len, filter(None, self._buffer.values()))) + _ENTRY_OVERHEAD * len(self._buffer)
         # Keys that are written again and again count every time, but occupy memory once.
         if size * 2 > self._limit:
             self._spill()
@@ -259,17 +258,18 @@ class RocksBackend:
     def _spill(self) -> None:
         """Turns the buffer into one sorted file of the database."""
         buffer = self._buffer
-        entries = [(key, buffer[key]) for key in sorted(buffer)]
+        keys = sorted(buffer)
         if self._bare:
-            entries = [entry for entry in entries if entry[1] is not None]
+            keys = [key for key in keys if buffer[key] is not None]
         self._buffer, self._index, self._indexed, self._written = {}, KeyIndex(), 0, 0
-        if not entries:
+        if not keys:
             return
         path = str(self._directory / f"ingest-{self._spills}.sst")
         try:
             writer = SstFileWriter(self._database_options)
             writer.open(path)
-            for key, value in entries:
+            for key in keys:
+                value = buffer[key]
                 if value is None:
                     del writer[key]
                 else:

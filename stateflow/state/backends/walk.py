@@ -1,13 +1,17 @@
 """Looking up many sorted keys by walking over the entries between them.
 
 A look-up costs a microsecond and a half, a step a fifth of one: when a batch touches a good part of the keys, walking
-is several times faster. When the keys turn out to lie far apart, `walk` stops and leaves the rest to look-ups.
+is several times faster. When the keys turn out to lie far apart, `walk` stops and leaves the rest to look-ups. When nearly
+every entry is asked for, `sweep` reads all of them in one go, which costs half of walking: no step is Python's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
+
+from stateflow.format.encoding import after
 
 STEPS = 8
 """Entries that are passed over before the iterator is placed anew; that costs about as much as a look-up."""
@@ -15,6 +19,39 @@ GLANCE = 128
 """Keys after which it is judged whether walking pays."""
 PREFIX = 4
 """Key group and state id: another state's entries are never walked over."""
+SWEPT = 1000
+"""Keys of one state and key group for which a sweep pays."""
+
+Entries = Callable[[bytes, bytes], Iterator[list[tuple[bytes, bytes]]]]
+"""entries(begin, end): everything stored in a range, in lists."""
+
+
+def walk_or_sweep(at: Any, entries: Entries, keys: Sequence[bytes]) -> list[bytes | None]:
+    """The values of `keys`, which are sorted; only of the first ones when they lie far apart."""
+    values: list[bytes | None] = []
+    while len(values) < len(keys):
+        begin = len(values)
+        end = bisect_left(keys, after(keys[begin][:PREFIX]), begin)
+        if end - begin < SWEPT:
+            # So few keys are not worth a sweep, and neither are many such ranges.
+            return values + walk(at, keys[begin:])
+        values += sweep(entries, keys[begin:end])
+        if len(values) < end:
+            return values + walk(at, keys[len(values) :])
+    return values
+
+
+def sweep(entries: Entries, keys: Sequence[bytes]) -> list[bytes | None]:
+    """The values of sorted keys; only of the first ones when most entries between them are not asked for."""
+    values: list[bytes | None] = []
+    for chunk in entries(keys[0], keys[-1] + b"\0"):
+        begin, end = len(values), bisect_right(keys, chunk[-1][0], len(values))
+        values += map(dict(chunk).get, keys[begin:end])
+        if 2 * (end - begin) < len(chunk) and end < len(keys):
+            return values
+    # No entry follows the ones read.
+    values += [None] * (len(keys) - len(values))
+    return values
 
 
 def walk(at: Any, keys: Sequence[bytes]) -> list[bytes | None]:

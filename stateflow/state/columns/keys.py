@@ -19,11 +19,13 @@ from stateflow.format.encoding import EMPTY_NAMESPACE
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.records import StateSchema
 from stateflow.state.columns.layout import TIME
+from stateflow.state.columns.order import order_of, sort_words, taken, tied_rows
 from stateflow.state.keys.arrow_types import ARROW, INSTANT
 from stateflow.state.keys.columns import encode_columns, key_column
 from stateflow.state.keys.hashing import key_groups_of
 from stateflow.state.keys.parts import KeyParts
 
+Array = np.ndarray[Any, Any]
 Key = Sequence[tuple[str, str]]
 """Names and types of a key's columns."""
 
@@ -80,25 +82,36 @@ class EntryKeys:
                     "another state"
                 )
             parts.append(self._times(at, len(parts[0])))
-        return self._encoded(parts)
+        return self._encoded(*self._laid_out(parts))
 
-    def full(self, parts: Sequence[Any]) -> list[bytes]:
-        """The full key of each row of `parts`."""
-        return self._encoded(parts)
+    def sorted(self, parts: Sequence[Any]) -> tuple[list[bytes], Array | None]:
+        """The full keys of the rows of `parts`, sorted, and the rows' indices in that order; None if they were sorted."""
+        groups, types, columns = self._laid_out(parts)
+        words, exact = sort_words(types, columns, groups)
+        order = order_of(words)
+        if order is not None:
+            groups, columns = groups[order], [taken(column, order) for column in columns]
+        full = self._encoded(groups, types, columns)
+        tied = None if exact else tied_rows(words, order)
+        return (full, order) if tied is None else _settled(full, order, np.flatnonzero(tied))
 
-    def _encoded(self, parts: Sequence[Any]) -> list[bytes]:
+    def _laid_out(self, parts: Sequence[Any]) -> tuple[Array, list[str], list[Any]]:
+        """Key groups, and the parts in the order in which a full key has them."""
         width = len(self._types)
         key, rest = list(parts[:width]), list(parts[width:])
         groups = key_groups_of(self._types, key, self._max)
         types, columns = list(self._types), key
         if self._timed:
             types, columns = ["int", *types], [rest.pop(0), *columns]
-        if not rest:
-            return encode_columns(types, columns, groups, self._id, EMPTY_NAMESPACE)
-        # The empty namespace is written as the bool False is.
-        types = [*types, "bool", *(kind for _, kind in self._by)]
-        columns = [*columns, np.zeros(len(groups), dtype=bool), *rest]
-        return encode_columns(types, columns, groups, self._id, b"")
+        if rest:
+            # The empty namespace is written as the bool False is.
+            types += ["bool", *(kind for _, kind in self._by)]
+            columns += [np.zeros(len(groups), dtype=bool), *rest]
+        return groups, types, columns
+
+    def _encoded(self, groups: Array, types: list[str], columns: list[Any]) -> list[bytes]:
+        whole = len(types) > len(self._types) + self._timed
+        return encode_columns(types, columns, groups, self._id, b"" if whole else EMPTY_NAMESPACE)
 
     def decode(self, full: Sequence[bytes]) -> list[Any]:
         """The columns of `schema` of full keys; there is at least one."""
@@ -144,6 +157,17 @@ class EntryKeys:
                 f"{self._where}: `at` holds {column.null_count} nulls: give every entry its time"
             )
         return column.cast(pa.int64()).to_numpy()
+
+
+def _settled(full: list[bytes], order: Array | None, places: Array) -> tuple[list[bytes], Array]:
+    """Sorts as a whole the keys at `places`, which only agree with each other in what was compared so far."""
+    order = np.arange(len(full)) if order is None else order
+    again = sorted(places.tolist(), key=full.__getitem__)
+    keys = [full[i] for i in again]
+    order[places] = order[again]
+    for place, key in zip(places.tolist(), keys, strict=True):
+        full[place] = key
+    return full, order
 
 
 def micros(at: int | datetime | np.integer[Any]) -> int:

@@ -16,7 +16,7 @@ from stateflow.format.records import StateSchema
 from stateflow.state.backends.base import Backend
 from stateflow.state.columns.evolved import EvolvedColumnBytes
 from stateflow.state.columns.keys import EntryKeys, Key, micros
-from stateflow.state.columns.order import inverse, order_of
+from stateflow.state.columns.order import inverse, taken
 from stateflow.state.values.column_values import ColumnBytes
 
 BLOCK = 100_000
@@ -79,9 +79,10 @@ class ColumnState:
         full, order = self._full(parts)
         if values is None and not self.schema.names:
             values = pa.table({}).slice(0, 0)
-        raw = self._values.write(self._fitting(values, len(full)), len(full))
+        columns = self._fitting(values, len(full))
         if order is not None:
-            raw = [raw[i] for i in order.tolist()]
+            columns = [taken(column, order) for column in columns]
+        raw = self._values.write(columns, len(full))
         self._opened.write(zip(full, raw, strict=True))
         self.changed = True
         if self.timed and full:
@@ -167,10 +168,7 @@ class ColumnState:
         last = self._last
         if last is not None and len(last[0]) == len(parts) and all(map(_equal, last[0], parts)):
             return last[1], last[2]
-        full = self._keys.full(parts)
-        order = order_of(full)
-        if order is not None:
-            full = [full[i] for i in order.tolist()]
+        full, order = self._keys.sorted(parts)
         # What was read is written back next, nearly always under the same keys.
         self._last = (parts, full, order)
         return full, order

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
-from stateflow.format.encoding import SIGN, prefix
+from stateflow.format.encoding import SIGN
 from stateflow.format.scalars import KEY_TYPES, KEYS
 from stateflow.state.keys.arrow_types import ARROW
 
@@ -28,50 +27,64 @@ _ENCODED_FROM: dict[str, pa.DataType] = {
 def encode_columns(
     types: Sequence[str], columns: Sequence[Any], key_groups: Array, state_id: int, suffix: bytes
 ) -> list[bytes]:
-    if all(name in _WORDS for name in types):
-        return _fixed(types, columns, key_groups, state_id, suffix)
-    parts = [_part(name, column) for name, column in zip(types, columns, strict=True)]
-    heads = {group: prefix(group, state_id) for group in np.unique(key_groups).tolist()}
-    groups = key_groups.tolist()
-    if len(parts) == 1:
-        return [heads[group] + part + suffix for group, part in zip(groups, parts[0], strict=True)]
-    join = b"".join
-    return [heads[group] + join(row) + suffix for group, *row in zip(groups, *parts, strict=True)]
-
-
-def _fixed(
-    types: Sequence[str], columns: Sequence[Any], key_groups: Array, state_id: int, suffix: bytes
-) -> list[bytes]:
-    """One structured array whose bytes are all keys, cut to pieces."""
-    layout: list[tuple[str, str]] = [("group", ">u2"), ("state", ">u2")]
-    values: list[Array] = []
+    """Parts of fixed width that follow each other are one structured array, whose bytes are cut to pieces; texts go
+    between them."""
+    block = _Block(len(key_groups))
+    block.add(">u2", key_groups)
+    block.add(">u2", state_id)
+    pieces: list[Any] = []
     for name, column in zip(types, columns, strict=True):
-        for field, value in zip(_WORDS[name], _flipped(name, column), strict=True):
-            layout.append((f"part{len(values)}", field))
-            values.append(value)
-    layout.extend((f"suffix{index}", "u1") for index in range(len(suffix)))
-    rows = np.empty(len(key_groups), dtype=layout)
-    rows["group"], rows["state"] = key_groups, state_id
-    for index, value in enumerate(values):
-        rows[f"part{index}"] = value
-    for index, byte in enumerate(suffix):
-        rows[f"suffix{index}"] = byte
-    raw, width = rows.tobytes(), rows.dtype.itemsize
-    return [raw[start : start + width] for start in range(0, len(raw), width)]
+        if name in _WORDS:
+            for form, word in zip(_WORDS[name], words_of(name, column), strict=True):
+                block.add(form, word)
+            continue
+        pieces += [block.array(), _escaped(name, column)]
+        block = _Block(len(key_groups))
+        block.add_bytes(b"\0\1")
+    block.add_bytes(suffix)
+    if not pieces:
+        return block.cut()
+    joined = pc.binary_join_element_wise(*pieces, block.array(), pa.scalar(b"", pa.large_binary()))
+    return joined.to_numpy(zero_copy_only=False).tolist()  # type: ignore[no-any-return]
 
 
-def _part(name: str, column: Any) -> list[bytes]:
-    """One part of every row, encoded."""
-    if name not in _WORDS:
-        return _escaped(name, column)
-    rows = np.empty(len(column), dtype=[(f"f{i}", field) for i, field in enumerate(_WORDS[name])])
-    for index, value in enumerate(_flipped(name, column)):
-        rows[f"f{index}"] = value
-    raw, width = rows.tobytes(), rows.dtype.itemsize
-    return [raw[start : start + width] for start in range(0, len(raw), width)]
+class _Block:
+    """Parts of fixed width of all keys."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._forms: list[str] = []
+        self._words: list[Any] = []
+
+    def add(self, form: str, word: Any) -> None:
+        self._forms.append(form)
+        self._words.append(word)
+
+    def add_bytes(self, constant: bytes) -> None:
+        for byte in constant:
+            self.add("u1", byte)
+
+    def cut(self) -> list[bytes]:
+        """The part of each key."""
+        rows = self._rows()
+        raw, width = rows.tobytes(), rows.dtype.itemsize
+        return [raw[start : start + width] for start in range(0, len(raw), width)]
+
+    def array(self) -> Any:
+        """The part of each key, as an Arrow array."""
+        rows = self._rows()
+        offsets = np.arange(self._count + 1, dtype=np.int64) * rows.dtype.itemsize
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(rows.view(np.uint8))]
+        return pa.Array.from_buffers(pa.large_binary(), self._count, buffers)
+
+    def _rows(self) -> Array:
+        rows = np.empty(self._count, dtype=[(f"f{i}", form) for i, form in enumerate(self._forms)])
+        for index, word in enumerate(self._words):
+            rows[f"f{index}"] = word
+        return rows
 
 
-def _flipped(name: str, column: Any) -> tuple[Array, ...]:
+def words_of(name: str, column: Any) -> tuple[Array, ...]:
     """The unsigned words of a fixed-width part."""
     if name == "int" and isinstance(column, np.ndarray) and column.dtype == np.int64:
         return (column.view(np.uint64) ^ _LONG_SIGN,)
@@ -89,18 +102,24 @@ def _flipped(name: str, column: Any) -> tuple[Array, ...]:
     return (array.cast(pa.int64()).to_numpy().view(np.uint64) ^ _LONG_SIGN,)
 
 
-def _escaped(name: str, column: Any) -> list[bytes]:
-    array = _arrow(name, column)
+def text_of(name: str, column: Any) -> tuple[Array, Array]:
+    """Where each text or byte string begins, and the end of the last; and the bytes of all of them."""
+    return _texts(_arrow(name, column))
+
+
+def _texts(array: Any) -> tuple[Array, Array]:
     if not len(array):
-        return []
-    _, offsets_buffer, data = array.buffers()
-    offsets = np.frombuffer(offsets_buffer, dtype="<i8")[
-        array.offset : array.offset + len(array) + 1
-    ].tolist()
-    raw = data.to_pybytes() if data is not None else b""
-    if raw.find(b"\0", offsets[0], offsets[-1]) < 0:
-        return [raw[start:end] + b"\0\1" for start, end in pairwise(offsets)]
-    return [raw[start:end].replace(b"\0", b"\0\xff") + b"\0\1" for start, end in pairwise(offsets)]
+        return np.zeros(1, dtype=np.int64), np.zeros(0, dtype=np.uint8)
+    _, offsets_buffer, buffer = array.buffers()
+    offsets = np.frombuffer(offsets_buffer, dtype="<i8")[array.offset : array.offset + len(array) + 1]
+    data = np.frombuffer(buffer, dtype=np.uint8) if buffer is not None else np.zeros(0, dtype=np.uint8)
+    return offsets - offsets[0], data[offsets[0] : offsets[-1]]
+
+
+def _escaped(name: str, column: Any) -> Any:
+    array = _arrow(name, column)
+    _, data = _texts(array)
+    return pc.replace_substring(array, b"\0", b"\0\xff") if bool((data == 0).any()) else array
 
 
 def key_column(name: str, column: Any) -> Any:

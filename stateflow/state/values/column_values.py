@@ -54,6 +54,8 @@ class ColumnBytes:
             [(field.name, ARROW[kind]) for field, kind in zip(fields, types, strict=True)]
         )
         self._fixed = FixedLayout(types) if all(name in FIXED_COLUMNS for name in types) else None
+        count = len(types)
+        self._head = bytes((RAW_CODE,)) + msgspec.msgpack.encode([None] * count)[: -count or None]
 
     def read(self, values: Sequence[bytes | None]) -> pa.Table:
         """A row per value; nulls where there is none."""
@@ -63,19 +65,23 @@ class ColumnBytes:
             return pa.table(
                 self._fixed.read(np.frombuffer(joined, dtype=self._fixed.rows)), schema=self.schema
             )
-        none = [None] * len(self.schema)
-        lists = [msgspec.msgpack.decode(raw[1:]) if raw is not None else none for raw in values]
-        columns: list[Any] = list(zip(*lists, strict=True)) if lists else [()] * len(self.schema)
+        # Without the heads of their arrays the columns of all values are one array, which is read at once.
+        begin, count = len(self._head), len(self.schema)
+        blank = b"\xc0" * count
+        bodies = [raw[begin:] if raw is not None else blank for raw in values]
+        head = b"\xdd" + (count * len(bodies)).to_bytes(4, "big")
+        cells = msgspec.msgpack.decode(b"".join([head, *bodies]))
         return pa.table(
-            [pa.array(c, t) for c, t in zip(columns, self.schema.types, strict=True)], schema=self.schema
+            [pa.array(cells[i::count], kind) for i, kind in enumerate(self.schema.types)], schema=self.schema
         )
 
     def write(self, columns: Sequence[Any], count: int) -> list[bytes]:
         """One value per row of arrays of the schema's types."""
         if self._fixed is not None:
             return self._fixed.write(columns, count)
-        lists = [column.to_pylist() for column in columns]
-        return [bytes((RAW_CODE,)) + msgspec.msgpack.encode(row) for row in zip(*lists, strict=True)]
+        encode = msgspec.msgpack.Encoder().encode
+        rows = zip(*(column.to_pylist() for column in columns), strict=True)
+        return list(map(bytes((RAW_CODE,)).__add__, map(encode, rows)))
 
 
 class FixedLayout:

@@ -41,6 +41,8 @@ POOLS: dict[str, list[Any]] = {
         "ab",
         "é",
         "a" * 30,
+        "a" * 40,
+        "a" * 40 + "b",
         "a" * 31 + "b",
         "a" * 31 + "c",
         *map(str, range(30)),

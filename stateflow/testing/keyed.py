@@ -1,11 +1,4 @@
-"""User code tested without Spark, in milliseconds: feed rows and time, look at output, state and timers.
-
-harness = KeyedHarness(Balance)
-harness.rows(Order(1, "a", 2.5, at))
-assert harness.output == [Total(1, 2.5)]
-assert harness.state(1).total.value == 2.5
-harness.advance(at + timedelta(hours=2))
-"""
+"""A process class without Spark."""
 
 from __future__ import annotations
 

@@ -1,0 +1,209 @@
+"""A columnar operator without Spark."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from stateflow.errors import UsageError
+from stateflow.format.instants import micros_since_epoch
+from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM
+from stateflow.format.records import Shard
+from stateflow.operators.arrow_types import arrow_schema_of
+from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
+from stateflow.operators.context import Moment
+from stateflow.operators.lateness import is_late
+from stateflow.pipelines.columnar import ALONE, ColumnarOperator, columnar_operator
+from stateflow.pipelines.operators import MAIN, side_outputs
+from stateflow.pipelines.process import Output
+from stateflow.pipelines.rows import RowType, key_type, row_type
+from stateflow.state.backends.base import Backend
+from stateflow.state.backends.memory import memory_backend
+from stateflow.state.columns.layout import ColumnLayout
+
+_END = b"\xff" * 8
+
+
+class ColumnarHarness:
+    """Runs one columnar operator over a memory backend. Every call of `rows`, `both` or `advance` is a batch of its own."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any] | ColumnarOperator,
+        *rows: Any,
+        key: str | Sequence[str],
+        right_key: str | Sequence[str] | None = None,
+        state: Mapping[str, Any] | ColumnLayout | None = None,
+        output: Any,
+        outputs: Iterable[Output[Any]] = (),
+        on_due: Callable[..., Any] | None = None,
+        now: datetime = datetime(2026, 1, 1, tzinfo=UTC),
+        parameters: Mapping[str, Any] | None = None,
+        max_parallelism: int = DEFAULT_MAX_PARALLELISM,
+        event_time: str | None = None,
+    ) -> None:
+        """`rows` is the type of the input's rows, or of both inputs': a class or a schema string. The rest are arguments of
+        the pipeline. `event_time` names the column of the rows' times: a row at or behind the watermark is late then."""
+        if not 1 <= len(rows) <= 2:
+            raise UsageError(f"an operator has one input or two, but {len(rows)} row types were given")
+        self.output: list[Any] = []
+        self.sides: dict[str, list[Any]] = {}
+        self.now = now
+        self.watermark: datetime | None = None
+        self.metrics: dict[str, int] = {}
+        self._rows = tuple(map(row_type, rows))
+        keys = [_names(key), _names(right_key if right_key is not None else key)][: len(rows)]
+        types = tuple(_key_type(self._rows[0], name) for name in keys[0])
+        where = getattr(function, "__name__", type(function).__name__)
+        operator = columnar_operator(where, function, state, on_due, 1 << 62, keys[0], ())
+        self._event_time = event_time
+        self._keys = keys
+        self._parameters = parameters or {}
+        self._slot = 0
+        self._max = max_parallelism
+        sides = side_outputs(where, tuple(outputs), "fail")
+        self._outputs: dict[str, RowType] = {MAIN: row_type(output), **sides}
+        self._spec = ColumnarSpec(
+            where,
+            operator,
+            tuple(zip(keys[0], types, strict=True)),
+            max_parallelism,
+            {
+                name: msgspec.structs.replace(layout.schema(), id=number)
+                for number, (name, layout) in enumerate(operator.states.items(), 1)
+            },
+            {name: arrow_schema_of(of) for name, of in self._outputs.items()},
+        )
+        self._folder = tempfile.TemporaryDirectory(prefix="stateflow-harness-")
+        self._earliest: int | None = None
+        self._backend = self._backend_with(())
+
+    def rows(self, *rows: Any, late: Sequence[bool] | None = None) -> list[Any]:
+        """One batch of input rows: objects, dicts, or one Arrow table; gives the rows that it puts out. `late` overrides what
+        their event times say."""
+        if len(self._rows) != 1:
+            raise UsageError(f"{self._spec.uid} has two inputs: feed it with both(left, right)")
+        return self._batch([self._table(0, rows)], late)
+
+    def both(self, left: Any = (), right: Any = ()) -> list[Any]:
+        """A batch with rows of both inputs, each an iterable of rows or an Arrow table."""
+        if len(self._rows) != 2:
+            raise UsageError(f"{self._spec.uid} has one input: feed it with rows()")
+        sides = [(side,) if isinstance(side, pa.Table) else tuple(side) for side in (left, right)]
+        return self._batch([self._table(index, side) for index, side in enumerate(sides)], None)
+
+    def advance(
+        self, watermark: datetime | None = None, *, now: datetime | timedelta | None = None
+    ) -> list[Any]:
+        """Moves event time, processing time or both; gives what that puts out."""
+        if watermark is not None:
+            if self.watermark is not None and watermark < self.watermark:
+                raise UsageError(
+                    f"the watermark stands at {self.watermark} and cannot go back to {watermark}"
+                )
+            self.watermark = watermark
+        if now is not None:
+            self.now = self.now + now if isinstance(now, timedelta) else now
+        return self._batch([], None)
+
+    def state(self, name: str = ALONE) -> Any:
+        """A state, for reading: `harness.state().get(pa.array([1]))`."""
+        engine = self._engine()
+        if name not in engine.states:
+            raise UsageError(f"{self._spec.uid} has no state {name!r}: it has {', '.join(engine.states)}")
+        return engine.states[name]
+
+    def side(self, output: Output[Any] | str) -> list[Any]:
+        return self.sides.get(output if isinstance(output, str) else output.name, [])
+
+    def _table(self, index: int, rows: tuple[Any, ...]) -> pa.Table:
+        """The rows as a run would hand them over: columns of the input's row type."""
+        of = self._rows[index]
+        schema = arrow_schema_of(of)
+        if len(rows) == 1 and isinstance(rows[0], pa.Table):
+            table = rows[0].select(schema.names).cast(schema)
+        else:
+            values = [[_value(row, name) for row in rows] for name in of.names]
+            table = pa.table(
+                [pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema
+            )
+        for name in self._keys[index]:
+            if table.column(name).null_count:
+                raise UsageError(
+                    f"a row has no {name!r}, which is its key: drop such rows before key_by, or give them a value"
+                )
+        return table
+
+    def _batch(self, tables: list[pa.Table], late: Sequence[bool] | None) -> list[Any]:
+        self._slot += 1
+        before = list(self._backend.scan(b"", _END))
+        engine = self._engine()
+        produced: dict[str, list[Any]] = {name: [] for name in self._outputs}
+        try:
+            if any(table.num_rows for table in tables):
+                self._gather(engine.process(tables, [self._late(table, late) for table in tables]), produced)
+            self._gather(engine.fire(), produced)
+            self._earliest = engine.next_due()
+        except BaseException:
+            # As in a run: a batch that fails has changed nothing.
+            self._backend = self._backend_with(before)
+            raise
+        for name, counter in engine.context.metrics.counters.items():
+            self.metrics[name] = self.metrics.get(name, 0) + counter.value
+        main = produced.pop(MAIN)
+        for name, rows in produced.items():
+            self.sides.setdefault(name, []).extend(rows)
+        self.output.extend(main)
+        return main
+
+    def _gather(self, batches: Iterator[tuple[str, Any]], into: dict[str, list[Any]]) -> None:
+        for name, batch in batches:
+            of = self._outputs[name]
+            into[name] += [of.make(**row) if of.typed else row for row in batch.to_pylist()]
+
+    def _late(self, table: pa.Table, given: Sequence[bool] | None) -> Any:
+        if given is not None:
+            return pa.array(given, pa.bool_())
+        if self._event_time is None or self.watermark is None or self._event_time not in table.column_names:
+            return pa.array(np.zeros(table.num_rows, dtype=bool))
+        at = table.column(self._event_time).combine_chunks()
+        micros = at.cast(pa.int64()).fill_null(micros_since_epoch(self.watermark) + 1).to_numpy()
+        return pa.array(is_late(micros, micros_since_epoch(self.watermark)))
+
+    def _engine(self) -> ColumnarEngine:
+        mark = None if self.watermark is None else micros_since_epoch(self.watermark)
+        moment = Moment(self._slot, micros_since_epoch(self.now), self._slot, mark, self._parameters)
+        engine = ColumnarEngine(self._spec, moment, 0)
+        engine.attach(self._backend, range(self._max), self._earliest, empty=False)
+        return engine
+
+    def _backend_with(self, entries: Iterable[tuple[bytes, bytes]]) -> Backend:
+        shard = Shard(first=0, last=self._max - 1, backend="memory")
+        backend = memory_backend()(shard, Path(self._folder.name), lambda ref: Path(ref.path))
+        backend.write(entries)
+        return backend
+
+
+def _names(key: str | Sequence[str]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
+def _key_type(rows: RowType, name: str) -> str:
+    field = rows.field(name)
+    if field is None:
+        raise UsageError(f"{rows.name} has no column {name!r}; it has {', '.join(rows.names)}")
+    kind = key_type(field.type)
+    if kind is None:
+        raise UsageError(f"column {name!r} is a {field.type}, which cannot be a key")
+    return kind
+
+
+def _value(row: Any, name: str) -> Any:
+    return row.get(name) if isinstance(row, dict) else getattr(row, name)

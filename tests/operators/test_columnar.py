@@ -1,0 +1,129 @@
+"""Columnar operators in the harness: several states, what is due, side outputs, two inputs, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import stateflow as sf
+from stateflow.testing import ColumnarHarness
+from tests.operators.columnar_operators import LATE, Click, Minute, PerMinute, matched
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def at(minutes: float) -> datetime:
+    return START + timedelta(minutes=minutes)
+
+
+@dataclass
+class Name:
+    id: int
+    name: str
+
+
+@dataclass
+class Named:
+    page: str
+    name: str | None
+
+
+def per_minute() -> ColumnarHarness:
+    return ColumnarHarness(PerMinute(), Click, key="user", output=Minute, outputs=[LATE], event_time="ts")
+
+
+def test_what_is_due_comes_out_when_the_watermark_has_reached_it() -> None:
+    harness = per_minute()
+    assert harness.rows(Click(1, "a", at(0.5)), Click(1, "a", at(0.6)), Click(2, "b", at(1.5))) == []
+    assert harness.advance(at(0.9)) == []
+    assert harness.rows(Click(1, "a", at(0.95))) == []
+    assert harness.advance(at(1)) == [Minute(1, "a", at(1), 3)]
+    assert harness.advance(at(1)) == []
+    assert harness.advance(at(9)) == [Minute(2, "b", at(2), 1)]
+    assert harness.state("open").next_due() is None
+    assert harness.state("ever").get(pa.array([1, 2, 3]))["clicks"].to_pylist() == [3, 1, None]
+    assert harness.metrics == {"tables": 2}
+
+
+def test_late_rows_are_told_and_go_to_the_side() -> None:
+    harness = per_minute()
+    harness.advance(at(5))
+    harness.rows(Click(1, "a", at(5)), Click(1, "a", at(5.1)))
+    assert harness.side(LATE) == [Click(1, "a", at(5))]
+    assert harness.advance(at(6)) == [Minute(1, "a", at(6), 1)]
+
+
+def test_two_inputs_come_as_two_tables() -> None:
+    harness = ColumnarHarness(
+        matched, Click, Name, key="user", right_key="id", state={"name": str}, output=Named
+    )
+    assert harness.both([Click(1, "a", at(0))], [Name(2, "Bo")]) == [Named("a", None)]
+    assert harness.both([Click(2, "b", at(0))], [Name(1, "Al")]) == [Named("b", "Bo")]
+    assert harness.both([Click(1, "c", at(0))]) == [Named("c", "Al")]
+
+
+def test_a_batch_that_fails_changes_nothing() -> None:
+    def careless(table: pa.Table, state: Any, ctx: sf.ColumnarContext) -> None:
+        state.put(table["user"], pa.table({"n": [1] * table.num_rows}))
+        if "bad" in table["page"].to_pylist():
+            raise ValueError("a bad page")
+
+    harness = ColumnarHarness(careless, Click, key="user", state={"n": int}, output="n long")
+    harness.rows(Click(1, "good", at(0)))
+    with pytest.raises(sf.StateflowError, match="operator 'careless' failed: ValueError: a bad page"):
+        harness.rows(Click(2, "bad", at(0)))
+    assert harness.state().get(pa.array([1, 2]))["n"].to_pylist() == [1, None]
+
+
+def refused(state: Any, code: Any = matched, **arguments: Any) -> str:
+    with pytest.raises(sf.UsageError) as caught:
+        ColumnarHarness(code, Click, key="user", state=state, output="n long", **arguments)
+    return str(caught.value)
+
+
+def test_layouts_that_cannot_be_are_refused_in_one_sentence() -> None:
+    assert "state column 'n' is list[int]: use int, float" in refused({"n": list[int]})
+    assert "state has no columns" in refused({})
+    assert "state has up to 64 columns, not 65" in refused({f"c{i}": int for i in range(65)})
+    assert "'x' of `by` is <class 'float'>: use a type that keys have" in refused(sf.columns(by={"x": float}))
+    assert "would have two columns 'user'" in refused(sf.columns({"user": int}, by={"page": str}))
+    assert "'n' stands beside states of sf.columns(...)" in refused({"a": sf.columns({"b": int}), "n": int})
+    assert "say what state it has" in refused(None)
+    assert "PerMinute says itself what state it has" in refused({"n": int}, PerMinute())
+    assert "is no function of (table, state, ctx)" in refused({"n": int}, 7)
+
+
+def wrong(state: Any, use: Any) -> str:
+    def code(table: pa.Table, states: Any, ctx: Any) -> Any:
+        return use(states, table)
+
+    harness = ColumnarHarness(code, Click, key="user", state=state, output="n long", outputs=[LATE])
+    with pytest.raises(sf.UsageError) as caught:
+        harness.rows(Click(1, "a", at(0)))
+    return str(caught.value)
+
+
+def test_wrong_use_of_state_is_told_in_one_sentence() -> None:
+    one, by, timed = {"n": int}, sf.columns({"n": int}, by={"p": str}), sf.columns({"n": int}, timed=True)
+    values = pa.table({"n": [1]})
+    assert "an entry is one of a key and p: give `by`" in wrong(by, lambda s, t: s.get(t["user"]))
+    assert "has no `by` columns" in wrong(one, lambda s, t: s.get(t["user"], by=t["page"]))
+    assert "is timed: give `at`" in wrong(timed, lambda s, t: s.put(t["user"], values))
+    assert "is not timed, but was given `at`" in wrong(one, lambda s, t: s.get(t["user"], at=1))
+    assert "due() is of timed states" in wrong(one, lambda s, t: list(s.due(1)))
+    assert "keep an index by key" in wrong(timed, lambda s, t: s.entries(t["user"]))
+    assert "the key has 1 columns, but 2 were given" in wrong(
+        one, lambda s, t: s.get(t.select(["user", "page"]))
+    )
+    assert "was given 1 keys and 2 rows of values" in wrong(
+        one, lambda s, t: s.put(t["user"], pa.table({"n": [1, 2]}))
+    )
+    assert "does not fit the state's columns" in wrong(
+        one, lambda s, t: s.put(t["user"], pa.table({"m": [1]}))
+    )
+    assert "which is none of its side outputs" in wrong(one, lambda s, t: ("nowhere", values))
+    assert "does not fit side output 'late'" in wrong(one, lambda s, t: ("late", values))
