@@ -9,7 +9,7 @@ import msgspec
 
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import OperatorListState, OperatorState, Record, StateSchema
-from stateflow.operators.binding import TIMER_IDS, schemas, types_of
+from stateflow.operators.binding import TIMER_IDS, schemas, type_of
 from stateflow.pipelines.flow import Flow, KeyedNode
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
 from stateflow.state.values.declared_types import Change, DeclaredType, evolved, readers
@@ -72,9 +72,8 @@ def _how_to_keep(node: KeyedNode, old: str, name: str, was: _Form, now: _Form) -
         return f"if its values matter, declare {old!r} again"
     alias = f'if it is the same state, declare it with aliases=("{old}",)'
     try:
-        evolved(
-            StateSchema(id=0, kind=was.kind, value=was.value), _types(node)[name], 0
-        ) if was != now else None
+        if was.value != now.value:
+            evolved(StateSchema(id=0, kind=was.kind, value=was.value), _type(node, name, now.value), 0)
     except RefusedError:
         return f"{alias} and a function migrate= that converts its values"
     return alias
@@ -156,7 +155,10 @@ def declared_elements(node: KeyedNode) -> dict[str, DeclaredOperatorState[Any]]:
 
 def recorded_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:
     """Of each declared state that the record has, its name there."""
-    declared = declared_states(node)
+    return _names_in(declared_states(node), before)
+
+
+def _names_in(declared: Mapping[str, StateSchema], before: OperatorState) -> dict[str, str]:
     names = _found({n: s.aliases for n, s in declared.items()}, before.states)
     # Older code runs again: what newer code had renamed says so in its aliases.
     taken = {*names.values(), *declared}
@@ -200,18 +202,18 @@ def compared_states(
     """As `resolve_states`, with what has become of the types of states."""
     recorded = dict(before.states) if before else {}
     next_id = before.next_state_id if before else FIRST_STATE_ID
-    names = recorded_names(node, before) if before else {}
-    types = _types(node) if names else {}
+    declared = declared_states(node)
+    names = _names_in(declared, before) if before else {}
     resolved: dict[str, StateSchema] = {}
     changes: dict[str, Change] = {}
-    for name, schema in declared_states(node).items():
+    for name, schema in declared.items():
         if name not in names:
             resolved[name] = msgspec.structs.replace(schema, id=next_id)
             next_id += TIMER_IDS if schema.kind == "timer" else 1
             continue
         old = recorded.pop(names[name])
         _check_same(node, name, old, schema)
-        kept, change = _evolved(node, name, old, types.get(name), slot)
+        kept, change = _evolved(node, name, old, schema.value, slot)
         resolved[name] = msgspec.structs.replace(
             schema, id=old.id, version=kept.version, since=kept.since, versions=kept.versions
         )
@@ -224,27 +226,27 @@ def compared_states(
     return resolved, next_id, changes
 
 
-def _types(node: KeyedNode) -> dict[str, DeclaredType]:
-    """What the states that have values are declared as."""
+def _type(node: KeyedNode, name: str, schema: str) -> DeclaredType:
+    """What a state that has values is declared as; `schema` is the text of its type."""
     if node.columnar is not None:
-        return {name: DeclaredType(schema.value) for name, schema in declared_states(node).items()}
+        return DeclaredType(schema)
     assert node.process_type is not None
-    return types_of(node.process_type, node.uid)
+    return type_of(node.process_type, node.uid, name)
 
 
 def _evolved(
-    node: KeyedNode, name: str, old: StateSchema, declared: DeclaredType | None, slot: int
+    node: KeyedNode, name: str, old: StateSchema, now: str, slot: int
 ) -> tuple[StateSchema, Change | None]:
-    if declared is None:
-        return old, None  # a timer
+    """The recorded state under the type `now` of the code."""
+    if old.value == now and not old.evolved:
+        return old, None
+    declared = _type(node, name, now)
     try:
         return evolved(old, declared, slot)
     except RefusedError as refusal:
-        if old.value == declared.schema:
+        if old.value == now:
             raise IncompatibleError(f"operator {node.uid!r}, state {name!r}: {refusal}") from None
-        raise _changed(
-            node, name, "type", old.value, declared.schema, f" ({refusal})", _back(old, declared)
-        ) from None
+        raise _changed(node, name, "type", old.value, now, f" ({refusal})", _back(old, declared)) from None
 
 
 def _back(old: StateSchema, declared: DeclaredType) -> str:
@@ -264,7 +266,7 @@ def changed_elements(node: KeyedNode, before: OperatorState) -> dict[str, Change
         old, declaration = before.operator_states[old_name], declared_elements(node)[name]
         if old.kind != declaration.kind:
             raise _changed(node, name, "kind", old.kind, declaration.kind)
-        _, change = _evolved(node, name, _of_elements(old), _types(node)[name], 0)
+        _, change = _evolved(node, name, _of_elements(old), serializer_for(declaration.type).schema, 0)
         if change is not None:
             changes[name] = change
     return changes
@@ -274,11 +276,12 @@ def todays_elements(node: KeyedNode, before: OperatorState) -> dict[str, tuple[t
     """The elements that the record has for each declared operator state, as today's type stores them."""
     elements = {}
     for name, old_name in element_names(node, before).items():
-        old, declared = before.operator_states[old_name], _types(node)[name]
-        schema, change = _evolved(node, name, _of_elements(old), declared, 0)
+        old, declaration = before.operator_states[old_name], declared_elements(node)[name]
+        serializer = serializer_for(declaration.type)
+        schema, change = _evolved(node, name, _of_elements(old), serializer.schema, 0)
         elements[name] = old.parts
-        if change is not None and declared.serializer is not None:
-            loads, dumps = readers(declared, schema)[0], declared.serializer.dumps
+        if change is not None:
+            loads, dumps = readers(_type(node, name, serializer.schema), schema)[0], serializer.dumps
             elements[name] = tuple(tuple(dumps(loads(raw)) for raw in part) for part in old.parts)
     return elements
 
