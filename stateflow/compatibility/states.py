@@ -246,17 +246,22 @@ def _evolved(
     except RefusedError as refusal:
         if old.value == now:
             raise IncompatibleError(f"operator {node.uid!r}, state {name!r}: {refusal}") from None
-        raise _changed(node, name, "type", old.value, now, f" ({refusal})", _back(old, declared)) from None
-
-
-def _back(old: StateSchema, declared: DeclaredType) -> str:
-    """Where older code goes back to, when newer code has written values that it cannot read."""
-    if old.since and any(version.value == declared.schema for version in old.versions):
-        return (
-            f"; this is an earlier type of the state, so to go back to its code, restore a checkpoint below {old.since}, which "
-            "introduced the type that it has"
+        changed = _changed(node, name, "type", old.value, now, f" ({refusal})")
+        if not old.since or all(version.value != now for version in old.versions):
+            raise changed from None
+        newer = NewerTypeError(
+            f"{changed}; this is an earlier type of the state, so to go back to its code, restore a checkpoint below {old.since}, "
+            "which introduced the type that it has"
         )
-    return ""
+        newer.below = old.since
+        raise newer from None
+
+
+class NewerTypeError(IncompatibleError):
+    """The code has an earlier type of a state, which newer code has changed, and cannot read what that wrote."""
+
+    below = 0
+    """The record that introduced the newer type: what is below it can be restored for this code."""
 
 
 def changed_elements(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
@@ -302,7 +307,7 @@ def _check_same(node: KeyedNode, name: str, old: StateSchema, new: StateSchema) 
 
 
 def _changed(
-    node: KeyedNode, name: str, what: str, before: str, now: str, why: str = "", more: str = ""
+    node: KeyedNode, name: str, what: str, before: str, now: str, why: str = ""
 ) -> IncompatibleError:
     migrate = (
         ", or give the state a function migrate= that converts"
@@ -311,7 +316,7 @@ def _changed(
     )
     return IncompatibleError(
         f"operator {node.uid!r}, state {name!r}: its {what} was {before} and is {now} now{why}: put the {what} back{migrate}; "
-        f"or, if its values may go, give the changed state another name and {_let_go(node, name)}{more}"
+        f"or, if its values may go, give the changed state another name and {_let_go(node, name)}"
     )
 
 

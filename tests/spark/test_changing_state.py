@@ -123,6 +123,10 @@ def last(bench: Workbench, which: str) -> list[dict[str, Any]]:
     return sf.memory(f"{bench.folder.name}-{which}").batches[-1][1]
 
 
+def introduced_before(job: Job, slot: int) -> int:
+    return max(record.slot for record in job.log().checkpoints if record.slot < slot)
+
+
 def options(bench: Workbench) -> Options:
     given = {
         "checkpoint_dir": str(bench.folder / "root"), "cache_dir": str(bench.folder / "cache"),
@@ -182,6 +186,9 @@ def test_a_release_changes_state_and_everything_goes_on(
     # Older code cannot read an alias back, and says where to go.
     refused = job.check(before)
     assert f"restore a checkpoint below {head.slot}" in refused.problems[0]
+    assert refused.problems[0].endswith(
+        f"the newest of them is checkpoint:{introduced_before(job, head.slot)}"
+    )
     # From before the release, with the code of after it.
     for kind, made in (("native", native), ("canonical", canonical)):
         fork = Job(str(bench.folder / "root"), f"fork-{kind}")
