@@ -130,7 +130,8 @@ class Job(JobHandle):
         """Whether a run of the pipeline would fit the newest state. Missing parameters are those of the last run."""
         from stateflow.compatibility.flows import compare
 
-        record, checkpoints = None, ()
+        record: Record | None = None
+        checkpoints: tuple[int, ...] = ()
         if self.exists:
             log = read_log(self.store, self.layout)
             decided, checkpoints = log.decided, tuple(kept.slot for kept in log.checkpoints)
