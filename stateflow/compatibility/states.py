@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stateflow.errors import IncompatibleError
+from stateflow.errors import IncompatibleError, StateflowError
 from stateflow.format.records import OperatorListState, OperatorState, Record, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
 from stateflow.pipelines.flow import Flow, KeyedNode
@@ -287,7 +287,10 @@ def todays_elements(node: KeyedNode, before: OperatorState) -> dict[str, tuple[t
         elements[name] = old.parts
         if change is not None:
             loads, dumps = readers(_type(node, name, serializer.schema), schema)[0], serializer.dumps
-            elements[name] = tuple(tuple(dumps(loads(raw)) for raw in part) for part in old.parts)
+            try:
+                elements[name] = tuple(tuple(dumps(loads(raw)) for raw in part) for part in old.parts)
+            except StateflowError as error:
+                raise type(error)(f"operator {node.uid!r}, state {name!r}: {error}") from error
     return elements
 
 
