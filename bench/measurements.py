@@ -17,6 +17,7 @@ from bench import (
     one_row,
     plugin,
     query,
+    ready,
     rescale,
     run_operator,
     small_batches,
@@ -31,6 +32,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
     for measurement in (
         throughput.MEASUREMENT,
         event_time.MEASUREMENT,
+        ready.MEASUREMENT,
         small_batches.MEASUREMENT,
         one_row.MEASUREMENT,
         big_state.MEASUREMENT,

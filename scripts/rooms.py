@@ -81,7 +81,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "operators/ready": Room(
         "ready-made operators: aggregates, windows, deduplication; over columns",
-        "pipelines state/keys",
+        "format operators pipelines state/keys state/values",
         "windowed.py",
     ),
     "compatibility": Room(
@@ -162,7 +162,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "airflow/operators": Room(
         "one operator per verb",
-        "airflow/connections airflow/launchers airflow/triggers checkpoint driver format jobs liveness pipelines "
+        "airflow/connections airflow/launchers airflow/triggers checkpoint driver format jobs liveness observe pipelines "
         "quantities restore savepoints storage",
         "run.py",
     ),

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from stateflow.jobs.job import Job
     from stateflow.pipelines.aggregates import (
         Aggregate,
+        aggregate,
         count,
+        count_distinct,
         first,
         last,
         max,
@@ -93,8 +95,10 @@ __all__ = [
     "ValueState",
     "Window",
     "WindowedStream",
+    "aggregate",
     "columns",
     "count",
+    "count_distinct",
     "cumulative",
     "delta",
     "field",
@@ -119,7 +123,9 @@ _ROOMS = {
     "stateflow.errors": tuple(name for name in __all__ if name.endswith("Error")),
     "stateflow.pipelines.aggregates": (
         "Aggregate",
+        "aggregate",
         "count",
+        "count_distinct",
         "first",
         "last",
         "max",

@@ -8,8 +8,9 @@ FROZEN = """
 Aggregate AggregatingState BroadcastState BusyError ColumnarContext ColumnarOperator ConnectedProcess Context
 CorruptError CustomSerializer DisagreementError FencedError Flow IncompatibleError Job KeyedProcess KeyedStream
 ListState MapState NotFoundError OperatorListState Output Pipeline ReducingState StateTypeError StateflowError Stream
-Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream columns count cumulative delta field first
-hopping last max mean memory min output pipeline session stddev sum testing tumbling variance
+Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream aggregate columns count
+count_distinct cumulative delta field first hopping last max mean memory min output pipeline session stddev sum
+testing tumbling variance
 """
 
 
@@ -41,7 +42,7 @@ def test_the_testing_module_offers_the_harness() -> None:
 
 def test_what_users_chain_is_there() -> None:
     offered = {
-        stateflow.Stream: "append changes_as_rows collect dead_letters for_each_batch key_by side transform union upsert",
+        stateflow.Stream: "append changes_as_rows collect dead_letters deduplicate for_each_batch key_by side transform union upsert",
         stateflow.KeyedStream: "aggregate connect map_with_state process process_arrow window",
     }
     for owner, names in offered.items():

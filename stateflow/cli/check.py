@@ -74,6 +74,8 @@ def check(
         f"pipeline {result.pipeline}, compared with {against}",
         Table(("", "uid", "verdict", "states"), rows),
     )
+    for warning in result.warnings:
+        call.output.log(f"warning: {warning}")
     for o in result.operators:
         if o.evolution and o.entries:
             call.output.log(

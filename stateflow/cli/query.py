@@ -29,6 +29,10 @@ def query(
         str | None, flag("--from", metavar="URL", help="A native savepoint to look into.")
     ] = None,
     map_key: Annotated[str | None, flag("--map-key", metavar="K", help="One entry of a map state.")] = None,
+    namespace: Annotated[
+        str | None,
+        flag("--namespace", metavar="N", help="Of a state with namespaces, instead of what is in none."),
+    ] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="Most entries of a list or map.")] = 1000,
 ) -> None:
     """Looks one key up. Only the shard that owns it is fetched; what has expired is hidden."""
@@ -54,7 +58,8 @@ def query(
     with opened as reader:
         target = reader.target(operator, state)
         entry = None if map_key is None else target.map_key_of_text(map_key)
-        found = reader.look_up(operator, state, target.key_of_text(key), entry, limit=limit)
+        within = None if namespace is None else target.namespace_of_text(namespace)
+        found = reader.look_up(operator, state, target.key_of_text(key), entry, namespace=within, limit=limit)
         record = reader.record
     note = f"checkpoint {record.slot} of {moment(record.at)}"
     if not found.found:
@@ -74,6 +79,7 @@ def query(
             "kind": target.schema.kind,
             "key": key,
             "map_key": map_key,
+            "namespace": namespace,
             "found": found.found,
             "what": found.what,
             "value": found.json,

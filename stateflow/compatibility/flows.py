@@ -21,6 +21,7 @@ from stateflow.compatibility.states import (
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
 from stateflow.pipelines.flow import Flow, KeyedNode
+from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
 from stateflow.state.values.declared_types import Change
 
@@ -55,6 +56,8 @@ class Check:
     sinks: Mapping[str, str]
     problem: str = ""
     """Of the sources together."""
+    warnings: tuple[str, ...] = ()
+    """What works, and may not be meant."""
 
     @property
     def problems(self) -> list[str]:
@@ -106,6 +109,12 @@ def compare(
         sources=_compared([n.uid for n in flow.sources], list(record.sources) if record else []),
         sinks=_compared([n.uid for n in flow.sinks], list(record.sinks) if record else []),
         problem=problem,
+        warnings=tuple(
+            warning
+            for node in flow.operators
+            if isinstance(node.columnar, ReadyOperator)
+            for warning in node.columnar.warnings
+        ),
     )
 
 

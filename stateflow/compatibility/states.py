@@ -213,6 +213,7 @@ def compared_states(
             continue
         old = recorded.pop(names[name])
         _check_same(node, name, old, schema)
+        _check_wider(node, name, old, schema)
         kept, change = _evolved(node, name, old, schema.value, slot)
         resolved[name] = msgspec.structs.replace(
             schema, id=old.id, version=kept.version, since=kept.since, versions=kept.versions
@@ -307,6 +308,14 @@ def _check_same(node: KeyedNode, name: str, old: StateSchema, new: StateSchema) 
     ):
         if before != now:
             raise _changed(node, name, what, before, now)
+
+
+def _check_wider(node: KeyedNode, name: str, old: StateSchema, new: StateSchema) -> None:
+    """A state may get namespaces, and a timer many times per key, but not lose what entries may lie under."""
+    if old.namespace and old.namespace != new.namespace:
+        raise _changed(node, name, "namespace", old.namespace, new.namespace or "none")
+    if old.many and not new.many:
+        raise _changed(node, name, "number of times per key", "many", "one")
 
 
 def _changed(

@@ -1,14 +1,16 @@
 """The layout of full keys. Byte order is value order, so that a shard can be clipped, scanned and merged.
 
     state entry  [key group u16][state id u16][key][namespace][map key or list position]
-    timer        [key group u16][state id u16][timestamp i64][key][namespace]
+    timer        [key group u16][state id u16][timestamp i64][key][namespace]          its queue
+                 [key group u16][state id u16 + 1][key][namespace]                     per key; the value is the time
+                 [key group u16][state id u16 + 1][key][namespace][timestamp i64]      of a timer with many times per key
     columns      [key group u16][state id u16][timestamp i64 of a timed state][key][namespace][what tells entries apart]
 
 Numbers are big-endian, signed ones with their sign bit flipped. Every part ends itself:
 
     bool 1 byte, date 4 (days), int 8, datetime 8 (micros), decimal 16 (unscaled, scale 18)
     str (UTF-8), bytes    each 00 becomes 00 FF, then 00 01 ends it
-    namespace             00; other first bytes are free, for windows that a later version may have
+    namespace             00; or 01 and a value of the state's namespace type, written as a key is
     list position         [slot u64][position u32]: the record that appended it, and its place in that batch
 
 These bytes are frozen: stored state is made of them.
@@ -24,6 +26,8 @@ from stateflow.errors import CorruptError
 SIGN = 1 << 63
 
 EMPTY_NAMESPACE = b"\x00"
+NAMESPACE = b"\x01"
+"""What a namespace that is not the empty one begins with."""
 
 _prefix = Struct(">HH")
 _group = Struct(">H")
@@ -77,6 +81,14 @@ def list_position(slot: int, position: int) -> bytes:
 
 def encode_timestamp(micros: int) -> bytes:
     return _u64.pack(micros + SIGN)
+
+
+def read_timestamp(encoded: bytes, at: int) -> int:
+    """What `encode_timestamp` wrote at a place."""
+    if len(encoded) < at + TIME_WIDTH:
+        raise CorruptError(f"the state key ...{encoded.hex()} ends too early; run `stateflow verify`")
+    micros: int = _u64.unpack_from(encoded, at)[0] - SIGN
+    return micros
 
 
 def timer_range(group: int, state_id: int, up_to: int) -> tuple[bytes, bytes]:

@@ -154,6 +154,10 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of kind `columns`: names and types of what tells the entries of a key apart, behind the namespace."""
     timed: bool = False
     """Of kind `columns`: a time stands before the key, as in a timer's queue."""
+    namespace: str = ""
+    """The types of its namespaces; empty: it has none."""
+    many: bool = False
+    """Of kind `timer`: a key may have many times."""
 
     @property
     def evolved(self) -> bool:

@@ -18,6 +18,7 @@ from stateflow.state.bound import (
     BoundOperatorList,
     BoundReducingState,
     BoundTimer,
+    BoundTimers,
     BoundValueState,
     Cursor,
     StoredState,
@@ -31,6 +32,7 @@ from stateflow.state.declare import (
     ValueState,
 )
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.namespaces import Namespaced
 from stateflow.state.values.declared_types import DeclaredType, declared_type, evolved_serializer
 from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.serializers import Serializer, serializer_for
@@ -45,13 +47,15 @@ class Binding:
 
     stored: tuple[StoredState[Any], ...]
     """Single-entry states."""
-    timers: dict[str, BoundTimer]
+    timers: dict[str, BoundTimer | BoundTimers]
     handlers: dict[str, Any]
     operator: dict[str, Any]
     """BoundOperatorList, or a dict for broadcast state."""
+    keyed: tuple[Namespaced, ...] = ()
+    """All states and timers of a key."""
 
     @cached_property
-    def chunked(self) -> tuple[StoredState[Any] | BoundTimer, ...]:
+    def chunked(self) -> tuple[StoredState[Any] | BoundTimer | BoundTimers, ...]:
         """What holds a whole chunk of keys and can be looked up for all of them at once."""
         return (*self.stored, *self.timers.values())
 
@@ -66,20 +70,34 @@ def bind(
     """Puts bound states in place of the declarations of `process`. `evolved` are those whose type has changed."""
     declared = type(process).declarations()
     stored: list[StoredState[Any]] = []
+    keyed: list[Namespaced] = []
     for name, declaration in declared.states.items():
         state = _bound(declaration, uid, cursor, state_ids[name], evolved.get(name))
+        state.declare_namespace(_namespace_codec(declaration))
         if isinstance(state, StoredState):
             stored.append(state)
+        keyed.append(state)
         process.__dict__[name] = state
     timers, handlers = {}, {}
     for name, timer in declared.timers.items():
-        timers[name] = process.__dict__[name] = BoundTimer(cursor, uid, name, state_ids[name], timer.time)
+        kind = BoundTimers if timer.many else BoundTimer
+        bound = timers[name] = process.__dict__[name] = kind(cursor, uid, name, state_ids[name], timer.time)
+        bound.declare_namespace(_namespace_codec(timer))
+        keyed.append(bound)
         handlers[name] = getattr(process, timer.handler or "")
     operator: dict[str, Any] = {}
     for name, declaration in declared.operator.items():
         operator[name] = {} if declaration.kind == "broadcast" else BoundOperatorList([])
         process.__dict__[name] = operator[name]
-    return Binding(tuple(stored), timers, handlers, operator)
+    return Binding(tuple(stored), timers, handlers, operator, tuple(keyed))
+
+
+def _namespace_codec(declaration: Declaration) -> KeyCodec | None:
+    return None if declaration.namespace is None else KeyCodec(key_types_for(declaration.namespace))
+
+
+def _namespace_types(declaration: Declaration) -> str:
+    return "" if declaration.namespace is None else ",".join(key_types_for(declaration.namespace))
 
 
 def _bound(
@@ -120,14 +138,21 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
         try:
             value = serializer_for(declaration.type).schema  # type: ignore[attr-defined]
             map_key = ",".join(key_types_for(declaration.key)) if isinstance(declaration, MapState) else ""
+            namespace = _namespace_types(declaration)
         except StateflowError as error:
             raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
         out[name] = StateSchema(
             id=0, kind=declaration.kind, value=value, map_key=map_key, ttl=declaration.ttl,
-            queryable=declaration.queryable, aliases=declaration.aliases,
+            queryable=declaration.queryable, aliases=declaration.aliases, namespace=namespace,
         )  # fmt: skip
     for name, timer in declared.timers.items():
-        out[name] = StateSchema(id=0, kind="timer", value=timer.time, aliases=timer.aliases)
+        try:
+            namespace = _namespace_types(timer)
+        except StateflowError as error:
+            raise type(error)(f"operator {uid!r}, timer {name!r}: {error}") from error
+        out[name] = StateSchema(
+            id=0, kind="timer", value=timer.time, aliases=timer.aliases, many=timer.many, namespace=namespace
+        )
     return out
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
@@ -12,6 +12,7 @@ from stateflow.errors import UsageError
 from stateflow.format.instants import instant
 from stateflow.pipelines.process import Output
 from stateflow.state.bound import Cursor
+from stateflow.state.namespaces import Namespaced
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ class OperatorContext:
         self._random_at = -1
         self.subtask = subtask
         self.late = False
+        self.namespace: Any = None
+        self.keyed: Sequence[Namespaced] = ()
         self.metrics = TaskMetrics()
         self.parameters = moment.parameters
         self.checkpoint_id = moment.slot
@@ -75,6 +78,10 @@ class OperatorContext:
             self._random = Random(f"{self._moment.seed}:{where}")
             self._random_at = cursor.serial
         return self._random
+
+    def clear_key(self) -> None:
+        for state in self.keyed:
+            state.clear_key()
 
     def emit(self, output: Output[Any], row: Any) -> None:
         try:

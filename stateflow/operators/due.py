@@ -12,6 +12,8 @@ from stateflow.state.backends.base import Backend
 
 LEAST = 4
 """Entries that are read at once from a queue, at least."""
+KEY_AT = 10
+"""Where the key begins in the bytes of a turn: behind time and key group."""
 _QUEUED = 12
 """Where the key begins in an entry of a queue: behind key group, state id and time."""
 
@@ -24,7 +26,8 @@ class Queue(NamedTuple):
 
 
 def turn(at: int, base: bytes, rank: int) -> bytes:
-    """Bytes that sort timers by time, then by key, then by the rank of the timer. `base` is a full key under state id 0."""
+    """Bytes that sort timers by time, then by key and namespace, then by the rank of the timer. `base` is a full key
+    under state id 0."""
     return encode_timestamp(at) + base[:2] + base[4:] + rank.to_bytes(2, "big")
 
 
@@ -33,11 +36,12 @@ def time_of(due: bytes) -> int:
 
 
 def base_of(due: bytes) -> bytes:
+    """The full key under state id 0, with its namespace."""
     return due[8:10] + b"\0\0" + due[10:-2]
 
 
 def rank_of(due: bytes) -> int:
-    return int.from_bytes(due[-2:], "big")
+    return due[-2] << 8 | due[-1]
 
 
 class DueTimers:

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from datetime import datetime
 from types import GeneratorType
 from typing import Any
 
-from stateflow.format.encoding import SIGN, split, split_timer, state_range, timer_range
+from stateflow.format.encoding import EMPTY_NAMESPACE, SIGN, split, split_timer, state_range, timer_range
 from stateflow.format.instants import instant
 from stateflow.operators.binding import Binding
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.due import DueTimers, Queue, base_of, rank_of, time_of, turn
+from stateflow.operators.due import KEY_AT, DueTimers, Queue, base_of, rank_of, time_of, turn
 from stateflow.operators.output import returned
 from stateflow.pipelines.operators import OperatorSpec
-from stateflow.state.bound import BoundTimer, Change, Cursor
+from stateflow.state.bound import BoundTimer, BoundTimers, Change, Cursor
 from stateflow.state.keys.codec import KeyCodec
 
 FIRED_AT_ONCE = 10_000
@@ -31,6 +30,10 @@ PREFETCH_SHARE = 0.5
 REMEMBERED = 100_000
 """Keys whose timers were set by handlers. Beyond so many the queues are read anew instead."""
 _NEVER = -SIGN
+
+AnyTimer = BoundTimer | BoundTimers
+_News = tuple[int, bytes, list[int], bool]
+"""A timer's rank, its key with its namespace, the times that it was set to, and whether other times of it have changed."""
 
 
 class Firing:
@@ -52,9 +55,13 @@ class Firing:
         self._context, self._cursor, self._out, self._failed = context, cursor, out, failed
         self._chunked = binding.chunked
         self._names = sorted(binding.timers)
-        self._timers: list[BoundTimer] = [binding.timers[name] for name in self._names]
+        self._timers: list[AnyTimer] = [binding.timers[name] for name in self._names]
         self._handlers = binding.handlers
         self._limits = [_limit(timer, moment) for timer in self._timers]
+        self._namespaced = {
+            rank: timer.namespace for rank, timer in enumerate(self._timers) if timer.namespace is not None
+        }
+        """How the namespaces of timers that have any are written, by rank."""
         self._decode = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ()).decode
         self._prefetch: list[Any] = []
         self._changes: list[Change] = []
@@ -65,8 +72,9 @@ class Firing:
         """Keys whose timers a handler has set or cleared: the queues as they were read do not tell of it."""
         self._set: list[bytes] = []
         """A heap of due timers that handlers have set."""
-        self._waiting: set[tuple[bytes, int]] = set()
-        """Timers that their own handlers have set to a time that was due: they fire in the next batch."""
+        self._waiting: set[bytes] = set()
+        """Timers that their own handlers have set to a time that was due: they fire in the next batch, at whatever time, if
+        they have one time per key."""
         self._passed: range | None = None
         self.fired = 0
 
@@ -91,6 +99,7 @@ class Firing:
                 due = self._due(groups, bound or block[-1])
                 self._moved.clear()
                 self._set.clear()
+        self._context.namespace = None
         self._passed = groups
 
     def forget(self) -> None:
@@ -115,23 +124,26 @@ class Firing:
 
     def _begin(self, block: list[bytes]) -> list[bytes]:
         """Makes the block's keys the chunk that states hold. Gives the key of each timer."""
-        of_timers = [due[8:10] + b"\0\0" + due[10:-2] for due in block]
+        of_timers = list(map(self._key_of, block)) if self._namespaced else list(map(base_of, block))
         bases = sorted(set(of_timers))
         cursor = self._cursor
         self._keys = [None] * len(bases)
         cursor.base, cursor.keys = bases, self._keys
-        place = self._place = dict(zip(bases, range(len(bases)), strict=True))
+        self._place = dict(zip(bases, range(len(bases)), strict=True))
         for state in self._chunked:
             raws = None
             if state in self._prefetch:
                 state_id = state.state_id.to_bytes(2, "big")
                 raws = cursor.backend.get_many([base[:2] + state_id + base[4:] for base in bases])
             state.begin(len(bases), raws)
-        moved, timers = self._moved, self._timers
-        for due, base in zip(block, of_timers, strict=True):
-            if base not in moved:
-                timers[rank_of(due)].due(place[base], time_of(due))
         return of_timers
+
+    def _key_of(self, due: bytes) -> bytes:
+        """The full key under state id 0, with the empty namespace."""
+        if due[-3] == 0 and rank_of(due) not in self._namespaced:
+            return base_of(due)
+        end = self._decode(due, KEY_AT)[1]
+        return due[8:10] + b"\0\0" + due[10:end] + EMPTY_NAMESPACE
 
     def _fire_block(self, block: list[bytes], bound: bytes) -> Iterator[None]:
         """Fires the timers of a block, and those up to `bound` that their handlers set."""
@@ -139,12 +151,12 @@ class Firing:
         keys, heap, out = len(self._place), self._set, self._out
         for due, base in zip(block, of_timers, strict=True):
             while heap and heap[0] < due:
-                self._fire(first := heapq.heappop(heap), base_of(first))
+                self._fire(first := heapq.heappop(heap), self._key_of(first))
             self._fire(due, base)
             if len(out) >= OUTPUT_ROWS:
                 yield
         while heap and heap[0] <= bound:
-            self._fire(first := heapq.heappop(heap), base_of(first))
+            self._fire(first := heapq.heappop(heap), self._key_of(first))
             if len(out) >= OUTPUT_ROWS:
                 yield
         self._settle()
@@ -156,28 +168,50 @@ class Firing:
 
     def _fire(self, due: bytes, base: bytes) -> None:
         """Fires a timer, unless a handler has moved or cleared it. Nearly all time of firing goes by here."""
-        cursor, rank = self._cursor, due[-2] << 8 | due[-1]
-        if self._waiting and (base, rank) in self._waiting:
+        if self._waiting and (due in self._waiting or due[8:] in self._waiting):
             return
+        cursor, rank, at = self._cursor, due[-2] << 8 | due[-1], time_of(due)
         i = self._place.pop(base, None)
         if i is None:
             i = self._again(base)
         cursor.i = i
         cursor.serial += 1
         cursor.key = self._keys[i] = self._decode(base, 4)[0]
-        timer, at = self._timers[rank], time_of(due)
-        if timer.micros != at:
+        timer = self._timers[rank]
+        if self._namespaced:
+            timer = self._enter_namespace(timer, due, len(base))
+        if base not in self._moved:
+            timer.due(at)
+        elif not timer.is_set(at):
+            cursor.flush(self._changes)  # the look at a namespace left a view, without changes
             return
         self.fired += 1
         try:
-            self._call(self._handlers[self._names[rank]], instant(at))
+            news = self._call(self._handlers[self._names[rank]], timer, at)
         except Exception as error:
             self._failed(error, cursor.key)
-        for other_rank, other in enumerate(self._timers):
-            if other.was_changed():
-                self._note(other_rank, base, other.micros, at if other is timer else None)
-        if not timer.was_changed():
-            timer.clear()
+            # The key has no turn any more, nor what was taken in it.
+            timer = (
+                timer
+                if timer is self._timers[rank]
+                else self._enter_namespace(self._timers[rank], due, len(base))
+            )
+            timer.due(at)
+            timer.fired(at)
+            cursor.flush(self._changes)
+        else:
+            for of_rank, full, times, others_changed in news:
+                if others_changed:
+                    self._moved.add(base)
+                self._note(of_rank, full, times, at if full == base_of(due) and of_rank == rank else None)
+
+    def _enter_namespace(self, timer: AnyTimer, due: bytes, width: int) -> AnyTimer:
+        """The timer in the namespace that it was set in. `width` is that of the full key with the empty namespace."""
+        suffix = due[KEY_AT + width - 5 : -2]
+        self._context.namespace = (
+            None if suffix == EMPTY_NAMESPACE else self._namespaced[rank_of(due)].decode(suffix, 1)[0]
+        )
+        return timer.view(suffix)
 
     def _again(self, base: bytes) -> int:
         """The key of a block whose turn comes again: what it has changed must be written before it is read."""
@@ -188,39 +222,46 @@ class Firing:
             state.append()
         return len(self._keys) - 1
 
-    def _note(self, rank: int, base: bytes, set_to: int | None, fired_at: int | None) -> None:
-        """A handler has set or cleared a timer of its key. `fired_at` is given when it was the handler's own timer."""
-        if fired_at is None:
-            self._moved.add(base)
-        if set_to is None or set_to > self._limits[rank]:
-            return
-        if fired_at is not None and set_to <= fired_at:
-            # It would fire for ever.
-            self._waiting.add((base, rank))
-        else:
-            heapq.heappush(self._set, turn(set_to, base, rank))
+    def _note(self, rank: int, full: bytes, times: list[int], fired_at: int | None) -> None:
+        """A handler has set a timer of its key to these times. `fired_at` is given when it was the handler's own."""
+        for at in times:
+            if at > self._limits[rank]:
+                continue
+            due = turn(at, full, rank)
+            if fired_at is None or at > fired_at:
+                heapq.heappush(self._set, due)
+            else:
+                # It would fire for ever.
+                self._waiting.add(due if self._timers[rank].many else due[8:])
 
-    def _call(self, handler: Callable[..., Any], at: datetime) -> None:
+    def _call(self, handler: Callable[..., Any], timer: AnyTimer, at: int) -> list[_News]:
+        """Calls the handler. Gives the timers that it has set or cleared."""
+        cursor = self._cursor
         if self._careful:
-            self._call_carefully(handler, at)
-            return
-        produced = handler(self._cursor.key, at, self._context)
+            return self._call_carefully(handler, timer, at)
+        produced = handler(cursor.key, instant(at), self._context)
         if produced is not None:
             self._out.extend(produced if type(produced) is GeneratorType else returned(self._uid, produced))
-        if self._cursor.dirty:
-            self._cursor.flush(self._changes)
+        news = self._news(timer, at)
+        timer.fired(at)
+        if cursor.dirty:
+            cursor.flush(self._changes)
+        return news
 
-    def _call_carefully(self, handler: Callable[..., Any], at: datetime) -> None:
+    def _call_carefully(self, handler: Callable[..., Any], timer: AnyTimer, at: int) -> list[_News]:
         """If it fails, nothing that it did has happened."""
         out, changes, sides = self._out, self._changes, self._context.sides
         mark = len(out), len(changes), {name: len(rows) for name, rows in sides.items()}
         try:
-            produced = handler(self._cursor.key, at, self._context)
+            produced = handler(self._cursor.key, instant(at), self._context)
             if produced is not None:
                 out.extend(returned(self._uid, produced))
             for state in self._chunked:
                 state.check_current()
+            news = self._news(timer, at)
+            timer.fired(at)
             self._cursor.flush(changes)
+            return news
         except Exception:
             del out[mark[0] :], changes[mark[1] :]
             for name, length in mark[2].items():
@@ -228,6 +269,15 @@ class Firing:
             for state in self._chunked:
                 state.discard()
             raise
+
+    def _news(self, timer: AnyTimer, at: int) -> list[_News]:
+        news: list[_News] = []
+        for rank, other in enumerate(self._timers):
+            for each in (other, *other.views()) if rank in self._namespaced else (other,):
+                if each.was_changed():
+                    times, others_changed = each.was_set(at if each is timer else None)
+                    news.append((rank, each.full_base(), times, others_changed))
+        return news
 
     def _settle(self) -> None:
         """Writes what the keys so far have changed."""
@@ -252,7 +302,7 @@ class Firing:
         return earliest.get("event"), earliest.get("processing")
 
 
-def _limit(timer: BoundTimer, moment: Moment) -> int:
+def _limit(timer: AnyTimer, moment: Moment) -> int:
     """The last instant at which timers of its kind fire in this batch."""
     limit = moment.watermark if timer.time == "event" else moment.now
     return _NEVER if limit is None else limit

@@ -79,6 +79,7 @@ class KeyedEngine:
         sides = [*spec.sides, *([DEAD_LETTERS] if spec.on_error == "dead_letter" else [])]
         self.context = OperatorContext(self.cursor, moment, subtask, dict.fromkeys(sides))
         self.binding: Binding = bind(self.process, spec.uid, self.cursor, spec.state_ids, spec.evolved)
+        self.context.keyed = self.binding.keyed
         self.codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self.out: list[Any] = []
         self.keys = 0

@@ -83,6 +83,10 @@ def _bytes(state: Any, value: Any) -> bytes | None:
 
 
 def _was_set(state: Any, value: Any) -> bool:
+    return any(_has_set(each, value) for each in (state, *state.views()))
+
+
+def _has_set(state: Any, value: Any) -> bool:
     if isinstance(state, StoredState):
         return bool(state._set_at) and state._set_at[-1] == state._cursor.i
     if isinstance(state, BoundMapState):

@@ -6,17 +6,17 @@ so that a batch costs what its rows cost. Nulls do not count, as in SQL; an aggr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.rows import Field, RowType
+from stateflow.pipelines.rows import Field, RowType, spark_type
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 FLOATS = ("float", "double")
-_KEPT_AS: Mapping[str, type[Any]] = {
+KEPT_AS: Mapping[str, type[Any]] = {
     **dict.fromkeys(INTEGERS, int),
     **dict.fromkeys(FLOATS, float),
     "string": str,
@@ -28,7 +28,20 @@ _KEPT_AS: Mapping[str, type[Any]] = {
 """The type of the state column that keeps a value of a column; a date is kept as its day since 1970."""
 
 _NUMBERS = "a number"
+_EXACT = "a whole number, a string, a binary, a boolean, a date or a timestamp"
 _ORDERED = "a number, a string, a binary, a boolean, a date or a timestamp"
+
+
+@dataclass(frozen=True)
+class OwnCode:
+    """The functions of an aggregate that users write."""
+
+    create: Callable[[], Any]
+    add: Callable[[Any, Any], Any]
+    merge: Callable[[Any, Any], Any]
+    result: Callable[[Any], Any]
+    state: Any
+    output: Any
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,7 @@ class Aggregate:
     column: str = ""
     where: str = ""
     """A boolean column: only rows in which it is true count."""
+    code: OwnCode | None = None
 
     @property
     def is_ordered(self) -> bool:
@@ -91,6 +105,34 @@ def last(column: str, *, where: str = "") -> Aggregate:
     return Aggregate("last", column, where)
 
 
+def count_distinct(column: str, *, where: str = "") -> Aggregate:
+    """How many different values there are, exactly. Each value is an entry of state, so that a batch costs what its own values
+    cost."""
+    return Aggregate("count_distinct", column, where)
+
+
+def aggregate(
+    column: str,
+    *,
+    create: Callable[[], Any],
+    add: Callable[[Any, Any], Any],
+    merge: Callable[[Any, Any], Any],
+    result: Callable[[Any], Any] | None = None,
+    state: Any,
+    output: Any = None,
+    where: str = "",
+) -> Aggregate:
+    """An aggregate of your own: `add(accumulator, value) -> accumulator` for every value that is not null, in no order, and
+    `merge` for two accumulators. `state` is the type of the accumulator, `output` that of the result, if it is another one.
+    """
+    code = OwnCode(create, add, merge, result or _itself, state, state if output is None else output)
+    return Aggregate("aggregate", column, where, code)
+
+
+def _itself(accumulator: Any) -> Any:
+    return accumulator
+
+
 @dataclass(frozen=True)
 class Aggregated:
     """An aggregate over columns whose types are known."""
@@ -104,6 +146,8 @@ class Aggregated:
     """The state columns that it keeps, with their types."""
     order: tuple[str, ...] = ()
     """The columns that order the rows; one that begins with a minus descends."""
+    value: type[Any] | None = None
+    """The type of the values that it must know one by one."""
 
 
 def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tuple[str, ...]) -> Aggregated:
@@ -123,8 +167,19 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
             _column(where, name, aggregate.column, rows)
         return Aggregated(name, aggregate, "bigint", {name: int})
     column = _column(where, name, aggregate.column, rows)
+    if kind == "count_distinct":
+        value = KEPT_AS.get(column.type)
+        if value is None or value is float:
+            raise UsageError(
+                f"{where}: {name!r} counts the distinct values of column {column.name!r} ({column.type}), and takes {_EXACT}: cast "
+                "the column with transform()"
+            )
+        return Aggregated(name, aggregate, "bigint", {name: int}, value=value)
+    if aggregate.code is not None:
+        result, _ = spark_type(aggregate.code.output, f"{where}: the result of {name!r}")
+        return Aggregated(name, aggregate, result, {name: bytes})
     numbers = kind in ("sum", "mean", "variance", "stddev")
-    if column.type not in ((*INTEGERS, *FLOATS) if numbers else _KEPT_AS):
+    if column.type not in ((*INTEGERS, *FLOATS) if numbers else KEPT_AS):
         raise UsageError(
             f"{where}: {name!r} is the {kind} of column {column.name!r} ({column.type}), and takes "
             f"{_NUMBERS if numbers else _ORDERED}: cast the column with transform()"
@@ -141,7 +196,7 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
             return Aggregated(
                 name, aggregate, "double", {f"{name}_n": int, f"{name}_mean": float, f"{name}_m2": float}
             )
-    value = _KEPT_AS[column.type]
+    value = KEPT_AS[column.type]
     if not aggregate.is_ordered:
         return Aggregated(name, aggregate, column.type, {name: value})
     if not order:
@@ -151,11 +206,11 @@ def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tupl
     keys = {}
     for index, by in enumerate(order):
         place = _column(where, name, by.removeprefix("-"), rows)
-        if place.type not in _KEPT_AS:
+        if place.type not in KEPT_AS:
             raise UsageError(
                 f"{where}: {name!r} is ordered by column {place.name!r}, ({place.type}): order by {_ORDERED}"
             )
-        keys[f"{name}_by{index}"] = _KEPT_AS[place.type]
+        keys[f"{name}_by{index}"] = KEPT_AS[place.type]
     return Aggregated(name, aggregate, column.type, {name: value, **keys}, order)
 
 

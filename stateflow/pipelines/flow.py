@@ -23,6 +23,7 @@ from stateflow.pipelines.ready import (
     KeyedRows,
     ReadyOperator,
     WindowAggregate,
+    deduplicate,
     running_aggregate,
     window_aggregate,
 )
@@ -130,6 +131,24 @@ class Stream:
                         f"{', '.join(KEY_TYPES[:-1])} or {KEY_TYPES[-1]}"
                     )
         return KeyedStream(self, columns, order)
+
+    def deduplicate(
+        self,
+        uid: str,
+        *,
+        by: str | Sequence[str],
+        within: str | timedelta | None = None,
+        keep: str = "first",
+    ) -> Stream:
+        """Of the rows that are alike in the columns `by`, the first by event time and none of those up to `within` after it;
+        with `keep="last"` the last of these. A row comes out when the watermark makes sure that it is the one.
+
+        Without `within` a key is remembered for ever. Without event time the first row that comes counts.
+        """
+        keyed = self.key_by(*((by,) if isinstance(by, str) else by))
+        length = None if within is None else not_negative("deduplicate", "within", within)
+        time = self.flow._event_time(uid, self, "") if self.flow._has_event_time(self) else ""
+        return _ready(keyed, deduplicate(keyed._rows(uid), time=time, within=length, keep=keep))
 
     def side(self, output: Output[Any] | str) -> Stream:
         """A side output of the operator, or the late rows of the source, that this stream comes from."""
@@ -285,7 +304,7 @@ class KeyedStream:
         A window is closed when the watermark has reached its end plus `lateness`. `time` is the column of the event time,
         if it is not the source's.
         """
-        return WindowedStream(self, window_of(window), not_negative("lateness", lateness), time)
+        return WindowedStream(self, window_of(window), not_negative("window", "lateness", lateness), time)
 
     def _rows(self, uid: str) -> KeyedRows:
         return KeyedRows(uid, self.stream.rows, self.columns, self.order_by)
@@ -405,6 +424,8 @@ def _columnar(
 
 def _ready(keyed: KeyedStream, declared: ReadyOperator) -> Stream:
     flow = keyed.stream.flow
+    for name, layout in declared.states.items():
+        layout.check(f"{declared.where}, state {name!r}", keyed.columns)
     node = KeyedNode(
         flow._uid("operator", declared.uid),
         (keyed.stream,),
@@ -516,6 +537,10 @@ class Flow:
     def _add(self, node: Node, rows: RowType | None, changes: tuple[str, ...] | None = None) -> Stream:
         self.nodes.append(node)
         return Stream(self, node, MAIN, rows, changes)
+
+    @staticmethod
+    def _has_event_time(stream: Stream) -> bool:
+        return any(isinstance(node, SourceNode) and node.event_time for node in _before(stream.node))
 
     def _event_time(self, uid: str, stream: Stream, named: str) -> str:
         """The column of a stream that has its event time."""

@@ -68,6 +68,14 @@ class Context(Protocol):
         ...
 
     @property
+    def namespace(self) -> Any:
+        """In a timer's handler the namespace that the timer was set under; None without one."""
+        ...
+
+    def clear_key(self) -> None:
+        """Clears all states and timers of the key, in all namespaces. What is set afterwards stays."""
+
+    @property
     def checkpoint_id(self) -> int:
         """The slot that this batch will be recorded in."""
         ...

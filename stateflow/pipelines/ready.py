@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.aggregates import Aggregated, aggregated, fits
+from stateflow.pipelines.aggregates import KEPT_AS, Aggregated, aggregated, fits
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.windows import Session, Window
@@ -22,6 +22,11 @@ LATE = "late"
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 SESSION_START, SESSION_END = "session_start", "session_end"
 """What a session is stored by, beside its key, and where it ends."""
+UNTIL, ROW_TIME, ROW_THERE = "until", "time_of_row", "is_row"
+FOREVER = 253_402_300_799_999_999
+"""The last instant that there is."""
+SEEN, VALUE = "seen", "distinct_value"
+PANE = "is_pane"
 EMITS = ("final", "changes", "on_time")
 
 
@@ -53,6 +58,11 @@ class ReadyOperator(ColumnarOperator):
     def sides(self) -> Mapping[str, RowType]:
         return {}
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What works, and may not be meant."""
+        return ()
+
     def needed(self, read: Set[str]) -> RowType:
         """The columns of what comes in that it needs; `read` are its outputs that have a reader."""
         if LATE in read:
@@ -81,6 +91,33 @@ class WindowAggregate(ReadyOperator):
     @property
     def sides(self) -> Mapping[str, RowType]:
         return {LATE: self.rows}
+
+
+@dataclass(frozen=True)
+class Deduplicate(ReadyOperator):
+    """One row per key, or per key and `within`."""
+
+    time: str = ""
+    """Without one, the order in which rows come decides."""
+    within: int | None = None
+    keep: str = "first"
+    kept: tuple[str, ...] = ()
+    """The columns beside the key and the time."""
+
+    @property
+    def sides(self) -> Mapping[str, RowType]:
+        return {LATE: self.rows} if "waiting" in self.states else {}
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if self.within is not None:
+            return ()
+        return (
+            (
+                f"operator {self.uid!r} remembers every key for ever, so that its state grows with them: say within='7 days', or "
+                "however long duplicates come"
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -118,7 +155,7 @@ def running_aggregate(keyed: KeyedRows, output: Any, aggregates: Mapping[str, An
         keyed.key(),
         rows,
         out,
-        {"aggregates": ColumnLayout(_partials(uid, declared))},
+        {"aggregates": ColumnLayout(_partials(uid, declared)), **_distinct_states(declared, timed=False)},
         _reads(keyed, declared),
         keyed.columns,
         declared,
@@ -147,7 +184,14 @@ def window_aggregate(
             "window: add the field window_start or window_end"
         )
     partials = _partials(uid, declared)
+    distinct = _distinct_states(declared, timed=True)
+    counts = [each.name for each in declared if each.value is not None]
     if isinstance(window, Session):
+        if distinct:
+            raise UsageError(
+                f"operator {uid!r}: session windows grow together, so that {counts[0]!r} would have to be counted anew: "
+                "count_distinct is for the other windows; sf.aggregate() can keep a set"
+            )
         if emit != "final":
             raise UsageError(
                 f"operator {uid!r}: session windows grow together, so that rows put out before would have to be taken back: "
@@ -160,8 +204,15 @@ def window_aggregate(
             "sessions": ColumnLayout({**partials, SESSION_END: datetime}, by=by),
             "ends": ColumnLayout(by=by, timed=True),
         }
+    elif emit == "final" and window.count > 1 and not distinct:
+        if PANE in partials:
+            raise UsageError(f"operator {uid!r} keeps {PANE!r} itself: rename the aggregate")
+        states = {
+            "panes": ColumnLayout({**partials, PANE: bool}, timed=True),
+            "ends": ColumnLayout(timed=True),
+        }
     else:
-        states = _window_states(partials, told=emit == "on_time" and lateness > 0)
+        states = {**_window_states(partials, told=emit == "on_time" and lateness > 0), **distinct}
     return WindowAggregate(
         uid,
         keyed.key(),
@@ -178,9 +229,74 @@ def window_aggregate(
     )
 
 
+def deduplicate(keyed: KeyedRows, *, time: str, within: int | None, keep: str) -> Deduplicate:
+    uid, rows = keyed.uid, keyed.known()
+    if keep not in ("first", "last"):
+        raise UsageError(f"operator {uid!r}: keep is 'first' or 'last', not {keep!r}")
+    if not time and (keep == "last" or within is not None):
+        what = "keep='last'" if keep == "last" else "within="
+        raise UsageError(
+            f"operator {uid!r}: {what} needs event time, which none of its sources has: give flow.source(...) event_time= and "
+            "watermark="
+        )
+    if time in keyed.columns:
+        raise UsageError(
+            f"operator {uid!r}: column {time!r} is the event time, and cannot be what rows are alike in"
+        )
+    kept = tuple(name for name in rows.names if name != time and name not in keyed.columns)
+    row: dict[str, type[Any]] = {ROW_THERE: bool}
+    for name in kept:
+        column = rows.field(name)
+        assert column is not None
+        if column.type not in KEPT_AS:
+            raise UsageError(
+                f"operator {uid!r} cannot keep and compare column {name!r} ({column.type}): take it out, or make a string of "
+                "it, with transform()"
+            )
+        row[stored_name(name)] = KEPT_AS[column.type]
+    states = _deduplication_states(row, time=bool(time), ends=within is not None, last=keep == "last")
+    changes = keyed.columns if keep == "last" and within is None else None
+    return Deduplicate(
+        uid, keyed.key(), rows, rows, states, rows.names, changes, time, within, keep, kept
+    )  # fmt: skip
+
+
+def _deduplication_states(
+    row: Mapping[str, type[Any]], *, time: bool, ends: bool, last: bool
+) -> dict[str, ColumnLayout]:
+    until = {UNTIL: datetime}
+    if not time:
+        return {"groups": ColumnLayout(until)}
+    if last and not ends:
+        return {"groups": ColumnLayout({ROW_THERE: bool, ROW_TIME: datetime, **row})}
+    states = {
+        "waiting": ColumnLayout(row, timed=True),
+        "groups": ColumnLayout({**row, ROW_TIME: datetime, **until} if last else until),
+    }
+    return {**states, "ends": ColumnLayout(timed=True)} if ends else states
+
+
+def stored_name(column: str) -> str:
+    """The state column of a column of rows."""
+    return f"row_{column}"
+
+
 def _window_states(partials: Mapping[str, type[Any]], *, told: bool) -> dict[str, ColumnLayout]:
     names = ("windows", "told") if told else ("windows",)
     return {name: ColumnLayout(partials, timed=True) for name in names}
+
+
+def _distinct_states(aggregates: tuple[Aggregated, ...], *, timed: bool) -> dict[str, ColumnLayout]:
+    """The values that are known already, of each aggregate that counts them."""
+    return {
+        distinct_state(each.name): ColumnLayout({SEEN: bool}, by={VALUE: each.value}, timed=timed)
+        for each in aggregates
+        if each.value is not None
+    }
+
+
+def distinct_state(name: str) -> str:
+    return f"distinct-{name}"
 
 
 def _aggregated(keyed: KeyedRows, aggregates: Mapping[str, Any]) -> tuple[Aggregated, ...]:

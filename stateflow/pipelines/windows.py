@@ -21,6 +21,11 @@ Duration = str | timedelta
 class Window:
     """Which windows there are; durations are in microseconds."""
 
+    @property
+    def count(self) -> int:
+        """In how many windows a row is, at most."""
+        return 1
+
 
 @dataclass(frozen=True)
 class Sliding(Window):
@@ -33,7 +38,6 @@ class Sliding(Window):
 
     @property
     def count(self) -> int:
-        """In how many windows a row is, at most."""
         return -(-self.size // self.every)
 
 
@@ -97,10 +101,10 @@ def window_of(given: Any) -> Window:
     return given
 
 
-def not_negative(name: str, given: Duration) -> int:
-    length = _micros("window", name, given)
+def not_negative(step: str, name: str, given: Duration) -> int:
+    length = _micros(step, name, given)
     if length < 0:
-        raise UsageError(f"window: {name} is {given!r}: give it zero or more, such as '5 minutes'")
+        raise UsageError(f"{step}: {name} is {given!r}: give it zero or more, such as '5 minutes'")
     return length
 
 

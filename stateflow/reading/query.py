@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stateflow.errors import CorruptError, NotFoundError, UsageError
-from stateflow.format.encoding import EMPTY_NAMESPACE, after, prefix
+from stateflow.format.encoding import EMPTY_NAMESPACE, NAMESPACE, after, prefix, read_timestamp
 from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import OperatorState, Record, Shard, StateSchema
@@ -90,9 +90,11 @@ class Target:
     plain: Callable[[bytes], Any]
     shards: Sequence[Shard]
     firsts: Sequence[int]
+    namespace_codec: KeyCodec | None = None
 
-    def place(self, key: Any) -> tuple[int, bytes]:
+    def place(self, key: Any, namespace: Any = None) -> tuple[int, bytes]:
         """Which shard owns the key, and its full key."""
+        suffix = EMPTY_NAMESPACE if namespace is None else self._namespace(namespace)
         try:
             encoded = self.codec.encode(tuple(key) if isinstance(key, list) else key)
         except UsageError as error:
@@ -104,7 +106,25 @@ class Target:
             raise CorruptError(
                 f"no shard of operator {self.operator!r} owns key group {group}; run `stateflow verify`"
             )
-        return at, prefix(group, self.state_id) + encoded + EMPTY_NAMESPACE
+        return at, prefix(group, self.state_id) + encoded + suffix
+
+    def _namespace(self, namespace: Any) -> bytes:
+        codec = self._namespaces
+        try:
+            return NAMESPACE + codec.encode(tuple(namespace) if isinstance(namespace, list) else namespace)
+        except UsageError as error:
+            raise UsageError(f"the namespace of state {self.name!r}: {error}") from None
+
+    def namespace_of_text(self, text: str) -> Any:
+        return key_of_text([("", kind) for kind in self._namespaces.types], text)
+
+    @property
+    def _namespaces(self) -> KeyCodec:
+        if self.namespace_codec is None:
+            raise UsageError(
+                f"state {self.name!r} of operator {self.operator!r} has no namespaces: leave the namespace out"
+            )
+        return self.namespace_codec
 
     def entry(self, map_key: Any) -> bytes:
         """What follows the full key for one entry of a map."""
@@ -169,16 +189,23 @@ class StateReader:
         self._folder: Path | None = None
         self._making = threading.Lock()
 
-    def get(self, operator: str, state: str, key: Any, map_key: Any = None) -> Any:
+    def get(self, operator: str, state: str, key: Any, map_key: Any = None, *, namespace: Any = None) -> Any:
         """The value, a whole list, a whole map, or one entry of a map; None when there is none."""
-        return self.look_up(operator, state, key, map_key, limit=None).value
+        return self.look_up(operator, state, key, map_key, namespace=namespace, limit=None).value
 
     def look_up(
-        self, operator: str, state: str, key: Any, map_key: Any = None, *, limit: int | None = LIMIT
+        self,
+        operator: str,
+        state: str,
+        key: Any,
+        map_key: Any = None,
+        *,
+        namespace: Any = None,
+        limit: int | None = LIMIT,
     ) -> LookupResult:
         """What the state holds now. It hides expired entries, as user code does not see them either."""
         target = self.target(operator, state)
-        at, full = target.place(key)
+        at, full = target.place(key, namespace)
         suffix = None if map_key is None else target.entry(map_key)
         if not target.shards[at].files:
             return target.empty_result(suffix)
@@ -246,6 +273,9 @@ class StateReader:
         self, target: Target, opening: Opening, full: bytes, suffix: bytes | None, limit: int | None
     ) -> LookupResult:
         now = None if target.schema.ttl is None else self._clock()
+        if target.schema.many and suffix is None:
+            with opening.scanning:
+                return _times(target, list(opening.backend.scan(full, after(full))), len(full), limit)
         if target.what in ("list", "map") and suffix is None:
             with opening.scanning:
                 entries, more = _live(opening.backend.scan(full, after(full)), now, limit)
@@ -285,7 +315,7 @@ class StateReader:
             operator=operator,
             name=name,
             schema=schema,
-            what="list" if schema.by else _WHAT[schema.kind],
+            what="list" if schema.by or schema.many else _WHAT[schema.kind],
             key=owner.key,
             codec=KeyCodec([kind for _, kind in owner.key]),
             map_codec=KeyCodec(schema.map_key.split(",")) if schema.kind == "map" else None,
@@ -294,6 +324,7 @@ class StateReader:
             plain=_timer if timer else stored_reader(schema),
             shards=shards,
             firsts=[shard.first for shard in shards],
+            namespace_codec=KeyCodec(schema.namespace.split(",")) if schema.namespace else None,
         )
 
     def _reading(self, operator: str, at: int, shard: Shard) -> AbstractContextManager[Opening]:
@@ -373,6 +404,18 @@ def _parts(types: Sequence[str]) -> Callable[[bytes, int], tuple[Any, ...]]:
     if len(types) > 1:
         return lambda key, at: decode(key, at)[0]
     return lambda key, at: (decode(key, at)[0],)
+
+
+def _times(
+    target: Target, entries: Sequence[tuple[bytes, bytes]], at: int, limit: int | None
+) -> LookupResult:
+    """When a timer with many times per key fires. An entry from before it could have many has the time as its value."""
+    times = sorted(
+        {_timer(raw) if len(key) == at else instant(read_timestamp(key, at)) for key, raw in entries}
+    )
+    if not times:
+        return target.empty_result(None)
+    return LookupResult(True, times[:limit], target.what, limit is not None and len(times) > limit)
 
 
 def _timer(raw: bytes) -> Any:

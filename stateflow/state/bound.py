@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 from stateflow.state.cursor import BoundState, Change, Cursor
 from stateflow.state.lists_and_maps import BoundListState, BoundMapState
+from stateflow.state.many_timers import BoundTimers
 from stateflow.state.single_values import (
     BoundAggregatingState,
     BoundReducingState,
@@ -51,6 +52,7 @@ __all__ = [
     "BoundReducingState",
     "BoundState",
     "BoundTimer",
+    "BoundTimers",
     "BoundValueState",
     "Change",
     "Cursor",

@@ -7,6 +7,7 @@ from typing import Any
 
 from stateflow.errors import StateflowError, UsageError
 from stateflow.state.backends.base import Backend
+from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.serializers import Serializer
 
 NO_KEY = "keyed state was used where there is no key: use it in process or in a timer's handler"
@@ -78,7 +79,18 @@ class Cursor:
 class BoundState:
     """A state as user code holds it."""
 
-    __slots__ = ("_at", "_cursor", "_dirty", "_id", "name", "operator", "state_id")
+    __slots__ = (
+        "_at",
+        "_cursor",
+        "_dirty",
+        "_id",
+        "_namespace",
+        "_views",
+        "_views_at",
+        "name",
+        "operator",
+        "state_id",
+    )
 
     def __init__(self, cursor: Cursor, operator: str, name: str, state_id: int) -> None:
         self._cursor = cursor
@@ -88,6 +100,11 @@ class BoundState:
         self._dirty = False
         self.operator = operator
         self.name = name
+        self._namespace: KeyCodec | None = None
+        """How namespaces are written, if it has any: see `namespaces`."""
+        self._views: dict[bytes, Any] = {}
+        """The current key's, by encoded namespace."""
+        self._views_at = -1
 
     def _touch(self) -> None:
         if not self._dirty:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, overload
 
 import msgspec
 
@@ -37,9 +37,12 @@ class Declaration:
         ttl: str | timedelta | None = None,
         queryable: bool = False,
         aliases: tuple[str, ...] | list[str] = (),
+        namespace: Any = None,
         migrate: Migrate | None = None,
     ) -> None:
+        """`namespace` is the type of the namespaces under which each key may have the state again: see `.at(namespace)`."""
         self.ttl = micros(ttl) if ttl is not None else None
+        self.namespace = namespace
         self.queryable = queryable
         self.aliases = tuple(aliases)
         self.migrate = migrate
@@ -189,16 +192,46 @@ class AggregatingState(Declaration, Generic[V, A, R]):
         return _unbound(self, instance)
 
 
-class Timer(Declaration):
-    """One timer per key, in event or processing time; setting it again replaces it."""
+B = TypeVar("B", "BoundTimer", "BoundTimers")
+
+
+class Timer(Declaration, Generic[B]):
+    """A timer per key, in event or processing time. Setting it again replaces its time; with `many=True` each time that it is
+    set to fires once."""
 
     kind = "timer"
 
-    def __init__(self, time: str = "event", *, aliases: tuple[str, ...] | list[str] = ()) -> None:
-        super().__init__(aliases=aliases)
+    @overload
+    def __init__(
+        self: Timer[BoundTimer],
+        time: str = "event",
+        *,
+        many: Literal[False] = False,
+        namespace: Any = None,
+        aliases: tuple[str, ...] | list[str] = (),
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Timer[BoundTimers],
+        time: str = "event",
+        *,
+        many: Literal[True],
+        namespace: Any = None,
+        aliases: tuple[str, ...] | list[str] = (),
+    ) -> None: ...
+    def __init__(
+        self,
+        time: str = "event",
+        *,
+        many: bool = False,
+        namespace: Any = None,
+        aliases: tuple[str, ...] | list[str] = (),
+    ) -> None:
+        super().__init__(aliases=aliases, namespace=namespace)
         if time not in ("event", "processing"):
             raise UsageError(f"a timer runs in 'event' or 'processing' time, not {time!r}")
         self.time = time
+        self.many = many
         self.handler: str | None = None
 
     def fires(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -207,9 +240,9 @@ class Timer(Declaration):
         return method
 
     @overload
-    def __get__(self, instance: None, owner: type) -> Timer: ...
+    def __get__(self, instance: None, owner: type) -> Timer[B]: ...
     @overload
-    def __get__(self, instance: object, owner: type) -> BoundTimer: ...
+    def __get__(self, instance: object, owner: type) -> B: ...
     def __get__(self, instance: object | None, owner: type) -> Any:
         return _unbound(self, instance)
 
@@ -285,7 +318,7 @@ class Declared:
     """All that one process class declares."""
 
     states: dict[str, Declaration]
-    timers: dict[str, Timer]
+    timers: dict[str, Timer[Any]]
     operator: dict[str, OperatorState[Any]]
     forgets: frozenset[str] = frozenset()
     """States of earlier code that may go."""
@@ -294,7 +327,7 @@ class Declared:
 def declared(owner: type) -> Declared:
     """What a class and its bases declare, in order; two of one name are refused."""
     states: dict[str, Declaration] = {}
-    timers: dict[str, Timer] = {}
+    timers: dict[str, Timer[Any]] = {}
     operator: dict[str, OperatorState[Any]] = {}
     claimed: dict[str, str] = {}
     for base in reversed(owner.__mro__):
@@ -352,6 +385,7 @@ from stateflow.state.bound import (  # noqa: E402 - the overloads above name the
     BoundOperatorList,
     BoundReducingState,
     BoundTimer,
+    BoundTimers,
     BoundValueState,
 )
 

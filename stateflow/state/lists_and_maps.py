@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, MutableMapping
 from heapq import merge
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from stateflow.errors import StateflowError
 from stateflow.format.encoding import after, list_position
 from stateflow.state.cursor import ABSENT, Change, Cursor, ValuesState
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.namespaces import Namespaced
 from stateflow.state.values.serializers import Serializer
 
 T = TypeVar("T")
@@ -17,7 +18,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class BoundListState(ValuesState, Generic[T]):
+class BoundListState(ValuesState, Namespaced, Generic[T]):
     """Entries of one key lie in the order they were added: by batch, then by position."""
 
     __slots__ = ("_added", "_cleared")
@@ -28,6 +29,16 @@ class BoundListState(ValuesState, Generic[T]):
         super().__init__(cursor, operator, name, state_id, serializer, ttl)
         self._added: list[Any] = []
         self._cleared = False
+
+    def at(self, namespace: Any) -> Self:
+        """The same state of the same key under a namespace; under None this one."""
+        return self.view_of(namespace)
+
+    def _holds(self) -> bool:
+        return self.exists()
+
+    def _clear(self) -> None:
+        self.clear()
 
     def _here(self) -> None:
         if self._at != self._cursor.serial:
@@ -93,7 +104,7 @@ class BoundListState(ValuesState, Generic[T]):
         self._at = -1
 
 
-class BoundMapState(ValuesState, MutableMapping[K, V]):
+class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
     """A mapping whose entries are stored one by one; iteration is in key order and may modify the map."""
 
     __slots__ = ("_cleared", "_entries", "_written", "codec")
@@ -114,6 +125,16 @@ class BoundMapState(ValuesState, MutableMapping[K, V]):
         """By encoded map key; `ABSENT` for a key without an entry."""
         self._written: set[bytes] = set()
         self._cleared = False
+
+    def at(self, namespace: Any) -> Self:
+        """The same state of the same key under a namespace; under None this one."""
+        return self.view_of(namespace)
+
+    def _holds(self) -> bool:
+        return not self.is_empty()
+
+    def _clear(self) -> None:
+        self.clear()
 
     def _here(self) -> None:
         if self._at != self._cursor.serial:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from stateflow.errors import StateflowError
 from stateflow.format.scalars import SCALARS
 from stateflow.state.cursor import ABSENT, Change, Cursor, ValuesState
+from stateflow.state.namespaces import Namespaced
 from stateflow.state.values.bulk import bulk
 from stateflow.state.values.serializers import Serializer
 
@@ -22,13 +23,14 @@ _IMMUTABLE = frozenset({"tuple", "optional", *(scalar.name for scalar in SCALARS
 _WORDS = re.compile(r"[^<>,.]+")
 
 
-class StoredState(ValuesState, Generic[T]):
+class StoredState(ValuesState, Namespaced, Generic[T]):
     """A state with one entry per key. It holds the values of a whole chunk of keys: those read for all keys at once, those
     read one by one, and those that user code has set."""
 
     __slots__ = (
         "_cleared",
         "_dumps_many",
+        "_is_view",
         "_loads_many",
         "_mutable",
         "_set_at",
@@ -42,6 +44,7 @@ class StoredState(ValuesState, Generic[T]):
         super().__init__(cursor, operator, name, state_id, serializer, ttl)
         self._dumps_many, self._loads_many = bulk(serializer)
         self._mutable = not _IMMUTABLE.issuperset(_WORDS.findall(serializer.schema))
+        self._is_view = False
         self._values: list[Any] = []
         """One per key of the chunk; `_UNREAD` and `ABSENT` where there is none."""
         self._cleared = False
@@ -50,6 +53,22 @@ class StoredState(ValuesState, Generic[T]):
         """Keys that were set, ascending."""
         self.reads = 0
         """How many keys were read one by one: the engine decides by it whether to read all at once."""
+
+    _one_entry = True
+
+    def at(self, namespace: Any) -> Self:
+        """The same state of the same key under a namespace; under None this one."""
+        return self.view_of(namespace)
+
+    def _begin(self) -> None:
+        self._is_view, self._mutable = True, False
+        self.begin(1, None)
+
+    def _holds(self) -> bool:
+        return self.exists()
+
+    def _clear(self) -> None:
+        self.clear()
 
     def begin(self, keys: int, raws: Sequence[bytes | None] | None) -> None:
         """A chunk of keys begins; `raws` are their stored values, when one look-up read them all."""
@@ -108,6 +127,9 @@ class StoredState(ValuesState, Generic[T]):
     def flush(self, changes: list[Change]) -> None:
         """Writes a value that could be changed in place when its key is done, not with the chunk."""
         self._dirty = False
+        if self._is_view:
+            self.collect(None, changes)
+            return
         cursor = self._cursor
         i = self._set_at.pop()
         value = self._values[i]

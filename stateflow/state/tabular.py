@@ -2,6 +2,7 @@
 
     key_group             of the key; recomputed on the way back
     the key's columns     by their names
+    namespace             of a state that has namespaces; null for the empty one. Of timers: as text
     map_key               of a map; a struct of _1, _2 when it has several parts
     slot, position        of a list: which record appended the element, and where in its batch
     timer, at             of timers: which one, and when it fires; `at` also of timed columnar states
@@ -30,6 +31,14 @@ from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.keys.columns import encode_columns
 from stateflow.state.keys.hashing import key_groups_of
 from stateflow.state.keys.parts import KeyParts
+from stateflow.state.keys.text import key_of_text, text_of_key
+from stateflow.state.namespace_columns import (
+    array_of_namespaces,
+    namespace_column,
+    split_namespaces,
+    values_of_column,
+    with_namespaces,
+)
 from stateflow.state.values.column_values import BLANK, NO_COLUMNS, column_values
 from stateflow.state.values.fitting import fitted
 from stateflow.state.values.headers import BadEntryError, with_expiries
@@ -44,7 +53,19 @@ from stateflow.state.values.versions import todays_form
 
 TIMERS = "_timers"
 """The table of all timers of an operator."""
-COLUMNS = ("key_group", "map_key", "slot", "position", "timer", "at", "by", "value", "stored", "expires_at")
+COLUMNS = (
+    "key_group",
+    "namespace",
+    "map_key",
+    "slot",
+    "position",
+    "timer",
+    "at",
+    "by",
+    "value",
+    "stored",
+    "expires_at",
+)
 """The columns of tables beside those of the key."""
 
 _LIST_POSITIONS = 1 << 32
@@ -143,9 +164,12 @@ class StateTable(_Table):
         self._map_types = schema.map_key.split(",") if schema.kind == "map" else []
         self._timed = schema.timed
         self._by = [kind for _, kind in schema.by]
+        self._namespace_types = schema.namespace.split(",") if schema.namespace else []
         columns: dict[str, pa.DataType] = {}
         if self._timed:
             columns["at"] = INSTANT
+        if self._namespace_types:
+            columns["namespace"] = namespace_column(self._namespace_types)
         if self._by:
             columns["by"] = pa.struct([pa.field(name, ARROW[kind]) for name, kind in schema.by])
         if self._map_types:
@@ -172,6 +196,10 @@ class StateTable(_Table):
         """The table of entries of this state, in their order. `keys` are full keys."""
         if not keys:
             return _empty(self.schema)
+        namespaces: list[Any] = []
+        if self._namespace_types:
+            namespace = KeyCodec(self._namespace_types)
+            keys, namespaces = split_namespaces(keys, self._codec, PREFIX_WIDTH, namespace, self.where)
         parts = KeyParts(keys, self.where)
         columns = [pa.array(parts.group())]
         if bool((parts.state_id() != self._id).any()):
@@ -179,6 +207,8 @@ class StateTable(_Table):
         at = [parts.part("datetime")] if self._timed else []
         columns += [parts.part(kind) for kind in self._types] + at
         parts.namespace()
+        if self._namespace_types:
+            columns.append(array_of_namespaces(namespaces, self._namespace_types))
         if self._by:
             by = [parts.part(kind) for kind in self._by]
             columns.append(pa.StructArray.from_arrays(by, fields=list(self._field("by").type)))
@@ -207,7 +237,8 @@ class StateTable(_Table):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def encode(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
-        """Full keys and stored values, in the order of the rows. `key_group`, `stored` and `expires_at` may be missing.
+        """Full keys and stored values, in the order of the rows. `key_group`, `namespace`, `stored` and `expires_at` may be
+        missing.
         Columns that the schema does not have are ignored here: `check` refuses them."""
         columns, groups = self._keys(batch)
         types, suffix = list(self._types), EMPTY_NAMESPACE
@@ -228,6 +259,8 @@ class StateTable(_Table):
             types += ["int", "date"]
             columns += self._list_position(batch)
         keys = encode_columns(types, columns, groups, self._id, suffix)
+        if self._namespace_types:
+            keys = self._with_namespaces(keys, batch)
         if not self._valued:
             return keys, [BLANK] * len(keys)
         value = self._own(batch, "value", nullable=True)
@@ -238,6 +271,14 @@ class StateTable(_Table):
             if expires is not None:
                 values = with_expiries(values, expires)
         return keys, values
+
+    def _with_namespaces(self, keys: list[bytes], batch: Any) -> list[bytes]:
+        column = self._own(batch, "namespace", needed=False)
+        if column is None or column.null_count == len(keys):
+            return keys
+        values = values_of_column(column, self._namespace_types)
+        namespace = KeyCodec(self._namespace_types)
+        return with_namespaces(keys, values, self._codec, PREFIX_WIDTH, namespace, self.where)
 
     def _field(self, column: str) -> Any:
         return self.schema.field(self.names[column])
@@ -278,7 +319,13 @@ class TimerTable(_Table):
     def __init__(self, key: Key, max_parallelism: int, timers: Mapping[str, StateSchema]) -> None:
         super().__init__(key, max_parallelism, "timers")
         self._ids = {name: schema.id for name, schema in timers.items()}
-        self._lay_out({"timer": pa.string(), "at": INSTANT})
+        self._many = {name for name, schema in timers.items() if schema.many}
+        self._namespaces = {
+            name: schema.namespace.split(",") for name, schema in timers.items() if schema.namespace
+        }
+        # Timers may have namespaces of different types, so they are text, as a query takes them.
+        columns = {"timer": pa.string(), **({"namespace": pa.string()} if self._namespaces else {})}
+        self._lay_out({**columns, "at": INSTANT})
 
     def ranges(self, first: int, last: int) -> Iterator[tuple[bytes, bytes]]:
         """A range per key group and timer, over the queues: the entries per key say the same."""
@@ -290,6 +337,9 @@ class TimerTable(_Table):
         """The table of entries of the timers' queues, in their order."""
         if not keys:
             return _empty(self.schema)
+        namespaces: list[str | None] = []
+        if self._namespaces:
+            keys, namespaces = self._split(keys)
         parts = KeyParts(keys, self.where)
         groups, ids = parts.group(), parts.state_id()
         names = pa.array(list(self._ids), type=pa.string())
@@ -302,9 +352,25 @@ class TimerTable(_Table):
         columns = [parts.part(kind) for kind in self._types]
         parts.namespace()
         parts.end()
-        return pa.RecordBatch.from_arrays(
-            [pa.array(groups), *columns, names.take(pa.array(order[places])), at], schema=self.schema
-        )
+        columns.append(names.take(pa.array(order[places])))
+        if self._namespaces:
+            columns.append(pa.array(namespaces, pa.string()))
+        return pa.RecordBatch.from_arrays([pa.array(groups), *columns, at], schema=self.schema)
+
+    def _split(self, keys: Sequence[bytes]) -> tuple[list[bytes], list[str | None]]:
+        """The keys without their namespaces, and these as text."""
+        codecs = {self._ids[name]: KeyCodec(types) for name, types in self._namespaces.items()}
+        bare: list[bytes] = []
+        texts: list[str | None] = []
+        for full in keys:
+            codec = codecs.get(int.from_bytes(full[2:PREFIX_WIDTH], "big"))
+            value = None
+            if codec is not None:
+                at = PREFIX_WIDTH + TIME_WIDTH
+                [full], [value] = split_namespaces([full], self._codec, at, codec, self.where)
+            bare.append(full)
+            texts.append(None if value is None else text_of_key(value))
+        return bare, texts
 
     def encode(self, batch: pa.RecordBatch) -> tuple[list[bytes], list[bytes]]:
         """Both entries of each timer: first those of the queues, then those per key, each in the order of the rows."""
@@ -319,12 +385,47 @@ class TimerTable(_Table):
         ids = [self._ids[name] for name in names]
         queue = encode_columns(["int", *self._types], [micros, *columns], groups, 0, EMPTY_NAMESPACE)
         per_key = encode_columns(self._types, columns, groups, 0, EMPTY_NAMESPACE)
+        if self._namespaces:
+            namespaces = self._namespaces_of(batch, names)
+            queue = self._with_namespaces(queue, namespaces, names, PREFIX_WIDTH + TIME_WIDTH)
+            per_key = self._with_namespaces(per_key, namespaces, names, PREFIX_WIDTH)
+        raw = micros.astype(">i8").tobytes()
+        values = [raw[at : at + 8] for at in range(0, len(raw), 8)]
+        for row, name in enumerate(names if self._many else ()):
+            if name in self._many:
+                # The time is a part of the key, so that there can be many.
+                per_key[row], values[row] = per_key[row] + queue[row][PREFIX_WIDTH:][:TIME_WIDTH], b""
         keys = [
             key[:2] + state_id.to_bytes(2, "big") + key[4:]
             for key, state_id in zip((*queue, *per_key), (*ids, *(i + _PER_KEY for i in ids)), strict=True)
         ]
-        raw = micros.astype(">i8").tobytes()
-        return keys, [b""] * len(queue) + [raw[at : at + 8] for at in range(0, len(raw), 8)]
+        return keys, [b""] * len(queue) + values
+
+    def _namespaces_of(self, batch: Any, names: Sequence[str]) -> list[Any]:
+        """The namespace of each row as user code has it; None for the empty one."""
+        column = self._column(batch, self.names["namespace"], pa.string(), needed=False)
+        values: list[Any] = []
+        for name, text in zip(
+            names, [None] * len(names) if column is None else column.to_pylist(), strict=True
+        ):
+            types = self._namespaces.get(name)
+            if text is not None and types is None:
+                raise UsageError(
+                    f"{self.where}: timer {name!r} has no namespaces, but a row has {text!r}: leave it null"
+                )
+            values.append(None if text is None else key_of_text([("", kind) for kind in types or ()], text))
+        return values
+
+    def _with_namespaces(
+        self, keys: list[bytes], values: Sequence[Any], names: Sequence[str], at: int
+    ) -> list[bytes]:
+        codecs = {name: KeyCodec(types) for name, types in self._namespaces.items()}
+        return [
+            full
+            if value is None
+            else with_namespaces([full], [value], self._codec, at, codecs[name], self.where)[0]
+            for full, value, name in zip(keys, values, names, strict=True)
+        ]
 
 
 def tables_of(operator: OperatorState) -> dict[str, StateTable | TimerTable]:

@@ -1,46 +1,127 @@
-"""Bound timers."""
+"""Bound timers: what all of them are, and those with one time per key; `many_timers` has the others."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.encoding import encode_timestamp
 from stateflow.format.instants import instant, micros_since_epoch
-from stateflow.state.cursor import BoundState, Change, Cursor
+from stateflow.state.cursor import Change, Cursor
+from stateflow.state.namespaces import Namespaced
 
 _UNREAD: Any = object()
 
 
-class BoundTimer(BoundState):
-    """Kept twice: in a queue ordered by time, and per key, so that setting it again finds the old entry.
+class TimerState(Namespaced):
+    """What timers with one time per key and those with many have in common: an entry per time in a queue ordered by time,
+    and entries per key, which find those of the queue.
 
-    Like a `StoredState` it holds the times of a whole chunk of keys. Setting a timer reads nothing: when the chunk is
-    done, one look-up finds the old times of all keys that were set.
+    Like a `StoredState` a timer holds what happens to a whole chunk of keys, and its changes follow when that is done.
     """
 
-    __slots__ = ("_changed", "_queue", "_stored", "_times", "queue_id", "reads", "time")
+    __slots__ = ("_is_view", "_put_at", "_queue", "queue_id", "reads", "time")
+
+    many = False
 
     def __init__(self, cursor: Cursor, operator: str, name: str, state_id: int, time: str) -> None:
         super().__init__(cursor, operator, name, state_id + 1)
         self.queue_id = state_id
         self._queue = state_id.to_bytes(2, "big")
         self.time = time
+        self._is_view = False
+        self._put_at = -1
+        """The turn in which user code last set or cleared it."""
+        self.reads = 0
+        """How many keys were read one by one: the engine decides by it whether to read all at once."""
+
+    def under(self, namespace: Any) -> Self:
+        """The same timer of the same key under a namespace; under None this one."""
+        return self.view_of(namespace)
+
+    def begin(self, keys: int, raws: Sequence[bytes | None] | None) -> None:
+        """A chunk of keys begins; `raws` are the entries per key, when one look-up read them all."""
+        raise NotImplementedError
+
+    def _begin(self) -> None:
+        self._is_view, self._put_at = True, -1
+        self.begin(1, None)
+
+    def due(self, at: int) -> None:
+        """The queue has told when the current key's timer fires."""
+        raise NotImplementedError
+
+    def is_set(self, at: int) -> bool:
+        """Whether the current key's timer is set to this instant."""
+        raise NotImplementedError
+
+    def was_set(self, fired_at: int | None) -> tuple[list[int], bool]:
+        """To which times user code has set the current key's timer, and whether it took other times away than the one that
+        fires, so that what the queue has told before is no longer right."""
+        raise NotImplementedError
+
+    def fired(self, at: int) -> None:
+        """The handler is done: the time is gone unless the handler has set it again."""
+        raise NotImplementedError
+
+    def collect(self, keys: list[bytes] | None, changes: list[Change]) -> None:
+        """The chunk is done, or a key of it comes again: appends what the backend has to be told."""
+        raise NotImplementedError
+
+    def check_current(self) -> None:
+        """`set` has checked it."""
+
+    def was_changed(self) -> bool:
+        """Whether user code has set or cleared it for the current key."""
+        return self._put_at == self._cursor.serial
+
+    def flush(self, changes: list[Change]) -> None:
+        self._dirty = False
+        self.collect(None, changes)
+
+    def _put(self) -> None:
+        self._put_at = self._cursor.serial
+        if self._is_view:
+            self._touch()
+
+    def _instant(self, at: datetime | timedelta) -> int:
+        if isinstance(at, timedelta):
+            if self.time == "event":
+                raise UsageError(
+                    f"operator {self.operator!r}, timer {self.name!r}: an event-time timer is set to an instant, such as "
+                    "row.ts + timedelta(hours=1), not to a duration"
+                )
+            return self._cursor.now + int(at / timedelta(microseconds=1))
+        try:
+            return micros_since_epoch(at)
+        except StateflowError as error:
+            raise self._wrong(error) from error
+
+
+class BoundTimer(TimerState):
+    """One time per key. The entry per key has the time, so that setting it again finds the old entry of the queue.
+
+    Setting a timer reads nothing: when the chunk is done, one look-up finds the old times of all keys that were set.
+    """
+
+    __slots__ = ("_changed", "_stored", "_times")
+
+    _one_entry = True
+
+    def __init__(self, cursor: Cursor, operator: str, name: str, state_id: int, time: str) -> None:
+        super().__init__(cursor, operator, name, state_id, time)
         self._stored: list[Any] = []
         """One time per key of the chunk as the backend has it, in microseconds; None, or `_UNREAD`."""
         self._times: list[Any] = []
         """The same as user code sees it."""
         self._changed: list[int] = []
         """Keys whose timer was set or cleared, in the order of their turns."""
-        self.reads = 0
-        """How many keys were read one by one: the engine decides by it whether to read all at once."""
 
     def begin(self, keys: int, raws: Sequence[bytes | None] | None) -> None:
-        """A chunk of keys begins; `raws` are their stored times, when one look-up read them all."""
         self._changed.clear()
-        self._stored = [_UNREAD] * keys if raws is None else list(map(_time, raws))
+        self._stored = [_UNREAD] * keys if raws is None else list(map(stored_time, raws))
         self._times = self._stored.copy()
 
     def append(self) -> None:
@@ -57,7 +138,9 @@ class BoundTimer(BoundState):
         i = self._cursor.i
         if self._times[i] is _UNREAD:
             self.reads += 1
-            self._stored[i] = self._times[i] = _time(self._cursor.backend.get(self._cursor.full(self._id)))
+            self._stored[i] = self._times[i] = stored_time(
+                self._cursor.backend.get(self._cursor.full(self._id))
+            )
         time: int | None = self._times[i]
         return time
 
@@ -69,50 +152,49 @@ class BoundTimer(BoundState):
 
     def set(self, at: datetime | timedelta) -> None:
         """At an instant, or after a time from now (processing-time timers)."""
-        self._put(self._instant(at))
-
-    def _instant(self, at: datetime | timedelta) -> int:
-        if isinstance(at, timedelta):
-            if self.time == "event":
-                raise UsageError(
-                    f"operator {self.operator!r}, timer {self.name!r}: an event-time timer is set to an instant, such as "
-                    "row.ts + timedelta(hours=1), not to a duration"
-                )
-            return self._cursor.now + int(at / timedelta(microseconds=1))
-        try:
-            return micros_since_epoch(at)
-        except StateflowError as error:
-            raise self._wrong(error) from error
+        self._put_time(self._instant(at))
 
     def clear(self) -> None:
-        self._put(None)
+        self._put_time(None)
 
-    def _put(self, micros: int | None) -> None:
+    def _put_time(self, micros: int | None) -> None:
         i = self._cursor.i
         self._times[i] = micros
         changed = self._changed
         if not changed or changed[-1] != i:
             changed.append(i)
+        self._put()
 
-    def due(self, i: int, at: int) -> None:
-        """The queue has told when the timer of the chunk's i-th key fires."""
+    def _holds(self) -> bool:
+        return self.micros is not None
+
+    def _clear(self) -> None:
+        self.clear()
+
+    def due(self, at: int) -> None:
+        i = self._cursor.i
         self._stored[i] = self._times[i] = at
 
-    def was_changed(self) -> bool:
-        """Whether user code has set or cleared it for the current key."""
-        return bool(self._changed) and self._changed[-1] == self._cursor.i
+    def is_set(self, at: int) -> bool:
+        return self.micros == at
+
+    def was_set(self, fired_at: int | None) -> tuple[list[int], bool]:
+        at = self.micros
+        return [] if at is None else [at], fired_at is None
+
+    def fired(self, at: int) -> None:
+        if not self.was_changed():
+            self.clear()
 
     def discard(self) -> None:
+        self._dirty = False
+        self._put_at = -1
         i = self._cursor.i
         if self._changed and self._changed[-1] == i:
             self._changed.pop()
             self._times[i] = self._stored[i]
 
-    def check_current(self) -> None:
-        """`set` has checked it."""
-
     def collect(self, keys: list[bytes] | None, changes: list[Change]) -> None:
-        """The chunk is done, or a key of it comes again: appends what the backend has to be told."""
         changed = self._changed
         if not changed:
             return
@@ -123,7 +205,7 @@ class BoundTimer(BoundState):
             full = sorted((base[i][:2] + state_id + base[i][4:], i) for i in unread)
             found = self._cursor.backend.get_many([key for key, _ in full])
             for (_, i), raw in zip(full, found, strict=True):
-                stored[i] = _time(raw)
+                stored[i] = stored_time(raw)
         queue, append = self._queue, changes.append
         for i in changed:
             was, at = stored[i], times[i]
@@ -140,5 +222,5 @@ class BoundTimer(BoundState):
             stored[i] = at
 
 
-def _time(raw: bytes | None) -> int | None:
+def stored_time(raw: bytes | None) -> int | None:
     return None if raw is None else int.from_bytes(raw, "big", signed=True)

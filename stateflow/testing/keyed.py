@@ -40,6 +40,7 @@ from stateflow.state.bound import (
     BoundListState,
     BoundMapState,
     BoundTimer,
+    BoundTimers,
     BoundValueState,
 )
 from stateflow.state.keys.codec import KeyCodec
@@ -193,10 +194,17 @@ class KeyedHarness:
         return engine.process
 
     def snapshot(self, key: Any) -> dict[str, Any]:
-        """Every state of a key as plain values; what is not there is left out."""
+        """Every state of a key as plain values; what is not there is left out. A state with namespaces is a dict by namespace,
+        where None stands for no namespace."""
         process, values = self.state(key), {}
         for name in (n for n in self._spec.state_ids if n in self._process_type.declared_names()):
-            value = _plain(getattr(process, name))
+            state = getattr(process, name)
+            value = _plain(state)
+            if state.namespace is not None:
+                value = {
+                    **({} if value is None else {None: value}),
+                    **{each: _plain(state.view_of(each)) for each in state.namespaces()},
+                } or None
             if value is not None:
                 values[name] = value
         return values
@@ -358,6 +366,8 @@ def _plain(state: Any) -> Any:
     match state:
         case BoundTimer():
             return state.at
+        case BoundTimers():
+            return state.all() or None
         case BoundMapState():
             return dict(state.items()) or None
         case BoundListState():

@@ -113,7 +113,7 @@ def test_only_objects_and_what_shapes_the_task_are_no_templates() -> None:
     plain = {kind.__name__: set(kind.arguments) - set(kind.template_fields) for kind in DECLARING}
     sensor = {"deferrable", "store_patience"}
     assert {name: arguments for name, arguments in plain.items() if arguments} == {
-        "StateflowRunOperator": {"deferrable"},
+        "StateflowRunOperator": {"deferrable", "table_assets"},
         "CheckpointFreshnessSensor": sensor,
         "WatermarkSensor": sensor,
         "StaleJobs": {"send"},

@@ -15,6 +15,7 @@ from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.api.datamodels._generated import TaskInstanceState
 
 from stateflow.airflow import checkpoint_asset
+from stateflow.airflow.operators.assets import table_asset
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import BOUND_BEHIND, Heartbeat, RunOutcome, beat
 from stateflow.checkpoint.draft import Draft
@@ -340,3 +341,38 @@ def test_a_store_that_goes_away_after_the_commit_makes_no_task_red(
 def test_events_keep_what_the_dag_gave_them(method: Method, table: Table) -> None:
     told = run(method, table, outlets=OUTLETS)
     assert [event["extra"]["rows"] for event in told.message.outlet_events] == [5, 5]
+
+
+# Tables as assets
+
+
+@pytest.mark.parametrize(
+    ("target", "uri"),
+    [
+        ("s3a://lake/totals/", "s3://lake/totals"),
+        ("gs://lake/totals", "gs://lake/totals"),
+        ("/data/totals", "file:///data/totals"),
+        ("file:/data/totals", "file:///data/totals"),
+        ("file:///data/totals", "file:///data/totals"),
+        ("totals", None),
+    ],
+)
+def test_a_table_is_an_asset_under_the_name_that_others_give_it(target: str, uri: str | None) -> None:
+    asset = table_asset(target)
+    assert (asset.uri if asset else None) == uri
+
+
+def test_a_table_that_a_run_writes_gets_an_event_that_others_can_wait_for(
+    method: Method, table: Table
+) -> None:
+    told = run(method, table, table_assets=True, outlets=[checkpoint_asset("orders")])
+    assert told.state is TaskInstanceState.SUCCESS
+    [added] = [e for e in told.message.outlet_events if e.get("source_alias_name")]
+    assert added["source_alias_name"] == "stateflow/stateflow_default/orders/tables"
+    assert added["dest_asset_key"]["uri"] == "file:///data/totals"
+    assert (added["extra"]["sink"], added["extra"]["checkpoint"], added["extra"]["rows"]) == ("totals", 2, 5)
+
+
+def test_a_table_that_was_not_written_gets_none(method: Method, table: Table, read_all: MadeJob) -> None:
+    told = run(method, table, table_assets=True)
+    assert (told.message.outlet_events, announced(told)) == ([], [])

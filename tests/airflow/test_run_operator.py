@@ -447,7 +447,10 @@ def test_everything_but_deferrable_is_a_template(method: Method) -> None:
     assert launcher.submit["driver_memory"] == "{{ memory }}"
     given = [made[0].given(name) for name in ("grace", "final", "allow_non_restored_state", "busy_timeout")]
     assert given == [timedelta(minutes=5), True, True, timedelta(hours=2)]
-    assert set(StateflowRunOperator.arguments) - set(StateflowRunOperator.template_fields) == {"deferrable"}
+    assert set(StateflowRunOperator.arguments) - set(StateflowRunOperator.template_fields) == {
+        "deferrable",
+        "table_assets",
+    }
 
 
 def test_a_run_is_deferred_by_default_where_airflow_says_so(

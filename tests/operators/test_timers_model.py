@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -12,7 +13,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import stateflow as sf
@@ -31,62 +32,94 @@ from stateflow.state.keys.codec import KeyCodec
 from stateflow.storage.files import checksum
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-NAMES = ("one", "other", "soon")
+NAMES = ("each", "one", "other", "soon")
+NAMESPACED = ("each", "one")
 CODEC = KeyCodec(("int",))
-Action = tuple[str, int | None]
-"""A timer, and how many seconds from the timer that fires it is set; None clears it."""
+Action = tuple[str, str, str | None, int]
+"""set, clear or clear_key; a timer; a namespace; a number of seconds."""
 
 
-def actions(seed: int, name: str, key: int, at: int, calls: int) -> list[Action]:
-    """What a handler does. A key's handlers do nothing after a few calls, so that none fires for ever."""
-    random = Random(f"{seed}:{name}:{key}:{at}:{calls}")
-    if calls > 5:
-        return []
-    return [
-        (random.choice(NAMES), random.choice([None, -2, 0, 0, 1, 1, 3, 7, 50]))
-        for _ in range(random.choice([0, 0, 1, 1, 2]))
-    ]
+def actions(seed: int, turn: Any) -> list[Action]:
+    """What a handler does, in seconds from the timer that fires."""
+    random, made = Random(f"{seed}:{turn}"), []
+    if turn[-1] > 5:
+        return []  # so that none fires for ever
+    for _ in range(random.choice([0, 0, 1, 1, 2])):
+        name = random.choice(NAMES)
+        namespace = random.choice([None, "a", "b"]) if name in NAMESPACED else None
+        what = random.choice([*["set"] * 5, "clear", "clear", "clear_key"])
+        made.append((what, name, namespace, random.choice([-2, 0, 0, 1, 1, 3, 7, 50])))
+    return made
 
 
-def failure(seed: int, name: str, key: int, at: int, calls: int) -> str:
+def failure(seed: int, turn: Any) -> str:
     """How a handler fails: at its end, or when its changes are written; mostly not at all."""
-    return Random(f"fails:{seed}:{name}:{key}:{at}:{calls}").choice(["raises", "wrong type", *[""] * 12])
+    return Random(f"fails:{seed}:{turn}").choice(["raises", "wrong type", "wrong view", *[""] * 15])
 
 
 class Timed(sf.KeyedProcess[int, Any, Any]):
-    """Rows are `(timer, seconds)`; None clears the timer."""
+    """Rows are actions, in seconds from 1970."""
 
-    one = sf.Timer("event")
+    one = sf.Timer("event", namespace=str)
     other = sf.Timer("event")
     soon = sf.Timer("processing")
-    calls = sf.ValueState(int, default=0)
+    each = sf.Timer("event", many=True, namespace=str)
     seen = sf.ValueState(list[int], default=list)
     log = sf.ListState(int)
+    calls = sf.ValueState(int, default=0, namespace=str)
+    names = sf.MapState(int, str, namespace=str)
+    turns: Counter[int]
+
+    def open(self, ctx: sf.Context) -> None:
+        self.turns = Counter()
+
+    def _do(self, action: Action, origin: datetime, ctx: sf.Context) -> None:
+        what, name, namespace, seconds = action
+        timer = getattr(self, name)
+        timer = timer.under(namespace) if name in NAMESPACED else timer
+        at = origin + timedelta(seconds=seconds)
+        match what:
+            case "clear_key":
+                ctx.clear_key()
+            case "set":
+                timer.set(at)
+            case _:
+                timer.clear(at) if name == "each" else timer.clear()
 
     def process(self, key: int, rows: Any, ctx: sf.Context) -> None:
-        for name, seconds in rows:
-            timer = getattr(self, name)
-            timer.clear() if seconds is None else timer.set(EPOCH + timedelta(seconds=seconds))
+        assert ctx.namespace is None
+        for action in rows:
+            self._do(action, EPOCH, ctx)
 
     def _fired(self, name: str, key: int, at: datetime, ctx: sf.Context) -> Iterator[Any]:
         seed, seconds = ctx.parameters["seed"], int((at - EPOCH).total_seconds())
-        calls = self.calls.value + 1
-        self.calls.value = calls
+        self.turns[key] += 1
+        turn = (name, key, ctx.namespace, seconds, self.turns[key])
         seen = self.seen.value
         seen.append(seconds)
         self.seen.value = seen
         self.log.add(seconds)
-        yield name, key, seconds, calls, list(seen), self.log.get()
-        for timer, ahead in actions(seed, name, key, seconds, calls):
-            if ahead is None:
-                getattr(self, timer).clear()
-            else:
-                getattr(self, timer).set(at + timedelta(seconds=ahead))
-        match failure(seed, name, key, seconds, calls):
+        calls, names = self.calls.at(ctx.namespace), self.names.at(ctx.namespace)
+        calls.value += 1
+        names[seconds] = name
+        if name == "one":
+            assert self.one.under(ctx.namespace).at == at
+        times = [int((each - EPOCH).total_seconds()) for each in self.each.under(ctx.namespace).all()]
+        yield *turn, list(seen), self.log.get(), calls.value, self.calls.namespaces(), times
+        assert self.names.namespaces() == self.calls.namespaces()
+        for action in actions(seed, turn):
+            self._do(action, at, ctx)
+        match failure(seed, turn):
             case "raises":
                 raise ValueError("as agreed")
             case "wrong type":
                 self.log.add("text")  # type: ignore[arg-type]
+            case "wrong view":
+                self.calls.at("a").value = "text"  # type: ignore[assignment]
+
+    @each.fires
+    def on_each(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[Any]:
+        return self._fired("each", key, at, ctx)
 
     @one.fires
     def on_one(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[Any]:
@@ -104,41 +137,60 @@ class Timed(sf.KeyedProcess[int, Any, Any]):
 class Model:
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        self.timers: dict[tuple[int, str], int] = {}
+        self.timers: set[tuple[int, str, str | None, int]] = set()
         self.seen: dict[int, list[int]] = {}
+        self.calls: dict[tuple[int, str | None], int] = {}
+        self.times: dict[tuple[int, str | None], set[int]] = {}
 
-    def set(self, key: int, name: str, at: int | None) -> None:
-        if at is None:
-            self.timers.pop((key, name), None)
+    def do(self, key: int, action: Action, origin: int) -> None:
+        what, name, namespace, seconds = action
+        timer = (key, name, namespace)
+        if what == "clear_key":
+            self.timers = {each for each in self.timers if each[0] != key}
+            self.seen.pop(key, None)
+            self.calls = {each: count for each, count in self.calls.items() if each[0] != key}
+            self.times = {each: times for each, times in self.times.items() if each[0] != key}
+        elif name == "each":
+            if what == "set":
+                self.timers.add((*timer, origin + seconds))
+            else:
+                self.timers.discard((*timer, origin + seconds))
         else:
-            self.timers[key, name] = at
+            self.timers = {each for each in self.timers if each[:3] != timer}
+            if what == "set":
+                self.timers.add((*timer, origin + seconds))
 
     def fire(self, limit: int) -> list[Any]:
         fired: list[Any] = []
-        waiting: set[tuple[int, str]] = set()
+        waiting: set[Any] = set()
+        turns: Counter[int] = Counter()
         while due := [
-            (at, key % 128, key, name)
-            for (key, name), at in self.timers.items()
-            if at <= limit and (key, name) not in waiting
+            (at, key % 128, key, namespace or "", name)
+            for key, name, namespace, at in self.timers
+            if at <= limit and not {(key, name, namespace), (key, name, namespace, at)} & waiting
         ]:
-            at, _, key, name = min(due)
-            seen = self.seen.get(key, [])
-            del self.timers[key, name]
-            if failure(self.seed, name, key, at, len(seen) + 1):
+            at, _, key, named, name = min(due)
+            namespace = named or None
+            timer = (key, name, namespace)
+            turns[key] += 1
+            turn = (name, key, namespace, at, turns[key])
+            times = sorted(each[3] for each in self.timers if each[:3] == (key, "each", namespace))
+            self.timers.remove((*timer, at))
+            if failure(self.seed, turn):
                 continue
-            seen = self.seen[key] = [*seen, at]
-            fired.append((name, key, at, len(seen), seen, seen))
-            own = None
-            for timer, ahead in actions(self.seed, name, key, at, len(seen)):
-                self.set(key, timer, None if ahead is None else at + ahead)
-                if timer == name:
-                    own = ahead
-            if own is not None and own <= 0:
-                waiting.add((key, name))
+            seen = self.seen[key] = [*self.seen.get(key, []), at]
+            calls = self.calls[key, namespace] = self.calls.get((key, namespace), 0) + 1
+            self.times.setdefault((key, namespace), set()).add(at)
+            names = sorted(each for of_key, each in self.calls if of_key == key and each is not None)
+            fired.append((*turn, seen, seen, calls, names, times))
+            for action in actions(self.seed, turn):
+                self.do(key, action, at)
+            for again in [each for each in self.timers if each[:3] == timer and each[3] <= at]:
+                waiting.add(again if name == "each" else timer)
         return fired
 
     def earliest(self, *names: str) -> int | None:
-        return min((at * 10**6 for (_, name), at in self.timers.items() if name in names), default=None)
+        return min((at * 10**6 for _, name, _, at in self.timers if name in names), default=None)
 
 
 class Shards:
@@ -191,10 +243,33 @@ def chunk(rows: dict[int, list[Any]]) -> Chunk:
     )
 
 
+actions_of_rows = st.tuples(
+    st.sampled_from(["set", "set", "set", "clear", "clear_key"]),
+    st.sampled_from(NAMES),
+    st.sampled_from([None, "a", "b"]),
+    st.integers(-3, 25),
+).map(lambda row: row if row[1] in NAMESPACED else (*row[:2], None, row[3]))
+
+
+def entries(model: Model) -> int:
+    """Two per timer; of each key the list that it has seen, and each element in the log; per namespace a count, and an entry
+    of a map per time."""
+    seen = sum(1 + len(times) for times in model.seen.values())
+    return 2 * len(model.timers) + seen + sum(1 + len(times) for times in model.times.values())
+
+
+actions_of_rows = st.tuples(
+    st.sampled_from(["set", "set", "set", "clear", "clear_key"]),
+    st.sampled_from(NAMES),
+    st.sampled_from([None, "a", "b"]),
+    st.integers(-3, 25),
+).map(lambda row: row if row[1] in NAMESPACED else (*row[:2], None, row[3]))
+
+
 rows = st.dictionaries(
     # 1 and 129 are in one key group.
     st.sampled_from([1, 2, 129, 5]),
-    st.lists(st.tuples(st.sampled_from(NAMES), st.none() | st.integers(-3, 25)), min_size=1, max_size=3),
+    st.lists(actions_of_rows, min_size=1, max_size=4),
 )
 batches = st.lists(st.tuples(rows, st.integers(0, 8)), min_size=1, max_size=4)
 
@@ -206,6 +281,18 @@ batches = st.lists(st.tuples(rows, st.integers(0, 8)), min_size=1, max_size=4)
     seed=st.integers(0, 10**6),
     block=st.sampled_from([1, 2, 3, 10_000]),
     remembered=st.sampled_from([0, 1, 100]),
+)
+@example(
+    batches=[({1: [("set", "each", "a", 3)], 2: [("set", "each", None, 0)]}, 3)],
+    seed=0,
+    block=1,
+    remembered=0,
+)
+@example(
+    batches=[({1: [("set", "each", "a", 0), ("set", "each", "a", -3)], 2: [("set", "each", None, -1)]}, 0)],
+    seed=3927,
+    block=1,
+    remembered=100,
 )
 def test_timers_fire_as_a_plain_list_of_them_would(
     kind: str, batches: list[Any], seed: int, block: int, remembered: int, monkeypatch: pytest.MonkeyPatch
@@ -221,20 +308,18 @@ def test_timers_fire_as_a_plain_list_of_them_would(
             backend = shards.open()
             made = engine(seed, slot, limit)
             made.attach(backend)
+            made.open()
             if rows:
                 made.run(chunk(rows))
-            for key, sets in rows.items():
-                for name, seconds in sets:
-                    model.set(key, name, seconds)
+            for key, of_key in rows.items():
+                for action in of_key:
+                    model.do(key, action, 0)
             for _ in made.fire(range(128)):
                 pass
             assert made.out == model.fire(limit)
-            earliest = model.earliest("one", "other"), model.earliest("soon")
+            earliest = model.earliest("each", "one", "other"), model.earliest("soon")
             assert made.next_timers(range(128)) == earliest
-            queues = {timer.queue_id for timer in made.binding.timers.values()}
-            times = {timer.state_id for timer in made.binding.timers.values()}
-            ids = [int.from_bytes(key[2:4], "big") for key, _ in backend.scan(b"", b"\xff" * 8)]
-            assert sum(i in queues for i in ids) == sum(i in times for i in ids) == len(model.timers)
+            assert len(list(backend.scan(b"", b"\xff" * 8))) == entries(model)
             shards.seal(backend)
     finally:
         shutil.rmtree(shards.root)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import stateflow as sf
+from stateflow.compatibility.flows import compare
 from stateflow.pipelines.flow import KeyedNode, KeyedStream
 
 
@@ -173,6 +174,22 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
         "the field window_start or window_end"),
     ),
     (
+        lambda k: k.aggregate("op", Total, n=sf.count_distinct("amount")),
+        None,
+        (
+            "operator 'op': 'n' counts the distinct values of column 'amount' (double), and takes a whole number, a string, a "
+            "binary, a boolean, a date or a timestamp: cast the column with transform()"
+        ),
+    ),
+    (
+        lambda k: k.window(sf.session("1 minute")).aggregate("op", PerWindow, n=sf.count_distinct("sku")),
+        None,
+        (
+            "operator 'op': session windows grow together, so that 'n' would have to be counted anew: count_distinct is for the "
+            "other windows; sf.aggregate() can keep a set"
+        ),
+    ),
+    (
         lambda k: k.window(sf.session("1 minute")).aggregate("op", PerWindow, emit="changes", n=sf.count()),
         None,
         ("operator 'op': session windows grow together, so that rows put out before would have to be taken back: say "
@@ -220,6 +237,72 @@ def test_what_cannot_be_is_refused_in_one_sentence(
     with pytest.raises(sf.UsageError) as caught:
         flow_of(declare, None if source is None else dict(source))
     assert str(caught.value) == message
+
+
+DEDUPLICATED: list[tuple[dict[str, Any], dict[str, Any] | None, str]] = [
+    ({"by": "id"}, None, "key_by: Order has no column 'id'; it has user, sku, amount, tags, paid, ts"),
+    ({"by": "sku", "keep": "all"}, None, "operator 'once': keep is 'first' or 'last', not 'all'"),
+    (
+        {"by": "sku", "within": "-7 days"},
+        None,
+        "deduplicate: within is '-7 days': give it zero or more, such as '5 minutes'",
+    ),
+    (
+        {"by": "sku", "within": "7 days"},
+        {},
+        (
+            "operator 'once': within= needs event time, which none of its sources has: give flow.source(...) event_time= and "
+            "watermark="
+        ),
+    ),
+    (
+        {"by": "sku", "keep": "last"},
+        {},
+        (
+            "operator 'once': keep='last' needs event time, which none of its sources has: give flow.source(...) event_time= and "
+            "watermark="
+        ),
+    ),
+    (
+        {"by": "ts"},
+        None,
+        "operator 'once': column 'ts' is the event time, and cannot be what rows are alike in",
+    ),
+    (
+        {"by": "sku"},
+        None,
+        (
+            "operator 'once' cannot keep and compare column 'tags' (array<string>): take it out, or make a string of it, with "
+            "transform()"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "source", "message"), DEDUPLICATED, ids=[m[:50] for *_, m in DEDUPLICATED]
+)
+def test_a_deduplication_that_cannot_be_is_refused_in_one_sentence(
+    arguments: dict[str, Any], source: dict[str, Any] | None, message: str
+) -> None:
+    with pytest.raises(sf.UsageError) as caught:
+        flow_of(
+            lambda keyed: keyed.stream.deduplicate("once", **arguments),
+            None if source is None else dict(source),
+        )
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(("within", "count"), [("7 days", 0), (None, 1)])
+def test_a_deduplication_without_an_end_is_warned_of(within: str | None, count: int) -> None:
+    flow = flow_of(
+        lambda keyed: keyed.stream.transform(lambda f: f, type="user long, ts timestamp").deduplicate(
+            "once", by="user", within=within
+        )
+    )
+    warnings = compare(flow, "job", None).warnings
+    assert len(warnings) == count
+    assert all("remembers every key for ever" in warning for warning in warnings)
 
 
 def test_an_upsert_of_aggregates_knows_its_keys() -> None:

@@ -299,6 +299,36 @@ def windows(flow: sf.Flow, *, folder: str) -> None:
     )
 
 
+@dataclass
+class Seen:
+    user: int
+    n: int
+    newest: int
+
+
+@dataclass
+class Hour:
+    user: int
+    window_start: datetime
+    n: int
+    ids: int
+
+
+@sf.pipeline(JOB)
+def ready(flow: sf.Flow, *, folder: str) -> None:
+    at = Path(folder)
+    ticks = flow.source("ticks", _orders(at), Tick, event_time="at", watermark="30 minutes")
+    keyed = ticks.key_by("user", order_by="id")
+    keyed.aggregate("seen", Seen, n=sf.count(), newest=sf.last("id")).upsert(
+        "seen-table", sf.delta(str(at / "seen"))
+    )
+    for name, window in {"hours": sf.tumbling("1 hour"), "visits": sf.session("7 minutes")}.items():
+        keyed.window(window).aggregate(name, Hour, n=sf.count(), ids=sf.sum("id")).append(
+            f"{name}-table", sf.delta(str(at / name))
+        )
+    ticks.deduplicate("once", by="user", within="15 minutes").append("once-table", sf.delta(str(at / "once")))
+
+
 def _orders(folder: Path, **options: str) -> Any:
     return sf.delta(
         str(folder / "orders"), options={"maxFilesPerTrigger": "1", "startingVersion": "0", **options}

@@ -13,7 +13,7 @@ import msgspec
 import stateflow as sf
 from tests.quick_java import QUICK_JAVA
 from tests.spark import murder_pipelines
-from tests.spark.murder_pipelines import JOB, attempts, chain, copies, windows
+from tests.spark.murder_pipelines import JOB, attempts, chain, copies, ready, windows
 from tests.spark.murder_points import arm, tell
 
 QUICK = {
@@ -47,6 +47,7 @@ PIPELINES: dict[str, Callable[[Errand], tuple[Any, dict[str, Any]]]] = {
     "chain": lambda e: (chain, {"folder": e.folder, "upsert": e.upsert, "straggle": e.straggle}),
     "attempts": lambda e: (attempts, {"folder": e.folder}),
     "copies": lambda e: (copies, {"folder": e.folder}),
+    "ready": lambda e: (ready, {"folder": e.folder}),
     "windows": lambda e: (windows, {"folder": e.folder}),
 }
 

@@ -6,10 +6,13 @@ The long version is `python -m bench.kill`.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -164,6 +167,69 @@ def test_timers_that_are_due_after_a_crash_fire_once_without_new_input(windows: 
 
 def _closed(folder: Path) -> list[tuple[int, int]]:
     return [(user, n) for n, user in delta_rows(folder / "closed").elements()]
+
+
+def test_ready_made_operators_lose_and_double_nothing_when_a_run_is_killed(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    schema = {"id": "long", "user": "long", "at": "timestamp"}
+    inbox = Inbox(tmp_path / "orders", random.Random(SEED))
+    ticks: list[tuple[int, int, datetime]] = []
+    # In mid-batch, when a batch is decided, and between two; the next run carries on each time.
+    for at in ("acked:4:kill", "decided:3:kill", "completed:2:kill", ""):
+        for _ in range(2):
+            first = len(ticks)
+            # Up to 20 minutes out of order, which the watermark waits for.
+            new = [
+                (n, n * 7 % 5, NOON + timedelta(minutes=n - n * 13 % 20)) for n in range(first, first + 60)
+            ]
+            ticks += new
+            inbox.commit(new, schema)
+        if not at:
+            inbox.commit([(10_000, 99, NOON + timedelta(days=2))], schema)
+            inbox.commit([(10_001, 99, NOON + timedelta(days=2, hours=1))], schema)
+        run = Run.start(Errand(str(tmp_path), story="ready", at=at))
+        runs.append(run)
+        code = run.wait(600)
+        assert bool(run.told("kill")) == bool(at), run.story()
+        assert at or code == 0, run.story()
+    seen, hours, visits, once = _ready_made(ticks)
+    assert Counter({row: n for row, n in delta_rows(tmp_path / "seen").items() if 99 not in row}) == seen
+    for name, wanted in (("hours", hours), ("visits", visits), ("once", once)):
+        assert difference(_without_zones(delta_rows(tmp_path / name)), _without_zones(wanted)) == "", name
+    assert examine_store(tmp_path) == []
+
+
+def _without_zones(rows: Counter[Any]) -> Counter[Any]:
+    """Instants as Parquet has them, in UTC; without the user whose rows only move the watermark."""
+
+    def plain(value: Any) -> Any:
+        return np.datetime64(value.replace(tzinfo=None)) if isinstance(value, datetime) else value
+
+    return Counter({tuple(map(plain, row)): n for row, n in rows.items() if 99 not in row})
+
+
+def _ready_made(ticks: list[tuple[int, int, datetime]]) -> tuple[Counter[Any], ...]:
+    """What `ready` puts out, columns in alphabetical order, computed from the input alone."""
+    seen, hours, visits, once = Counter[Any](), Counter[Any](), Counter[Any](), Counter[Any]()
+    for user in {user for _, user, _ in ticks}:
+        mine = sorted(((at, id) for id, owner, at in ticks if owner == user))
+        seen[len(mine), max(id for _, id in mine), user] += 1
+        for start in {at.replace(minute=0) for at, _ in mine}:
+            ids = [id for at, id in mine if at.replace(minute=0) == start]
+            hours[sum(ids), len(ids), user, start] += 1
+        visit: list[tuple[datetime, int]] = []
+        until: datetime | None = None
+        for at, id in [*mine, (datetime.max.replace(tzinfo=UTC), 0)]:
+            if visit and at - visit[-1][0] > timedelta(minutes=7):
+                visits[sum(i for _, i in visit), len(visit), user, visit[0][0]] += 1
+                visit = []
+            visit.append((at, id))
+        for at, id in mine:
+            if until is None or at > until:
+                once[at, id, user] += 1
+                until = at + timedelta(minutes=15)
+    return seen, hours, visits, once
 
 
 def test_rows_state_and_chained_rows_come_from_one_attempt_of_a_task(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,50 @@ def rows_of(spark: SparkSession, path: str) -> list[dict[str, Any]]:
     """With the instants in UTC."""
     table = spark.read.format("delta").load(path).toArrow()
     return list(table.to_pylist())
+
+
+@dataclass
+class Visit:
+    user: int
+    window_start: datetime
+    window_end: datetime
+    orders: int
+
+
+def test_sessions_and_single_rows_reach_their_tables_once(bench: Workbench) -> None:
+    visits, single = str(bench.folder / "visits"), str(bench.folder / "single")
+
+    @sf.pipeline("more")
+    def more(flow: sf.Flow) -> None:
+        events = flow.source("in", bench.source("in", ORDER), Order, event_time="ts", watermark="20 minutes")
+        events.key_by("user").window(sf.session("2 minutes")).aggregate(
+            "visits", Visit, orders=sf.count()
+        ).append("v", sf.delta(visits))
+        events.deduplicate("single", by=("user", "sku"), within="5 minutes").append("s", sf.delta(single))
+
+    everything: list[Order] = []
+    for batch in range(3):
+        everything += orders(batch)
+        bench.rows("in", orders(batch))
+    bench.run(more, stop_after=1)
+    bench.run(more, parallelism=3)
+    bench.run(more, drain=True)
+    by_user: dict[int, list[Order]] = defaultdict(list)
+    by_sku: dict[Any, list[Order]] = defaultdict(list)
+    for order in sorted(everything, key=lambda o: (o.ts, o.amount)):
+        by_user[order.user].append(order)
+        by_sku[order.user, order.sku].append(order)
+    gap, wanted, firsts = timedelta(minutes=2), [], []
+    for user, mine in by_user.items():
+        cuts = [0, *(i for i in range(1, len(mine)) if mine[i].ts - mine[i - 1].ts > gap), len(mine)]
+        for first, end in pairwise(cuts):
+            wanted.append((user, mine[first].ts, mine[end - 1].ts + gap, end - first))
+    for mine in by_sku.values():
+        until: datetime | None = None
+        for order in mine:
+            if until is None or order.ts > until:
+                firsts.append((order.user, order.sku, order.amount, order.ts))
+                until = order.ts + timedelta(minutes=5)
+    spark = bench.spark
+    assert sorted(tuple(r.values()) for r in rows_of(spark, visits)) == sorted(wanted)
+    assert sorted(tuple(r.values()) for r in rows_of(spark, single)) == sorted(firsts)

@@ -290,7 +290,7 @@ def test_timers_that_are_wrong_are_refused() -> None:
     with pytest.raises(UsageError, match="in no timer's queue"):
         table.decode(keys[1:], values[1:])
     window = keys[0][:-1] + WINDOW
-    with pytest.raises(IncompatibleError, match="timers holds entries of windows, which a newer"):
+    with pytest.raises(IncompatibleError, match="timers holds entries under namespaces, which its record"):
         table.decode([window], [b""])
 
 
@@ -308,7 +308,7 @@ def test_entries_that_are_not_this_states_are_refused() -> None:
     key = KeyCodec(["int"]).encode(5)
     with pytest.raises(UsageError, match="state 'total' has id 7, but was given entries of another state"):
         table.decode([encoding.prefix(1, 8) + key + b"\0"], [FLOATS.dumps(1.0)])
-    with pytest.raises(IncompatibleError, match="state 'total' holds entries of windows"):
+    with pytest.raises(IncompatibleError, match="state 'total' holds entries under namespaces"):
         table.decode([encoding.prefix(1, 7) + key + WINDOW], [FLOATS.dumps(1.0)])
     with pytest.raises(CorruptError, match=r"state 'total': the state key .* ends too early"):
         table.decode([encoding.prefix(1, 7) + key], [FLOATS.dumps(1.0)])

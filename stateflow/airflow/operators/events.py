@@ -9,15 +9,26 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.definitions.asset import AssetRef
 
+from stateflow.airflow.operators.assets import table_asset
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
 _log = logging.getLogger(__name__)
 
 
-def announce(operator: BaseOperator, context: Context, asset: Asset, facts: Mapping[str, Any]) -> None:
+def announce(
+    operator: BaseOperator,
+    context: Context,
+    asset: Asset,
+    facts: Mapping[str, Any],
+    *,
+    but: AssetAlias | None = None,
+) -> None:
     """Gives the event of each outlet the facts of the run. An alias stands for the job's own asset."""
     for outlet in operator.outlets or ():
+        if outlet == but:
+            continue
         try:
             if isinstance(outlet, AssetAlias):
                 context["outlet_events"][outlet].add(asset, extra=dict(facts))
@@ -26,6 +37,19 @@ def announce(operator: BaseOperator, context: Context, asset: Asset, facts: Mapp
                 event.extra = {**(event.extra or {}), **facts}
         except Exception as error:
             _log.warning("outlet %r gets no facts of the run: %s", outlet, error)
+
+
+def announce_tables(
+    context: Context, alias: AssetAlias, tables: Mapping[str, str], facts: Mapping[str, Any]
+) -> None:
+    """An event for each table that a run has written. `tables`: by the sink's uid, where the table is."""
+    for uid, target in tables.items():
+        try:
+            asset = table_asset(target)
+            if asset is not None:
+                context["outlet_events"][alias].add(asset, extra={**facts, "sink": uid})
+        except Exception as error:
+            _log.warning("table %s gets no event: %s", target, error)
 
 
 def keep_quiet(operator: BaseOperator) -> None:

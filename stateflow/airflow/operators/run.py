@@ -24,11 +24,13 @@ from stateflow.airflow.operators.arguments import (
     Table,
     Text,
     anything,
+    flag,
+    is_deferred,
     one_of,
 )
-from stateflow.airflow.operators.assets import checkpoint_asset
+from stateflow.airflow.operators.assets import checkpoint_asset, tables_alias
 from stateflow.airflow.operators.base import StateflowOperator
-from stateflow.airflow.operators.events import announce, keep_quiet
+from stateflow.airflow.operators.events import announce, announce_tables, keep_quiet
 from stateflow.airflow.triggers.idle import StateflowIdleTrigger
 from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.checkpoint import control, scheduled
@@ -41,16 +43,18 @@ from stateflow.pipelines.parameters import as_texts
 from stateflow.quantities import written_duration
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import AssetAlias, Context
 
     from stateflow.checkpoint.control import RunOutcome
     from stateflow.checkpoint.scheduled import ScheduledRun
     from stateflow.jobs.job import Job
+    from stateflow.observe.status import JobStatus
 
 OnLiveRun = Annotated[str, Argument(one_of("refuse", "wait", "takeover"))]
 OnRerun = Annotated[str, Argument(one_of("go_on", "skip", "rewind"))]
 OnPast = Annotated[str, Argument(one_of("fail", "skip"))]
 OnEmpty = Annotated[str, Argument(one_of("succeed", "skip"))]
+Plain = Annotated[bool, Argument(flag, template=False)]
 Launch = Annotated[LaunchMethod | None, Argument(anything, when_none=SparkSubmit)]
 LOOK_AGAIN = timedelta(seconds=30)
 """After this time a task that has given way looks again."""
@@ -114,6 +118,10 @@ class StateflowRunOperator(StateflowOperator):
             "wait in the triggerer instead of in a worker's slot; for drivers that are processes of their own. By default as "
             "`[operators] default_deferrable` says",
         ] = None,
+        table_assets: Annotated[
+            Plain,
+            "send an event for the asset of each Delta table that the run has written: `s3://lake/totals`",
+        ] = False,
         grace: Annotated[Span, "how long the driver of a killed task may take to end its batch"] = timedelta(
             minutes=2
         ),
@@ -130,6 +138,13 @@ class StateflowRunOperator(StateflowOperator):
                 f"task {self.task_id!r}: deferrable=True needs a driver that outlives the task, and {method!r} starts none: "
                 "use SparkSubmit()"
             )
+        self._tables: AssetAlias | None = None
+        if table_assets:
+            # An alias has its name while the DAG is parsed, and the job's may be a template.
+            conn_id = self.given("stateflow_conn_id")
+            named = not is_deferred(job) and not is_deferred(conn_id)
+            self._tables = tables_alias(f"{conn_id}/{job}" if named else self.task_id)
+            self.outlets = [*self.outlets, self._tables]
         self._supervision: Supervision | None = None
         self._busy_since: float | None = None
 
@@ -415,12 +430,25 @@ class StateflowRunOperator(StateflowOperator):
             empty=empty,
         )
         if not empty:
-            announce(self, context, checkpoint_asset(job.name, self.given("stateflow_conn_id")), result)
+            asset = checkpoint_asset(job.name, self.given("stateflow_conn_id"))
+            announce(self, context, asset, result, but=self._tables)
+            if self._tables is not None and status is not None:
+                announce_tables(context, self._tables, _written(status, mark), result)
         elif self.given("on_empty") == "skip":
             raise AirflowSkipException(f"job {job.name!r} had nothing to read")
         else:
             keep_quiet(self)
         return result
+
+
+def _written(status: JobStatus, mark: ScheduledRun | None) -> dict[str, str]:
+    """The Delta tables that have something of this task's run, by sink."""
+    before = (mark.start or 0) if mark is not None else 0
+    return {
+        sink.uid: sink.target
+        for sink in status.sinks
+        if sink.kind.startswith("delta") and (sink.last_commit or 0) > before
+    }
 
 
 def _head(job: Job) -> int | None:

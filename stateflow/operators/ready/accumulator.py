@@ -9,7 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import StateflowError
+from stateflow.operators.ready.distinct import Seen
 from stateflow.operators.ready.groups import Groups, whole
+from stateflow.operators.ready.own import Own
 from stateflow.operators.ready.partials import Kernel, OverflowedSum, Values, kernel_of
 from stateflow.pipelines.aggregates import Aggregated
 from stateflow.state.keys.arrow_types import ARROW
@@ -22,13 +24,17 @@ class Accumulator:
         self._where = where
         self._aggregates = [(each, _kernel(each)) for each in aggregates]
 
-    def create(self, rows: pa.Table, groups: Groups, keys: pa.Table) -> pa.Table:
-        """The partials of the rows; `keys` has a row per group, for errors."""
+    def create(self, rows: pa.Table, groups: Groups, keys: pa.Table, seen: Seen | None = None) -> pa.Table:
+        """The partials of the rows; `keys` has a row per group. `seen` knows the values that were counted before."""
         inputs = _Inputs(rows, groups)
         columns: dict[str, Any] = {}
         for each, kernel in self._aggregates:
             try:
-                parts = kernel.create(inputs.of(each), groups)
+                values = inputs.of(each)
+                if each.value is not None:
+                    assert seen is not None, "the operator has no state for single values"
+                    values = seen.unseen(each, values, keys)
+                parts = kernel.create(values, groups)
             except OverflowedSum as error:
                 raise self._overflowed(each, keys, error) from None
             columns.update(zip(each.partials, parts, strict=True))
@@ -134,6 +140,8 @@ def _kept(column: Any) -> Any:
 
 def _kernel(each: Aggregated) -> Kernel:
     kept_as = next(iter(each.partials.values()))
+    if each.aggregate.code is not None:
+        return Own(each.aggregate.code, each.result)
     return kernel_of(each.aggregate.kind, kept_as, [by.startswith("-") for by in each.order])
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from stateflow.operators.ready.deduplicating import Deduplicated, FirstToCome, LastSoFar
 from stateflow.operators.ready.late_rows import LateRows
 from stateflow.operators.ready.running import RunningAggregates
 from stateflow.operators.ready.sessions import SessionAggregates
+from stateflow.operators.ready.sliced import SlicedAggregates
 from stateflow.operators.ready.windowed import WindowedAggregates
 from stateflow.pipelines.columnar import ColumnarOperator
-from stateflow.pipelines.ready import LATE, RunningAggregate, WindowAggregate
+from stateflow.pipelines.ready import LATE, Deduplicate, RunningAggregate, WindowAggregate
 from stateflow.pipelines.windows import Session
 
 
@@ -20,6 +22,14 @@ def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
             return RunningAggregates(operator)
         case WindowAggregate(window=Session()):
             return SessionAggregates(operator, LateRows(wanted=LATE in read))
+        case WindowAggregate() if "panes" in operator.states:
+            return SlicedAggregates(operator, LateRows(wanted=LATE in read))
         case WindowAggregate():
             return WindowedAggregates(operator, LateRows(wanted=LATE in read))
+        case Deduplicate(time=""):
+            return FirstToCome(operator)
+        case Deduplicate(keep="last", within=None):
+            return LastSoFar(operator)
+        case Deduplicate():
+            return Deduplicated(operator, LateRows(wanted=LATE in read))
     return operator

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.operators.ready.groups import Groups
-from stateflow.operators.ready.ordered_values import OrderedValues, largest, lower, ordered, same, smallest
+from stateflow.operators.ready.ordered_values import OrderedValues, largest, lower, ordered, smallest
+from stateflow.operators.ready.winners import takes_over, winners
 
 Parts = list[Any]
 _HALF = 1 << 32
@@ -176,42 +177,16 @@ class Place:
         """Per column, with the value as the last one: whether the smallest counts."""
 
     def create(self, values: Values, groups: Groups) -> Parts:
-        ids, left = values.ids, None
-        parts = []
-        for column, least in zip((*(c for c, _ in values.order), values.column), self._least, strict=True):
-            here = column if left is None else column.filter(pa.array(left))
-            there = ids if left is None else ids[left]
-            best, keep = self._best_of(here, there, groups, least)
-            parts.append(best)
-            if left is None:
-                left = keep
-            else:
-                left[np.flatnonzero(left)[~keep]] = False
+        columns = [*(column for column, _ in values.order), values.column]
+        rows = winners(list(zip(columns, self._least, strict=True)), values.ids, groups)
+        at = pa.array(rows, mask=rows < 0)
+        parts = [column.take(at) for column in columns]
         return [parts[-1], *parts[:-1]]
 
-    @staticmethod
-    def _best_of(column: Any, ids: Any, groups: Groups, least: bool) -> tuple[Any, Any]:
-        """The best value of each group, null being the smallest, and the rows that have it."""
-        valid = column.is_valid().to_numpy(zero_copy_only=False)
-        numbers = ordered(column.drop_null())
-        there = ids[valid]
-        best = (smallest if least else largest)(numbers.numbers, there, groups.size)
-        has_value, has_null = groups.counts(there) > 0, groups.counts(ids[~valid]) > 0
-        null = ~has_value | has_null if least else ~has_value
-        keep = np.empty(len(ids), dtype=bool)
-        keep[~valid] = null[ids[~valid]]
-        keep[valid] = same(numbers.numbers, best[there]) & ~null[there]
-        return _with_nulls(numbers, best, null), keep
-
     def merge(self, one: Parts, other: Parts) -> Parts:
-        take, undecided = np.zeros(len(one[0]), dtype=bool), np.ones(len(one[0]), dtype=bool)
-        for left, right, least in zip((*one[1:], one[0]), (*other[1:], other[0]), self._least, strict=True):
-            left_lower, right_lower = lower(left, right), lower(right, left)
-            better, worse = (right_lower, left_lower) if least else (left_lower, right_lower)
-            take |= undecided & better
-            undecided &= ~better & ~worse
-        take = _decided(one[0], other[0], take)
-        choice = pa.array(take)
+        before = zip((*one[1:], one[0]), self._least, strict=True)
+        take = takes_over(list(before), (*other[1:], other[0]))
+        choice = pa.array(_decided(one[0], other[0], take))
         return [pc.if_else(choice, right, left) for left, right in zip(one, other, strict=True)]
 
     def result(self, parts: Parts) -> Any:
@@ -279,6 +254,7 @@ def kernel_of(kind: str, kept_as: type[Any], descends: Sequence[bool]) -> Kernel
     """The kernel of an aggregate, whose value the state keeps as `kept_as`."""
     makers: dict[str, Callable[[], Kernel]] = {
         "count": Count,
+        "count_distinct": Count,
         "sum": WholeSum if kept_as is int else FloatSum,
         "mean": Mean,
         "variance": lambda: Variance(root=False),

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.operators.ready.accumulator import Accumulator
+from stateflow.operators.ready.distinct import Seen
 from stateflow.operators.ready.groups import grouped
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.latest_rows import LatestRows
@@ -29,7 +30,7 @@ class RunningAggregates(ColumnarOperator):
         groups = grouped(columns, rows.num_rows)
         keys = one_of_each(columns, self._key, groups.firsts)
         state = states["aggregates"]
-        partials = self._accumulator.create(rows, groups, keys)
+        partials = self._accumulator.create(rows, groups, keys, Seen(states))
         merged = self._accumulator.merge(state.get(keys), partials, keys)
         state.put(keys, merged)
         results = self._accumulator.results(merged)

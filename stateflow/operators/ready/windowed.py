@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import Assigned, assigned, event_times, instants, newest_end, starts
+from stateflow.operators.ready.distinct import Seen
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
@@ -57,13 +58,15 @@ class WindowedAggregates(ColumnarOperator):
         groups = grouped([*columns, pa.array(windows.ends)], rows.num_rows)
         keys = one_of_each(columns, self._key, groups.firsts)
         ends = windows.ends[groups.firsts]
-        partials = self._accumulator.create(rows, groups, keys)
+        partials = self._accumulator.create(rows, groups, keys, Seen(states, instants(ends)))
         match self._declared.emit:
             case "final":
                 self._merge(states["windows"], keys, ends, partials)
             case "changes":
                 merged = self._merge(states["windows"], keys, ends, partials)
-                yield from self._latest.put(self._rows(keys, ends, merged))
+                yield from self._latest.put(
+                    window_rows(self._declared, self._accumulator, keys, ends, merged)
+                )
             case _:
                 yield from self._merge_told(keys, ends, partials, states, ctx)
 
@@ -92,7 +95,9 @@ class WindowedAggregates(ColumnarOperator):
             parts = self._accumulator.merge(states["windows"].get(mine, at=at), parts, mine)
             states["windows"].delete(mine, at=at)
             merged = self._merge(states["told"], mine, ends_here, parts)
-            yield from self._latest.put(self._rows(mine, ends_here, merged))
+            yield from self._latest.put(
+                window_rows(self._declared, self._accumulator, mine, ends_here, merged)
+            )
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._latest.rest()
@@ -104,7 +109,7 @@ class WindowedAggregates(ColumnarOperator):
         if emit != "changes":
             for entries in windows.due(ended):
                 keys, ends = entries.select(self._declared.key_columns), micros(entries[AT])
-                yield self._rows(keys, ends, entries)
+                yield window_rows(self._declared, self._accumulator, keys, ends, entries)
                 if "told" in states:
                     still = ends > closed
                     if bool(still.any()):
@@ -113,8 +118,9 @@ class WindowedAggregates(ColumnarOperator):
                             keys.filter(chosen), entries.filter(chosen), at=instants(ends[still])
                         )
         windows.delete_due(ended)
-        if "told" in states:
-            states["told"].delete_due(closed)
+        for name, state in states.items():
+            if name != "windows":
+                state.delete_due(closed)
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         wait = 0 if self._declared.emit == "on_time" else self._lateness
@@ -128,11 +134,15 @@ class WindowedAggregates(ColumnarOperator):
         watermark = ctx.watermark_micros
         return NEVER if watermark is None else watermark - self._lateness
 
-    def _rows(self, keys: pa.Table, ends: Any, partials: pa.Table) -> pa.Table:
-        columns = dict(zip(keys.column_names, keys.columns, strict=True))
-        columns[WINDOW_START] = instants(starts(self._window, ends))
-        columns[WINDOW_END] = instants(ends)
-        return pa.table({**columns, **self._accumulator.results(partials)})
+
+def window_rows(
+    declared: WindowAggregate, accumulator: Accumulator, keys: pa.Table, ends: Any, partials: pa.Table
+) -> pa.Table:
+    """The output rows of windows."""
+    columns = dict(zip(keys.column_names, keys.columns, strict=True))
+    columns[WINDOW_START] = instants(starts(declared.window, ends))
+    columns[WINDOW_END] = instants(ends)
+    return pa.table({**columns, **accumulator.results(partials)})
 
 
 NEVER = -(1 << 63)

@@ -64,10 +64,11 @@ class KeyParts:
         return (self._word(8).astype(np.uint64) ^ _LONG_SIGN).view(np.int64)
 
     def namespace(self) -> None:
-        """Passes over the empty namespace; windows are not known here."""
+        """Passes over the empty namespace."""
         if self._bytes(1).any():
             raise IncompatibleError(
-                f"{self._where} holds entries of windows, which a newer stateflow wrote: use that version, or upgrade this one"
+                f"{self._where} holds entries under namespaces, which its record does not name, as a newer stateflow may write "
+                "them: use that version, or upgrade this one"
             )
 
     def list_position(self) -> tuple[Array, Array]:

@@ -47,12 +47,21 @@ class Total:
     opened: str
     closed: float
     paid: int
+    letters: str
 
 
 @dataclass
 class PerWindow(Total):
     window_start: datetime
     window_end: datetime
+
+
+def with_letters(letters: set[str], name: str) -> set[str]:
+    return letters | set(name)
+
+
+def in_order(letters: set[str]) -> str:
+    return "".join(sorted(letters))
 
 
 AGGREGATES = {
@@ -67,6 +76,9 @@ AGGREGATES = {
     "opened": aggregate.first("name"),
     "closed": aggregate.last("amount"),
     "paid": aggregate.sum("quantity", where="paid"),
+    "letters": aggregate.aggregate(
+        "name", create=set, add=with_letters, merge=set.union, result=in_order, state=set[str], output=str
+    ),
 }
 
 
@@ -134,6 +146,7 @@ def expected(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "opened": placed("name", False),
         "closed": placed("amount", True),
         "paid": sum(paid) if paid else None,
+        "letters": in_order({letter for name in values("name") for letter in name}),
     }
 
 
@@ -347,4 +360,66 @@ def test_no_row_of_a_session_gets_lost_when_rows_are_late(seed: int) -> None:
     late = driven.sides.get("late", [])
     assert sum(row["n"] for row in driven.rows) + len(late) == len(rows)
     assert driven.counters.get("late_rows", 0) == len(late)
+    assert driven.entries() == 0
+
+
+@dataclass
+class Different:
+    user: int
+    shop: str
+    names: int
+    days: int
+    moments: int
+    paid: int
+
+
+@dataclass
+class DifferentPerWindow(Different):
+    window_start: datetime
+    window_end: datetime
+
+
+DISTINCT = {
+    "names": aggregate.count_distinct("name"),
+    "days": aggregate.count_distinct("day"),
+    "moments": aggregate.count_distinct("ts"),
+    "paid": aggregate.count_distinct("quantity", where="paid"),
+}
+
+
+def different(rows: list[dict[str, Any]]) -> dict[str, int]:
+    return {
+        "names": len({row["name"] for row in rows} - {None}),
+        "days": len({row["day"] for row in rows}),
+        "moments": len({row["ts"] for row in rows}),
+        "paid": len({row["quantity"] for row in rows if row["paid"]}),
+    }
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_each_different_value_of_a_key_counts_once(seed: int) -> None:
+    rows = events(seed)
+    driven = Run(running_aggregate(keyed(), Different, DISTINCT), seed, 0).over(rows)
+    last = {(row.pop("user"), row.pop("shop")): row for row in driven.rows}
+    assert last == {key: different(mine) for key, mine in by_key(rows).items()}
+
+
+@pytest.mark.parametrize("emit", ["final", "changes", "on_time"])
+@pytest.mark.parametrize("name", ["tumbling", "hopping", "cumulative"])
+@pytest.mark.parametrize("seed", range(2))
+def test_each_different_value_of_a_window_counts_once(seed: int, name: str, emit: str) -> None:
+    rows, window, lateness = events(seed), WINDOWS[name], 7 * SECOND
+    declared = window_aggregate(
+        keyed(), DifferentPerWindow, DISTINCT, window=window, time="ts", lateness=lateness, emit=emit
+    )
+    driven = Run(declared, seed, 5 * SECOND).over(rows)
+    assert {
+        (
+            row.pop("user"),
+            row.pop("shop"),
+            micros(row.pop("window_start")),
+            micros(row.pop("window_end")),
+        ): row
+        for row in driven.rows
+    } == {key: different(mine) for key, mine in counted(rows, window, lateness).items()}
     assert driven.entries() == 0

@@ -1,0 +1,182 @@
+"""Ready-made operators beside what Spark's JVM does for the same question: running aggregates and tumbling windows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import stateflow as sf
+from bench.event_time import check_windows, spark_windows
+from bench.generate import BatchSpec, Dataset, dataset
+from bench.measurement import Measurement, Plot, Results, Section, Workplace, at_least, median, seconds
+from bench.operators import CHANNELS, ONE_FILE, TimedEvent
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from bench.sides import Outcome
+
+SIDES = ("few", "spark_few", "many", "spark_many", "windows", "spark_windows")
+PEERS = {"few": "spark_few", "many": "spark_many", "windows": "spark_windows"}
+NAMES = {
+    "few": "running aggregate, 1,000 keys",
+    "spark_few": "Spark's aggregation (JVM), 1,000 keys",
+    "many": "running aggregate, as many keys as half a batch",
+    "spark_many": "Spark's aggregation (JVM), as many keys as half a batch",
+    "windows": "windows of ten seconds, 1,000 keys",
+    "spark_windows": "Spark's window() aggregation (JVM)",
+}
+
+
+@dataclass
+class Channel:
+    channel: int
+    amount: float
+    ts: datetime
+
+
+@dataclass
+class Total:
+    channel: int
+    n: int
+    total: float
+
+
+@dataclass
+class Window:
+    channel: int
+    window_start: datetime
+    n: int
+    total: float
+
+
+def channels(frame: Any, count: int) -> Any:
+    channel = f"user % {count}" if count else "user"
+    return frame.selectExpr(f"{channel} as channel", "amount", "ts")
+
+
+def _events(flow: sf.Flow, input: str, count: int, **time: Any) -> sf.KeyedStream:
+    events = flow.source("events", sf.delta(input, options=ONE_FILE), TimedEvent, **time)
+    return events.transform(lambda frame: channels(frame, count), type=Channel).key_by("channel")
+
+
+@sf.pipeline("ready-totals")
+def totals(flow: sf.Flow, *, input: str, output: str, count: int) -> None:
+    total = _events(flow, input, count).aggregate("totals", Total, n=sf.count(), total=sf.sum("amount"))
+    total.changes_as_rows(op="op").append("output", sf.delta(output))
+
+
+@sf.pipeline("ready-windows")
+def windows(flow: sf.Flow, *, input: str, output: str, count: int) -> None:
+    keyed = _events(flow, input, count, event_time="ts", watermark="0 seconds")
+    ended = keyed.window(sf.tumbling("10 seconds")).aggregate(
+        "windows", Window, n=sf.count(), total=sf.sum("amount")
+    )
+    named = ended.transform(lambda frame: frame.withColumnRenamed("window_start", "start"))
+    named.append("output", sf.delta(output))
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    rows: int
+    keys: int
+    warm_up: int
+    measured: int
+
+
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
+    from bench import sides
+
+    data = dataset([BatchSpec(size.rows, size.keys)] * (size.warm_up + size.measured), with_time=True)
+    spark, work = sides.session(), workplace.folder
+    outcome = outcome_of(side, spark, data, work)
+    if side.endswith("windows"):
+        check_windows(work / "output", data)
+    else:
+        check_totals(work / "output", data)
+    if outcome.timed.rows != [size.rows] * (size.warm_up + size.measured):
+        raise AssertionError(f"{side} cut the input into batches of {outcome.timed.rows} rows")
+    return {
+        "rows": size.rows,
+        "seconds": outcome.timed.seconds,
+        "steady": outcome.timed.seconds[size.warm_up :],
+        "phases": [report.statistics["metrics"] for report in outcome.reports[size.warm_up :]],
+    }
+
+
+def outcome_of(side: str, spark: SparkSession, data: Dataset, work: Path) -> Outcome:
+    from bench import sides
+
+    if side == "spark_windows":
+        return spark_windows(spark, data, work)
+    count = 0 if side.endswith("many") else CHANNELS
+    if side.startswith("spark"):
+        from pyspark.sql import functions as F
+
+        grouped = channels(sides.source(spark, data), count).groupBy("channel")
+        sums = grouped.agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
+        return sides.peer(spark, sums, work, sides.appended(work), mode="update")
+    parameters = {"input": str(data.path), "output": str(work / "output"), "count": count}
+    return sides.stateflow_run(spark, windows if side == "windows" else totals, parameters, work)
+
+
+def check_totals(output: Path, data: Dataset) -> None:
+    """The last total of every key, which amounts make larger and larger, has all rows."""
+    from bench import sides
+
+    last = sides.added_rows(output).group_by("channel").aggregate([("n", "max"), ("total", "max")])
+    rows, amount = sum(last["n_max"].to_pylist()), sum(last["total_max"].to_pylist())
+    if (rows, amount) != (data.rows, data.amount):
+        raise AssertionError(
+            f"the output counts {rows} rows worth {amount}, the input has {data.rows} worth {data.amount}"
+        )
+
+
+def section(results: Results, size: Size) -> Section:
+    def speed(trial: Any) -> float:
+        return float(trial["rows"] / median(trial["steady"]))
+
+    rate = {side: results.median(side, speed) for side in SIDES}
+    beside = {**PEERS, **{peer: peer for peer in PEERS.values()}}
+    rows = [
+        [
+            NAMES[side],
+            seconds(size.rows / rate[side]),
+            f"{rate[side]:,.0f}",
+            f"{rate[side] / rate[beside[side]]:.2f}x",
+        ]
+        for side in SIDES
+    ]
+    targets = [
+        at_least(f"{NAMES[side]}: {times} times Spark's", rate[side] / rate[PEERS[side]], times)
+        for side, times in (("few", 1.5), ("many", 2.5), ("windows", 2.0))
+    ]
+    text = (
+        f"Batches of {size.rows:,} rows, a millisecond apart, exactly once into Delta. `keyed.aggregate` and "
+        "`keyed.window(...).aggregate` keep a count and a sum; so does Spark, in the JVM with its RocksDB state store. The "
+        "outputs are compared with the input."
+    )
+    plot = Plot(
+        "ready",
+        "Rows per second of ready-made operators, exactly once into Delta",
+        "bars",
+        [NAMES[side] for side in SIDES],
+        {"rows per second": [rate[side] for side in SIDES]},
+        "",
+        "rows per second",
+    )
+    return Section(text, ("side", "a batch", "rows/s", "of Spark's"), rows, targets, [plot])
+
+
+MEASUREMENT = Measurement(
+    "ready",
+    "Ready-made operators",
+    SIDES,
+    {"full": Size(2_000_000, 1_000_000, 2, 4), "quick": Size(200_000, 100_000, 2, 3)},
+    run,
+    section,
+    repeats=1,
+    minutes={"full": 4.0, "quick": 2.0},
+)

@@ -1,0 +1,45 @@
+"""The values that a group has had: what is new among those of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.format.scalars import BY_NAME
+from stateflow.operators.ready.groups import grouped, whole
+from stateflow.operators.ready.partials import Values
+from stateflow.pipelines.aggregates import Aggregated
+from stateflow.pipelines.ready import SEEN, VALUE, distinct_state
+from stateflow.state.keys.arrow_types import ARROW
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The states that know single values, for the groups of a batch."""
+
+    states: Mapping[str, Any]
+    at: Any = None
+    """For windows: when the window of each group ends, as an Arrow array."""
+
+    def unseen(self, each: Aggregated, values: Values, keys: pa.Table) -> Values:
+        """One row for each value that its group has not had; the state knows them from now on."""
+        assert each.value is not None
+        column = values.column.cast(ARROW[_NAMES[each.value]])
+        firsts = pa.array(grouped([pa.array(values.ids), column], len(values.ids)).firsts)
+        ids, column = pa.array(values.ids).take(firsts), column.take(firsts)
+        owners, state = keys.take(ids), self.states[distinct_state(each.name)]
+        by = pa.table({VALUE: column})
+        at = None if self.at is None else self.at.take(ids)
+        is_new = whole(state.get(owners, by=by, at=at)[SEEN]).is_null()
+        fresh = ids.filter(is_new)
+        marks = pa.table({SEEN: np.ones(len(fresh), dtype=bool)})
+        at = None if at is None else at.filter(is_new)
+        state.put(owners.filter(is_new), marks, by=by.filter(is_new), at=at)
+        return Values(fresh.to_numpy(), column.filter(is_new))
+
+
+_NAMES = {kind.type: name for name, kind in BY_NAME.items()}

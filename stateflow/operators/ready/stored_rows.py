@@ -1,0 +1,55 @@
+"""Whole rows in columnar state, and out of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.operators.ready.assigning import INSTANT, instants
+from stateflow.operators.ready.groups import whole
+from stateflow.pipelines.ready import ROW_THERE, Deduplicate, stored_name
+
+
+class StoredRows:
+    """Rows as state columns: without the key and the time, which an entry is found by."""
+
+    def __init__(self, declared: Deduplicate) -> None:
+        self._fields = declared.rows.fields
+        self._time = declared.time
+        self._kept = declared.kept
+        self.names = [ROW_THERE, *map(stored_name, declared.kept)]
+
+    def of_rows(self, rows: pa.Table) -> pa.Table:
+        """The first column is never null, and so tells whether there is a row."""
+        columns: dict[str, Any] = {ROW_THERE: pa.array(np.ones(rows.num_rows, dtype=bool))}
+        for name in self._kept:
+            columns[stored_name(name)] = _kept(whole(rows[name]))
+        return pa.table(columns)
+
+    def rows(self, entries: pa.Table, times: Any) -> pa.Table:
+        """The rows of entries, which have the key columns and the state columns."""
+        columns: dict[str, Any] = {}
+        for field in self._fields:
+            if field.name == self._time:
+                columns[field.name] = instants(times)
+            elif field.name in self._kept:
+                column = whole(entries[stored_name(field.name)])
+                is_date = field.type == "date"
+                columns[field.name] = column.cast(pa.int32()).view(pa.date32()) if is_date else column
+            else:
+                columns[field.name] = entries[field.name]
+        return pa.table(columns)
+
+
+def _kept(column: Any) -> Any:
+    """The column in a type that state has."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        return column.cast(pa.date32()).view(pa.int32()).cast(pa.int64())
+    if pa.types.is_integer(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_floating(kind):
+        return column.cast(pa.float64())
+    return column.cast(INSTANT) if pa.types.is_timestamp(kind) else column
