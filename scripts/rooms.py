@@ -16,7 +16,7 @@ PACKAGE = PROJECT / "stateflow"
 PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms: python scripts/rooms.py -->", "<!-- end of rooms -->"
 
-GROUND = frozenset({"distribution", "errors", "logs", "metrics"})
+GROUND = frozenset({"distribution", "errors", "logs", "masking", "metrics"})
 """Every room may import these; they import nothing of the project but each other."""
 
 
@@ -39,6 +39,7 @@ ROOMS: Mapping[str, Room] = {
     "distribution": Room("the name that pip knows the library by, and the version installed"),
     "errors": Room("the errors that users see, and their exit codes"),
     "logs": Room("log lines with job, epoch and slot"),
+    "masking": Room("what people may not read: values of parameters that are called like a secret"),
     "metrics": Room("gauges for OpenTelemetry"),
     "format": Room(
         "bytes and names that are frozen: records, paths, scalar types, keys' encoding; no I/O",
@@ -91,7 +92,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "testing": Room(
         "keyed and columnar operators in unit tests, without Spark",
-        "compatibility format operators pipelines state state/backends state/columns state/keys state/values",
+        "compatibility format operators operators/ready pipelines state state/backends state/columns state/keys state/values",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
     "reading": Room(

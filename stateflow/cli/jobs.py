@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from stateflow.cli.options import Invocation, JobName, command, flag, job_of, ro
 from stateflow.cli.output import Facts, Heading, Piece, Table
 from stateflow.cli.text import moment, number, seconds, size
 from stateflow.errors import StateflowError
+from stateflow.masking import all_masked
 from stateflow.quantities import age_text
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def jobs(call: Invocation) -> None:
             # One damaged job must not hide the others.
             found.append({"name": name, "status": "UNREADABLE", "error": str(error)})
             continue
-        whole = asdict(status)
+        whole = asdict(_readable(status))
         found.append({**{field: whole[field] for field in _BRIEF}, **status.checkpoints})
     rows = [
         (
@@ -80,7 +81,7 @@ def show(
     if schemas:
         _show_schemas(call, job, found.log().head)
         return
-    status, lines = found.status(), found.history()
+    status, lines = _readable(found.status()), found.history()
     life = _sign_of_life(status, found.clock(), options.heartbeat_interval)
     acts = [line_document(line) for line in audit(lines)]
     call.output.answer(
@@ -88,6 +89,11 @@ def show(
         *_shown(status, life),
         *_history(status, lines, {record.slot for record in found.log().chain}),
     )
+
+
+def _readable(status: JobStatus) -> JobStatus:
+    """The same without the values of secrets."""
+    return replace(status, parameters=all_masked(status.parameters))
 
 
 def _show_schemas(call: Invocation, job: str, head: Record | None) -> None:
@@ -179,7 +185,10 @@ def _shown(status: JobStatus, life: str) -> Iterator[Piece]:
             ("checkpoints", f"{status.checkpoints.get('numberOfCompletedCheckpoints', 0)} completed"),
             ("tags", ", ".join(f"{name} -> {slot}" for name, slot in status.tags.items())),
             ("other pins", ", ".join(f"{p['kind']} on {p['checkpoint']}" for p in status.pins)),
-            ("parameters", ", ".join(f"{name}={value}" for name, value in status.parameters.items())),
+            (
+                "parameters",
+                ", ".join(f"{name}={value}" for name, value in status.parameters.items()),
+            ),
         ]
     )
     if status.operators:

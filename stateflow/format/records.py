@@ -7,6 +7,7 @@ person can read it and a flipped bit is found. Unknown fields are ignored on rea
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, TypeVar
@@ -455,11 +456,18 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+_NUMBER = re.compile(rb"[0-9]{1,15}\Z")
+
+
 def decode(data: bytes, kind: type[T], path: str) -> T:
     """The body that was read from `path`; an error names the path."""
     header, _, rest = data.partition(b"\n")
     words = header.split(b" ")
-    if len(words) != 4 or words[0] != b"stateflow" or not words[1].isdigit() or not words[3].isdigit():
+    if (
+        len(words) != 4
+        or words[0] != b"stateflow"
+        or not (_NUMBER.match(words[1]) and _NUMBER.match(words[3]))
+    ):
         raise CorruptError(
             f"{path} is not a stateflow record: its first line is damaged; run `stateflow verify`"
         )
@@ -476,6 +484,8 @@ def decode(data: bytes, kind: type[T], path: str) -> T:
         return decoder(kind).decode(text)
     except RecursionError:
         raise CorruptError(f"{path} was not written by stateflow: its JSON is nested too deep") from None
+    except UnicodeDecodeError:
+        raise CorruptError(f"{path} was not written by stateflow: a text in it is no UTF-8") from None
     except msgspec.DecodeError as error:
         said, _, where = str(error).rpartition(" - at ")
         if "matching regex" in said:

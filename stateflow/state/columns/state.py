@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import UsageError
-from stateflow.format.encoding import after, split, split_timer, state_range, timer_range
+from stateflow.format.encoding import split, split_timer, state_range, timer_range
 from stateflow.format.records import StateSchema
 from stateflow.state.backends.base import Backend
 from stateflow.state.columns.evolved import EvolvedColumnBytes
@@ -93,8 +93,9 @@ class ColumnState:
     def delete(self, keys: Any, *, by: Any = None, at: Any = None) -> None:
         """Deletes each key's entry; of several entries per key without `by` all of them."""
         if self._by and by is None:
-            for begin in sorted(self._keys.prefixes(keys, at)):
-                self._opened.delete_range(begin, after(begin))
+            begins = sorted(set(self._keys.prefixes(keys, at)))
+            gone = [key for entries in self._opened.scan_many(begins) for key, _ in entries]
+            self._opened.write((key, None) for key in gone)
         else:
             full, _ = self._full(self._keys.parts(keys, by, at))
             self._opened.write((key, None) for key in full)
@@ -104,17 +105,19 @@ class ColumnState:
     def entries(self, keys: Any, *, at: Any = None, row: str | None = None) -> pa.Table:
         """All entries of the keys, key after key in the order given, those of a key in the order of `by`: the key's columns,
         `by`, the values. A column `row`, if it is named, tells which of the keys an entry is of."""
+        given = self._keys.prefixes(keys, at)
+        begins = sorted(set(given))
         found: list[tuple[bytes, bytes]] = []
-        counts = []
-        for begin in self._keys.prefixes(keys, at):
-            before = len(found)
-            found += self._opened.scan(begin, after(begin))
-            counts.append(len(found) - before)
-        table = self._entries(found)
-        if row is not None:
-            numbers = np.repeat(np.arange(len(counts)), counts)
-            table = table.append_column(row, pa.array(numbers, pa.int64()))
-        return table
+        counts = np.empty(len(begins), dtype=np.int64)
+        for index, entries in enumerate(self._opened.scan_many(begins)):
+            counts[index] = len(entries)
+            found += entries
+        place = dict(zip(begins, range(len(begins)), strict=True))
+        own = np.fromiter(map(place.__getitem__, given), dtype=np.int64, count=len(given))
+        rows, numbers = _spans(np.cumsum(counts) - counts, counts, own)
+        table = self._entries(found).take(pa.array(rows))
+        self.keys += len(begins)
+        return table if row is None else table.append_column(row, pa.array(numbers))
 
     def due(self, up_to: int | datetime) -> Iterator[pa.Table]:
         """The entries of times up to and including an instant, as tables of at most `BLOCK` rows: key group after key group,
@@ -205,6 +208,14 @@ class ColumnState:
         if any(len(column) != count for column in columns):
             raise UsageError(f"{self._where}: put() was given {count} keys and {len(values)} rows of values")
         return columns
+
+
+def _spans(starts: Any, counts: Any, own: Any) -> tuple[Any, Any]:
+    """The rows of the spans `own`, one span after the other; and for each row the index of its span in `own`."""
+    lengths = counts[own]
+    numbers = np.repeat(np.arange(len(own)), lengths)
+    begins = np.cumsum(lengths) - lengths
+    return np.arange(len(numbers)) + np.repeat(starts[own] - begins, lengths), numbers
 
 
 def _equal(one: Any, other: Any) -> bool:
