@@ -62,22 +62,27 @@ ROOMS: Mapping[str, Room] = {
     "state/backends": Room(
         "where entries live while a task runs: memory, RocksDB", "config format", "base.py"
     ),
+    "state/expiry": Room(
+        "how long state lives, and the index that finds what has expired",
+        "format state/backends state/values",
+        "index.py",
+    ),
     "state/columns": Room(
         "state of columnar operators: many entries at once, as Arrow tables",
-        "format state/backends state/keys state/values",
+        "format state/backends state/expiry state/keys state/values",
         "state.py",
     ),
     "state": Room(
         "declared states, and what user code gets to hold",
-        "format state/backends state/keys state/values",
+        "format state/backends state/expiry state/keys state/values",
         "declare.py",
     ),
     "pipelines": Room(
-        "what users write with: flows, processes, rows", "format state state/columns", "flow.py"
+        "what users write with: flows, processes, rows", "format state state/columns state/expiry", "flow.py"
     ),
     "operators": Room(
         "the engine: keys in, rows and changes out, without Spark",
-        "format pipelines state state/backends state/columns state/keys state/values",
+        "format pipelines state state/backends state/columns state/expiry state/keys state/values",
         "keyed.py",
     ),
     "operators/ready": Room(
@@ -118,7 +123,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark/state_tables": Room(
         "state as Spark tables: the data source, canonical savepoints",
-        "checkpoint compatibility config format observe pipelines savepoints spark spark/task state state/backends "
+        "checkpoint compatibility config format observe pipelines savepoints spark spark/task state state/backends state/expiry "
         "state/keys storage",
         "tables.py",
     ),

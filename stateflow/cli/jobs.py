@@ -167,6 +167,16 @@ def _sign_of_life(status: JobStatus, now: int, interval: timedelta) -> str:
     return known if timedelta(microseconds=silence) > MISSED_BEATS * interval else status.status
 
 
+def _ttls(status: JobStatus) -> Iterator[Piece]:
+    lives = [(o.uid, name, text) for o in status.operators for name, text in o.ttl.items()]
+    if lives:
+        yield ""
+        yield Table(("operator", "state", "lives until"), lives)
+        expired = sum(o.expired for o in status.operators)
+        rest = ", and more wait for the next batches" if any(o.expiring for o in status.operators) else ""
+        yield f"{number(expired)} expired entries left with the newest batch{rest}"
+
+
 def _shown(status: JobStatus, life: str) -> Iterator[Piece]:
     owner = status.owner
     who = f"DAG run {owner['dag_run']}" if owner.get("dag_run") else f"run {str(owner.get('run', '-'))[:8]}"
@@ -211,6 +221,7 @@ def _shown(status: JobStatus, life: str) -> Iterator[Piece]:
         states = [(o.uid, name, text) for o in status.operators for name, text in o.states.items()]
         yield ""
         yield Table(("operator", "state", "type"), states)
+        yield from _ttls(status)
     if status.sources:
         yield ""
         positions = [(s.uid, s.kind, s.position, moment(s.event_time)) for s in status.sources]

@@ -106,6 +106,9 @@ class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
     physical_last: KeyGroup | None = None
     next_event_timer: Long | None = None
     next_processing_timer: Long | None = None
+    next_event_expiry: Long | None = None
+    """When the first block of an expiry index comes due, in event time; None: nothing is known to expire."""
+    next_processing_expiry: Long | None = None
     entries: Count = 0
     """An estimate, for people."""
 
@@ -143,6 +146,16 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     ttl: Long | None = None
     queryable: bool = False
     aliases: tuple[str, ...] = ()
+    ttl_time: str = "processing"
+    """What a ttl is counted by: processing, event"""
+    ttl_renew: str = "write"
+    """What begins a ttl anew: write, or read as well"""
+    ttl_existing: bool = False
+    """Whether the sweep gives entries without an expiry one."""
+    expiry_index: Count = 0
+    """The state id of the index of expiries; 0 when the state never had a ttl. Tables and queries do not show it."""
+    expiry_sweep: Count = 0
+    """The number of the sweep that looks for entries which the index may lack; 0 when there can be none."""
     forgotten: bool = False
     """The code lets go of it, by name: it may begin empty under another name. Its entries stay."""
     version: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
