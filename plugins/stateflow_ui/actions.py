@@ -33,7 +33,9 @@ async def action_form(request: Request) -> ActionForm:
     async for chunk in request.stream():
         body += chunk
         if len(body) > MOST_BYTES:
-            raise HTTPException(413, f"the body has more than {MOST_BYTES} bytes, which no form has")
+            raise HTTPException(413, f"the body is too long: a form has {MOST_BYTES} bytes at most")
+    # As `request.body()` keeps it: Airflow's audit log reads it once more.
+    request._body = bytes(body)
     try:
         form = json.loads(body)
     except (ValueError, RecursionError):
