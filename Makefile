@@ -9,7 +9,7 @@ SEED ?=
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-check demo-spark test test-system test-airflow lint format types bench bench-quick kill-long azurite browser postgres screenshots compose-check docker-env lock clean
+.PHONY: help setup demo demo-check demo-spark test test-system test-airflow lint format types bench bench-quick kill-long azurite browser postgres screenshots compose-check docker-env lock sbom audit clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -74,9 +74,14 @@ compose-check: setup ## docker/: is it sound? No container engine is needed
 docker-env: setup ## docker/.env: passwords and keys of the compose file, made up once
 	@$(RUN) scripts/docker_env.py
 
-lock: setup ## new lock files from requirements.in and requirements-dev.in
-	@$(RUN) -m uv pip compile -q --python-version 3.11 requirements.in -o requirements.txt
-	@$(RUN) -m uv pip compile -q --python-version 3.11 requirements-dev.in -o requirements-dev.txt
+lock: setup ## new lock files, with hashes, from requirements.in, requirements-dev.in and pyproject.toml
+	@$(RUN) scripts/lock.py
+
+sbom: setup ## build/sbom.json: every package and jar of the locks with its SHA-256, in CycloneDX
+	@$(RUN) scripts/sbom.py build/sbom.json
+
+audit: setup ## are vulnerabilities known in what is locked? It asks the Python package index
+	@$(RUN) -m uv tool run pip-audit==2.9.0 --disable-pip --require-hashes -r requirements.txt -r requirements-dev.txt
 
 clean: ## remove what was built and fetched
 	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db *.egg-info build dist

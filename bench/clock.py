@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,16 +64,17 @@ def cpu_of_tree(pid: int) -> float:
     """CPU seconds of a process and all below it, also of those that have ended; 0 where there is no /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        children = [
-            child
-            for task in Path(f"/proc/{pid}/task").iterdir()
-            for child in (task / "children").read_text().split()
-        ]
     except OSError:
         return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + sum(
-        cpu_of_tree(int(c)) for c in children
-    )
+    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    return own + sum(map(cpu_of_tree, _children(pid)))
+
+
+def _children(pid: int) -> Iterator[int]:
+    """A thread that ends meanwhile hides no other's children."""
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):
+            yield from map(int, children.read_text().split())
 
 
 @contextmanager

@@ -22,7 +22,7 @@ PYTHON = VENV / "bin" / "python"
 PIP: tuple[str | Path, ...] = (PYTHON, "-m", "pip", "--disable-pip-version-check")
 STAMP = VENV / "stateflow.stamp"
 LOCKS = ("requirements.txt", "requirements-dev.txt")
-UV = "uv==0.13.8"
+UV = "requirements-uv.txt"
 # pip's setting -> uv's variable; uv does not read pip's configuration.
 _PIP_TO_UV = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -57,8 +57,8 @@ def main() -> None:
 
 def fingerprint() -> str:
     """Of everything that the environment is made from, the interpreter included."""
-    digest = hashlib.sha256(f"{sys.version} {ROOT} {UV} as paths".encode())
-    for name in (*LOCKS, "pyproject.toml"):
+    digest = hashlib.sha256(f"{sys.version} {ROOT} as paths".encode())
+    for name in (UV, *LOCKS, "pyproject.toml"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
 
@@ -79,15 +79,15 @@ def create_environment() -> None:
 def install_packages() -> None:
     with step(f"locked packages ({', '.join(LOCKS)})"):
         uv: list[str | Path] = [PYTHON, "-m", "uv", "pip"]
-        ready = runs([*PIP, "install", UV])
-        if ready and runs(
-            [*uv, "sync", "--quiet", "--python", PYTHON, *LOCKS], env=uv_environment(), print_output=True
-        ):
+        # Whatever index or folder a file comes from, it has a hash that the lock names.
+        ready = runs([*PIP, "install", "--require-hashes", "-r", UV])
+        sync = [*uv, "sync", "--quiet", "--require-hashes", "--python", PYTHON, *LOCKS]
+        if ready and runs(sync, env=uv_environment(), print_output=True):
             return
         print("   uv did not manage; trying pip", flush=True)
         locks = [argument for lock in LOCKS for argument in ("-r", lock)]
         run(
-            [*PIP, "install", *locks],
+            [*PIP, "install", "--require-hashes", *locks],
             "the locked packages could not be installed: check pip's configuration",
         )
 
@@ -119,7 +119,8 @@ def uv_environment() -> dict[str, str]:
         if variable := _PIP_TO_UV.get(key.rpartition(".")[2]):
             words = value.strip("'\"").replace("\\n", " ").split()
             environment.setdefault(variable, ("," if variable == "UV_FIND_LINKS" else " ").join(words))
-    # pip looks for the pinned version in all indexes; uv by default only in the first that knows the name.
+    # pip looks for the pinned version in all indexes; uv by default only in the first that knows the name. That an index may
+    # have another file of that name does no harm: it does not have the locked hash.
     environment.setdefault("UV_INDEX_STRATEGY", "unsafe-best-match")
     return environment
 

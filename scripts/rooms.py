@@ -16,7 +16,7 @@ PACKAGE = PROJECT / "stateflow"
 PAGE = PROJECT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms: python scripts/rooms.py -->", "<!-- end of rooms -->"
 
-GROUND = frozenset({"distribution", "errors", "logs", "metrics"})
+GROUND = frozenset({"distribution", "errors", "logs", "masking", "metrics"})
 """Every room may import these; they import nothing of the project but each other."""
 
 
@@ -39,6 +39,7 @@ ROOMS: Mapping[str, Room] = {
     "distribution": Room("the name that pip knows the library by, and the version installed"),
     "errors": Room("the errors that users see, and their exit codes"),
     "logs": Room("log lines with job, epoch and slot"),
+    "masking": Room("what people may not read: values of parameters that are called like a secret"),
     "metrics": Room("gauges for OpenTelemetry"),
     "format": Room(
         "bytes and names that are frozen: records, paths, scalar types, keys' encoding; no I/O",
@@ -61,22 +62,27 @@ ROOMS: Mapping[str, Room] = {
     "state/backends": Room(
         "where entries live while a task runs: memory, RocksDB", "config format", "base.py"
     ),
+    "state/expiry": Room(
+        "how long state lives, and the index that finds what has expired",
+        "format state/backends state/values",
+        "index.py",
+    ),
     "state/columns": Room(
         "state of columnar operators: many entries at once, as Arrow tables",
-        "format state/backends state/keys state/values",
+        "format state/backends state/expiry state/keys state/values",
         "state.py",
     ),
     "state": Room(
         "declared states, and what user code gets to hold",
-        "format state/backends state/keys state/values",
+        "format state/backends state/expiry state/keys state/values",
         "declare.py",
     ),
     "pipelines": Room(
-        "what users write with: flows, processes, rows", "format state state/columns", "flow.py"
+        "what users write with: flows, processes, rows", "format state state/columns state/expiry", "flow.py"
     ),
     "operators": Room(
         "the engine: keys in, rows and changes out, without Spark",
-        "format pipelines state state/backends state/columns state/keys state/values",
+        "format pipelines state state/backends state/columns state/expiry state/keys state/values",
         "keyed.py",
     ),
     "operators/ready": Room(
@@ -91,7 +97,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "testing": Room(
         "keyed and columnar operators in unit tests, without Spark",
-        "compatibility format operators pipelines state state/backends state/columns state/keys state/values",
+        "compatibility format operators operators/ready pipelines state state/backends state/columns state/keys state/values",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
     "reading": Room(
@@ -117,7 +123,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark/state_tables": Room(
         "state as Spark tables: the data source, canonical savepoints",
-        "checkpoint compatibility config format observe pipelines savepoints spark spark/task state state/backends "
+        "checkpoint compatibility config format observe pipelines savepoints spark spark/task state state/backends state/expiry "
         "state/keys storage",
         "tables.py",
     ),

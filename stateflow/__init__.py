@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         UnionListState,
         ValueState,
     )
+    from stateflow.state.expiry.ttl import ttl
     from stateflow.state.values.schema import field
     from stateflow.state.values.serializers import CustomSerializer
 
@@ -115,6 +116,7 @@ __all__ = [
     "stddev",
     "sum",
     "testing",
+    "ttl",
     "tumbling",
     "variance",
 ]
@@ -145,6 +147,7 @@ _ROOMS = {
     "stateflow.pipelines.tables": ("delta",),
     "stateflow.state.columns.layout": ("columns",),
     "stateflow.state.declare": (*(name for name in __all__ if name.endswith("State")), "Timer"),
+    "stateflow.state.expiry.ttl": ("ttl",),
     "stateflow.state.values.schema": ("field",),
     "stateflow.state.values.serializers": ("CustomSerializer",),
 }

@@ -110,7 +110,7 @@ BROKEN = {
     "another version": (COMPOSE, "stateflow-spark:0.1.0", "stateflow-spark:0.0.9", "is built as 0.0.9"),
     "no Dockerfile": (COMPOSE, "docker/spark/Dockerfile", "docker/sparks/Dockerfile", "does not exist"),
     "source that is gone": (AIRFLOW, "COPY dags ", "COPY dag ", "dag does not exist"),
-    "source that is left out": (SPARK, "COPY requirements.txt", "COPY requirements-dev.txt", "left out by .dockerignore"),
+    "source that is left out": (SPARK, "COPY docker/spark/requirements.txt", "COPY requirements-dev.txt", "left out by .dockerignore"),
     "unknown instruction": (AIRFLOW, "COPY dags ", "COPPY dags ", "'COPPY' is no instruction"),
     "backslash": (AIRFLOW, "USER stateflow", "USER stateflow \\", "USER takes one word"),
     "root": (SPARK, "USER stateflow\n", "", "its last stage runs as root"),

@@ -45,6 +45,7 @@ def ran(page: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("docs/user-guide.md", "short"),
         ("docs/changing-state.md", "fourth"),
         ("docs/operators.md", "minutes"),
+        ("docs/columnar.md", "largest"),
     ],
 )
 def test_the_python_of_a_page_runs(page: str, defines: str, monkeypatch: pytest.MonkeyPatch) -> None:

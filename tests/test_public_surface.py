@@ -10,7 +10,7 @@ CorruptError CustomSerializer DisagreementError FencedError Flow IncompatibleErr
 ListState MapState NotFoundError OperatorListState Output Pipeline ReducingState StateTypeError StateflowError Stream
 Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream aggregate columns count
 count_distinct cumulative delta field first hopping last max mean memory min output pipeline session stddev sum
-testing tumbling variance
+testing ttl tumbling variance
 """
 
 

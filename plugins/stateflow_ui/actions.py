@@ -29,12 +29,16 @@ class ActionForm:
 
 async def action_form(request: Request) -> ActionForm:
     """Read by hand: FastAPI would look at a body before it looks at who sends it."""
-    body = await request.body()
-    if len(body) > MOST_BYTES:
-        raise HTTPException(413, f"the body has {len(body)} bytes: a form has {MOST_BYTES} at most")
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MOST_BYTES:
+            raise HTTPException(413, f"the body is too long: a form has {MOST_BYTES} bytes at most")
+    # As `request.body()` keeps it: Airflow's audit log reads it once more.
+    request._body = bytes(body)
     try:
         form = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         form = None
     if not isinstance(form, dict) or not set(form) <= {"conf", "note"}:
         raise HTTPException(

@@ -12,6 +12,7 @@ import msgspec
 from stateflow.checkpoint.statistics import HistoryLine, summary
 from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.records import END_OF_TIME
+from stateflow.masking import all_masked
 from stateflow.observe.health import Health, health_of
 from stateflow.observe.status import JobStatus, summary_document
 from stateflow_ui.cached_value import CacheState
@@ -187,10 +188,10 @@ def _held(status: JobStatus) -> dict[str, Any] | None:
 
 
 def masked(parameters: dict[str, str]) -> dict[str, str]:
-    """Parameters of a pipeline, without what Airflow takes for a secret by its name or knows to be one."""
+    """Parameters of a pipeline, as a plan shows them, and without what Airflow takes for a secret or knows to be one."""
     from airflow.sdk._shared.secrets_masker import redact
 
-    return {name: str(redact(value, name)) for name, value in parameters.items()}
+    return {name: str(redact(value, name)) for name, value in all_masked(parameters).items()}
 
 
 def judged(facts: JobFacts, now: int, stale: StaleAfter) -> Health:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from stateflow.cli.options import Invocation, JobName, command, flag, job_of, ro
 from stateflow.cli.output import Facts, Heading, Piece, Table
 from stateflow.cli.text import moment, number, seconds, size
 from stateflow.errors import StateflowError
+from stateflow.masking import all_masked
 from stateflow.quantities import age_text
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def jobs(call: Invocation) -> None:
             # One damaged job must not hide the others.
             found.append({"name": name, "status": "UNREADABLE", "error": str(error)})
             continue
-        whole = asdict(status)
+        whole = asdict(_readable(status))
         found.append({**{field: whole[field] for field in _BRIEF}, **status.checkpoints})
     rows = [
         (
@@ -80,7 +81,7 @@ def show(
     if schemas:
         _show_schemas(call, job, found.log().head)
         return
-    status, lines = found.status(), found.history()
+    status, lines = _readable(found.status()), found.history()
     life = _sign_of_life(status, found.clock(), options.heartbeat_interval)
     acts = [line_document(line) for line in audit(lines)]
     call.output.answer(
@@ -88,6 +89,11 @@ def show(
         *_shown(status, life),
         *_history(status, lines, {record.slot for record in found.log().chain}),
     )
+
+
+def _readable(status: JobStatus) -> JobStatus:
+    """The same without the values of secrets."""
+    return replace(status, parameters=all_masked(status.parameters))
 
 
 def _show_schemas(call: Invocation, job: str, head: Record | None) -> None:
@@ -161,6 +167,16 @@ def _sign_of_life(status: JobStatus, now: int, interval: timedelta) -> str:
     return known if timedelta(microseconds=silence) > MISSED_BEATS * interval else status.status
 
 
+def _ttls(status: JobStatus) -> Iterator[Piece]:
+    lives = [(o.uid, name, text) for o in status.operators for name, text in o.ttl.items()]
+    if lives:
+        yield ""
+        yield Table(("operator", "state", "lives until"), lives)
+        expired = sum(o.expired for o in status.operators)
+        rest = ", and more wait for the next batches" if any(o.expiring for o in status.operators) else ""
+        yield f"{number(expired)} expired entries left with the newest batch{rest}"
+
+
 def _shown(status: JobStatus, life: str) -> Iterator[Piece]:
     owner = status.owner
     who = f"DAG run {owner['dag_run']}" if owner.get("dag_run") else f"run {str(owner.get('run', '-'))[:8]}"
@@ -179,7 +195,10 @@ def _shown(status: JobStatus, life: str) -> Iterator[Piece]:
             ("checkpoints", f"{status.checkpoints.get('numberOfCompletedCheckpoints', 0)} completed"),
             ("tags", ", ".join(f"{name} -> {slot}" for name, slot in status.tags.items())),
             ("other pins", ", ".join(f"{p['kind']} on {p['checkpoint']}" for p in status.pins)),
-            ("parameters", ", ".join(f"{name}={value}" for name, value in status.parameters.items())),
+            (
+                "parameters",
+                ", ".join(f"{name}={value}" for name, value in status.parameters.items()),
+            ),
         ]
     )
     if status.operators:
@@ -202,6 +221,7 @@ def _shown(status: JobStatus, life: str) -> Iterator[Piece]:
         states = [(o.uid, name, text) for o in status.operators for name, text in o.states.items()]
         yield ""
         yield Table(("operator", "state", "type"), states)
+        yield from _ttls(status)
     if status.sources:
         yield ""
         positions = [(s.uid, s.kind, s.position, moment(s.event_time)) for s in status.sources]

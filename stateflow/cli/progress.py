@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from stateflow.cli.text import harmless, moment, number, seconds, size
-from stateflow.pipelines.parameters import masked
+from stateflow.masking import all_masked
 
 if TYPE_CHECKING:
     from stateflow.spark.loop import BatchReport
@@ -137,8 +137,7 @@ def _sinks(rows: Mapping[str, int], room: int | None = None) -> str:
 
 def taken_document(job: str, parameters: Mapping[str, str]) -> dict[str, Any]:
     """The parameters that a run was not given and has from the job's last record; secrets stay where they are."""
-    shown = {name: masked(name, value) for name, value in sorted(parameters.items())}
-    return {"event": "parameters", "job": job, "taken_over": shown}
+    return {"event": "parameters", "job": job, "taken_over": all_masked(dict(sorted(parameters.items())))}
 
 
 def taken_line(body: dict[str, Any]) -> str:

@@ -100,6 +100,7 @@ def run(
     """
     from stateflow import logs
     from stateflow.checkpoint.process import this_process
+    from stateflow.jobs.run_secrets import handed_over
     from stateflow.jobs.running import checked_parameters, run_loaded
     from stateflow.pipelines.bounds import parse_bounds
     from stateflow.pipelines.loading import load_pipeline
@@ -107,7 +108,9 @@ def run(
     options = call.options(option, parallelism=parallelism, trigger=trigger)
     loaded = load_pipeline(file, Path.cwd())
     name = job or loaded.pipeline.name
-    given, spark_conf, bound = pairs(parameter, "-p"), pairs(conf, "--conf"), parse_bounds(until)
+    secrets, bound = handed_over(), parse_bounds(until)
+    given = {**secrets.parameters, **pairs(parameter, "-p")}
+    spark_conf = {**secrets.conf, **pairs(conf, "--conf")}
     found = new_job_of(options, name)
     checked = checked_parameters(loaded, found, given)
     logs.about(job=name)

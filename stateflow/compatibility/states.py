@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from stateflow.errors import IncompatibleError
-from stateflow.format.records import OperatorListState, OperatorState, Record, StateSchema
+from stateflow.format.expiry_blocks import AT_ONCE
+from stateflow.format.records import OperatorListState, OperatorState, Record, Shard, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas, types_of
 from stateflow.pipelines.flow import Flow, KeyedNode
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
@@ -196,24 +197,43 @@ def compared_states(
     resolved: dict[str, StateSchema] = {}
     changes: dict[str, Change] = {}
     for name, schema in declared_states(node).items():
+        old = None
         if name not in names:
-            resolved[name] = msgspec.structs.replace(schema, id=next_id)
+            schema = msgspec.structs.replace(schema, id=next_id)
             next_id += TIMER_IDS if schema.kind == "timer" else 1
-            continue
-        old = recorded.pop(names[name])
-        _check_same(node, name, old, schema)
-        _check_wider(node, name, old, schema)
-        kept, change = _evolved(node, name, old, types.get(name), slot)
-        resolved[name] = msgspec.structs.replace(
-            schema, id=old.id, version=kept.version, since=kept.since, versions=kept.versions
-        )
-        if change is not None:
-            changes[name] = change
+        else:
+            old = recorded.pop(names[name])
+            _check_same(node, name, old, schema)
+            _check_wider(node, name, old, schema)
+            kept, change = _evolved(node, name, old, types.get(name), slot)
+            schema = msgspec.structs.replace(
+                schema, id=old.id, version=kept.version, since=kept.since, versions=kept.versions
+            )
+            if change is not None:
+                changes[name] = change
+        resolved[name] = indexed = with_index(schema, old, next_id)
+        next_id += indexed.expiry_index == next_id
     # States that the code no longer declares keep their entries: they come back with their declaration.
     for name in forgets(node) & set(recorded):
         recorded[name] = msgspec.structs.replace(recorded[name], forgotten=True)
     resolved.update(recorded)
     return resolved, next_id, changes
+
+
+def with_index(schema: StateSchema, old: StateSchema | None, next_id: int) -> StateSchema:
+    """The state with its index of expiries. A ttl that is new to a state begins a sweep over the entries that it has."""
+    if old is not None and schema.ttl is None:
+        return msgspec.structs.replace(
+            schema, expiry_index=old.expiry_index, expiry_sweep=old.expiry_sweep, ttl_time=old.ttl_time
+        )
+    if schema.ttl is None:
+        return schema
+    if old is None:
+        return msgspec.structs.replace(schema, expiry_index=next_id)
+    unknown = old.ttl is None or not old.expiry_index or (schema.ttl_existing and not old.ttl_existing)
+    return msgspec.structs.replace(
+        schema, expiry_index=old.expiry_index or next_id, expiry_sweep=old.expiry_sweep + unknown
+    )
 
 
 def _types(node: KeyedNode) -> dict[str, DeclaredType]:
@@ -345,6 +365,29 @@ def check_key(uid: str, types: tuple[str, ...], before: OperatorState) -> None:
 
 def _key(key: tuple[tuple[str, str], ...]) -> str:
     return ", ".join(f"{name} ({kind})" for name, kind in key)
+
+
+def indexes(states: Mapping[str, StateSchema]) -> dict[str, StateSchema]:
+    """The states that have an index of expiries."""
+    return {name: schema for name, schema in states.items() if schema.expiry_index}
+
+
+def begin_to_sweep(before: OperatorState, states: Mapping[str, StateSchema]) -> tuple[tuple[Shard, ...], ...]:
+    """The operator's shards. Where a sweep begins, shards without rows are to be opened for it."""
+    sweeps = {schema.id: schema.expiry_sweep for schema in before.states.values()}
+    begun = [s for s in states.values() if s.expiry_sweep > sweeps.get(s.id, 0)]
+    if not begun:
+        return before.shards
+    events, processing = (any(s.ttl_time == time for s in begun) for time in ("event", "processing"))
+
+    def due(shard: Shard) -> Shard:
+        return msgspec.structs.replace(
+            shard,
+            next_event_expiry=AT_ONCE if events else shard.next_event_expiry,
+            next_processing_expiry=AT_ONCE if processing else shard.next_processing_expiry,
+        )
+
+    return tuple(tuple(due(shard) if shard.files else shard for shard in task) for task in before.shards)
 
 
 def state_ids(states: Mapping[str, StateSchema]) -> dict[str, int]:

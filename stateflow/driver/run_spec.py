@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from stateflow.jobs.run_secrets import RunSecrets
+from stateflow.masking import is_secret
+
+_CREDENTIALS = ("storage_options", "storage-options")
+
 
 @dataclass(frozen=True)
 class RunSpec:
@@ -32,10 +37,20 @@ class RunSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables for the driver: the root and its credentials, which never appear on a command line."""
 
+    def variables(self, conf: Mapping[str, str] = {}) -> dict[str, str]:
+        """The environment, with what no command line may show: parameters and settings of Spark that are called like secrets,
+        and credentials among the options."""
+        parameters = {name: value for name, value in self.parameters.items() if is_secret(name)}
+        credentials = [value for name, value in self.options.items() if name in _CREDENTIALS]
+        options = {"STATEFLOW_STORAGE_OPTIONS": credentials[-1]} if credentials else {}
+        return {**self.environment, **options, **RunSecrets(parameters, dict(conf)).variable()}
+
     def arguments(self) -> list[str]:
-        """What follows `stateflow` on the command line."""
+        """What follows `stateflow` on the command line. The rest is in `variables`."""
+        parameters = {name: value for name, value in self.parameters.items() if not is_secret(name)}
+        options = {name: value for name, value in self.options.items() if name not in _CREDENTIALS}
         words = ["run", self.pipeline, "--job", self.job, "--dag-run", self.dag_run, "--task", self.task]
-        for flag, pairs in (("-p", self.parameters), ("--option", self.options)):
+        for flag, pairs in (("-p", parameters), ("--option", options)):
             for name, value in pairs.items():
                 words += [flag, f"{name}={value}"]
         for flag, value in (("--until", self.until), ("--trigger", self.trigger), ("--note", self.note)):

@@ -4,6 +4,7 @@
     timer        [key group u16][state id u16][timestamp i64][key][namespace]          its queue
                  [key group u16][state id u16 + 1][key][namespace]                     per key; the value is the time
                  [key group u16][state id u16 + 1][key][namespace][timestamp i64]      of a timer with many times per key
+    expiry       [key group u16][state id u16][timestamp i64]...                       see `expiry_blocks`
     columns      [key group u16][state id u16][timestamp i64 of a timed state][key][namespace][what tells entries apart]
 
 Numbers are big-endian, signed ones with their sign bit flipped. Every part ends itself:

@@ -7,6 +7,7 @@ person can read it and a flipped bit is found. Unknown fields are ignored on rea
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, TypeVar
@@ -105,6 +106,9 @@ class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
     physical_last: KeyGroup | None = None
     next_event_timer: Long | None = None
     next_processing_timer: Long | None = None
+    next_event_expiry: Long | None = None
+    """When the first block of an expiry index comes due, in event time; None: nothing is known to expire."""
+    next_processing_expiry: Long | None = None
     entries: Count = 0
     """An estimate, for people."""
 
@@ -142,6 +146,16 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     ttl: Long | None = None
     queryable: bool = False
     aliases: tuple[str, ...] = ()
+    ttl_time: str = "processing"
+    """What a ttl is counted by: processing, event"""
+    ttl_renew: str = "write"
+    """What begins a ttl anew: write, or read as well"""
+    ttl_existing: bool = False
+    """Whether the sweep gives entries without an expiry one."""
+    expiry_index: Count = 0
+    """The state id of the index of expiries; 0 when the state never had a ttl. Tables and queries do not show it."""
+    expiry_sweep: Count = 0
+    """The number of the sweep that looks for entries which the index may lack; 0 when there can be none."""
     forgotten: bool = False
     """The code lets go of it, by name: it may begin empty under another name. Its entries stay."""
     version: Annotated[int, msgspec.Meta(ge=0, le=255)] = 0
@@ -455,11 +469,18 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
+_NUMBER = re.compile(rb"[0-9]{1,15}\Z")
+
+
 def decode(data: bytes, kind: type[T], path: str) -> T:
     """The body that was read from `path`; an error names the path."""
     header, _, rest = data.partition(b"\n")
     words = header.split(b" ")
-    if len(words) != 4 or words[0] != b"stateflow" or not words[1].isdigit() or not words[3].isdigit():
+    if (
+        len(words) != 4
+        or words[0] != b"stateflow"
+        or not (_NUMBER.match(words[1]) and _NUMBER.match(words[3]))
+    ):
         raise CorruptError(
             f"{path} is not a stateflow record: its first line is damaged; run `stateflow verify`"
         )
@@ -476,6 +497,8 @@ def decode(data: bytes, kind: type[T], path: str) -> T:
         return decoder(kind).decode(text)
     except RecursionError:
         raise CorruptError(f"{path} was not written by stateflow: its JSON is nested too deep") from None
+    except UnicodeDecodeError:
+        raise CorruptError(f"{path} was not written by stateflow: a text in it is no UTF-8") from None
     except msgspec.DecodeError as error:
         said, _, where = str(error).rpartition(" - at ")
         if "matching regex" in said:

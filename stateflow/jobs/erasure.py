@@ -30,6 +30,7 @@ from stateflow.checkpoint.writer import Writer
 from stateflow.config.options import Options, cache_folder
 from stateflow.errors import BusyError, NotFoundError, StateflowError, UsageError
 from stateflow.format.encoding import group_range, split, split_timer
+from stateflow.format.expiry_blocks import block, decode_progress, encode_progress, is_block, keys_of
 from stateflow.format.keygroups import key_group
 from stateflow.format.records import OperatorState, Owner, Pin, Record, Shard
 from stateflow.liveness.heart import Heart
@@ -288,7 +289,12 @@ class _Erasure:
             with self._open(old, storage, open_backend(self.options)) as source:
                 for chunk in _chunks(source.scan(*group_range(old.first, old.last)), keep):
                     target.write(chunk)
-            shards.finish(0, target, (old.next_event_timer, old.next_processing_timer))
+            shards.finish(
+                0,
+                target,
+                (old.next_event_timer, old.next_processing_timer),
+                (old.next_event_expiry, old.next_processing_expiry),
+            )
             (new,) = shards.handles()
         finally:
             shards.close()
@@ -313,33 +319,47 @@ class _Erasure:
 
 
 class _Keep:
-    """Whether an entry belongs to another key. Counts the entries that do not."""
+    """What stays of an entry: None if it belongs to the key. Counts the entries that do."""
 
     def __init__(self, operator: OperatorState, key: object) -> None:
         self._key = KeyCodec([kind for _, kind in operator.key]).encode(key)
         self._group = group_of(operator, key)
         self._queues = frozenset(s.id for s in operator.states.values() if s.kind == "timer" or s.timed)
+        self._indexes = frozenset(s.expiry_index for s in operator.states.values() if s.expiry_index)
         self.dropped = 0
 
-    def __call__(self, full_key: bytes) -> bool:
+    def __call__(self, full_key: bytes, value: bytes) -> bytes | None:
         group, state_id, body = split(full_key)
         if group != self._group:
-            return True
+            return value
+        if state_id in self._indexes:
+            return self._of_others(full_key, value)
         if state_id in self._queues:
             body = split_timer(body)[1]
         if not body.startswith(self._key):
-            return True
+            return value
         self.dropped += 1
-        return False
+        return None
+
+    def _of_others(self, full_key: bytes, value: bytes) -> bytes | None:
+        """An entry of an index of expiries, whose value has keys in it."""
+        if is_block(full_key):
+            keys = keys_of(value)
+            others = [key for key in keys if not key.startswith(self._key)]
+            return value if len(others) == len(keys) else block(others) if others else None
+        progress = decode_progress(value)
+        # The sweep begins this key group again: it may see an entry twice.
+        return encode_progress(progress._replace(key=b"")) if progress.key.startswith(self._key) else value
 
 
 def _chunks(
-    entries: Iterator[tuple[bytes, bytes]], keep: Callable[[bytes], bool]
+    entries: Iterator[tuple[bytes, bytes]], keep: Callable[[bytes, bytes], bytes | None]
 ) -> Iterator[list[tuple[bytes, bytes | None]]]:
     chunk: list[tuple[bytes, bytes | None]] = []
     for key, value in entries:
-        if keep(key):
-            chunk.append((key, value))
+        kept = keep(key, value)
+        if kept is not None:
+            chunk.append((key, kept))
             if len(chunk) >= CHUNK:
                 yield chunk
                 chunk = []

@@ -65,7 +65,7 @@ def foreseen(
             return None  # a run was lost, and the next one says that the job is well
         log = job.log() if job.exists else None
         bound = parse_bounds(until)
-        if not may_tell(log, options, bounded=bound is not None):
+        if not may_tell(log, heartbeat, options, bounded=bound is not None):
             return None
         loaded = load_pipeline(pipeline, Path.cwd())
         flow = loaded.pipeline.build(checked_parameters(loaded, job, parameters))

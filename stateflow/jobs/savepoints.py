@@ -222,6 +222,7 @@ def dispose_unfinished(job: JobHandle) -> dict[str, int]:
 def _dispose(job: JobHandle, savepoints: Mapping[str, str]) -> dict[str, int]:
     """Deletes `savepoints`: by URL the expected id, or "" for an unfinished one. Skips one that was replaced or claimed."""
     freed = {}
+    damaged: list[CorruptError] = []
     for url, savepoint_id in savepoints.items():
         store = open_recorded(url, job.storage_options, root=job.store.url)
         try:
@@ -232,4 +233,10 @@ def _dispose(job: JobHandle, savepoints: Mapping[str, str]) -> dict[str, int]:
             pass  # somebody else has deleted it
         except UsageError as error:
             _log.warning("%s was passed over: %s", url, error)
+        except CorruptError as error:  # such as a link: it says nothing of the others
+            damaged.append(error)
+    if damaged:
+        others = f"; {len(damaged) - 1} more could not be deleted either" if len(damaged) > 1 else ""
+        deleted = f"; {len(freed)} others were deleted" if freed else ""
+        raise CorruptError(f"{damaged[0]}{others}{deleted}")
     return freed

@@ -7,13 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Literal
 
 from stateflow.checkpoint.control import Heartbeat, Progress, RunOutcome
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.statistics import HistoryLine, Summary, held, summary
-from stateflow.format.records import OperatorState, Owner, Pin, Record, SourceState, total_size
+from stateflow.format.records import (
+    END_OF_TIME,
+    Owner,
+    Pin,
+    Record,
+    Shard,
+    SourceState,
+    StateSchema,
+    total_size,
+)
 from stateflow.format.references import references
+from stateflow.quantities import written_duration
 
 Status = Literal["CREATED", "RUNNING", "IDLE", "LOST"]
 
@@ -31,6 +42,12 @@ class OperatorStatus:
     backend: str
     states: dict[str, str]
     """By name of the state: its type."""
+    ttl: dict[str, str]
+    """By name of the state: how long it lives, if it expires."""
+    expired: int
+    """Entries that left with the newest batch because their ttl was over."""
+    expiring: bool
+    """Whether there are expired entries that wait for the next batches; nobody is given them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +167,7 @@ def status_of(
         watermark=head.watermark if head else None,
         state_size=total_size(refs),
         num_files=len({(ref.base, ref.path) for ref in refs if ref.path}),
-        operators=[_operator(uid, o) for uid, o in head.operators.items()] if head else [],
+        operators=[_operator(uid, head) for uid in head.operators] if head else [],
         sources=[_source(uid, s) for uid, s in head.sources.items()] if head else [],
         sinks=_sinks(log, head),
         tags={p.name: p.slot for p in pins if p.kind == "tag"},
@@ -213,7 +230,11 @@ def _last_checkpoint_at(head: Record | None, lines: Iterable[HistoryLine]) -> in
     return line.latest_ack_timestamp * 1000 if line else None
 
 
-def _operator(uid: str, state: OperatorState) -> OperatorStatus:
+def _operator(uid: str, head: Record) -> OperatorStatus:
+    state = head.operators[uid]
+    of_batch = head.statistics.get("operators")
+    figures = of_batch.get(uid) if isinstance(of_batch, dict) else None
+    expired = figures.get("expired") if isinstance(figures, dict) else None
     shards = [shard for subtask in state.shards for shard in subtask]
     return OperatorStatus(
         uid=uid,
@@ -228,6 +249,24 @@ def _operator(uid: str, state: OperatorState) -> OperatorStatus:
             name: f"{s.kind} {f'{s.map_key} -> ' if s.map_key else ''}{s.value}".strip()
             for name, s in state.states.items()
         },
+        ttl={name: _ttl(s, s.ttl) for name, s in state.states.items() if s.ttl is not None},
+        expired=expired if isinstance(expired, int) else 0,
+        expiring=any(_is_expiring(shard, head) for shard in shards),
+    )
+
+
+def _ttl(schema: StateSchema, length: int) -> str:
+    begin = "read or written" if schema.ttl_renew == "read" else "written"
+    return (
+        f"{written_duration(timedelta(microseconds=length))} after it was {begin}, in {schema.ttl_time} time"
+    )
+
+
+def _is_expiring(shard: Shard, head: Record) -> bool:
+    event, processing = shard.next_event_expiry, shard.next_processing_expiry
+    mark = head.watermark
+    return (event is not None and mark is not None and event <= mark < END_OF_TIME) or (
+        processing is not None and processing <= head.now
     )
 
 

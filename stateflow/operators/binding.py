@@ -31,6 +31,8 @@ from stateflow.state.declare import (
     ReducingState,
     ValueState,
 )
+from stateflow.state.expiry.index import Expiry
+from stateflow.state.expiry.ttl import ttl_fields
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.namespaces import Namespaced
 from stateflow.state.values.declared_types import DeclaredType, declared_type, evolved_serializer
@@ -53,6 +55,8 @@ class Binding:
     """BoundOperatorList, or a dict for broadcast state."""
     keyed: tuple[Namespaced, ...] = ()
     """All states and timers of a key."""
+    expiring: tuple[Expiry, ...] = ()
+    """One per state that has an index of expiries."""
 
     @cached_property
     def chunked(self) -> tuple[StoredState[Any] | BoundTimer | BoundTimers, ...]:
@@ -66,13 +70,19 @@ def bind(
     cursor: Cursor,
     state_ids: Mapping[str, int],
     evolved: Mapping[str, StateSchema] = MappingProxyType({}),
+    indexes: Mapping[str, StateSchema] = MappingProxyType({}),
 ) -> Binding:
-    """Puts bound states in place of the declarations of `process`. `evolved` are those whose type has changed."""
+    """Puts bound states in place of the declarations of `process`. `evolved` are those whose type has changed, `indexes` those
+    that have an index of expiries."""
     declared = type(process).declarations()
     stored: list[StoredState[Any]] = []
     keyed: list[Namespaced] = []
+    expiring: list[Expiry] = []
     for name, declaration in declared.states.items():
-        state = _bound(declaration, uid, cursor, state_ids[name], evolved.get(name))
+        expiry = _expiry(declaration, cursor, state_ids[name], indexes.get(name))
+        if expiry is not None and expiry.indexed:
+            expiring.append(expiry)
+        state = _bound(declaration, uid, cursor, state_ids[name], evolved.get(name), expiry)
         state.declare_namespace(_namespace_codec(declaration))
         if isinstance(state, StoredState):
             stored.append(state)
@@ -89,7 +99,22 @@ def bind(
     for name, declaration in declared.operator.items():
         operator[name] = {} if declaration.kind == "broadcast" else BoundOperatorList([])
         process.__dict__[name] = operator[name]
-    return Binding(tuple(stored), timers, handlers, operator, tuple(keyed))
+    cursor.expiring = expiring
+    return Binding(tuple(stored), timers, handlers, operator, tuple(keyed), tuple(expiring))
+
+
+def _expiry(
+    declaration: Declaration, cursor: Cursor, state_id: int, schema: StateSchema | None
+) -> Expiry | None:
+    """None for a state that has no ttl and never had one."""
+    if schema is None and declaration.expiry is None:
+        return None
+    return Expiry(
+        declaration.expiry, state_id, now=cursor.now, watermark=cursor.watermark, slot=cursor.slot,
+        index_id=schema.expiry_index if schema else 0,
+        sweep=schema.expiry_sweep if schema else 0,
+        event_time=schema is not None and schema.ttl_time == "event",
+    )  # fmt: skip
 
 
 def _namespace_codec(declaration: Declaration) -> KeyCodec | None:
@@ -101,9 +126,14 @@ def _namespace_types(declaration: Declaration) -> str:
 
 
 def _bound(
-    declaration: Declaration, uid: str, cursor: Cursor, state_id: int, schema: StateSchema | None
+    declaration: Declaration,
+    uid: str,
+    cursor: Cursor,
+    state_id: int,
+    schema: StateSchema | None,
+    expiry: Expiry | None,
 ) -> Any:
-    name, ttl = declaration.name, declaration.ttl
+    name, ttl = declaration.name, expiry if declaration.expiry is not None else None
     serializer = _serializer(declaration, schema)
     match declaration:
         case ValueState():
@@ -142,8 +172,8 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
         except StateflowError as error:
             raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
         out[name] = StateSchema(
-            id=0, kind=declaration.kind, value=value, map_key=map_key, ttl=declaration.ttl,
-            queryable=declaration.queryable, aliases=declaration.aliases, namespace=namespace,
+            id=0, kind=declaration.kind, value=value, map_key=map_key, queryable=declaration.queryable,
+            aliases=declaration.aliases, namespace=namespace, **ttl_fields(declaration.expiry),
         )  # fmt: skip
     for name, timer in declared.timers.items():
         try:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
 from stateflow.format.records import StateSchema
 from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.expiry import OperatorExpiry, share_of
 from stateflow.operators.keyed import REPEATED
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.operators import MAIN
@@ -21,6 +22,7 @@ from stateflow.pipelines.process import Output
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Cursor
 from stateflow.state.columns.state import UNKNOWN, ColumnState
+from stateflow.state.expiry.index import Expiry, NextDue, expiry_of_schema
 
 OUTPUT_ROWS = 100_000
 """Most rows of an output batch."""
@@ -65,25 +67,48 @@ class ColumnarEngine:
     def __init__(self, spec: ColumnarSpec, moment: Moment, subtask: int) -> None:
         self.spec = spec
         self.context = ColumnarContext(moment, subtask)
-        self.states = {name: self._state(name, schema) for name, schema in spec.states.items()}
+        expiries = {
+            name: expiry_of_schema(schema, moment.now, moment.watermark, moment.slot + moment.shift)
+            for name, schema in spec.states.items()
+        }
+        self.expiry = OperatorExpiry([e for e in expiries.values() if e is not None and e.indexed])
+        self._slot = moment.slot
+        self._expired = False
+        self._backend: Backend | None = None
+        self.states = {
+            name: self._state(name, schema, expiries[name]) for name, schema in spec.states.items()
+        }
 
-    def _state(self, name: str, schema: StateSchema) -> ColumnState:
+    def _state(self, name: str, schema: StateSchema, expiry: Expiry | None) -> ColumnState:
         spec = self.spec
         where = f"operator {spec.uid!r}"
         if len(spec.states) > 1:
             where += f", state {name!r}"
-        return ColumnState(spec.key, schema, spec.max_parallelism, where)
+        return ColumnState(spec.key, schema, spec.max_parallelism, where, expiry)
 
     def attach(self, backend: Backend, groups: range, next_due: int | None, *, empty: bool) -> None:
         """Turns to another shard: its key groups, what `next_due` said of it, whether it has no entries."""
         earliest = UNKNOWN if next_due is None else next_due - self.spec.operator.waits
         for state in self.states.values():
             state.attach(backend, groups, earliest, empty=empty)
+        self._backend, self._expired = backend, False
+        self.expiry.attach()
+
+    def expire(self, groups: range, known: NextDue, entries: int) -> None:
+        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due."""
+        assert self._backend is not None
+        self._expired = self.expiry.expire(self._backend, groups, known, share_of(entries), self._slot)
+
+    def next_expiries(self) -> NextDue:
+        """Ends the shard: indexes what the batch has written, and tells when the first of it is due."""
+        assert self._backend is not None
+        self._expired |= self.expiry.finish(self._backend)
+        return self.expiry.next_due
 
     @property
     def changed(self) -> bool:
         """Whether the attached shard was written to."""
-        return any(state.changed for state in self.states.values())
+        return self._expired or any(state.changed for state in self.states.values())
 
     @property
     def keys(self) -> int:

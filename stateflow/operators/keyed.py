@@ -28,6 +28,7 @@ from stateflow.errors import (
 )
 from stateflow.operators.binding import Binding, bind
 from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.expiry import OperatorExpiry, share_of
 from stateflow.operators.firing import PREFETCH_SHARE, Firing
 from stateflow.operators.output import returned
 from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
@@ -35,6 +36,7 @@ from stateflow.pipelines.process import ConnectedProcess
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change, Cursor
 from stateflow.state.cursor import NO_KEY
+from stateflow.state.expiry.index import NextDue
 from stateflow.state.keys.codec import KeyCodec
 
 REPEATED = "nothing of the batch was stored, and a run with changed code repeats it"
@@ -74,12 +76,15 @@ class KeyedEngine:
     def __init__(self, spec: OperatorSpec, moment: Moment, subtask: int) -> None:
         self.spec = spec
         self.moment = moment
-        self.cursor = Cursor(moment.slot + moment.shift, moment.now)
+        self.cursor = Cursor(moment.slot + moment.shift, moment.now, moment.watermark)
         self.process = spec.process()
         sides = [*spec.sides, *([DEAD_LETTERS] if spec.on_error == "dead_letter" else [])]
         self.context = OperatorContext(self.cursor, moment, subtask, dict.fromkeys(sides))
-        self.binding: Binding = bind(self.process, spec.uid, self.cursor, spec.state_ids, spec.evolved)
+        self.binding: Binding = bind(
+            self.process, spec.uid, self.cursor, spec.state_ids, spec.evolved, spec.indexes
+        )
         self.context.keyed = self.binding.keyed
+        self.expiry = OperatorExpiry(self.binding.expiring)
         self.codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self.out: list[Any] = []
         self.keys = 0
@@ -108,6 +113,18 @@ class KeyedEngine:
         self.cursor.position = 0
         self.cursor.changed = False
         self._firing.forget()
+        self.expiry.attach()
+
+    def expire(self, groups: range, known: NextDue = (None, None), entries: int = 0) -> None:
+        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due."""
+        if self.expiry.expire(self.cursor.backend, groups, known, share_of(entries), self.moment.slot):
+            self.cursor.changed = True
+
+    def next_expiries(self) -> NextDue:
+        """Ends the shard: indexes what the batch has written, and tells when the first of it is due."""
+        if self.expiry.finish(self.cursor.backend):
+            self.cursor.changed = True
+        return self.expiry.next_due
 
     def run(self, chunk: Chunk) -> None:
         """Calls user code for every key of the chunk and applies its state changes."""

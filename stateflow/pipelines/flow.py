@@ -31,7 +31,7 @@ from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.step_checks import check_sink, check_source, check_transform
 from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_window_of_windows, window_of
 from stateflow.state.columns.layout import ColumnLayout
-from stateflow.state.declare import micros
+from stateflow.state.expiry.ttl import Ttl, micros
 
 
 @dataclass(frozen=True, eq=False)
@@ -267,6 +267,7 @@ class KeyedStream:
         state: Any,
         output: Any,
         default: Any = None,
+        ttl: str | timedelta | Ttl | None = None,
     ) -> Stream:
         """For every row `function(key, row, state) -> (output row or None, new state or None to clear it)`."""
         from stateflow.state.declare import ValueState
@@ -285,7 +286,7 @@ class KeyedStream:
         cls: Any = type(
             f"map_with_state_{uid}",
             (KeyedProcess,),
-            {"state": ValueState(state, default=default), "process": process},
+            {"state": ValueState(state, default=default, ttl=ttl), "process": process},
         )
         return self.process(uid, cls, output=output)
 

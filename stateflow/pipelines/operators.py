@@ -29,6 +29,8 @@ class OperatorSpec:
     on_error: str = "fail"
     dead_letter_limit: int = 10_000
     """Most rows that one subtask diverts in a batch; one more fails it."""
+    indexes: Mapping[str, StateSchema] = field(default_factory=dict)
+    """The states that have an index of expiries. A state with a ttl and without one only hides what has expired."""
     evolved: Mapping[str, StateSchema] = field(default_factory=dict)
     """States whose type has changed: of them values of earlier types may be stored."""
 

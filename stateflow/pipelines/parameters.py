@@ -6,7 +6,6 @@ A job's next run takes the parameters of its last one where nobody gives others.
 from __future__ import annotations
 
 import inspect as signatures
-import re
 from collections.abc import Callable, Mapping
 from datetime import date
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 import msgspec.inspect
 
 from stateflow.errors import UsageError
+from stateflow.masking import masked
 
 if TYPE_CHECKING:
     from stateflow.format.records import Record
@@ -38,25 +38,6 @@ def known_parameters(function: Callable[..., Any], record: Record | None) -> dic
     accepted = list(signatures.signature(function).parameters.values())[1:]
     names = {p.name for p in accepted if p.kind is not p.VAR_KEYWORD}
     return {name: value for name, value in record.parameters.items() if name in names}
-
-
-def masked(name: str, value: str) -> str:
-    """The value for people to read: `***` if the parameter is called like a secret, else without passwords in URLs."""
-    words = {word.lower() for word in _WORDS.findall(name)}
-    joined = re.sub(r"[\W_]", "", name).lower()
-    if words & _SECRET_WORDS or any(part in joined for part in _SECRET):
-        return "***"
-    return _PASSWORD.sub(r"\1***@", value)
-
-
-_SECRET = (
-    "password", "passwd", "passphrase", "pwd", "secret", "token", "apikey", "accesskey", "privatekey",
-    "authorization", "credential", "jaas", "connectionstring",
-)  # fmt: skip
-# As parts of longer words these mean something else.
-_SECRET_WORDS = frozenset({"conn", "dsn", "pass", "sas"})
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_PASSWORD = re.compile(r"(://[^\s/?#:@]*:)[^\s/?#]*@")
 
 
 def as_texts(values: Mapping[str, Any]) -> dict[str, str]:
@@ -99,7 +80,7 @@ def from_text(pipeline: str, parameter: signatures.Parameter, value: Any) -> Any
         return msgspec.convert(value, wanted, strict=False)
     except (KeyError, ValueError):  # msgspec's own are ValueErrors
         raise UsageError(
-            f"pipeline {pipeline!r}: parameter {parameter.name!r} is {value!r}, which is no {_named(wanted)}"
+            f"pipeline {pipeline!r}: parameter {parameter.name!r} is {masked(parameter.name, value)!r}, which is no {_named(wanted)}"
         ) from None
     except TypeError:
         return value  # no type at all

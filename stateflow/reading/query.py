@@ -22,7 +22,7 @@ from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.encoding import EMPTY_NAMESPACE, NAMESPACE, after, prefix, read_timestamp
 from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
-from stateflow.format.records import OperatorState, Record, Shard, StateSchema
+from stateflow.format.records import END_OF_TIME, OperatorState, Record, Shard, StateSchema
 from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.backends.openings import Opening, OpenShards
 from stateflow.state.keys.codec import KeyCodec
@@ -272,7 +272,7 @@ class StateReader:
     def _result(
         self, target: Target, opening: Opening, full: bytes, suffix: bytes | None, limit: int | None
     ) -> LookupResult:
-        now = None if target.schema.ttl is None else self._clock()
+        now = self._moment(target.schema)
         if target.schema.many and suffix is None:
             with opening.scanning:
                 return _times(target, list(opening.backend.scan(full, after(full))), len(full), limit)
@@ -286,6 +286,15 @@ class StateReader:
         if raw is None or _expired(raw, now):
             return target.empty_result(suffix)
         return LookupResult(True, target.plain(raw), target.what if suffix is None else "map entry")
+
+    def _moment(self, schema: StateSchema) -> int | None:
+        """What expires at or before it has expired; None when nothing has."""
+        if schema.ttl is None:
+            return None
+        if schema.ttl_time != "event":
+            return self._clock()
+        mark = self.record.watermark
+        return None if mark is None or mark >= END_OF_TIME else mark
 
     def _make_target(self, operator: str, name: str) -> Target:
         owner = self.record.operators.get(operator)

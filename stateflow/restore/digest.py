@@ -51,7 +51,8 @@ def bound(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
         },
         "timeline": plan.timeline,
         "parameters": {
-            p.name: [p.masked_text(p.value) if masked else p.value, p.origin] for p in plan.parameters
+            p.name: [p.masked_text(p.value) if masked else p.value, p.origin, *([p.kind] if p.kind else [])]
+            for p in plan.parameters
         },
         "sources": {
             s.uid: {"kind": s.kind, "reads": s.reads, "verdict": s.verdict, "position": s.position}
@@ -76,6 +77,8 @@ def bound(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
             "reset_watermark": request.reset_watermark,
             "parallelism": request.parallelism,
             "max_parallelism": request.max_parallelism,
+            "backend": request.options.backend,
+            "retained_checkpoints": request.options.retained_checkpoints,
         },
     }
 

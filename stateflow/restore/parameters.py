@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from stateflow.format.records import Record
-from stateflow.pipelines.parameters import as_texts, known_parameters, masked, required_parameters
+from stateflow.masking import masked
+from stateflow.pipelines.parameters import as_texts, known_parameters, required_parameters
 from stateflow.restore.visible import quoted
 
 Whose = Literal["checkpoint", "savepoint", "other job"]
@@ -41,6 +42,9 @@ class ParameterRestore:
     """The value in the job's newest record, if it differs."""
     snapshot: str | None = None
     """The value in the snapshot, if it differs."""
+
+    kind: str = ""
+    """The type of a value that is no text when the pipeline gets it: False and the text "false" look alike."""
 
     @property
     def note(self) -> str:
@@ -72,8 +76,10 @@ def restored_parameters(
     own: Record | None,
     snapshot: Record,
     whose: Whose,
+    typed: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda values: values,
 ) -> tuple[dict[str, Any], tuple[ParameterRestore, ...]]:
-    """The values to build the pipeline with, and a line per parameter. `own` is the job's newest record, if it has one."""
+    """The values to build the pipeline with, and a line per parameter. `own` is the job's newest record, if it has one. `typed`
+    gives the values as the function gets them."""
     theirs, ours = known_parameters(function, snapshot), known_parameters(function, own)
     origins: dict[str, Source] = {}
     values: dict[str, Any] = {}
@@ -98,9 +104,17 @@ def restored_parameters(
         return recorded[name] if name in recorded and recorded[name] != texts.get(name) else None
 
     names = dict.fromkeys([*_accepted(function), *values])
+    kinds = {
+        name: type(value).__name__ for name, value in typed(values).items() if not isinstance(value, str)
+    }
     return values, tuple(
         ParameterRestore(
-            name, texts.get(name), origins.get(name, "default"), other(ours, name), other(theirs, name)
+            name,
+            texts.get(name),
+            origins.get(name, "default"),
+            other(ours, name),
+            other(theirs, name),
+            kinds.get(name, ""),
         )
         for name in names
     )

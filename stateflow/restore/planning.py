@@ -18,7 +18,7 @@ from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.rescale import rescaled_operators
 from stateflow.compatibility.flows import compare
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
-from stateflow.format.records import FileRef, Prepared, Record
+from stateflow.format.records import FileRef, Prepared, Record, TableFile
 from stateflow.format.references import references
 from stateflow.observe.status import position_of
 from stateflow.pipelines.flow import Flow
@@ -57,7 +57,12 @@ def make_plan(request: RestoreRequest) -> Plan:
     log = job.log() if job.exists else None
     own = _newest(log)
     values, parameters = restored_parameters(
-        request.pipeline.function, request.parameters, own=own, snapshot=record, whose=_whose(request)
+        request.pipeline.function,
+        request.parameters,
+        own=own,
+        snapshot=record,
+        whose=_whose(request),
+        typed=request.pipeline.arguments,
     )
     flow = request.pipeline.build(values)
     check = compare(flow, job.name, record, allow_non_restored_state=request.allow_non_restored_state)
@@ -71,7 +76,7 @@ def make_plan(request: RestoreRequest) -> Plan:
             f"--rewind-sinks takes the outputs of job {job.name!r} back to one of its own checkpoints, and {origin.label} is "
             "not one"
         )
-    _refuse_shared_outputs(flow, origin, job)
+    shared = list(_shared_outputs(flow, origin, own, job))
     parallelism = request.parallelism
     if parallelism:
         # Raises for an operator that cannot have it.
@@ -91,7 +96,12 @@ def make_plan(request: RestoreRequest) -> Plan:
         sinks=tuple(_sinks(flow, origin, log, request.rewind_sinks)),
         files=len(refs) + len(parts),
         bytes=sum(ref.size for ref in refs) + sum(part.size for part in parts),
-        warnings=(*_warnings(request, log), *_inherited_outputs(flow, parameters)),
+        warnings=(
+            *_warnings(request, log),
+            *(_unhashed([*refs, *parts]) if origin.savepoint is not None else ()),
+            *shared,
+            *_inherited_outputs(flow, parameters),
+        ),
     )
 
 
@@ -140,17 +150,28 @@ def _target_path(target: object) -> str:
     return path if "://" in path else os.path.normpath(Path(path.removeprefix("file:")).absolute())
 
 
-def _refuse_shared_outputs(flow: Flow, origin: Origin, job: JobHandle) -> None:
-    if origin.job == job.name:
+def _shared_outputs(flow: Flow, origin: Origin, own: Record | None, job: JobHandle) -> Iterator[str]:
+    """UsageError for an output where another job writes; a warning where only its UUID says that it is another one.
+
+    Whoever made the snapshot chose the job's name in it. A job that was deleted, or whose root was lost, comes back under its
+    name with another UUID, and writes where it has always written.
+    """
+    if own is not None and own.job == origin.record.job:
         return
     theirs = {_target_path(target) for target in origin.targets.values()}
     for sink in flow.sinks:
-        if sink.mode in ("append", "upsert") and _target_path(sink.target) in theirs:
+        if sink.mode not in ("append", "upsert") or (path := _target_path(sink.target)) not in theirs:
+            continue
+        if origin.job != job.name:
             raise UsageError(
-                f"sink {sink.uid!r} of job {job.name!r} would write to {quoted(_target_path(sink.target))}, where job {origin.job!r} "
+                f"sink {sink.uid!r} of job {job.name!r} would write to {quoted(path)}, where job {origin.job!r} "
                 "writes: two jobs would mix their output there; give the fork an output of its own, such as "
                 "-p output=/another/path"
             )
+        yield (
+            f"sink {sink.uid} writes to {quoted(path)}, and so does the job {quoted(origin.record.job)} that the snapshot is of, "
+            f"which is another one of this name: if it still runs somewhere, give -p with another output"
+        )
 
 
 def _sources(flow: Flow, record: Record, log: Log | None) -> Iterator[SourceRestore]:
@@ -225,6 +246,15 @@ def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
             yield f"the job goes back by {records}; {stay} restorable until collected by retention"
     if request.claim_mode == "claim" and request.origin.savepoint is not None:
         yield "the savepoint becomes the job's own: it is deleted when no checkpoint needs its files any more"
+
+
+def _unhashed(refs: Iterable[FileRef | TableFile]) -> Iterator[str]:
+    count = sum(1 for ref in refs if not ref.sha256)
+    if count:
+        yield (
+            f"{count} files of the snapshot have no SHA-256, because they are older than it: whoever may write to them could "
+            "exchange them without a trace"
+        )
 
 
 def _inherited_outputs(flow: Flow, parameters: Iterable[ParameterRestore]) -> Iterator[str]:

@@ -10,6 +10,8 @@ _BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0\U00013441\U00013442\U0001d159
 _UNSEEN = frozenset({"Mn", "Me", "Cf", "Zs"})
 """Marks that change or hide the letter before them, what only directs the display, and spaces."""
 _PLAIN = re.compile(r"[\w./:@%+~*?&=#,\[\]{}-]+")
+_LINK = re.compile(r"(?i)(?<=https:)/|(?<=http:)/|(?<=www)\.|(?<=[\w.+-])@(?=\w)")
+"""What a renderer makes links of, also where it is written with entities."""
 _MARKDOWN = frozenset("\\`*_{}[]<>()#+!|~&@:")
 
 
@@ -44,5 +46,6 @@ def code(text: str) -> str:
 
 
 def prose(text: str) -> str:
-    """Markdown that shows the text as plain words."""
-    return "".join(f"&#{ord(c)};" if c in _MARKDOWN else c for c in visible(text))
+    """Markdown that shows the text as plain words. An address in it is no link: a person who approves must not follow one."""
+    plain = _LINK.sub(lambda match: f"\\x{ord(match[0]):02x}", visible(text))
+    return "".join(f"&#{ord(c)};" if c in _MARKDOWN else c for c in plain)

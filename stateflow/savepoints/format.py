@@ -8,6 +8,7 @@ dies in between never leaves half a savepoint, only work for the next disposal.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,9 +38,11 @@ from stateflow.format.records import (
     encode,
 )
 from stateflow.format.references import bases, path_inside, references, with_references
+from stateflow.masking import masked
 from stateflow.storage.local import LocalStore
 from stateflow.storage.store import Entry, Store, create_once
 
+_log = logging.getLogger(__name__)
 _READERS = 8
 _SHOWN = 200
 
@@ -59,7 +62,7 @@ def decode_savepoint(body: bytes, path: str) -> Savepoint:
     savepoint = decode(body, Savepoint, path)
     for url in sorted(bases([savepoint.record])):
         raise CorruptError(
-            f"{path} names files outside of its savepoint, in {url[:_SHOWN]!r}, and stateflow makes no such savepoint: use "
+            f"{path} names files outside of its savepoint, in {masked('', url)[:_SHOWN]!r}, and stateflow makes no such savepoint: use "
             "another one, and ask where this one comes from"
         )
     return savepoint
@@ -116,10 +119,10 @@ def list_savepoints(root: Store, job: str | None = None) -> list[tuple[str, List
 
 
 def _look(root: Store, folder: str) -> ListedSavepoint | None:
-    names = {entry.path.rpartition("/")[2] for entry in root.list(f"{folder}/_")}
     savepoint: Savepoint | None = None
     claim: SavepointClaim | None = None
     try:
+        names = {entry.path.rpartition("/")[2] for entry in root.list(f"{folder}/_")}
         if SAVEPOINT_CLAIM in names:
             path = f"{folder}/{SAVEPOINT_CLAIM}"
             claim = decode(root.read(path), SavepointClaim, path)
@@ -143,7 +146,11 @@ def unfinished(root: Store, job: str) -> list[str]:
             folder = default_savepoint(job, name)
         except UsageError:
             continue  # stateflow gives no savepoint such a name
-        paths = [entry.path.removeprefix(f"{folder}/") for entry in root.list(f"{folder}/")]
+        try:
+            paths = [entry.path.removeprefix(f"{folder}/") for entry in root.list(f"{folder}/")]
+        except CorruptError as error:  # a link: the others are looked at
+            _log.warning("%s was passed over: %s", folder, error)
+            continue
         if SAVEPOINT_CLAIM in paths:
             is_unfinished = not _claimed_by_job(root, f"{folder}/{SAVEPOINT_CLAIM}")
         else:

@@ -6,6 +6,7 @@ these are read and written by this process.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,8 +19,17 @@ from stateflow.format.layout import JobLayout, savepoint_state_file
 from stateflow.format.records import FileRef, Owner, Record, Savepoint
 from stateflow.format.references import references, with_references
 from stateflow.savepoints.publish import deleted_unless_stored, publish, require_vacant
+from stateflow.storage.beneath import ANYBODY
 from stateflow.storage.store import Store
-from stateflow.storage.transfer import THREADS, Transfer, at_once, read_through, scratch_folder, transfer
+from stateflow.storage.transfer import (
+    THREADS,
+    Transfer,
+    at_once,
+    permissions_of,
+    read_through,
+    scratch_folder,
+    transfer,
+)
 
 CONTAINER_BYTES = 256 << 20
 CONTAINER = ".pack"
@@ -171,7 +181,11 @@ def _pack(
 
         def pack(content: Content) -> None:
             local = folder / PurePosixPath(content.path).name
-            with local.open("xb") as file:
+            # Who may read a container may read all of it.
+            narrowest = ANYBODY
+            for ref in content.refs:
+                narrowest &= permissions_of(store_of(ref), ref.path)
+            with os.fdopen(os.open(local, os.O_WRONLY | os.O_CREAT | os.O_EXCL, narrowest), "wb") as file:
                 for ref in content.refs:
                     start = ref.offset or 0
                     file.writelines(

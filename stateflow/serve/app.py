@@ -119,7 +119,7 @@ class Service:
         name, operator, state = self._authorized(request)
         try:
             batch = msgspec.json.decode(await _body(request), type=Batch)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise UsageError(
                 f'the body is not usable: {error}; send JSON such as {{"keys": [1, 2]}}'
             ) from None

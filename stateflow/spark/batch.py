@@ -20,16 +20,18 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from stateflow.compatibility.states import (
+    begin_to_sweep,
     check_key,
     element_names,
     forgets,
+    indexes,
     resolve_states,
     state_ids,
     todays_elements,
 )
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
-from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard
+from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard, StateSchema
 from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.context import Moment
 from stateflow.operators.ready.made import runnable
@@ -239,7 +241,7 @@ class Batch:
         if before is not None:
             check_key(node.uid, types, before)
         states, next_id = resolve_states(node, before, self.moment.slot)
-        assignment, shards = self._shards(node, before)
+        assignment, shards = self._shards(node, before, states)
         running = _RunningOperator(
             node, types, assignment, states, next_id, self.spark.sparkContext.accumulator([], AckList())
         )
@@ -258,10 +260,10 @@ class Batch:
         return before.max_parallelism if before else self.settings.max_parallelism
 
     def _shards(
-        self, node: KeyedNode, before: OperatorState | None
+        self, node: KeyedNode, before: OperatorState | None, states: dict[str, StateSchema]
     ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[Shard, ...], ...]]:
         if before is not None:
-            return before.assignment, before.shards
+            return before.assignment, begin_to_sweep(before, states)
         settings = self.settings
         assignment = default_assignment(
             min(settings.parallelism, settings.max_parallelism), settings.max_parallelism
@@ -317,6 +319,7 @@ class Batch:
             evolved={name: schema for name, schema in running.states.items() if schema.evolved},
             on_error=node.on_error,
             dead_letter_limit=self.settings.dead_letter_limit,
+            indexes=indexes(running.states),
         )
         task = KeyedTask(
             spec=spec,

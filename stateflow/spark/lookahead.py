@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from stateflow.checkpoint.control import Heartbeat
 from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.rescale import needs_rescale
 from stateflow.compatibility.states import check_flow
@@ -26,16 +27,17 @@ LogOf = Callable[[str], DeltaLog | None]
 """Opens the log of the Delta table at a path; None when it cannot be read with certainty."""
 
 
-def may_tell(log: Log | None, options: Options, *, bounded: bool) -> bool:
-    """Whether it makes sense to load the pipeline in order to look ahead."""
+def may_tell(log: Log | None, heartbeat: Heartbeat | None, options: Options, *, bounded: bool) -> bool:
+    """Whether it makes sense to load the pipeline in order to look ahead. `heartbeat`: the newest run's, which has ended."""
     if options.trigger != "drain" and not bounded:
         return False
     if log is None or log.head is None:
         return bounded and (log is None or not log.pending)
     head = log.head
+    ended = heartbeat.outcome if heartbeat is not None and heartbeat.epoch > head.epoch else None
     return (
-        # After a restore the next run shows that the job works from there.
-        head.kind == "checkpoint"
+        # After a restore, or another change from outside, a run shows that the job works from there.
+        (head.kind == "checkpoint" or (ended is not None and ended.nothing_left))
         and not log.pending
         and not head.final
         and not needs_rescale(head, options.parallelism)
@@ -61,8 +63,9 @@ def look_ahead(
     if head is None:
         return _before_a_first_run(flow, log_of, until)
     check_flow(flow, head, allow_non_restored_state=allow_non_restored_state)
-    changed = _uids(flow.sources) != set(head.sources) or _uids(flow.sinks) != set(head.sinks)
-    if changed or _due(flow, head, now, idle_after):
+    # Only a batch's record has outputs.
+    other_sinks = head.kind == "checkpoint" and _uids(flow.sinks) != set(head.sinks)
+    if other_sinks or _uids(flow.sources) != set(head.sources) or _due(flow, head, now, idle_after):
         return None
     answers = set()
     for node in flow.sources:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stateflow.errors import StateflowError, UsageError
 from stateflow.state.backends.base import Backend
+from stateflow.state.expiry.index import Expiry
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.values.expiries import expires, has_expired, stamped
 from stateflow.state.values.serializers import Serializer
 
 NO_KEY = "keyed state was used where there is no key: use it in process or in a timer's handler"
 ABSENT: Any = object()
 """Stands for a value that is not there: None may be one."""
+UNREAD: Any = object()
+"""Stands for what nobody has looked up yet."""
 
 Change = tuple[bytes, bytes | None]
 """A full key and its new value; None deletes it."""
@@ -26,6 +30,7 @@ class Cursor:
         "base",
         "changed",
         "dirty",
+        "expiring",
         "i",
         "key",
         "keys",
@@ -33,9 +38,10 @@ class Cursor:
         "position",
         "serial",
         "slot",
+        "watermark",
     )
 
-    def __init__(self, slot: int, now: int) -> None:
+    def __init__(self, slot: int, now: int, watermark: int | None = None) -> None:
         self.backend: Backend = _NO_BACKEND
         self.base: list[bytes] = []
         """Full keys of the chunk under state id 0, with the empty namespace."""
@@ -47,7 +53,10 @@ class Cursor:
         self.changed = False
         """Whether the attached shard was written to."""
         self.dirty: list[BoundState] = []
+        self.expiring: Sequence[Expiry] = ()
+        """Of the states that have an index of expiries."""
         self.now = now
+        self.watermark = watermark
         self.slot = slot
         self.position = 0
         """Running number of list entries in this shard and batch."""
@@ -65,6 +74,8 @@ class Cursor:
 
     def write(self, changes: list[Change]) -> None:
         if changes:
+            for expiry in self.expiring:
+                expiry.settle(self.backend, changes)
             self.backend.write(changes)
             self.changed = True
 
@@ -127,30 +138,50 @@ class BoundState:
 class ValuesState(BoundState):
     """A state whose values are stored by a serializer, with an expiry when it has a ttl."""
 
-    __slots__ = ("_dumps", "_ttl", "serializer")
+    __slots__ = ("_dumps", "_expiry", "serializer")
 
     def __init__(
-        self, cursor: Cursor, operator: str, name: str, state_id: int, serializer: Serializer, ttl: int | None
+        self,
+        cursor: Cursor,
+        operator: str,
+        name: str,
+        state_id: int,
+        serializer: Serializer,
+        expiry: Expiry | None,
     ) -> None:
         super().__init__(cursor, operator, name, state_id)
-        self.serializer, self._ttl = serializer, ttl
+        self.serializer, self._expiry = serializer, expiry
         self._dumps: Callable[[Any], bytes] = serializer.dumps
         """dumps(value) -> its bytes, with the expiry that it has from now on."""
-        if ttl is not None:
-            self._dumps = lambda value: serializer.dumps_with_expiry(value, cursor.now + ttl)
+        if expiry is not None:
+            dumps, at = serializer.dumps_with_expiry, expiry.at
+            self._dumps = lambda value: dumps(value, at)
 
     def _live(self, raw: bytes | None) -> Any:
         """The value, or `ABSENT` when there is none or it has expired."""
         if raw is None:
             return ABSENT
-        if self._ttl is not None:
-            expiry = self.serializer.expiry(raw)
-            if expiry is not None and expiry <= self._cursor.now:
-                return ABSENT
+        if self._expiry is not None and has_expired(raw, self._expiry.clock):
+            return ABSENT
         try:
             return self.serializer.loads(raw)
         except StateflowError as error:
             raise self._wrong(error) from error
+
+    def _renew(self, entries: Mapping[bytes, Any], changes: list[Change]) -> None:
+        """Stores entries that were read, by their full keys, with the expiry that they have from now on."""
+        if entries and self._expiry is not None:
+            raws = list(entries.values())
+            changes.extend(zip(entries, stamped(raws, self._expiry.at), strict=True))
+            self._expiry.wrote(key for key, raw in entries.items() if not expires(raw))
+
+    def _wrote(self, key: bytes, before: Any) -> None:
+        """Tells the index about an entry that is written with an expiry; `before` is what is stored, if that is known."""
+        if self._expiry is not None:
+            if before is UNREAD:
+                self._expiry.wrote_over((key,))
+            elif not expires(before):
+                self._expiry.wrote((key,))
 
 
 class _NoBackend:

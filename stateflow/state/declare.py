@@ -12,6 +12,7 @@ import msgspec
 
 from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_TYPE
+from stateflow.state.expiry.ttl import Ttl, micros, ttl_of
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -34,14 +35,15 @@ class Declaration:
     def __init__(
         self,
         *,
-        ttl: str | timedelta | None = None,
+        ttl: str | timedelta | Ttl | None = None,
         queryable: bool = False,
         aliases: tuple[str, ...] | list[str] = (),
         namespace: Any = None,
         migrate: Migrate | None = None,
     ) -> None:
         """`namespace` is the type of the namespaces under which each key may have the state again: see `.at(namespace)`."""
-        self.ttl = micros(ttl) if ttl is not None else None
+        self.expiry = ttl_of(ttl) if ttl is not None else None
+        self.ttl = self.expiry.micros if self.expiry is not None else None
         self.namespace = namespace
         self.queryable = queryable
         self.aliases = tuple(aliases)
@@ -54,24 +56,6 @@ class Declaration:
                 f"{owner.__name__}.{name} is the same declaration as {self.name!r}: declare each state with its own call"
             )
         self.name = name
-
-
-def micros(duration: str | timedelta) -> int:
-    """A duration such as `"7 days"` or a timedelta, in microseconds."""
-    if isinstance(duration, timedelta):
-        return int(duration / timedelta(microseconds=1))
-    units = {"microsecond": 1, "millisecond": 1_000, "second": 10**6, "minute": 60 * 10**6, "hour": 3600 * 10**6,
-             "day": 86_400 * 10**6, "week": 7 * 86_400 * 10**6, "us": 1, "ms": 1_000, "s": 10**6, "m": 60 * 10**6,
-             "h": 3600 * 10**6, "d": 86_400 * 10**6}  # fmt: skip
-    words = duration.split()
-    if len(words) == 2 and words[1] not in units:
-        words[1] = words[1].removesuffix("s")
-    try:
-        return int(float(words[0]) * units[words[1]])
-    except (IndexError, KeyError, ValueError):
-        raise UsageError(
-            f"{duration!r} is not a duration: write a number and a unit, such as '10 minutes'"
-        ) from None
 
 
 def _unchangeable(value: Any) -> bool:

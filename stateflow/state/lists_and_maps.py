@@ -8,7 +8,8 @@ from typing import Any, Generic, Self, TypeVar
 
 from stateflow.errors import StateflowError
 from stateflow.format.encoding import after, list_position
-from stateflow.state.cursor import ABSENT, Change, Cursor, ValuesState
+from stateflow.state.cursor import ABSENT, UNREAD, Change, Cursor, ValuesState
+from stateflow.state.expiry.index import Expiry
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.namespaces import Namespaced
 from stateflow.state.values.serializers import Serializer
@@ -21,14 +22,22 @@ V = TypeVar("V")
 class BoundListState(ValuesState, Namespaced, Generic[T]):
     """Entries of one key lie in the order they were added: by batch, then by position."""
 
-    __slots__ = ("_added", "_cleared")
+    __slots__ = ("_added", "_cleared", "_read")
 
     def __init__(
-        self, cursor: Cursor, operator: str, name: str, state_id: int, serializer: Serializer, ttl: int | None
+        self,
+        cursor: Cursor,
+        operator: str,
+        name: str,
+        state_id: int,
+        serializer: Serializer,
+        expiry: Expiry | None,
     ) -> None:
-        super().__init__(cursor, operator, name, state_id, serializer, ttl)
+        super().__init__(cursor, operator, name, state_id, serializer, expiry)
         self._added: list[Any] = []
         self._cleared = False
+        self._read: dict[bytes, bytes] = {}
+        """With a ttl that reading renews: stored entries that were read."""
 
     def at(self, namespace: Any) -> Self:
         """The same state of the same key under a namespace; under None this one."""
@@ -43,7 +52,7 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
     def _here(self) -> None:
         if self._at != self._cursor.serial:
             self._at = self._cursor.serial
-            self._added, self._cleared = [], False
+            self._added, self._cleared, self._read = [], False, {}
 
     def add(self, value: T) -> None:
         self._here()
@@ -62,7 +71,7 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
 
     def clear(self) -> None:
         self._here()
-        self._added, self._cleared = [], True
+        self._added, self._cleared, self._read = [], True, {}
         self._touch()
 
     def __iter__(self) -> Iterator[T]:
@@ -70,11 +79,15 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
         cursor, added = self._cursor, list(self._added)
         if not self._cleared:
             begin = cursor.full(self._id)
-            plain = self._ttl is None and not self.serializer.evolved
+            plain = self._expiry is None and not self.serializer.evolved
             loads = self.serializer.loads if plain else self._live
-            for _, raw in cursor.backend.scan(begin, after(begin)):
+            renewed = self._expiry is not None and self._expiry.on_read
+            for key, raw in cursor.backend.scan(begin, after(begin)):
                 value = loads(raw)
                 if value is not ABSENT:
+                    if renewed:
+                        self._read[key] = raw
+                        self._touch()
                     yield value
         yield from added
 
@@ -94,9 +107,12 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
         if self._cleared:
             # One deletion per entry keeps its place among the batched writes. The entries are few, or rarely cleared.
             changes.extend((key, None) for key, _ in cursor.backend.scan(prefix, after(prefix)))
+        self._renew(self._read, changes)
         try:
             for value in self._added:
-                changes.append((prefix + list_position(cursor.slot, cursor.position), self._dumps(value)))
+                key = prefix + list_position(cursor.slot, cursor.position)
+                changes.append((key, self._dumps(value)))
+                self._wrote(key, None)
                 cursor.position += 1
         except StateflowError as error:
             raise self._wrong(error) from error
@@ -107,7 +123,7 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
 class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
     """A mapping whose entries are stored one by one; iteration is in key order and may modify the map."""
 
-    __slots__ = ("_cleared", "_entries", "_written", "codec")
+    __slots__ = ("_cleared", "_entries", "_raws", "_read", "_written", "codec")
 
     def __init__(
         self,
@@ -117,14 +133,18 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
         state_id: int,
         codec: KeyCodec,
         serializer: Serializer,
-        ttl: int | None,
+        expiry: Expiry | None,
     ) -> None:
-        super().__init__(cursor, operator, name, state_id, serializer, ttl)
+        super().__init__(cursor, operator, name, state_id, serializer, expiry)
         self.codec = codec
         self._entries: dict[bytes, Any] = {}
         """By encoded map key; `ABSENT` for a key without an entry."""
         self._written: set[bytes] = set()
         self._cleared = False
+        self._raws: dict[bytes, bytes | None] = {}
+        """With a ttl: what is stored, as far as somebody has looked."""
+        self._read: set[bytes] = set()
+        """With a ttl that reading renews: entries that were read."""
 
     def at(self, namespace: Any) -> Self:
         """The same state of the same key under a namespace; under None this one."""
@@ -140,6 +160,8 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
         if self._at != self._cursor.serial:
             self._at = self._cursor.serial
             self._entries, self._written, self._cleared = {}, set(), False
+            if self._expiry is not None:
+                self._raws, self._read = {}, set()
 
     def _encoded(self, key: K) -> bytes:
         try:
@@ -152,11 +174,18 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
         value = self._entries.get(encoded)
         if value is None and encoded not in self._entries:
             cursor = self._cursor
-            value = (
-                ABSENT if self._cleared else self._live(cursor.backend.get(cursor.full(self._id) + encoded))
-            )
-            self._entries[encoded] = value
+            raw = None if self._cleared else cursor.backend.get(cursor.full(self._id) + encoded)
+            value = self._entries[encoded] = self._live(raw)
+            if self._expiry is not None and not self._cleared:
+                self._looked(encoded, raw, value)
         return value
+
+    def _looked(self, encoded: bytes, raw: bytes | None, value: Any) -> None:
+        assert self._expiry is not None
+        self._raws[encoded] = raw
+        if self._expiry.on_read and value is not ABSENT:
+            self._read.add(encoded)
+            self._touch()
 
     def __getitem__(self, key: K) -> V:
         value = self._look(self._encoded(key))
@@ -188,7 +217,7 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
 
     def clear(self) -> None:
         self._here()
-        self._entries, self._written, self._cleared = {}, set(), True
+        self._entries, self._written, self._cleared, self._read = {}, set(), True, set()
         self._touch()
 
     def _scanned(self) -> Iterator[tuple[bytes, Any]]:
@@ -201,10 +230,16 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
         self._here()
         entries = {key: self._entries[key] for key in self._written}
         fresh = iter(sorted(entries.items()))
-        stored = ((key, self._live(raw)) for key, raw in self._scanned() if key not in entries)
+        stored = ((key, self._seen(key, raw)) for key, raw in self._scanned() if key not in entries)
         for key, value in merge(stored, fresh, key=lambda pair: pair[0]):
             if value is not ABSENT:
                 yield key, value
+
+    def _seen(self, encoded: bytes, raw: bytes) -> Any:
+        value = self._live(raw)
+        if self._expiry is not None:
+            self._looked(encoded, raw, value)
+        return value
 
     def __iter__(self) -> Iterator[K]:
         for key, _ in self._pairs():
@@ -230,10 +265,17 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
         prefix = cursor.full(self._id)
         if self._cleared:
             changes.extend((key, None) for key, _ in cursor.backend.scan(prefix, after(prefix)))
+        if self._read:
+            read = self._read - self._written
+            self._renew({prefix + encoded: self._raws[encoded] for encoded in read}, changes)
         try:
             for encoded in self._written:
-                value = self._entries[encoded]
-                changes.append((prefix + encoded, None if value is ABSENT else self._dumps(value)))
+                value, key = self._entries[encoded], prefix + encoded
+                if value is ABSENT:
+                    changes.append((key, None))
+                else:
+                    changes.append((key, self._dumps(value)))
+                    self._wrote(key, self._raws.get(encoded, UNREAD))
         except StateflowError as error:
             raise self._wrong(error) from error
         self._dirty = False

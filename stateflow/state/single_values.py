@@ -8,16 +8,17 @@ from typing import Any, Generic, Self, TypeVar
 
 from stateflow.errors import StateflowError
 from stateflow.format.scalars import SCALARS
-from stateflow.state.cursor import ABSENT, Change, Cursor, ValuesState
+from stateflow.state.cursor import ABSENT, UNREAD, Change, Cursor, ValuesState
+from stateflow.state.expiry.index import Expiry
 from stateflow.state.namespaces import Namespaced
 from stateflow.state.values.bulk import bulk
+from stateflow.state.values.expiries import live, stamped
 from stateflow.state.values.serializers import Serializer
 
 T = TypeVar("T")
 V = TypeVar("V")
 R = TypeVar("R")
 
-_UNREAD: Any = object()
 _IMMUTABLE = frozenset({"tuple", "optional", *(scalar.name for scalar in SCALARS)})
 """Nobody can change values in place whose types are made of these alone, so they wait for the end of the chunk."""
 _WORDS = re.compile(r"[^<>,.]+")
@@ -30,27 +31,42 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
     __slots__ = (
         "_cleared",
         "_dumps_many",
+        "_indexed",
         "_is_view",
         "_loads_many",
         "_mutable",
+        "_raws",
+        "_read_at",
         "_set_at",
         "_values",
         "reads",
     )
 
     def __init__(
-        self, cursor: Cursor, operator: str, name: str, state_id: int, serializer: Serializer, ttl: int | None
+        self,
+        cursor: Cursor,
+        operator: str,
+        name: str,
+        state_id: int,
+        serializer: Serializer,
+        expiry: Expiry | None,
     ) -> None:
-        super().__init__(cursor, operator, name, state_id, serializer, ttl)
+        super().__init__(cursor, operator, name, state_id, serializer, expiry)
         self._dumps_many, self._loads_many = bulk(serializer)
         self._mutable = not _IMMUTABLE.issuperset(_WORDS.findall(serializer.schema))
         self._is_view = False
         self._values: list[Any] = []
-        """One per key of the chunk; `_UNREAD` and `ABSENT` where there is none."""
+        """One per key of the chunk; `UNREAD` and `ABSENT` where there is none."""
         self._cleared = False
         """Whether any key of the chunk was cleared."""
         self._set_at: list[int] = []
         """Keys that were set, ascending."""
+        self._raws: list[Any] = []
+        """With a ttl: what is stored, one per key of the chunk, `UNREAD` where nobody has looked."""
+        self._indexed = True
+        """Whether no key of the chunk can be new to an index of expiries."""
+        self._read_at: list[int] = []
+        """With a ttl that reading renews: keys that user code has read, ascending."""
         self.reads = 0
         """How many keys were read one by one: the engine decides by it whether to read all at once."""
 
@@ -74,23 +90,45 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
         """A chunk of keys begins; `raws` are their stored values, when one look-up read them all."""
         self._set_at.clear()
         self._cleared = False
-        if raws is None:
-            self._values = [_UNREAD] * keys
-        elif self._ttl is None and not self.serializer.evolved:
-            self._values = self._loads_many(raws, ABSENT)
+        if self._expiry is not None:
+            self._begin_expiring(keys, raws, self._expiry)
+        elif raws is None:
+            self._values = [UNREAD] * keys
         else:
-            self._values = [self._readable(raw) for raw in raws]
+            self._values = self._read_many(raws)
+
+    def _begin_expiring(self, keys: int, raws: Sequence[bytes | None] | None, expiry: Expiry) -> None:
+        self._read_at.clear()
+        self._indexed = not expiry.indexed
+        if raws is None:
+            self._raws = [UNREAD] * keys
+        else:
+            self._raws = list(raws)
+            if not expiry.on_read:
+                unexpired, self._indexed = live(raws, expiry.clock)
+                self._values = self._read_many(unexpired)
+                return
+        # Reads go through `_load`, which notes them.
+        self._values = [UNREAD] * keys
+
+    def _read_many(self, raws: Sequence[bytes | None]) -> list[Any]:
+        if not self.serializer.evolved:
+            return self._loads_many(raws, ABSENT)
+        return [self._readable(raw) for raw in raws]
 
     def _readable(self, raw: bytes | None) -> Any:
         """What cannot be read is read once more when its key asks for it, so that only this key fails and is named."""
         try:
             return self._live(raw)
         except StateflowError:
-            return _UNREAD
+            return UNREAD
 
     def append(self) -> None:
         """The chunk gets one more key."""
-        self._values.append(_UNREAD)
+        self._values.append(UNREAD)
+        if self._expiry is not None:
+            self._raws.append(UNREAD)
+            self._indexed = not self._expiry.indexed
 
     def leave(self, nothing: Any) -> None:
         """There is no key from now on."""
@@ -98,14 +136,27 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
 
     def _load(self) -> Any:
         cursor = self._cursor
+        if self._expiry is not None:
+            return self._load_expiring(cursor, self._expiry)
         self.reads += 1
         value = self._values[cursor.i] = self._live(cursor.backend.get(cursor.full(self._id)))
+        return value
+
+    def _load_expiring(self, cursor: Cursor, expiry: Expiry) -> Any:
+        i = cursor.i
+        raw = self._raws[i]
+        if raw is UNREAD:
+            self.reads += 1
+            raw = self._raws[i] = cursor.backend.get(cursor.full(self._id))
+        value = self._values[i] = self._live(raw)
+        if expiry.on_read and value is not ABSENT:
+            self._read_at.append(i)
         return value
 
     def _get(self) -> Any:
         """The key's value, or `ABSENT`."""
         value = self._values[self._cursor.i]
-        return self._load() if value is _UNREAD else value
+        return self._load() if value is UNREAD else value
 
     def _set(self, value: Any) -> None:
         i = self._cursor.i
@@ -132,22 +183,34 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
             return
         cursor = self._cursor
         i = self._set_at.pop()
+        if self._read_at and self._read_at[-1] == i:
+            self._read_at.pop()
         value = self._values[i]
         if value is ABSENT:
             changes.append((cursor.full(self._id), None))
             return
+        key = cursor.full(self._id)
         try:
-            changes.append((cursor.full(self._id), self._dumps(value)))
+            changes.append((key, self._dumps(value)))
         except StateflowError as error:
             raise self._wrong(error) from error
+        if not self._indexed:
+            self._wrote(key, self._raws[i])
 
     def discard(self) -> None:
         self._dirty = False
-        if self._set_at and self._set_at[-1] == self._cursor.i:
-            self._values[self._set_at.pop()] = _UNREAD
+        for noted in (self._set_at, self._read_at):
+            if noted and noted[-1] == self._cursor.i:
+                self._values[noted.pop()] = UNREAD
 
     def collect(self, keys: list[bytes] | None, changes: list[Change]) -> None:
         """The chunk is done: its changes follow those of other states. `keys` are full keys, when they are known."""
+        if self._read_at:
+            written = set(self._set_at)
+            read = [i for i in self._read_at if i not in written]
+            renewed = zip(self._full_keys(read), [self._raws[i] for i in read], strict=True)
+            self._renew(dict(renewed), changes)
+            self._read_at.clear()
         changed = self._set_at
         if not changed:
             return
@@ -159,12 +222,14 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
     def _append(self, keys: list[bytes] | None, values: list[Any], changes: list[Change]) -> None:
         changed = self._set_at
         if keys is None:
-            base, state_id = self._cursor.base, self._id
-            keys = [base[i][:2] + state_id + base[i][4:] for i in changed]
+            keys = self._full_keys(changed)
         elif len(changed) != len(keys):
             keys = [keys[i] for i in changed]
         try:
-            if self._ttl is None and not self._cleared:
+            if self._expiry is not None:
+                self._collect_expiring(keys, values, changes, self._expiry)
+                return
+            if not self._cleared:
                 changes.extend(zip(keys, self._dumps_many(values), strict=True))
                 return
             dumps = self._dumps
@@ -173,6 +238,23 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
         except StateflowError:
             self._name_the_wrong(values)
             raise
+
+    def _full_keys(self, places: Sequence[int]) -> list[bytes]:
+        base, state_id = self._cursor.base, self._id
+        return [base[i][:2] + state_id + base[i][4:] for i in places]
+
+    def _collect_expiring(
+        self, keys: list[bytes], values: list[Any], changes: list[Change], expiry: Expiry
+    ) -> None:
+        raws: list[Any] = [] if self._indexed else [self._raws[i] for i in self._set_at]
+        if self._cleared:
+            changes.extend((k, None) for k, value in zip(keys, values, strict=True) if value is ABSENT)
+            kept = [at for at, value in enumerate(values) if value is not ABSENT]
+            keys, values = [keys[at] for at in kept], [values[at] for at in kept]
+            raws = [raws[at] for at in kept] if raws else []
+        changes.extend(zip(keys, stamped(self._dumps_many(values), expiry.at), strict=True))
+        if raws:
+            expiry.wrote_each(keys, raws, UNREAD)
 
     def _name_the_wrong(self, values: list[Any]) -> None:
         for i, value in zip(self._set_at, values, strict=True):
@@ -207,7 +289,7 @@ class BoundValueState(StoredState[T]):
     @property
     def value(self) -> T:
         value = self._values[self._cursor.i]
-        if value is _UNREAD:
+        if value is UNREAD:
             value = self._load()
         if value is ABSENT:
             return self._default if self._factory is None else self._factory()  # type: ignore[return-value]

@@ -415,8 +415,11 @@ def _parsed(url: str) -> _BucketRoot:
     bucket, _, host = parts.netloc.partition("@")
     if not _BUCKET.match(bucket) or not _HOST.match(host) or _IGNORED.search(url):
         # The client would panic, or ask for something else than people see.
+        shown = (
+            f"{parts.scheme}://..." if "@" in parts.netloc else repr(url)
+        )  # what is before it may be a secret
         raise UsageError(
-            f"{url!r} is not a root: no bucket, container or account has such a name; use one such as "
+            f"{shown} is not a root: no bucket, container or account has such a name; use one such as "
             "s3://my-bucket/checkpoints, of small letters, digits, dots and hyphens"
         )
     if host and parts.scheme not in _AZURE:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from stateflow.errors import CorruptError, UsageError
+from stateflow.masking import masked
 from stateflow.storage.file_urls import file_folder, file_url
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import named_store
@@ -71,7 +72,7 @@ def open_recorded(
         return open_store(url, options, fsync=fsync, below=root)
     except UsageError as error:
         raise CorruptError(
-            f"a record in {root} names the savepoint {url[:_SHOWN]!r}, which is not opened ({error}): restore an earlier "
+            f"a record in {root} names the savepoint {masked('', url)[:_SHOWN]!r}, which is not opened ({error}): restore an earlier "
             "checkpoint, or a savepoint that you trust"
         ) from None
 

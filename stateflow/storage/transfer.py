@@ -193,6 +193,14 @@ def scratch_folder(scratch: Path) -> Iterator[Path]:
         ) from error
 
 
+def permissions_of(store: Store, path: str) -> int:
+    """The permissions for a copy of a stored file. An object has none."""
+    if not isinstance(store, LocalStore):
+        return ANYBODY
+    with store.open(path) as file:
+        return permissions(file.fileno())
+
+
 def _carry(item: Transfer, target: Store, local: Path, verify: bool) -> None:
     source, path, xxh3 = item.source, item.source_path, item.xxh3 if verify else ""
     sha256 = item.sha256 if verify else b""

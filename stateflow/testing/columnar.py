@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,9 @@ from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.context import Moment
 from stateflow.operators.lateness import is_late
+from stateflow.operators.ready.made import runnable
 from stateflow.pipelines.columnar import ALONE, ColumnarOperator, columnar_operator
+from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.operators import MAIN, side_outputs
 from stateflow.pipelines.process import Output
 from stateflow.pipelines.rows import RowType, key_type, row_type
@@ -81,9 +85,31 @@ class ColumnarHarness:
             },
             {name: arrow_schema_of(of) for name, of in self._outputs.items()},
         )
+        self._operator: Callable[[], ColumnarOperator] = lambda: operator
         self._folder = tempfile.TemporaryDirectory(prefix="stateflow-harness-")
         self._earliest: int | None = None
         self._backend = self._backend_with(())
+
+    @classmethod
+    def of(cls, flow: Flow, uid: str, **arguments: Any) -> ColumnarHarness:
+        """A columnar operator of a pipeline, such as an aggregate or a window:
+        `ColumnarHarness.of(pipeline.build({...}), "per-minute")`. The arguments are `now` and `parameters`."""
+        node = next((node for node in flow.operators if node.uid == uid), None)
+        if node is None or node.columnar is None or node.output is None or None in node.rows:
+            columnar = [node.uid for node in flow.operators if node.columnar is not None]
+            raise UsageError(
+                f"flow {flow.name!r} has no columnar operator {uid!r} whose rows have a type; it has "
+                f"{', '.join(columnar) or 'none'}"
+            )
+        outputs: list[Output[Any]] = [Output(name, rows) for name, rows in node.sides.items()]
+        operator = partial(runnable, node.columnar, frozenset(node.sides))
+        harness = cls(
+            operator(), *node.rows, key=node.keyed[0].columns, right_key=node.keyed[-1].columns,
+            output=node.output, outputs=outputs, **arguments,
+        )  # fmt: skip
+        harness._spec = replace(harness._spec, uid=uid)
+        harness._operator = operator
+        return harness
 
     def rows(self, *rows: Any, late: Sequence[bool] | None = None) -> list[Any]:
         """One batch of input rows: objects, dicts, or one Arrow table; gives the rows that it puts out. `late` overrides what
@@ -180,7 +206,8 @@ class ColumnarHarness:
     def _engine(self) -> ColumnarEngine:
         mark = None if self.watermark is None else micros_since_epoch(self.watermark)
         moment = Moment(self._slot, micros_since_epoch(self.now), self._slot, mark, self._parameters)
-        engine = ColumnarEngine(self._spec, moment, 0)
+        # As in a run: a batch knows nothing of the one before but the state.
+        engine = ColumnarEngine(replace(self._spec, operator=self._operator()), moment, 0)
         engine.attach(self._backend, range(self._max), self._earliest, empty=False)
         return engine
 

@@ -15,6 +15,7 @@ import msgspec
 from stateflow.compatibility.states import (
     changed_elements,
     check_replaced,
+    indexes,
     resolve_states,
     state_ids,
     todays_elements,
@@ -103,6 +104,7 @@ class KeyedHarness:
         self._spec = OperatorSpec(
             cls.__name__, process, cls, _key_names(key, hint, len(types)), types, (_ANY,), rows or _ANY,
             sides, ids, on_error, evolved={name: schema for name, schema in states.items() if schema.evolved},
+            indexes=indexes(states),
         )  # fmt: skip
         self._operator = OperatorState(
             key=tuple(zip(self._spec.key_columns, types, strict=True)), max_parallelism=max_parallelism,
@@ -221,6 +223,7 @@ class KeyedHarness:
         for key, side, row in rows:
             by_key.setdefault(key, ([], []))[side].append(row)
         with self._engine() as engine:
+            engine.expire(range(self._max))
             watch = Watch(engine)
             inputs = 2 if isinstance(engine.process, ConnectedProcess) else 1
             for key in by_key:
@@ -238,6 +241,7 @@ class KeyedHarness:
                 for _ in engine.fire(range(self._max)):
                     pass
                 watch.raise_violation()
+            engine.next_expiries()
             produced = list(engine.out)
             for name, emitted in ((MAIN, produced), *engine.context.sides.items()):
                 if name in self._writers:

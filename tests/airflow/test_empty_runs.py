@@ -17,14 +17,14 @@ from airflow.sdk.api.datamodels._generated import TaskInstanceState
 from stateflow.airflow import checkpoint_asset
 from stateflow.airflow.operators.assets import table_asset
 from stateflow.checkpoint import scheduled
-from stateflow.checkpoint.control import BOUND_BEHIND, Heartbeat, RunOutcome, beat
+from stateflow.checkpoint.control import BOUND_BEHIND, INPUT_DRAINED, Heartbeat, RunOutcome, beat
 from stateflow.checkpoint.draft import Draft
 from stateflow.errors import UnavailableError
 from stateflow.format.records import Owner, Record
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.runner import Outcome, run_task
-from tests.airflow.test_run_operator import Method, operator
+from tests.airflow.test_run_operator import Done, Method, operator
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -206,6 +206,35 @@ def test_a_pipeline_that_cannot_be_loaded_here_is_left_to_the_driver(
     assert told.state is TaskInstanceState.SUCCESS
 
 
+class Ending(Method):
+    """Its driver finds nothing to do, and says why."""
+
+    stopped = INPUT_DRAINED
+
+    def launch(self, spec: Any) -> Any:
+        self.specs.append(spec)
+        job = MadeJob(str(self.root), spec.job, run=f"again-{len(self.specs)}")
+        owner = Owner("r", dag_run=spec.dag_run, task=spec.task)
+        ended = RunOutcome(stopped=self.stopped)
+        sign = Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, ended=True, outcome=ended)
+        beat(job.store, job.layout, sign)
+        return Done()
+
+
+class Behind(Ending):
+    """The bound lies behind, as for sources that only Spark can read."""
+
+    stopped = BOUND_BEHIND
+
+
+def test_a_run_after_a_restore_is_enough(method: Method, table: Table, read_all: MadeJob) -> None:
+    restored(read_all)
+    method = Ending(method.root)
+    for number in range(3):
+        assert run(method, table, run_id=f"after-{number}").error is None
+    assert len(method.specs) == 1
+
+
 def test_a_pipeline_with_another_output_is_run(
     method: Method, table: Table, read_all: MadeJob, tmp_path: Path
 ) -> None:
@@ -253,24 +282,8 @@ def test_a_first_run_whose_table_is_younger_than_its_interval_is_well(method: Me
     assert (method.specs, announced(told)) == ([], [])
 
 
-class Behind(Method):
-    """Its driver finds that the bound lies behind, as for sources that only Spark can read."""
-
-    def launch(self, spec: Any) -> Any:
-        done = super().launch(spec)
-        job = MadeJob(str(self.root), spec.job, run="again")
-        owner = Owner("r", dag_run=spec.dag_run, task=spec.task)
-        ended = RunOutcome(stopped=BOUND_BEHIND)
-        beat(
-            job.store,
-            job.layout,
-            Heartbeat(epoch=job.writer.epoch, counter=9, owner=owner, ended=True, outcome=ended),
-        )
-        return done
-
-
 def test_a_driver_that_finds_the_bound_behind_is_no_success_either(method: Method, table: Table) -> None:
-    told = run(Behind(method.root, work=lambda job: None), table, until="7")
+    told = run(Behind(method.root), table, until="7")
     assert told.state is TaskInstanceState.FAILED
     assert "until=7" in str(told.error)
 

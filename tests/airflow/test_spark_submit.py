@@ -14,6 +14,8 @@ from stateflow.airflow import SparkSubmit
 from stateflow.config.options import cache_folder, drivers_folder
 from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import RunSpec
+from stateflow.errors import UsageError
+from stateflow.jobs.run_secrets import RunSecrets, handed_over
 from stateflow.spark.session import class_data
 from stateflow.spark.session.java import require_java
 
@@ -80,6 +82,67 @@ def test_a_driver_on_another_host_gets_no_archive_of_this_one(
     SparkSubmit(**submit).bound("spark_default").launch(spec())
     assert started["argv"][started["argv"].index("--deploy-mode") + 1] == "cluster"
     assert "spark.driver.extraJavaOptions" not in started.settings()
+
+
+def test_what_is_called_like_a_secret_goes_by_the_environment_and_not_by_a_command_line(
+    started: Started,
+) -> None:
+    secret = RunSpec(
+        "orders.py:orders", "orders", "dag/1", "run",
+        parameters={"input": "/data", "db_password": "hush"},
+        options={"parallelism": "2", "storage_options": '{"aws_secret_access_key": "hush"}'},
+        conf={"spark.hadoop.fs.s3a.secret.key": "hush", "spark.executor.memory": "2g"},
+    )  # fmt: skip
+    SparkSubmit().bound("spark_default").launch(secret)
+    assert "hush" not in " ".join(started["argv"])
+    assert "input=/data" in started["argv"]
+    assert started.settings()["spark.executor.memory"] == "2g"
+    assert handed_over(started["environment"]) == RunSecrets(
+        {"db_password": "hush"}, {"spark.hadoop.fs.s3a.secret.key": "hush"}
+    )
+    assert started["environment"]["STATEFLOW_STORAGE_OPTIONS"] == '{"aws_secret_access_key": "hush"}'
+
+
+@pytest.mark.parametrize(
+    ("more", "named"),
+    [
+        ({"parameters": {"db_password": "hush"}}, "db_password"),
+        ({"conf": {"spark.x.secret": "hush"}}, "spark.x.secret"),
+    ],
+)
+def test_a_secret_that_would_have_to_stand_on_the_command_line_of_a_cluster_is_refused(
+    started: Started, more: dict[str, Any], named: str
+) -> None:
+    secret = RunSpec("orders.py:orders", "orders", "dag/1", "run", **more)
+    with pytest.raises(UsageError) as error:
+        SparkSubmit(deploy_mode="cluster").bound("spark_default").launch(secret)
+    assert str(error.value).startswith(f"{named} cannot reach a driver in cluster mode")
+    assert "hush" not in str(error.value)
+    assert started == {}
+
+
+def test_spark_s_pages_are_for_who_asks_for_them_and_the_ports_of_one_process_for_nobody(
+    started: Started,
+) -> None:
+    SparkSubmit().bound("spark_default").launch(spec())
+    own = started.settings()
+    assert (own["spark.ui.enabled"], own["spark.ui.killEnabled"]) == ("false", "false")
+    assert (own["spark.driver.bindAddress"], own["spark.authenticate"]) == ("127.0.0.1", "true")
+    SparkSubmit().bound("spark_default").launch(
+        spec(**{"spark.ui.enabled": "true", "spark.authenticate": "false"})
+    )
+    own = started.settings()
+    assert (own["spark.ui.enabled"], own["spark.ui.killEnabled"]) == ("true", "false")
+    assert own["spark.authenticate"] == "false"
+
+
+def test_a_driver_of_a_cluster_keeps_the_cluster_s_way_of_authentication(
+    started: Started, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = {"conn_type": "spark", "host": "spark://master", "port": 7077}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(connection))
+    SparkSubmit().bound("spark_default").launch(spec())
+    assert not {"spark.authenticate", "spark.driver.bindAddress"} & started.settings().keys()
 
 
 def test_the_command_is_logged_once(started: Started, capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,6 +46,7 @@ def test_the_code_that_made_the_state_fits_and_its_parameters_are_known(
         ],
         "sources": {"events": "continues"},
         "sinks": {"totals": "continues"},
+        "warnings": [],
         "problems": [],
     }
 

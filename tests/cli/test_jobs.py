@@ -123,6 +123,22 @@ def test_show_says_what_is_known_of_a_run_that_is_silent(
     assert re.fullmatch(f"status {says}", " ".join(line.split()))
 
 
+def test_show_masks_what_is_called_like_a_secret_as_text_and_as_json(
+    command: Command, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"input": "s3://me:hush@bucket/x", "db_password": "hush", "output": "/data/totals"}
+    decide = MadeJob.decide
+    monkeypatch.setattr(
+        MadeJob, "decide", lambda self, **facts: decide(self, **{**facts, "parameters": given})
+    )
+    made_job(root)
+    for more in ([], ["-o", "json"]):
+        for words in (["show", "orders"], ["jobs"]):
+            told = command(*words, "--checkpoint-dir", root, *more).out
+            assert "hush" not in told
+            assert words == ["jobs"] or "s3://me:***@bucket/x" in told
+
+
 def test_show_tells_what_a_job_is_made_of(command: Command, root: Path) -> None:
     job = made_job(root)
     job.tag(3, "before-the-sale")

@@ -146,7 +146,11 @@ def test_queryable_and_ttl_may_change() -> None:
     before = state_of(BEFORE)
     changed = state_of(process(total=sf.ValueState(float, ttl="1 day", queryable=True)), before)
     assert changed.states["total"] == msgspec.structs.replace(
-        before.states["total"], ttl=86_400_000_000, queryable=True
+        before.states["total"],
+        ttl=86_400_000_000,
+        queryable=True,
+        expiry_index=changed.next_state_id - 1,
+        expiry_sweep=1,
     )
 
 

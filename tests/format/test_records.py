@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import msgspec
 import pytest
+import xxhash
 
 from stateflow.errors import CorruptError, IncompatibleError
 from stateflow.format.records import (
@@ -210,6 +212,32 @@ def test_any_flipped_bit_is_found_and_the_record_named(at: int) -> None:
 def test_a_truncated_record_is_named(length: int) -> None:
     with pytest.raises(CorruptError, match="_pending"):
         decode(FROZEN[:length], Record, "orders/chk-00000042/_pending")
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"id": "\xff"}', b'{"id": ' + b"[" * 100_000, b"\xff", b'{"slot": 1e999}', b"[]", b""]
+)
+@pytest.mark.parametrize("kind", [Pin, Record])
+def test_json_that_no_stateflow_has_written_is_an_error_that_names_the_file(
+    text: bytes, kind: type[Any]
+) -> None:
+    header = b"stateflow 1 %s %d\n" % (xxhash.xxh3_64_hexdigest(text).encode(), len(text))
+    with pytest.raises(CorruptError, match=r"^there/it "):
+        decode(header + text, kind, "there/it")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"stateflow 1 a " + b"9" * 5000,
+        b"stateflow " + b"9" * 5000 + b" a 1",
+        b"stateflow \xb2 a 1",
+        b"stateflow 1 \xff 3",
+    ],
+)
+def test_a_first_line_that_no_stateflow_has_written_is_damage(header: bytes) -> None:
+    with pytest.raises(CorruptError, match=r"^there/it "):
+        decode(header + b"\nabc", Pin, "there/it")
 
 
 def test_a_newer_format_is_refused_with_what_to_do() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 import stateflow as sf
+from stateflow.compatibility.states import with_index
 from stateflow.format.records import Record, Shard, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.reading.query import StateReader
@@ -75,8 +76,10 @@ def states_of(process: Any) -> dict[str, StateSchema]:
     """Schemas with the ids that a harness gives."""
     found, next_id = {}, 1
     for name, schema in schemas(process, "x").items():
-        found[name] = msgspec.structs.replace(schema, id=next_id)
+        schema = msgspec.structs.replace(schema, id=next_id)
         next_id += TIMER_IDS if schema.kind == "timer" else 1
+        found[name] = indexed = with_index(schema, None, next_id)
+        next_id += indexed.expiry_index == next_id
     return found
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ import stateflow as sf
 from stateflow.checkpoint.log import read_epochs
 from stateflow.errors import UsageError
 from stateflow.format.records import Owner, Record, Savepoint, encode
+from stateflow.format.references import references, with_references
 from stateflow.pipelines.loading import load_pipeline
 from stateflow.pipelines.parameters import as_texts
 from stateflow.pipelines.pipeline import Pipeline
@@ -233,6 +237,17 @@ class TestHostileText:
         assert visible("a\u202eb\x1b") == r"a\u202eb\x1b"
         assert prose("a*b") == "a&#42;b"
 
+    def test_an_address_in_a_note_is_no_link(self) -> None:
+        """Renderers make links of bare addresses after they have decoded the entities."""
+        text = (
+            "see https://evil.example/x, HTTP://evil.example, www.evil.example, ann@evil.example; s3://lake/a"
+        )
+        shown = html.unescape(prose(text))
+        assert not re.search(r"(?i)https?://|www\.|\w@\w", shown)
+        assert shown == (
+            r"see https:\x2f/evil.example/x, HTTP:\x2f/evil.example, www\x2eevil.example, ann\x40evil.example; s3://lake/a"
+        )
+
     @pytest.mark.parametrize(
         "c",
         "\u3164\u115f\u1160\uffa0\u2800\ufe0f\u034f\u17b4\u17b5\u0338\u20dd\u200b\u00ad\xa0\u2003\U000e0041",
@@ -320,6 +335,29 @@ class TestTheDigest:
         assert other.digest != plan.digest
         assert differences(bound(plan, masked=True), bound(other, masked=True))
 
+    @pytest.mark.parametrize("code", [{"backend": "memory"}, {"retained_checkpoints": 7}])
+    def test_it_is_another_one_for_options_that_decide_what_is_written_or_kept(
+        self, scene: Scene, code: dict[str, Any]
+    ) -> None:
+        plan = planned(scene, "checkpoint:2")
+        (name,) = code
+        options = dataclasses.replace(scene.options, **code)
+        other = scene.job("orders").restore("checkpoint:2", wider, None, options=options)
+        (said,) = differences(bound(plan, masked=True), bound(other, masked=True))
+        assert said.startswith(f"option {name} was ")
+
+    def test_it_tells_a_text_from_what_it_looks_like(self, scene: Scene) -> None:
+        @sf.pipeline("orders")
+        def untyped(flow: sf.Flow, *, input: str, output: str, loud=False, quiet: bool = False) -> None:  # type: ignore[no-untyped-def]
+            ORIGINAL.function(flow, input=input, output=output)
+
+        def digest(given: dict[str, Any]) -> str:
+            return planned(scene, "checkpoint:2", given, pipeline=untyped).digest
+
+        # The text "false" is true for code that asks `if loud:`.
+        assert digest({"loud": False}) != digest({"loud": "false"})
+        assert digest({"quiet": False}) == digest({"quiet": "false"}), "the pipeline gets the same"
+
     def test_it_is_another_one_for_a_savepoint_that_says_it_is_the_same(self, scene: Scene) -> None:
         url, place = scene.savepoint()
         before = planned(scene, url)
@@ -406,6 +444,33 @@ def test_records_of_a_restore_hold_text_alone(scene: Scene) -> None:
     planned(scene, "latest", {"limit": 3, "users": None}).apply()
     head: Record = scene.head()
     assert head.parameters == {**PARAMETERS, "limit": "3"}
+
+
+class TestOutputsOfOthers:
+    def test_a_snapshot_of_another_job_of_the_same_name_is_said_to_write_to_the_same_place(
+        self, scene: Scene
+    ) -> None:
+        url = forged(scene, with_record(job="another-uuid"))
+        (said,) = [w for w in planned(scene, url).warnings if "another one of this name" in w]
+        assert said.startswith(
+            "sink totals writes to /data/totals, and so does the job another-uuid that the snapshot is of"
+        )
+        own = planned(scene, scene.savepoint("own")[0])
+        assert not [w for w in own.warnings if "another one of this name" in w]
+
+    def test_its_name_lets_no_fork_write_where_the_job_of_the_snapshot_does(self, scene: Scene) -> None:
+        url = forged(scene, lambda savepoint: msgspec.structs.replace(savepoint, job="fork"))
+        with pytest.raises(UsageError, match="two jobs would mix their output there"):
+            planned(scene, url, into="copy")
+
+    def test_files_that_somebody_could_exchange_are_counted(self, scene: Scene) -> None:
+        url, place = scene.savepoint("old")
+        savepoint = read_savepoint(place)
+        refs = [ref for ref in references(savepoint.record) if ref.path]
+        old = with_references(savepoint.record, lambda ref: msgspec.structs.replace(ref, sha256=b""))
+        place.put("_metadata", encode(msgspec.structs.replace(savepoint, record=old)))
+        text = f"{len(refs)} files of the snapshot have no SHA-256"
+        assert any(w.startswith(text) for w in planned(scene, url).warnings)
 
 
 class Narrow(sf.KeyedProcess[int, Any, Any]):

@@ -132,6 +132,15 @@ class TestWhatIsInIt:
             assert told[-1] == (total, total)
             assert [done for done, _ in told] == sorted(done for done, _ in told)
 
+    def test_a_container_is_no_more_readable_than_the_narrowest_file_in_it(self, tmp_path: Path) -> None:
+        root, target = open_store(str(tmp_path / "root")), open_store(str(tmp_path / "saved"))
+        record = checkpoint(root, (300, 20, 7))
+        some = next(ref for ref in references(record) if ref.size == 20)
+        (tmp_path / "root" / some.path).chmod(0o600)
+        native(root, record, target, tmp_path / "scratch", max_files=1)
+        (container,) = (tmp_path / "saved").rglob("*.pack")
+        assert container.stat().st_mode & 0o777 == 0o600
+
     @pytest.mark.parametrize("kind", ["s3", AZURE])
     @pytest.mark.parametrize("max_files", [0, 2])
     def test_in_an_object_store(

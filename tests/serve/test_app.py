@@ -207,6 +207,8 @@ def test_what_cannot_be_answered_says_why(served: Served, path: str, status: int
     ("body", "status", "says"),
     [
         (b"{", 400, "the body is not usable"),
+        (b'{"keys": ["\xff"]}', 400, "the body is not usable"),
+        (b'{"keys": ' + b"[" * 100_000, 400, "the body is not usable"),
         ({}, 400, "missing required field `keys`"),
         ({"keys": [1], "key": 2}, 400, "unknown field `key`"),
         ({"keys": list(range(1001))}, 400, "1001 keys are too many"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +30,8 @@ def resolver(monkeypatch: pytest.MonkeyPatch, *outcomes: str) -> list[Mapping[st
         return outcome
 
     monkeypatch.setattr(jars, "_resolve", resolve)
+    digest = hashlib.sha256(b"jar").hexdigest()
+    monkeypatch.setattr(jars, "locked_jars", lambda: {"a.jar": digest, "b.jar": digest})
     monkeypatch.setattr(jars, "require_java", lambda cache: cache)
     return calls
 
@@ -129,3 +132,28 @@ def test_java_is_told_the_machines_proxy() -> None:
         "http.nonProxyHosts": "localhost|*.internal",
     }
     assert jars._proxy({"no_proxy": "localhost"}) == {}
+
+
+@pytest.mark.parametrize("locked", [{"a.jar": "0" * 64}, {}], ids=["another file", "one too many"])
+def test_a_jar_that_the_lock_does_not_name_is_refused_and_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locked: dict[str, str]
+) -> None:
+    resolver(monkeypatch, "")
+    whole = jars.locked_jars()
+    monkeypatch.setattr(jars, "locked_jars", lambda: {"b.jar": whole["b.jar"], **locked})
+    with pytest.raises(UnavailableError, match=r"^a\.jar, which .* is not the file that jars\.lock names"):
+        jars.local_jars(tmp_path)
+    assert jars.recorded_jars(tmp_path) == ()
+    assert not (tmp_path / "ivy").exists()
+
+
+def test_the_lock_names_every_jar_of_the_versions_that_are_locked() -> None:
+    locked = jars.locked_jars()
+    assert len(locked) > 10
+    assert all(name.endswith(".jar") and len(digest) == 64 for name, digest in locked.items())
+    assert any(name.startswith("io.delta_delta-spark_") for name in locked)
+
+
+def test_other_versions_of_the_packages_are_not_in_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jars, "packages", lambda: ("io.delta:delta-spark_4.2_2.13:9.9.9",))
+    assert jars.locked_jars() == {}

@@ -495,6 +495,22 @@ class TestSavepointsInTheRoot:
             savepoints.dispose_expired(job)
         assert self.files(there) == before != {}
 
+    def test_a_clean_up_goes_on_with_the_others_and_names_the_link(self, root: Path) -> None:
+        job, over = Job(str(root), "orders"), datetime.timedelta(seconds=-1)
+        options = self.options(root.parent)
+        made = [job.savepoint("native", options=options, name=name, expires=over) for name in ("a", "b", "c")]
+        there = self.put_link(root, "_savepoints/orders/b/state")
+        before = self.files(there)
+        with pytest.raises(CorruptError, match=r"orders/b/state is a symbolic link.*; 2 others were deleted"):
+            savepoints.dispose_expired(job)
+        left = [
+            each.url.rpartition("/")[2]
+            for each in made
+            if (root / "_savepoints/orders" / each.url.rpartition("/")[2]).exists()
+        ]
+        assert left == ["b"]
+        assert self.files(there) == before != {}
+
     @pytest.mark.parametrize("at", PLACES)
     def test_a_restore_does_not_claim_behind_a_link_on_the_way(self, at: str, root: Path) -> None:
         job, base = Job(str(root), "orders"), self.base(root)

@@ -289,7 +289,7 @@ def act(app: AirflowApp, dag_id: str, body: Any) -> tuple[int, str]:
         ({"configuration": {}}, 422, "the body has to be a JSON object"),
         ("{", 422, "the body has to be a JSON object"),
         ("[]", 422, "the body has to be a JSON object"),
-        ({"conf": {"note": "x" * 70_000}}, 413, "a form has 65536 at most"),
+        ({"conf": {"note": "x" * 70_000}}, 413, "a form has 65536 bytes at most"),
     ],
 )
 def test_a_form_with_nonsense_is_one_sentence_and_no_run(

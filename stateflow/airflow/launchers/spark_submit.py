@@ -17,6 +17,8 @@ from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.supervision import Launcher
 from stateflow.errors import UsageError
+from stateflow.jobs.run_secrets import HANDED_OVER, handed_over
+from stateflow.masking import is_secret
 
 _SILENT = logging.getLogger(f"{__name__}.silent")
 _SILENT.disabled = True
@@ -62,14 +64,18 @@ class _Submitting:
 
     def launch(self, spec: RunSpec) -> DriverProcess:
         # The connection may choose the mode, and some settings are right only for a driver on this host.
-        cluster = _deploy_mode(self._command(spec, {}, quietly=True)) == "cluster"
-        argv = self._command(spec, self._conf(spec, here=not cluster))
+        plain = self._command(spec, {}, quietly=True)
+        cluster = _following(plain, "--deploy-mode") == "cluster"
+        conf = self._conf(spec, _following(plain, "--master"), here=not cluster)
+        secrets = {name: value for name, value in conf.items() if is_secret(name)}
+        argv = self._command(spec, {name: value for name, value in conf.items() if name not in secrets})
+        variables = spec.variables(secrets)
         if cluster:
-            argv = _for_cluster(argv, spec)
+            argv = _for_cluster(argv, variables)
         folder = DriverFolder(spec.job, spec.dag_run, spec.task)
         return folder.start(
             argv,
-            {**self._environment(), **spec.environment},
+            {**self._environment(), **variables},
             Path.cwd(),
             above=spec.above,
             temporary="" if self._says_where(argv) else "SPARK_LOCAL_DIRS",
@@ -96,11 +102,18 @@ class _Submitting:
         in_argv = any(word.startswith(f"{TEMPORARY}=") for word in argv)
         return in_argv or says_where({}) or "properties_file" in self.submit
 
-    def _conf(self, spec: RunSpec, *, here: bool) -> dict[str, str]:
+    def _conf(self, spec: RunSpec, master: str, *, here: bool) -> dict[str, str]:
         """Settings that Python would make too late: the driver's JVM starts first. `here`: the driver runs on this host."""
         from stateflow.spark.session import class_data  # a DAG file must not load stateflow.spark
         from stateflow.spark.session.java import require_java
-        from stateflow.spark.session.settings import DELTA, QUIET, submit_conf
+        from stateflow.spark.session.settings import (
+            DELTA,
+            GUARDED,
+            ONE_PROCESS,
+            QUIET,
+            one_process,
+            submit_conf,
+        )
 
         own = dict(DELTA) if self.submit.get("packages") or self.submit.get("jars") else submit_conf()
         if here:
@@ -109,7 +122,9 @@ class _Submitting:
             own["spark.driver.extraJavaOptions"] = f"{QUIET} {sooner}".strip()
             # Otherwise the driver would use the executors' Python, which may exist only in their archive.
             own["spark.pyspark.driver.python"] = sys.executable
-        own["spark.ui.showConsoleProgress"] = "false"
+        own |= {**GUARDED, "spark.ui.showConsoleProgress": "false"}
+        if one_process(master):
+            own |= ONE_PROCESS
         if "spark.sql.extensions" in spec.conf:
             extensions = f"{own['spark.sql.extensions']},{spec.conf['spark.sql.extensions']}"
             return {**own, **spec.conf, "spark.sql.extensions": extensions}
@@ -129,8 +144,8 @@ class _Submitting:
         }
 
 
-def _deploy_mode(argv: Sequence[str]) -> str:
-    return argv[argv.index("--deploy-mode") + 1] if "--deploy-mode" in argv else "client"
+def _following(argv: Sequence[str], flag: str) -> str:
+    return argv[argv.index(flag) + 1] if flag in argv else ""
 
 
 def _application() -> str:
@@ -140,17 +155,24 @@ def _application() -> str:
     return spec.origin
 
 
-def _for_cluster(argv: list[str], spec: RunSpec) -> list[str]:
+def _for_cluster(argv: list[str], variables: Mapping[str, str]) -> list[str]:
     """In cluster mode the driver gets only its command line from here, no environment."""
-    if "STATEFLOW_STORAGE_OPTIONS" in spec.environment:
+    if "STATEFLOW_STORAGE_OPTIONS" in variables:
         raise UsageError(
             "the connection's storage_options cannot reach a driver in cluster mode without standing on a command line: give "
             "the cluster credentials of its own (a role, a secret of Kubernetes) and leave them out of the connection, or "
             "submit in client mode"
         )
+    if HANDED_OVER in variables:
+        secrets = handed_over(variables)
+        names = ", ".join(sorted({*secrets.parameters, *secrets.conf}))
+        raise UsageError(
+            f"{names} cannot reach a driver in cluster mode without standing on a command line: let the pipeline read it from a "
+            "secret of the cluster, put settings of Spark into the cluster's spark-defaults.conf, or submit in client mode"
+        )
     options = {
         name.removeprefix("STATEFLOW_").lower(): value
-        for name, value in spec.environment.items()
+        for name, value in variables.items()
         if name.startswith("STATEFLOW_")
     }
     return [*argv, *(word for name, value in options.items() for word in ("--option", f"{name}={value}"))]

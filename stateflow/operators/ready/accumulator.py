@@ -68,6 +68,27 @@ class Accumulator:
             rows = rows[~is_first]
         return partials
 
+    def reduce(self, partials: pa.Table, into: Any, keys: pa.Table) -> pa.Table:
+        """The partials of groups, each made of all rows of a group; `into` are the groups of the rows. Neighbours merge two
+        by two, so that there are as many rounds as a group's size has digits, in twos."""
+        order = np.argsort(into, kind="stable")
+        names = [name for each, _ in self._aggregates for name in each.partials]
+        partials = partials.select(names).take(pa.array(order))
+        into, keys = into[order], keys.take(pa.array(order))
+        while True:
+            begins = np.ones(len(into), dtype=bool)
+            begins[1:] = into[1:] != into[:-1]
+            if bool(begins.all()):
+                return partials
+            starts = np.flatnonzero(begins)
+            place = np.arange(len(into)) - np.repeat(starts, np.diff(np.append(starts, len(into))))
+            kept = np.flatnonzero(place % 2 == 0)
+            paired = kept[np.append(place[1:] % 2 == 1, False)[kept]]
+            left = pa.array(paired)
+            merged = self.merge(partials.take(left), partials.take(pa.array(paired + 1)), keys.take(left))
+            partials = _replaced(partials, merged, paired).take(pa.array(kept))
+            into, keys = into[kept], keys.take(pa.array(kept))
+
     def results(self, partials: pa.Table) -> dict[str, Any]:
         """The columns that come out, by name."""
         out = {}

@@ -10,6 +10,8 @@ import numpy as np
 
 from stateflow.pipelines.windows import Cumulative, Sliding, Window
 
+_FAR = 1 << 61
+
 
 class Panes(Protocol):
     def end_of(self, times: Any) -> Any:
@@ -20,16 +22,12 @@ class Panes(Protocol):
         """The first window of each pane that ends after `closed`."""
         ...
 
-    def next_window(self, end: int) -> int | None:
-        """The window after one, if it can share panes with it."""
+    def next_window(self, ends: Any) -> Any:
+        """The window after each."""
         ...
 
-    def of_window(self, end: int) -> range:
-        """The panes of a window."""
-        ...
-
-    def has(self, end: int, pane: int) -> bool:
-        """Whether a window has a pane."""
+    def has(self, ends: Any, panes: Any) -> Any:
+        """Whether a window has a pane, for windows that end no earlier."""
         ...
 
     def done(self, closed: int) -> int:
@@ -51,16 +49,13 @@ class SlidingPanes:
         return times - (times - self.offset) % self.length + self.length
 
     def first_window(self, panes: Any, closed: int) -> Any:
-        return _upward(np.maximum(panes, closed + 1), self.every, self.offset + self.size)
+        return _upward(np.maximum(panes, max(closed, -_FAR) + 1), self.every, self.offset + self.size)
 
-    def next_window(self, end: int) -> int | None:
-        return end + self.every
+    def next_window(self, ends: Any) -> Any:
+        return ends + self.every
 
-    def of_window(self, end: int) -> range:
-        return range(end - self.size + self.length, end + 1, self.length)
-
-    def has(self, end: int, pane: int) -> bool:
-        return end - self.size < pane <= end
+    def has(self, ends: Any, panes: Any) -> Any:
+        return ends - self.size < panes
 
     def done(self, closed: int) -> int:
         return closed + self.length - self.size
@@ -76,18 +71,14 @@ class CumulativePanes:
         return times - (times - self.offset) % self.every + self.every
 
     def first_window(self, panes: Any, closed: int) -> Any:
-        return _upward(np.maximum(panes, closed + 1), self.every, self.offset)
+        return _upward(np.maximum(panes, max(closed, -_FAR) + 1), self.every, self.offset)
 
-    def next_window(self, end: int) -> int | None:
-        """None at the end of the longest: the windows begin anew."""
-        return None if (end - self.offset) % self.size == 0 else end + self.every
+    def next_window(self, ends: Any) -> Any:
+        return ends + self.every
 
-    def of_window(self, end: int) -> range:
-        start = (end - 1 - self.offset) // self.size * self.size + self.offset
-        return range(start + self.every, end + 1, self.every)
-
-    def has(self, end: int, pane: int) -> bool:
-        return pane in self.of_window(end)
+    def has(self, ends: Any, panes: Any) -> Any:
+        # The last window that has the pane ends at the next multiple of the size.
+        return ends <= _upward(panes, self.size, self.offset)
 
     def done(self, closed: int) -> int:
         return closed - (closed - self.offset) % self.size

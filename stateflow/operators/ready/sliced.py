@@ -1,7 +1,7 @@
 """Windows that overlap, put out when they close: a row is aggregated once, into the pane that its windows share.
 
 `panes` has the partials of each key's panes by their end. `ends` has each key's next window that must come out, by its end:
-a window that comes out hands on to the one after it while that has panes.
+when windows come out, the panes that are in later ones, too, are found there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,42 @@ import pyarrow as pa
 from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import event_times, instants, newest_end
 from stateflow.operators.ready.groups import grouped, whole
-from stateflow.operators.ready.keys import key_columns, one_of_each
+from stateflow.operators.ready.keys import Key, key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
+from stateflow.operators.ready.ordered_values import smallest
 from stateflow.operators.ready.panes import panes_of
-from stateflow.operators.ready.windowed import NEVER, Produced, later, window_rows
+from stateflow.operators.ready.windowed import AT, NEVER, Produced, later, micros, window_rows
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
 from stateflow.pipelines.ready import PANE, WindowAggregate
+
+Piece = tuple[pa.Table, Any, pa.Table]
+"""Keys, ends of windows and partials, row by row."""
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+class _First:
+    """The first window of each key that must come out. The windows after it, and none before, must as well."""
+
+    def __init__(self, keys: list[Any], ends: Any) -> None:
+        self._keys, self._ends = keys, ends
+
+    @classmethod
+    def of(cls, due: list[pa.Table], key: Key) -> _First:
+        entries = pa.concat_tables(due)
+        columns = key_columns(entries, key)
+        groups = grouped(columns, len(entries))
+        ends = smallest(micros(entries[AT]), groups.ids, groups.size)
+        return cls(one_of_each(columns, key, groups.firsts).columns, ends)
+
+    def of_keys(self, columns: list[Any]) -> Any:
+        """For each key; later than all windows for a key without one."""
+        both = [
+            pa.chunked_array([*mine.chunks, theirs]) for mine, theirs in zip(self._keys, columns, strict=True)
+        ]
+        groups = grouped(both, len(self._ends) + len(columns[0]))
+        first = np.full(groups.size, np.iinfo(np.int64).max)
+        first[groups.ids[: len(self._ends)]] = self._ends
+        return first[groups.ids[len(self._ends) :]]
 
 
 class SlicedAggregates(ColumnarOperator):
@@ -65,31 +95,62 @@ class SlicedAggregates(ColumnarOperator):
         self._has_closed = False
 
     def _close(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
-        closed, ends = self._closed(ctx), states["ends"]
         if self._has_closed:
             return
         self._has_closed = True
-        while (end := ends.next_due()) is not None and end <= closed:
-            for entries in ends.due(end):
-                yield self._windows(entries.select(self._declared.key_columns), end, states)
-            ends.delete_due(end)
-        states["panes"].delete_due(self._panes.done(closed))
+        closed, panes = self._closed(ctx), states["panes"]
+        due = list(states["ends"].due(closed))
+        if due:
+            first = _First.of(due, self._key)
+            pieces = [self._in_windows(entries, first, closed) for entries in panes.due(closed)]
+            keys, ends, partials = self._reduced(pieces)
+            yield window_rows(self._declared, self._accumulator, keys, ends, partials)
+            states["ends"].delete_due(closed)
+            self._hand_on(closed, states)
+        panes.delete_due(self._panes.done(closed))
 
-    def _windows(self, keys: pa.Table, end: int, states: Mapping[str, Any]) -> pa.Table:
-        """The rows of a window of some keys, which hands on to the next one."""
-        partials: pa.Table | None = None
-        has_next = np.zeros(len(keys), dtype=bool)
-        following = self._panes.next_window(end)
-        for pane in self._panes.of_window(end):
-            found = states["panes"].get(keys, at=instants(np.full(len(keys), pane)))
-            partials = found if partials is None else self._accumulator.merge(partials, found, keys)
-            if following is not None and self._panes.has(following, pane):
-                has_next |= whole(found[PANE]).is_valid().to_numpy(zero_copy_only=False)
-        assert partials is not None
-        if following is not None and bool(has_next.any()):
-            chosen = keys.filter(pa.array(has_next))
-            states["ends"].put(chosen, at=instants(np.full(len(chosen), following)))
-        return window_rows(self._declared, self._accumulator, keys, np.full(len(keys), end), partials)
+    def _in_windows(self, entries: pa.Table, first: _First, closed: int) -> Piece:
+        """The panes, each in all of its windows that must come out, as far as a part of all panes goes."""
+        columns = key_columns(entries, self._key)
+        since = first.of_keys(columns)
+        panes = micros(entries[AT])
+        ends = self._panes.first_window(panes, NEVER)
+        rows, of_rows = [], []
+        while True:
+            there = np.flatnonzero((ends <= closed) & self._panes.has(ends, panes))
+            if not len(there):
+                break
+            wanted = there[ends[there] >= since[there]]
+            rows.append(wanted)
+            of_rows.append(ends[wanted])
+            ends = self._panes.next_window(ends)
+        at, windows = np.concatenate([_NONE, *rows]), np.concatenate([_NONE, *of_rows])
+        owners = pa.table(
+            {name: c.take(pa.array(at)) for (name, _), c in zip(self._key, columns, strict=True)}
+        )
+        return self._reduced([(owners, windows, entries.take(pa.array(at)))])
+
+    def _reduced(self, pieces: list[Piece]) -> Piece:
+        """One row per key and window."""
+        keys = pa.concat_tables([keys for keys, _, _ in pieces])
+        ends = np.concatenate([ends for _, ends, _ in pieces])
+        columns = [whole(column) for column in keys.columns]
+        groups = grouped([*columns, pa.array(ends)], len(ends))
+        partials = pa.concat_tables([partials for *_, partials in pieces])
+        partials = self._accumulator.reduce(partials, groups.ids, keys)
+        return one_of_each(columns, self._key, groups.firsts), ends[groups.firsts], partials
+
+    def _hand_on(self, closed: int, states: Mapping[str, Any]) -> None:
+        """The panes that are in windows which have not closed yet are found there."""
+        for entries in states["panes"].due(closed):
+            columns = key_columns(entries, self._key)
+            panes = micros(entries[AT])
+            windows = self._panes.first_window(panes, closed)
+            still = np.flatnonzero(self._panes.has(windows, panes))
+            windows = windows[still]
+            columns = [column.take(pa.array(still)) for column in columns]
+            once = grouped([*columns, pa.array(windows)], len(windows)).firsts
+            states["ends"].put(one_of_each(columns, self._key, once), at=instants(windows[once]))
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         return later(states["ends"].next_due(), self._declared.lateness)

@@ -16,10 +16,21 @@ from pyspark.sql import SparkSession
 
 from stateflow.config.options import cache_folder
 from stateflow.logs import waiting
+from stateflow.masking import is_secret
 from stateflow.spark.session import class_data
 from stateflow.spark.session.jars import local_jars
 from stateflow.spark.session.java import require_java
-from stateflow.spark.session.settings import DELTA, LOOPBACK, QUIET, RUNTIME, STATIC, TEMPORARY, says_where
+from stateflow.spark.session.settings import (
+    DELTA,
+    ONE_PROCESS,
+    QUIET,
+    REDACTION,
+    RUNTIME,
+    STATIC,
+    TEMPORARY,
+    one_process,
+    says_where,
+)
 
 _log = logging.getLogger(__name__)
 _SEARCH_PATH = "spark.executorEnv.PYTHONPATH"
@@ -61,11 +72,11 @@ def _started(
     else:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    settings = {**DELTA, **RUNTIME, **STATIC, **(LOOPBACK if _one_process(master_url) else {}), **conf}
+    settings = {**DELTA, **RUNTIME, **STATIC, **(ONE_PROCESS if one_process(master_url) else {}), **conf}
     user_options = conf.get("spark.driver.extraJavaOptions", "")
     ours = [] if "spark.log.level" in conf else [QUIET]
     ours.append(class_data.options(cache, java, user_options))
-    if temporary is not None and _one_process(master_url) and not says_where(conf):
+    if temporary is not None and one_process(master_url) and not says_where(conf):
         # In a restarted container, this process may have the number of the one that was killed.
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -81,6 +92,11 @@ def _started(
     for name, value in settings.items():
         builder = builder.config(name, value)
     waiting("starting Spark")
+    if any(map(is_secret, settings)):
+        # PySpark puts every setting on the command line of a JVM that it starts. What is set later goes through a socket.
+        shown = {name: value for name, value in settings.items() if not is_secret(name)}
+        shown |= {"spark.app.name": app, "spark.master": master_url or "local[*]"}
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(shown.items())))
     session = builder.getOrCreate()
     _spare_from_sigterm(session)
     return session
@@ -97,15 +113,12 @@ def _spare_from_sigterm(session: SparkSession) -> None:
         jvm.sun.misc.Signal.handle(jvm.sun.misc.Signal("TERM"), jvm.sun.misc.SignalHandler.SIG_IGN)
 
 
-def _one_process(master: str | None) -> bool:
-    return master is None or master == "local" or master.startswith("local[")
-
-
 def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
     """The session when spark-submit has started the JVM: it chose master, jars and memory; the rest can still be set."""
     SparkContext._ensure_initialized()
     submitted = dict(SparkConf().getAll())
-    settings = {**RUNTIME, **{name: submitted[name] for name in RUNTIME if name in submitted}, **conf}
+    ours = {**RUNTIME, **REDACTION}
+    settings = {**ours, **{name: submitted[name] for name in ours if name in submitted}, **conf}
     if path := submitted.get(_SEARCH_PATH):
         # Executors find a package's modules by spark-submit's path. Only the driver's host has the pipeline's folder.
         settings[_SEARCH_PATH] = ":".join(dict.fromkeys(filter(None, (path, conf.get(_SEARCH_PATH)))))

@@ -6,6 +6,7 @@ Every resolution takes seconds and needs the network; a list of files does not.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +23,8 @@ from urllib.parse import urlsplit
 from stateflow.config.options import cache_folder
 from stateflow.errors import StateflowError, UnavailableError
 from stateflow.spark.session.java import find_java, install_java, require_java
+
+LOCK = Path(__file__).parent / "jars.lock"
 
 
 def packages() -> tuple[str, ...]:
@@ -103,6 +106,8 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
                 f"Spark could not resolve {', '.join(bundle.packages)} ({reason}) and kept nothing: check the "
                 "network or set spark.jars.repositories in spark-defaults.conf, then try again"
             )
+        if bundle == _own():
+            _refuse_others(part / "jars", names)
         # It holds the resolver's own copies of the same jars.
         shutil.rmtree(part / "cache", ignore_errors=True)
         shutil.rmtree(target, ignore_errors=True)
@@ -114,6 +119,25 @@ def resolve_jars(cache: Path, bundle: Bundle | None = None) -> tuple[Path, ...]:
     record_file.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     record_file.rename(cache / f"jars{bundle.name}.json")
     return recorded_jars(cache, bundle)
+
+
+def locked_jars() -> dict[str, str]:
+    """Name and SHA-256 of every jar that the library's own packages bring; empty for other versions of them than the lock's."""
+    _, coordinates, *lines = LOCK.read_text(encoding="utf-8").splitlines()
+    if coordinates.removeprefix("# ").split() != list(packages()):
+        return {}
+    return {name: digest for digest, name in (line.split() for line in lines)}
+
+
+def _refuse_others(folder: Path, names: Sequence[str]) -> None:
+    """UnavailableError for a jar that is not the one which the project was tested with. They run inside every driver."""
+    locked = locked_jars()
+    for name in names if locked else ():
+        if hashlib.sha256((folder / name).read_bytes()).hexdigest() != locked.get(name):
+            raise UnavailableError(
+                f"{name}, which {' '.join(packages())} brought, is not the file that {LOCK.name} names, and nothing was kept: "
+                "ask who runs the repository that it came from (spark.jars.repositories), or take another repository"
+            )
 
 
 def _own() -> Bundle:

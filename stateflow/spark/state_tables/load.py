@@ -35,6 +35,7 @@ from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import marked, spare_the_collector
 from stateflow.state.backends.base import OpenShard
+from stateflow.state.expiry.index import Expiry, next_due
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.tabular import TIMERS, StateTable, TimerTable, tables_of
 
@@ -197,12 +198,17 @@ class _LoadTask:
             (Shard(first=first, last=last, backend=self.backend),), self.storage, self.open_shard
         )
         entries = SortedEntries(self.uid, self.operator)
+        expiries = [loaded_index(s) for s in self.operator.states.values() if s.expiry_index]
         try:
             backend = shards.open(0)
             for batch in batches:
-                keys = entries.checked(batch.column(0).to_pylist())
-                backend.write(zip(keys, batch.column(1).to_pylist(), strict=True))
-            shards.finish(0, backend, entries.next_timers)
+                keys, values = entries.checked(batch.column(0).to_pylist()), batch.column(1).to_pylist()
+                backend.write(zip(keys, values, strict=True))
+                for state_id, expiry in expiries:
+                    own = [at for at, key in enumerate(keys) if key[2:4] == state_id]
+                    expiry.index([keys[at] for at in own], [values[at] for at in own])
+                    backend.write(expiry.blocks())
+            shards.finish(0, backend, entries.next_timers, next_due([expiry for _, expiry in expiries]))
             handles = shards.handles()
         except StateflowError as error:
             raise marked(error) from error
@@ -210,6 +216,15 @@ class _LoadTask:
             shards.close()
         body = msgspec.msgpack.encode(_LoadedShards(subtask, handles))
         yield pa.record_batch([pa.array([body], pa.binary())], names=["loaded"])
+
+
+def loaded_index(schema: StateSchema) -> tuple[bytes, Expiry]:
+    """The id of a state as keys have it, and what indexes the expiries that its entries were loaded with."""
+    event_time = schema.ttl_time == "event"
+    expiry = Expiry(
+        None, schema.id, now=0, watermark=None, slot=0, index_id=schema.expiry_index, event_time=event_time
+    )
+    return schema.id.to_bytes(2, "big"), expiry
 
 
 class SortedEntries:

@@ -31,6 +31,8 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     keys: int = 0
     dead_letters: int = 0
     timers: int = 0
+    expired: int = 0
+    """Entries that left because their ttl was over."""
     counters: dict[str, int] = {}
     """User metrics."""
     metrics: dict[str, float] = {}
@@ -96,6 +98,7 @@ def total(acks: list[Ack]) -> dict[str, Any]:
         "keys": sum(a.keys for a in acks),
         "dead_letters": sum(a.dead_letters for a in acks),
         "timers": sum(a.timers for a in acks),
+        "expired": sum(a.expired for a in acks),
         "metrics": summed(ack.metrics for ack in acks),
         "counters": counters,
     }

@@ -24,7 +24,7 @@ from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.blocks import refuse_nulls
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
-from stateflow.spark.task.worker import marked, spare_the_collector
+from stateflow.spark.task.worker import expires_now, marked, spare_the_collector
 from stateflow.state.backends.base import Backend, OpenShard
 
 BUCKETS = 32
@@ -119,6 +119,7 @@ class _Subtask:
             rows_in=feed.rows,
             rows_out=outputs.rows,
             keys=self.engine.keys,
+            expired=self.engine.expiry.expired,
             counters={name: c.value for name, c in self.engine.context.metrics.counters.items()},
             metrics=self.shards.figures(),
             host=socket.gethostname(),
@@ -140,7 +141,7 @@ class _Subtask:
         if current is not None:
             yield from self._finish(*current, outputs)
         for index, shard in enumerate(self.inputs):
-            if index not in with_rows and self._due(shard):
+            if index not in with_rows and (self._due(shard) or expires_now(shard, self.task.moment)):
                 yield from self._finish(index, self._open(index), outputs)
 
     def _open(self, index: int) -> Backend:
@@ -149,6 +150,8 @@ class _Subtask:
         empty = not shard.files and not self.shards.changes(index)
         groups = range(shard.first, shard.last + 1)
         self.engine.attach(backend, groups, shard.next_event_timer, empty=empty)
+        due = shard.next_event_expiry, shard.next_processing_expiry
+        self.engine.expire(groups, due, shard.entries)
         return backend
 
     def _due(self, shard: Shard) -> bool:
@@ -161,8 +164,9 @@ class _Subtask:
 
     def _finish(self, index: int, backend: Backend, outputs: _Outputs) -> Iterator[Any]:
         yield from outputs.take(self.engine.fire())
+        expiries = self.engine.next_expiries()
         if self.engine.changed or self.shards.changes(index):
-            self.shards.finish(index, backend, (self.engine.next_due(), None))
+            self.shards.finish(index, backend, (self.engine.next_due(), None), expiries)
         else:
             self.shards.keep(index, backend)
 

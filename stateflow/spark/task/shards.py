@@ -19,6 +19,7 @@ from stateflow.state.backends.base import Backend, Fetch, NewFile, OpenShard, Sn
 from stateflow.storage.files import inline, upload_file
 
 Timers = tuple[int | None, int | None]
+"""When the first is due, in event time and in processing time."""
 
 
 class TaskShards:
@@ -91,7 +92,7 @@ class TaskShards:
         backend.close()
         self._open.remove(backend)
 
-    def finish(self, index: int, backend: Backend, timers: Timers) -> None:
+    def finish(self, index: int, backend: Backend, timers: Timers, expiries: Timers = (None, None)) -> None:
         """Takes the shard's snapshot and uploads its files in the background."""
         began = time.perf_counter()
         snapshot = backend.snapshot()
@@ -101,9 +102,11 @@ class TaskShards:
             self.metrics[name] = self.metrics.get(name, 0) + value
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max(1, self._storage.upload_threads), "stateflow-upload")
-        self._handles[index] = self._pool.submit(self._upload, index, backend, snapshot, timers)
+        self._handles[index] = self._pool.submit(self._upload, index, backend, snapshot, timers, expiries)
 
-    def _upload(self, index: int, backend: Backend, snapshot: Snapshot, timers: Timers) -> Shard:
+    def _upload(
+        self, index: int, backend: Backend, snapshot: Snapshot, timers: Timers, expiries: Timers
+    ) -> Shard:
         began = time.perf_counter()
         files = snapshot.kept + tuple(self._store_file(new) for new in snapshot.new)
         self.metrics["upload_s"] += time.perf_counter() - began
@@ -117,6 +120,8 @@ class TaskShards:
             physical_last=None,
             next_event_timer=timers[0],
             next_processing_timer=timers[1],
+            next_event_expiry=expiries[0],
+            next_processing_expiry=expiries[1],
             entries=snapshot.entries,
         )
 
@@ -183,4 +188,7 @@ def _joined_shard(parts: tuple[Shard, ...]) -> Shard:
         backend=parts[0].backend,
         next_event_timer=earliest(p.next_event_timer for p in parts),
         next_processing_timer=earliest(p.next_processing_timer for p in parts),
+        next_event_expiry=earliest(p.next_event_expiry for p in parts),
+        next_processing_expiry=earliest(p.next_processing_expiry for p in parts),
+        entries=sum(p.entries for p in parts),
     )

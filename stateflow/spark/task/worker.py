@@ -29,6 +29,8 @@ from stateflow.state.backends.base import Backend, OpenShard
 from stateflow.state.values.serializers import Serializer, serializer_for
 
 OUTPUT_ROWS = 20_000
+EXPIRY_TURNS = 8
+"""A shard that gets no rows is opened with every eighth batch at most, to let expired entries go."""
 _GC_THRESHOLD = (200_000, 20, 100)
 ERROR_MARK = "STATEFLOW-ERROR "
 """Begins the line that carries a user-facing error. The driver finds it inside a worker's stack trace."""
@@ -179,6 +181,7 @@ class _Subtask:
             keys=engine.keys,
             dead_letters=engine.dead_letters,
             timers=engine.timers_fired,
+            expired=engine.expiry.expired,
             counters={name: c.value for name, c in engine.context.metrics.counters.items()},
             metrics=self.shards.figures(),
             host=socket.gethostname(),
@@ -196,24 +199,27 @@ class _Subtask:
                     yield from self._finish(engine, *current, outputs)
                 current = (index, self.shards.open(index))
                 with_rows.add(index)
-                engine.attach(current[1])
+                self._attach(engine, *current)
             engine.run(chunk)
             yield from outputs.take(engine)
         if current is not None:
             yield from self._finish(engine, *current, outputs)
         for index, shard in enumerate(self.inputs):
-            if index not in with_rows and self._due(shard):
+            if index not in with_rows and (self._due(shard) or expires_now(shard, self.task.moment)):
                 backend = self.shards.open(index)
-                engine.attach(backend)
+                self._attach(engine, index, backend)
                 yield from self._finish(engine, index, backend, outputs)
 
     def _due(self, shard: Shard) -> bool:
         moment = self.task.moment
-        return (
-            shard.next_event_timer is not None
-            and moment.watermark is not None
-            and shard.next_event_timer <= moment.watermark
-        ) or (shard.next_processing_timer is not None and shard.next_processing_timer <= moment.now)
+        return is_due((shard.next_event_timer, shard.next_processing_timer), moment.watermark, moment.now)
+
+    def _attach(self, engine: KeyedEngine, index: int, backend: Backend) -> None:
+        shard = self.inputs[index]
+        engine.attach(backend)
+        if engine.binding.expiring:
+            due = shard.next_event_expiry, shard.next_processing_expiry
+            engine.expire(range(shard.first, shard.last + 1), due, shard.entries)
 
     def _finish(self, engine: KeyedEngine, index: int, backend: Backend, outputs: Outputs) -> Iterator[Any]:
         shard = self.inputs[index]
@@ -221,10 +227,26 @@ class _Subtask:
         if engine.binding.timers:
             for _ in engine.fire(groups):
                 yield from outputs.take(engine)
+        expiries = engine.next_expiries()
         if engine.changed or self.shards.changes(index):
-            self.shards.finish(index, backend, engine.next_timers(groups))
+            self.shards.finish(index, backend, engine.next_timers(groups), expiries)
         else:
             self.shards.keep(index, backend)
+
+
+def expires_now(shard: Shard, moment: Moment) -> bool:
+    """Whether a shard without rows is opened to let expired entries go: with some batches, as it is written anew then."""
+    return (moment.slot + shard.first) % EXPIRY_TURNS == 0 and is_due(
+        (shard.next_event_expiry, shard.next_processing_expiry), moment.watermark, moment.now
+    )
+
+
+def is_due(first: tuple[int | None, int | None], watermark: int | None, now: int) -> bool:
+    """Whether the first in event time or the first in processing time is due."""
+    event, processing = first
+    return (event is not None and watermark is not None and event <= watermark) or (
+        processing is not None and processing <= now
+    )
 
 
 def _restore(engine: KeyedEngine, task: KeyedTask, subtask: int) -> None:

@@ -60,6 +60,11 @@ class Backend(Protocol):
         """In key order, from `begin` to `end`, exclusive."""
         ...
 
+    def scan_many(self, begins: Sequence[bytes]) -> Iterator[list[tuple[bytes, bytes]]]:
+        """For each prefix the entries whose keys begin with it. The prefixes are sorted, and none begins another. Nothing may
+        be written meanwhile."""
+        ...
+
     def first(self, begin: bytes, end: bytes) -> bytes | None:
         """The first key from `begin` to `end`, exclusive."""
         ...

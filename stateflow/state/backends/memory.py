@@ -21,7 +21,7 @@ from typing import Final
 import xxhash
 
 from stateflow.errors import CorruptError, IncompatibleError, UsageError
-from stateflow.format.encoding import group_range
+from stateflow.format.encoding import after, group_range
 from stateflow.format.records import Shard
 from stateflow.state.backends.base import Fetch, NewFile, OpenShard, Snapshot
 from stateflow.state.backends.corruption import translated
@@ -123,6 +123,10 @@ class MemoryBackend:
     def scan(self, begin: bytes, end: bytes) -> Iterator[tuple[bytes, bytes]]:
         entries = self._opened
         return iter([(key, entries[key]) for key in self._between(begin, end) if key in entries])
+
+    def scan_many(self, begins: Sequence[bytes]) -> Iterator[list[tuple[bytes, bytes]]]:
+        for begin in begins:
+            yield list(self.scan(begin, after(begin)))
 
     def first(self, begin: bytes, end: bytes) -> bytes | None:
         entries = self._opened

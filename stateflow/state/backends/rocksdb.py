@@ -13,7 +13,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from operator import le
 from pathlib import Path
 from typing import Any, Final
@@ -28,14 +28,14 @@ from rocksdict import (
 )
 
 from stateflow.errors import CorruptError
-from stateflow.format.encoding import group_range
+from stateflow.format.encoding import after, group_range
 from stateflow.format.records import Shard
 from stateflow.state.backends.base import Fetch, NewFile, OpenShard, Snapshot
 from stateflow.state.backends.corruption import translated
 from stateflow.state.backends.key_index import KeyIndex
 from stateflow.state.backends.rocksdb_options import RocksOptions, database_options
 from stateflow.state.backends.rocksdb_scans import merged, stepped, swept
-from stateflow.state.backends.walk import GLANCE, walk_or_sweep
+from stateflow.state.backends.walk import GLANCE, under, walk_or_sweep
 
 NAME: Final = "rocksdb"
 
@@ -209,6 +209,21 @@ class RocksBackend:
         # RocksDB's iterator is a view of the moment it was made, which is now and not at the first step.
         stored = self._stored(begin, end)
         return self._guarded(merged(stored, iter(changed)) if changed else stored)
+
+    def scan_many(self, begins: Sequence[bytes]) -> Iterator[list[tuple[bytes, bytes]]]:
+        if self._bare:
+            stored: Iterator[list[tuple[bytes, bytes]]] = repeat([], len(begins))
+        else:
+            stored = under(self._opened.iter(), begins)
+        try:
+            if not self._buffer:
+                yield from stored
+                return
+            for begin, entries in zip(begins, stored, strict=True):
+                changed = [(key, self._buffer[key]) for key in self._buffered(begin, after(begin))]
+                yield list(merged(iter(entries), iter(changed))) if changed else entries
+        except Exception as error:
+            raise translated(error, self._directory) from error
 
     def first(self, begin: bytes, end: bytes) -> bytes | None:
         if begin >= end:
@@ -414,6 +429,10 @@ class RocksReader(RocksBackend):
         if begin >= end or self._bare:
             return iter(())
         return chain.from_iterable(self._guarded_chunks(begin, end))
+
+    def scan_many(self, begins: Sequence[bytes]) -> Iterator[list[tuple[bytes, bytes]]]:
+        for begin in begins:
+            yield list(self.scan(begin, after(begin)))
 
     def first(self, begin: bytes, end: bytes) -> bytes | None:
         return next((key for key, _ in self.scan(begin, end)), None)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_TYPE, KEY_TYPES
+from stateflow.state.expiry.ttl import Ttl, ttl_fields, ttl_of
 
 MOST_COLUMNS = 64
 TIME = "at"
@@ -29,11 +31,21 @@ class ColumnLayout:
     timed: bool = False
     aliases: tuple[str, ...] = ()
     """Names that the state had before."""
+    ttl: Ttl | None = None
+    """How long an entry lives after it was put."""
 
     def check(self, where: str, key: Sequence[str] = ()) -> None:
         """Raises UsageError for a layout that cannot be; `key` are the names of the key's columns, as far as known."""
         if len(self.columns) > MOST_COLUMNS:
             raise UsageError(f"{where}: state has up to {MOST_COLUMNS} columns, not {len(self.columns)}")
+        if self.ttl is not None and self.timed:
+            raise UsageError(
+                f"{where}: the entries of a timed state leave by their time: call delete_due() in place of ttl="
+            )
+        if self.ttl is not None and self.ttl.renew == "read":
+            raise UsageError(
+                f"{where}: reading renews no columns: leave renew='read' out, and put what is to live longer"
+            )
         if not self.columns and not self.by and not self.timed:
             raise UsageError(f"{where}: state has no columns: name them, such as state={{'total': float}}")
         for name, hint in self.columns.items():
@@ -71,6 +83,7 @@ class ColumnLayout:
             by=tuple((name, BY_TYPE[hint].name) for name, hint in self.by.items()),
             timed=self.timed,
             aliases=self.aliases,
+            **ttl_fields(self.ttl),
         )
 
 
@@ -80,6 +93,8 @@ def columns(
     by: Mapping[str, Any] | None = None,
     timed: bool = False,
     aliases: Sequence[str] = (),
+    ttl: str | timedelta | Ttl | None = None,
 ) -> ColumnLayout:
-    """A state of `process_arrow`: `sf.columns({"total": float}, by={"product": str})`."""
-    return ColumnLayout(dict(values or {}), dict(by or {}), timed, tuple(aliases))
+    """A state of `process_arrow`: `sf.columns({"total": float}, by={"product": str}, ttl="7 days")`."""
+    expiry = ttl_of(ttl) if ttl is not None else None
+    return ColumnLayout(dict(values or {}), dict(by or {}), timed, tuple(aliases), expiry)

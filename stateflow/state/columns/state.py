@@ -11,13 +11,15 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.errors import UsageError
-from stateflow.format.encoding import after, split, split_timer, state_range, timer_range
+from stateflow.format.encoding import split, split_timer, state_range, timer_range
 from stateflow.format.records import StateSchema
 from stateflow.state.backends.base import Backend
 from stateflow.state.columns.evolved import EvolvedColumnBytes
 from stateflow.state.columns.keys import EntryKeys, Key, micros
 from stateflow.state.columns.order import inverse, taken
+from stateflow.state.expiry.index import Expiry
 from stateflow.state.values.column_values import ColumnBytes
+from stateflow.state.values.expiries import expires, has_expired, live, plain, plain_value, stamped
 
 BLOCK = 100_000
 """Entries in a table of what is due."""
@@ -29,7 +31,9 @@ UNKNOWN = -NOTHING
 class ColumnState:
     """What columnar operators read and write. Keys are an Arrow array, or a table of the key's columns; `by` likewise."""
 
-    def __init__(self, key: Key, schema: StateSchema, max_parallelism: int, where: str) -> None:
+    def __init__(
+        self, key: Key, schema: StateSchema, max_parallelism: int, where: str, expiry: Expiry | None = None
+    ) -> None:
         self.schema: pa.Schema
         """Of the value columns."""
         self._where = where
@@ -50,6 +54,9 @@ class ColumnState:
         self.changed = False
         self.keys = 0
         self._last: tuple[list[Any], list[bytes], Any] | None = None
+        self._expiry = expiry if expiry is not None and expiry.ttl is not None else None
+        self._found: tuple[list[bytes], Sequence[bytes | None]] | None = None
+        """With a ttl: the last keys that were looked up, and what was stored."""
 
     def attach(
         self, backend: Backend, groups: range, earliest: int = UNKNOWN, *, empty: bool = False
@@ -58,18 +65,19 @@ class ColumnState:
         self._backend, self._groups = backend, groups
         self._earliest, self._certain = (NOTHING, True) if empty else (earliest, False)
         self.changed = False
+        self._found = None
 
     def get(self, keys: Any, *, by: Any = None, at: Any = None) -> pa.Table:
         """The values of each key, in their order; null where there are none."""
         full, order = self._full(self._keys.parts(keys, by, at))
-        table = self._values.read(self._opened.get_many(full))
+        table = self._values.read(self._look_up(full))
         self.keys += len(full)
         return table if order is None else table.take(pa.array(inverse(order)))
 
     def has(self, keys: Any, *, by: Any = None, at: Any = None) -> Any:
         """Whether there is an entry of each key: a boolean array in their order."""
         full, order = self._full(self._keys.parts(keys, by, at))
-        there = np.array([raw is not None for raw in self._opened.get_many(full)], dtype=bool)
+        there = np.array([raw is not None for raw in self._look_up(full)], dtype=bool)
         self.keys += len(full)
         return pa.array(there if order is None else there[inverse(order)])
 
@@ -83,7 +91,7 @@ class ColumnState:
         if order is not None:
             columns = [taken(column, order) for column in columns]
         raw = self._values.write(columns, len(full))
-        self._opened.write(zip(full, raw, strict=True))
+        self._write(full, raw)
         self.changed = True
         if self.timed and full:
             earliest = min(self._time_of(full[0]), *self._first_times(full))
@@ -92,9 +100,11 @@ class ColumnState:
 
     def delete(self, keys: Any, *, by: Any = None, at: Any = None) -> None:
         """Deletes each key's entry; of several entries per key without `by` all of them."""
+        self._found = None
         if self._by and by is None:
-            for begin in sorted(self._keys.prefixes(keys, at)):
-                self._opened.delete_range(begin, after(begin))
+            begins = sorted(set(self._keys.prefixes(keys, at)))
+            gone = [key for entries in self._opened.scan_many(begins) for key, _ in entries]
+            self._opened.write((key, None) for key in gone)
         else:
             full, _ = self._full(self._keys.parts(keys, by, at))
             self._opened.write((key, None) for key in full)
@@ -104,17 +114,20 @@ class ColumnState:
     def entries(self, keys: Any, *, at: Any = None, row: str | None = None) -> pa.Table:
         """All entries of the keys, key after key in the order given, those of a key in the order of `by`: the key's columns,
         `by`, the values. A column `row`, if it is named, tells which of the keys an entry is of."""
+        given = self._keys.prefixes(keys, at)
+        begins = sorted(set(given))
         found: list[tuple[bytes, bytes]] = []
-        counts = []
-        for begin in self._keys.prefixes(keys, at):
-            before = len(found)
-            found += self._opened.scan(begin, after(begin))
-            counts.append(len(found) - before)
-        table = self._entries(found)
-        if row is not None:
-            numbers = np.repeat(np.arange(len(counts)), counts)
-            table = table.append_column(row, pa.array(numbers, pa.int64()))
-        return table
+        counts = np.empty(len(begins), dtype=np.int64)
+        for index, entries in enumerate(self._opened.scan_many(begins)):
+            own_entries = self._unexpired(entries)
+            counts[index] = len(own_entries)
+            found += own_entries
+        place = dict(zip(begins, range(len(begins)), strict=True))
+        own = np.fromiter(map(place.__getitem__, given), dtype=np.int64, count=len(given))
+        rows, numbers = _spans(np.cumsum(counts) - counts, counts, own)
+        table = self._entries(found).take(pa.array(rows))
+        self.keys += len(begins)
+        return table if row is None else table.append_column(row, pa.array(numbers))
 
     def due(self, up_to: int | datetime) -> Iterator[pa.Table]:
         """The entries of times up to and including an instant, as tables of at most `BLOCK` rows: key group after key group,
@@ -163,6 +176,32 @@ class ColumnState:
         assert self._backend is not None
         return self._backend
 
+    def _look_up(self, full: list[bytes]) -> Sequence[bytes | None]:
+        raws = self._opened.get_many(full)
+        if self._expiry is None:
+            return raws
+        self._found = full, raws
+        return plain(live(raws, self._expiry.clock)[0])
+
+    def _unexpired(self, entries: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
+        if self._expiry is None:
+            return entries
+        clock = self._expiry.clock
+        return [(key, plain_value(raw)) for key, raw in entries if not has_expired(raw, clock)]
+
+    def _write(self, full: list[bytes], raws: list[bytes]) -> None:
+        expiry, found, self._found = self._expiry, self._found, None
+        if expiry is None:
+            self._opened.write(zip(full, raws, strict=True))
+            return
+        if found is not None and found[0] is full:
+            expiry.wrote(k for k, raw in zip(full, found[1], strict=True) if not expires(raw))
+        else:
+            expiry.wrote_over(full)
+        changes: list[tuple[bytes, bytes | None]] = list(zip(full, stamped(raws, expiry.at), strict=True))
+        expiry.settle(self._opened, changes)
+        self._opened.write(changes)
+
     def _full(self, parts: list[Any]) -> tuple[list[bytes], Any]:
         """Full keys, sorted, and the order in which the given ones are sorted; None if they are."""
         last = self._last
@@ -205,6 +244,14 @@ class ColumnState:
         if any(len(column) != count for column in columns):
             raise UsageError(f"{self._where}: put() was given {count} keys and {len(values)} rows of values")
         return columns
+
+
+def _spans(starts: Any, counts: Any, own: Any) -> tuple[Any, Any]:
+    """The rows of the spans `own`, one span after the other; and for each row the index of its span in `own`."""
+    lengths = counts[own]
+    numbers = np.repeat(np.arange(len(own)), lengths)
+    begins = np.cumsum(lengths) - lengths
+    return np.arange(len(numbers)) + np.repeat(starts[own] - begins, lengths), numbers
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from stateflow.format.scalars import BY_NAME
 from stateflow.state.values.packed_instants import datetimes_of, micros_of
-from stateflow.state.values.serializers import Serializer
+from stateflow.state.values.serializers import EXPIRES, Serializer
 
 DumpsMany = Callable[[list[Any]], list[bytes]]
 LoadsMany = Callable[[Sequence[bytes | None], Any], list[Any]]
@@ -50,12 +50,18 @@ def bulk(serializer: Serializer) -> tuple[DumpsMany, LoadsMany]:
         raw = rows.tobytes()
         return [raw[at : at + _WIDTH] for at in range(0, len(raw), _WIDTH)]
 
+    expiring = np.dtype([("header", "u1"), ("expiry", ">i8"), ("value", f"<{scalar.form}")])
+    blank_expiring = bytes((code | EXPIRES,)) + bytes(expiring.itemsize - 1)
+
     def loads_many(raws: Sequence[bytes | None], missing: Any) -> list[Any]:
-        joined = b"".join([blank if raw is None else raw for raw in raws])
-        if len(joined) != _WIDTH * len(raws):
+        first = next(filter(None, raws), blank)
+        plain = first[0] < EXPIRES
+        filler, kind = (blank, layout) if plain else (blank_expiring, expiring)
+        joined = b"".join([filler if raw is None else raw for raw in raws])
+        if len(joined) != kind.itemsize * len(raws):
             return loads_each(raws, missing)
-        rows = np.frombuffer(joined, dtype=layout)
-        if (rows["header"] != code).any():
+        rows = np.frombuffer(joined, dtype=kind)
+        if (rows["header"] != filler[0]).any():
             return loads_each(raws, missing)
         try:
             values: list[Any] = datetimes_of(rows["value"]) if instants else rows["value"].tolist()

@@ -9,7 +9,7 @@ state the value is one struct column.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -20,11 +20,11 @@ import pyarrow.compute as pc
 from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_NAME, FIXED_COLUMNS, SHORT_MASK
 from stateflow.state.keys.arrow_types import ARROW
-from stateflow.state.values.headers import BadEntryError
+from stateflow.state.values.headers import BadEntryError, split
 from stateflow.state.values.nested_shapes import element_of
 from stateflow.state.values.packed_instants import are_instants
 from stateflow.state.values.schema_text import FieldText, OptionalText, ScalarText, StructText, read_columns
-from stateflow.state.values.serializers import RAW_CODE, damaged
+from stateflow.state.values.serializers import EXPIRES, RAW_CODE, damaged
 from stateflow.state.values.shapes import OpaqueShape
 from stateflow.state.values.structured_values import StructuredValues
 from stateflow.state.values.typed import ByteValues, ValueColumn, Values
@@ -134,6 +134,15 @@ BLANK = FixedLayout(()).write((), 1)[0]
 """The value of an entry without columns: that it is there says enough."""
 
 
+def _foreign(schema: str) -> Callable[[bytes], bytes]:
+    """There is one way to write columns: anything else is damage."""
+
+    def refuse(raw: bytes) -> bytes:
+        raise damaged(raw, schema)
+
+    return refuse
+
+
 class FixedColumns(Values):
     def __init__(self, schema: str, where: str, names: Sequence[str], types: Sequence[str]) -> None:
         super().__init__(schema, RAW_CODE, where)
@@ -143,6 +152,11 @@ class FixedColumns(Values):
         self.arrow = pa.struct(self._fields)
 
     def read(self, values: Sequence[bytes]) -> ValueColumn:
+        expires = None
+        if any(raw and raw[0] == self.code | EXPIRES for raw in values):
+            bodies, expires = split(values, self.code, _foreign(self.schema), self.schema)
+            head = bytes((self.code,))
+            values = [head + body for body in bodies]
         width = self._layout.rows.itemsize
         for index, raw in enumerate(values):
             if len(raw) != width or raw[0] != self.code:
@@ -152,7 +166,8 @@ class FixedColumns(Values):
             readable = are_instants(rows[f"c{index}"]) | self._layout.is_null(rows, index)
             if not bool(readable.all()):
                 raise BadEntryError(int(np.flatnonzero(~readable)[0]), damaged(b"", self.schema))
-        return ValueColumn(pa.StructArray.from_arrays(self._layout.read(rows), fields=self._fields))
+        column = pa.StructArray.from_arrays(self._layout.read(rows), fields=self._fields)
+        return ValueColumn(column, expires)
 
     def write(self, column: Any, stored: Any) -> list[bytes]:
         column = self._whole(column)

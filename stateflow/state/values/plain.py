@@ -20,6 +20,7 @@ from stateflow.format.records import StateSchema
 from stateflow.format.scalars import BY_NAME, CODED, FIXED_COLUMNS, SCALARS, SHORT_MASK
 from stateflow.state.keys.text import text_of_key
 from stateflow.state.values import schema_text as text
+from stateflow.state.values.expiries import plain_value
 from stateflow.state.values.serializers import (
     CUSTOM,
     DAMAGE,
@@ -48,7 +49,8 @@ _NO_NUMBERS = {inf: "Infinity", -inf: "-Infinity"}
 def plain_reader(schema: StateSchema) -> ReadPlain:
     """What reads the stored values of a state, with or without an expiry."""
     if schema.kind == "columns":
-        return _columns_reader(schema.value)
+        read = _columns_reader(schema.value)
+        return lambda raw: read(plain_value(raw))
     if schema.value.startswith("custom:"):
         return partial(_read, schema.value, 0, None, None)
     hint, finish = _hint(_tree(schema.value))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+from pyspark import cloudpickle
 
 from stateflow.format.keygroups import key_group
-from stateflow.format.records import Shard
+from stateflow.format.records import Shard, StateSchema
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.context import Moment
@@ -32,15 +32,11 @@ class Driven:
 
     def __init__(self, declared: ReadyOperator, shards: int = 1) -> None:
         self.declared = declared
-        self._states = {
+        numbered = {
             name: msgspec.structs.replace(layout.schema(), id=index + 1)
             for index, (name, layout) in enumerate(declared.states.items())
         }
-        outputs = {MAIN: arrow_schema_of(declared.output)}
-        outputs |= {name: arrow_schema_of(rows) for name, rows in declared.sides.items()}
-        self._spec = ColumnarSpec(
-            "op", runnable(declared, frozenset(declared.sides)), declared.key, GROUPS, self._states, outputs
-        )
+        self._spec = _spec(declared, numbered)
         self._folder = tempfile.TemporaryDirectory()
         self._shards: list[tuple[range, Any, int | None]] = []
         self.rescale(shards)
@@ -49,6 +45,11 @@ class Driven:
         """Per batch."""
         self.sides: dict[str, list[dict[str, Any]]] = {}
         self.counters: dict[str, int] = {}
+
+    def evolve(self, declared: ReadyOperator, states: Mapping[str, StateSchema]) -> None:
+        """From now on with other code, whose states have been compared with those that there are."""
+        self.declared = declared
+        self._spec = _spec(declared, states)
 
     def rescale(self, count: int) -> None:
         entries = [entry for _, backend, _ in self._shards for entry in backend.scan(b"", b"\xff" * 8)]
@@ -73,7 +74,7 @@ class Driven:
         after = []
         groups = self._groups(rows)
         for mine, backend, due in self._shards:
-            operator = pickle.loads(pickle.dumps(self._spec.operator))
+            operator = cloudpickle.loads(cloudpickle.dumps(self._spec.operator))
             engine = ColumnarEngine(_with(self._spec, operator), moment, 0)
             here = None if rows is None else rows.filter(pa.array(np.isin(groups, list(mine))))
             is_due = due is not None and watermark is not None and due <= watermark
@@ -111,6 +112,14 @@ class Driven:
         columns = [rows[name].to_pylist() for name in self.declared.key_columns]
         keys: Sequence[Any] = columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
         return np.array([key_group(key, GROUPS) for key in keys])
+
+
+def _spec(declared: ReadyOperator, states: Mapping[str, StateSchema]) -> ColumnarSpec:
+    outputs = {MAIN: arrow_schema_of(declared.output)}
+    outputs |= {name: arrow_schema_of(rows) for name, rows in declared.sides.items()}
+    operator = runnable(declared, frozenset(declared.sides))
+    mine = {name: states[name] for name in declared.states}
+    return ColumnarSpec("op", operator, declared.key, GROUPS, mine, outputs)
 
 
 def _with(spec: ColumnarSpec, operator: Any) -> ColumnarSpec:

@@ -113,6 +113,12 @@ class Machine(RuleBasedStateMachine):
     def scan(self, begin: bytes, end: bytes) -> None:
         assert list(self.backend.scan(begin, end)) == self.within(begin, end)
 
+    @rule(wanted=st.sets(st.binary(min_size=1, max_size=1), max_size=4), group=groups)
+    def scan_many(self, wanted: set[bytes], group: int) -> None:
+        begins = sorted(group.to_bytes(2, "big") + name for name in wanted if name != b"\xff")
+        found = [self.within(begin, begin[:-1] + bytes((begin[-1] + 1,))) for begin in begins]
+        assert list(self.backend.scan_many(begins)) == found
+
     @rule(begin=keys, end=keys)
     def begin_scan(self, begin: bytes, end: bytes) -> None:
         self.scans.append((self.backend.scan(begin, end), self.within(begin, end)))

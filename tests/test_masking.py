@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 
-from stateflow.pipelines.parameters import masked
+from stateflow.errors import CorruptError, UsageError
+from stateflow.masking import masked
+from stateflow.pipelines.parameters import from_text
+from stateflow.storage.roots import open_recorded
 
 
 @pytest.mark.parametrize(
@@ -38,3 +43,21 @@ def test_a_name_that_only_holds_the_letters_of_one_is_not(name: str) -> None:
 )
 def test_a_password_inside_a_url_is_masked_whatever_the_parameter_is_called(value: str, shown: str) -> None:
     assert masked("input", value) == shown
+
+
+def test_no_error_quotes_a_value_that_is_called_like_a_secret() -> None:
+    def pipeline(flow: object, *, api_key: int, limit: int) -> None: ...
+
+    parameters = inspect.signature(pipeline, eval_str=True).parameters
+    with pytest.raises(UsageError) as error:
+        from_text("orders", parameters["api_key"], "hush")
+    assert "parameter 'api_key' is '***', which is no int" in str(error.value)
+    with pytest.raises(UsageError, match="parameter 'limit' is 'x', which is no int"):
+        from_text("orders", parameters["limit"], "x")
+
+
+def test_no_error_quotes_the_password_in_a_url() -> None:
+    with pytest.raises(CorruptError) as error:
+        open_recorded("s3://ann:hush@bucket/x", root="s3://bucket/root")
+    assert "'s3://ann:***@bucket/x'" in str(error.value)
+    assert "hush" not in str(error.value)

@@ -1,0 +1,32 @@
+"""New lock files with the hash of every file: `make lock`. Versions that still fit stay."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from bootstrap import ROOT, uv_environment
+
+# What is locked, from what, and what it has to agree with.
+LOCKS = (
+    ("requirements.txt", "requirements.in", ()),
+    ("requirements-dev.txt", "requirements-dev.in", ()),
+    ("docker/spark/requirements.txt", "pyproject.toml", ("--constraint", "requirements.txt")),
+)
+
+
+def main() -> None:
+    for lock, source, more in LOCKS:
+        compiled = [sys.executable, "-m", "uv", "pip", "compile", "--quiet", "--python-version", "3.11"]
+        subprocess.run(
+            [*compiled, "--generate-hashes", source, *more, "--output-file", lock],
+            cwd=ROOT, env=uv_environment(), check=True,
+        )  # fmt: skip
+        # uv would write its command line, which is that of this machine.
+        file = ROOT / lock
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+        file.write_text("\n".join([f"# From {source}, by make lock.", *lines, ""]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

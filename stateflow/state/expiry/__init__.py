@@ -1,0 +1,1 @@
+"""How long state lives, and what finds it when it expires."""

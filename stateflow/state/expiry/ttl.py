@@ -1,0 +1,85 @@
+"""How long state lives: what `ttl=` of a declaration says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+from stateflow.errors import UsageError
+
+Renew = Literal["write", "read"]
+Time = Literal["processing", "event"]
+_UNITS = {"microsecond": 1, "millisecond": 1_000, "second": 10**6, "minute": 60 * 10**6, "hour": 3600 * 10**6,
+          "day": 86_400 * 10**6, "week": 7 * 86_400 * 10**6, "us": 1, "ms": 1_000, "s": 10**6, "m": 60 * 10**6,
+          "h": 3600 * 10**6, "d": 86_400 * 10**6}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Ttl:
+    """Made by `ttl`."""
+
+    micros: int
+    renew: Renew = "write"
+    time: Time = "processing"
+    existing: bool = False
+    """Whether entries without an expiry are given one, from the first batch with this ttl on."""
+
+
+def ttl(
+    duration: str | timedelta,
+    *,
+    renew: Renew = "write",
+    time: Time = "processing",
+    existing: Literal["keep", "from now"] = "keep",
+) -> Ttl:
+    """How long an entry lives after it was last written, for `ttl=` of a state.
+
+    `renew="read"`: after it was last read or written. `time="event"`: counted by the watermark instead of `ctx.now`.
+    `existing` is for a state that had no ttl before: `"from now"` also lets go of entries that are never written again.
+    """
+    for name, value, allowed in (
+        ("renew", renew, ("write", "read")),
+        ("time", time, ("processing", "event")),
+        ("existing", existing, ("keep", "from now")),
+    ):
+        if value not in allowed:
+            raise UsageError(f"{name} of a ttl is {value!r}: use {' or '.join(map(repr, allowed))}")
+    length = micros(duration)
+    if length <= 0:
+        raise UsageError(
+            f"a ttl of {duration!r} would be over at once: write a time above 0, such as '7 days'"
+        )
+    return Ttl(length, renew, time, existing == "from now")
+
+
+def ttl_of(given: str | timedelta | Ttl) -> Ttl:
+    """What a declaration's `ttl=` means."""
+    return given if isinstance(given, Ttl) else ttl(given)
+
+
+def ttl_fields(ttl: Ttl | None) -> dict[str, Any]:
+    """What a record says about a ttl."""
+    if ttl is None:
+        return {}
+    return {
+        "ttl": ttl.micros,
+        "ttl_time": ttl.time,
+        "ttl_renew": ttl.renew,
+        "ttl_existing": ttl.existing,
+    }
+
+
+def micros(duration: str | timedelta) -> int:
+    """A duration such as `"7 days"` or a timedelta, in microseconds."""
+    if isinstance(duration, timedelta):
+        return int(duration / timedelta(microseconds=1))
+    words = duration.split()
+    if len(words) == 2 and words[1] not in _UNITS:
+        words[1] = words[1].removesuffix("s")
+    try:
+        return int(float(words[0]) * _UNITS[words[1]])
+    except (IndexError, KeyError, ValueError):
+        raise UsageError(
+            f"{duration!r} is not a duration: write a number and a unit, such as '10 minutes'"
+        ) from None

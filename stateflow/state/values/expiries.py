@@ -1,0 +1,69 @@
+"""When stored values expire, of many at once; `serializers` documents the bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from struct import Struct
+
+from stateflow.state.values.serializers import EXPIRES, Serializer
+
+_i64 = Struct(">q")
+_END = 9
+_first = itemgetter(0)
+_begin = itemgetter(slice(0, _END))
+
+expiry_of = Serializer.expiry
+
+
+def expires(raw: bytes | None) -> bool:
+    """Whether this is a stored value that has an expiry, passed or not."""
+    return raw is not None and raw[0] >= EXPIRES
+
+
+def stamped(raws: list[bytes], expiry: int) -> list[bytes]:
+    """Stored values with this expiry instead of the one they have or not."""
+    stamp = _i64.pack(expiry)
+    heads = {head: bytes((head | EXPIRES,)) + stamp for head in set(map(_first, raws))}
+    if len(heads) == 1:
+        ((head, begin),) = heads.items()
+        at = _END if head & EXPIRES else 1
+        return [begin + raw[at:] for raw in raws]
+    return [heads[raw[0]] + raw[_END if raw[0] & EXPIRES else 1 :] for raw in raws]
+
+
+def live(raws: Sequence[bytes | None], clock: int | None) -> tuple[Sequence[bytes | None], bool]:
+    """Stored values, None for those that have expired at or before `clock`; and whether all are there and have an expiry."""
+    # The values of one batch share an expiry, so there are few beginnings to look at.
+    begins = set(map(_begin, filter(None, raws)))
+    dead = {begin for begin in begins if has_expired(begin, clock)}
+    whole = None not in raws and all(map(expires, begins))
+    return [None if raw is None or raw[:_END] in dead else raw for raw in raws] if dead else raws, whole
+
+
+def plain(raws: Sequence[bytes | None]) -> list[bytes | None]:
+    """Stored values without their expiries."""
+    return [plain_value(raw) if raw is not None and raw[0] >= EXPIRES else raw for raw in raws]
+
+
+def plain_value(raw: bytes) -> bytes:
+    """A stored value without its expiry."""
+    return bytes((raw[0] & ~EXPIRES,)) + raw[_END:] if raw and raw[0] >= EXPIRES else raw
+
+
+def told_apart(
+    keys: Sequence[bytes], raws: Sequence[bytes | None], clock: int
+) -> tuple[Sequence[bytes], list[tuple[bytes, bytes]]]:
+    """The keys whose values have expired, and keys and values of those that expire later. Others are left out."""
+    begins = set(map(_begin, filter(None, raws)))
+    dead = {begin for begin in begins if has_expired(begin, clock)}
+    if len(dead) == len(begins):
+        return [key for key, raw in zip(keys, raws, strict=True) if raw is not None], []
+    pairs = [(key, raw) for key, raw in zip(keys, raws, strict=True) if raw is not None and expires(raw)]
+    gone = [key for key, raw in pairs if raw[:_END] in dead]
+    return gone, [(key, raw) for key, raw in pairs if raw[:_END] not in dead]
+
+
+def has_expired(raw: bytes, clock: int | None) -> bool:
+    expiry = expiry_of(raw)
+    return clock is not None and expiry is not None and expiry <= clock

@@ -1,0 +1,64 @@
+"""What `show` knows of state that expires."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from stateflow.format.records import END_OF_TIME, OperatorState, Owner, Record, Shard, StateSchema
+from stateflow.observe.status import OperatorStatus, _operator
+
+DAY = 86_400 * 10**6
+
+
+def status(shard: Shard, statistics: dict[str, Any], watermark: int | None = None) -> OperatorStatus:
+    states = {
+        "seen": StateSchema(id=1, kind="value", value="bool", ttl=7 * DAY, ttl_renew="read", expiry_index=2),
+        "carts": StateSchema(id=3, kind="value", value="int", ttl=DAY, ttl_time="event", expiry_index=4),
+        "total": StateSchema(id=5, kind="value", value="int"),
+    }
+    operator = OperatorState(
+        key=(("user", "int"),), max_parallelism=8, assignment=((0, 7),), shards=((shard,),), states=states
+    )
+    record = Record(
+        kind="checkpoint", job="j", slot=3, epoch=1, writer="w", owner=Owner(run="r"), now=100,
+        watermark=watermark, operators={"op": operator}, statistics=statistics,
+    )  # fmt: skip
+    return _operator("op", record)
+
+
+EMPTY = Shard(first=0, last=7, backend="memory")
+
+
+def test_states_tell_how_long_they_live() -> None:
+    assert status(EMPTY, {}).ttl == {
+        "seen": "1 week after it was read or written, in processing time",
+        "carts": "1 day after it was written, in event time",
+    }
+
+
+@pytest.mark.parametrize(
+    ("statistics", "expired"), [({}, 0), ({"operators": {"op": {"expired": 7}}}, 7), ({"operators": 5}, 0)]
+)
+def test_what_expired_is_what_the_batch_has_noted(statistics: dict[str, Any], expired: int) -> None:
+    assert status(EMPTY, statistics).expired == expired
+
+
+@pytest.mark.parametrize(
+    ("due", "watermark", "waits"),
+    [
+        ({}, None, False),
+        ({"next_processing_expiry": 101}, None, False),
+        ({"next_processing_expiry": 100}, None, True),
+        ({"next_event_expiry": 50}, None, False),
+        ({"next_event_expiry": 50}, 49, False),
+        ({"next_event_expiry": 50}, 50, True),
+        ({"next_event_expiry": 50}, END_OF_TIME, False),
+    ],
+)
+def test_entries_wait_when_a_shard_has_some_that_are_due(
+    due: dict[str, int], watermark: int | None, waits: bool
+) -> None:
+    assert status(msgspec.structs.replace(EMPTY, **due), {}, watermark).expiring is waits

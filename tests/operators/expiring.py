@@ -1,0 +1,233 @@
+"""An operator with a ttl on every kind of state, driven batch by batch over sealed shards, as tasks drive it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+
+import stateflow as sf
+from stateflow.checkpoint.rescale import clipped
+from stateflow.compatibility.states import with_index
+from stateflow.format.encoding import PREFIX_WIDTH, prefix, split, split_timer
+from stateflow.format.expiry_blocks import is_block, keys_of
+from stateflow.format.keygroups import key_group
+from stateflow.format.records import FileRef, Shard, StateSchema
+from stateflow.operators.binding import schemas
+from stateflow.operators.context import Moment
+from stateflow.operators.keyed import Chunk, KeyedEngine
+from stateflow.pipelines.operators import OperatorSpec
+from stateflow.pipelines.rows import row_type
+from stateflow.state.backends.base import Backend, OpenShard, Snapshot
+from stateflow.state.backends.memory import memory_backend
+from stateflow.state.backends.rocksdb import rocksdb_backend
+from stateflow.state.backends.rocksdb_options import MIB, RocksOptions
+from stateflow.state.expiry.ttl import Ttl
+from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.values.expiries import expiry_of
+from stateflow.storage.files import inline
+
+GROUPS = 8
+SECOND = 10**6
+CODEC = KeyCodec(("int",))
+BACKENDS = {
+    "memory": memory_backend,
+    "rocksdb": lambda: rocksdb_backend(RocksOptions(write_buffer=MIB)),
+}
+
+
+def process_with(ttl: Ttl | str | None) -> type[Any]:
+    """Rows are `(what to do, argument)`; what it reads goes out as `(key, what, found)`."""
+
+    class Everything(sf.KeyedProcess[int, tuple[str, int], Any]):
+        value = sf.ValueState(int, ttl=ttl)
+        words = sf.ValueState(list[int], default=list, ttl=ttl)
+        total = sf.ReducingState(int, lambda a, b: a + b, ttl=ttl)
+        count = sf.AggregatingState(
+            int, create=lambda: 0, add=lambda held, _: held + 1, result=lambda held: held, ttl=ttl
+        )
+        items = sf.ListState(int, ttl=ttl)
+        table = sf.MapState(int, int, ttl=ttl)
+
+        def process(self, key: int, rows: Iterator[tuple[str, int]], ctx: sf.Context) -> Iterator[Any]:
+            for what, number in rows:
+                if what == "set":
+                    self.value.value = number
+                    self.words.value = [number]
+                elif what == "add":
+                    self.total.add(number)
+                    self.count.add(number)
+                elif what == "append":
+                    self.items.add(number)
+                elif what == "put":
+                    self.table[number % 3] = number
+                elif what == "clear":
+                    self.value.clear()
+                    self.words.clear()
+                    self.items.clear()
+                elif what == "remove":
+                    self.table.pop(number % 3, None)
+                elif what == "read":
+                    yield key, "value", self.value.value
+                    yield key, "words", self.words.value
+                    yield key, "total", self.total.get()
+                    yield key, "count", self.count.get()
+                    yield key, "items", self.items.get()
+                    yield key, "table", dict(self.table.items())
+
+    return Everything
+
+
+Rows = dict[int, list[tuple[str, int]]]
+"""What a batch does with each key."""
+
+
+@dataclass
+class Expiring:
+    """A job of one operator. Every batch opens its shards, and seals them."""
+
+    folder: Path
+    kind: str
+    ttl: Ttl | str | None
+    open_shard: OpenShard = field(init=False)
+    shards: list[Shard] = field(init=False)
+    schemas: dict[str, StateSchema] = field(default_factory=dict)
+    next_id: int = 1
+    slot: int = 0
+    expired: int = 0
+
+    def __post_init__(self) -> None:
+        self.open_shard = BACKENDS[self.kind]()
+        self.shards = [Shard(0, GROUPS - 1, self.kind)]
+        (self.folder / "files").mkdir(parents=True)
+        self.declare(self.ttl)
+
+    def declare(self, ttl: Ttl | str | None) -> None:
+        """From now on the states have this ttl."""
+        self.ttl, before = ttl, self.schemas
+        self.schemas = {}
+        for name, schema in schemas(process_with(ttl), "op").items():
+            old = before.get(name)
+            schema = msgspec.structs.replace(schema, id=old.id if old else self.next_id)
+            self.next_id += old is None
+            self.schemas[name] = schema = with_index(schema, old, self.next_id)
+            self.next_id += schema.expiry_index == self.next_id
+
+    def batch(
+        self, rows: Rows, now: int, watermark: int | None = None, *, indexed: bool = True, chunk: int = 3
+    ) -> list[Any]:
+        """Runs the rows, and gives what they read."""
+        self.slot += 1
+        process = process_with(self.ttl)
+        row = row_type("n long")
+        spec = OperatorSpec(
+            "op", process, process, ("user",), ("int",), (row,), row, {},
+            {name: schema.id for name, schema in self.schemas.items()},
+            indexes={n: s for n, s in self.schemas.items() if s.expiry_index} if indexed else {},
+        )  # fmt: skip
+        engine = KeyedEngine(spec, Moment(self.slot, now, 1, watermark), 0)
+        ordered = sorted(rows, key=full_key)
+        for at, shard in enumerate(self.shards):
+            backend = self.open(shard)
+            groups = range(shard.first, shard.last + 1)
+            engine.attach(backend)
+            engine.expire(groups, (shard.next_event_expiry, shard.next_processing_expiry), shard.entries)
+            keys = [key for key in ordered if key_group(key, GROUPS) in groups]
+            for begin in range(0, len(keys), chunk):
+                engine.run(chunk_of(keys[begin : begin + chunk], rows))
+            event, processing = engine.next_expiries()
+            self.shards[at] = self._sealed(shard, backend, event, processing)
+        self.expired += engine.expiry.expired
+        return list(engine.out)
+
+    def _sealed(self, shard: Shard, backend: Backend, event: int | None, processing: int | None) -> Shard:
+        snapshot = backend.snapshot()
+        files = self._kept(snapshot)
+        backend.close()
+        return Shard(
+            shard.first, shard.last, self.kind, files, next_event_expiry=event,
+            next_processing_expiry=processing, entries=snapshot.entries,
+        )  # fmt: skip
+
+    def _kept(self, snapshot: Snapshot) -> tuple[FileRef, ...]:
+        refs = list(snapshot.kept)
+        for number, new in enumerate(snapshot.new):
+            if new.data is not None:
+                refs.append(inline(new.name, new.data))
+                continue
+            assert new.path is not None
+            stored = f"{self.slot}-{len(refs)}-{number}-{new.path.parent.name}-{new.name}"
+            shutil.copyfile(new.path, self.folder / "files" / stored)
+            digest = xxhash.xxh3_64_hexdigest(new.path.read_bytes())
+            refs.append(FileRef(new.name, new.path.stat().st_size, digest, path=stored))
+        return tuple(refs)
+
+    def open(self, shard: Shard) -> Backend:
+        directory = self.folder / f"open-{self.slot}-{shard.first}-{len(list(self.folder.iterdir()))}"
+        return self.open_shard(shard, directory, lambda ref: self.folder / "files" / ref.path)
+
+    def rescale(self, parts: int) -> None:
+        """Hands the key groups to so many shards, as far as pieces of shards go."""
+        width = -(-GROUPS // parts)
+        ranges = [(first, min(first + width, GROUPS) - 1) for first in range(0, GROUPS, width)]
+        self.shards = [
+            piece
+            for first, last in ranges
+            for shard in self.shards
+            if (piece := clipped(shard, first, last)) is not None
+        ]
+
+    def contents(self) -> dict[bytes, bytes]:
+        entries: dict[bytes, bytes] = {}
+        for shard in self.shards:
+            backend = self.open(shard)
+            entries.update(backend.scan(prefix(shard.first, 0), prefix(shard.last + 1, 0)))
+            backend.close()
+        return entries
+
+    def entries(self) -> dict[bytes, bytes]:
+        """Those of the states, without their indexes."""
+        own = {schema.id for schema in self.schemas.values()}
+        return {key: raw for key, raw in self.contents().items() if split(key).state_id in own}
+
+    def blocks(self) -> list[tuple[bytes, int]]:
+        """Every entry that a block names, and when the block is due."""
+        state_of = {s.expiry_index: s.id for s in self.schemas.values() if s.expiry_index}
+        named = []
+        for key, value in self.contents().items():
+            group, index_id, body = split(key)
+            if index_id in state_of and is_block(key):
+                due = split_timer(body)[0]
+                named += [(full, due) for full in keys_of(value, prefix(group, state_of[index_id]))]
+        return named
+
+    def check(self, clock: int) -> None:
+        """Nothing that has expired is left, and what will expire is named by a block that comes due in time."""
+        soonest: dict[bytes, int] = {}
+        for key, due in self.blocks():
+            soonest[key] = min(due, soonest.get(key, due))
+        for key, raw in self.entries().items():
+            expiry = expiry_of(raw)
+            if expiry is None:
+                continue
+            assert expiry > clock, f"{key[PREFIX_WIDTH:].hex()} has expired and is still stored"
+            assert soonest.get(key, expiry + 1) <= expiry, f"no block names {key.hex()} in time"
+
+
+def full_key(key: int) -> bytes:
+    return prefix(key_group(key, GROUPS), 0) + CODEC.encode(key) + b"\0"
+
+
+def chunk_of(keys: Sequence[int], rows: Rows) -> Chunk:
+    base = [full_key(key) for key in keys]
+    return Chunk(
+        list(keys),
+        base,
+        lambda i: (iter(rows[keys[i]]),),
+        lambda state_id: [full[:2] + state_id.to_bytes(2, "big") + full[4:] for full in base],
+    )

