@@ -11,6 +11,7 @@ from bootstrap import ROOT, uv_environment
 LOCKS = (
     ("requirements.txt", "requirements.in", ()),
     ("requirements-dev.txt", "requirements-dev.in", ()),
+    ("requirements-uv.txt", "requirements-uv.in", ()),
     ("docker/spark/requirements.txt", "pyproject.toml", ("--constraint", "requirements.txt")),
 )
 

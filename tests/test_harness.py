@@ -557,3 +557,69 @@ def test_a_timer_that_is_set_again_to_where_it_was_waits_for_the_next_batch() ->
     assert harness.rows(1) == ["1 fired"]
     # Once for where it was, once for the now that it was set to; then it would be set to where it is.
     assert harness.advance(now=timedelta(seconds=1)) == ["1 fired", "1 fired"]
+
+
+class Before(sf.KeyedProcess[int, Order, str]):
+    spent = sf.ValueState(int)
+    late = sf.Timer("event")
+    seen = sf.OperatorListState(int)
+    rates = sf.BroadcastState(str, int)
+
+    @late.fires
+    def on_late(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[str]:
+        yield f"before {key}"
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[str]:
+        for row in rows:
+            self.spent.value = (self.spent.value or 0) + int(row.amount)
+            self.late.set(row.ts + timedelta(hours=1))
+            self.seen.add(key)
+        yield repr((self.spent.value, self.seen.get(), self.rates))
+
+    def process_broadcast(self, name: str, rows: Iterator[Any], ctx: sf.Context) -> None:
+        self.rates.update(dict(rows))
+
+
+class Later(sf.KeyedProcess[int, Order, str]):
+    paid = sf.ValueState(float, aliases=["spent"])
+    idle = sf.Timer("event", aliases=["late"])
+    keys = sf.OperatorListState(float, aliases=["seen"])
+    rates = sf.BroadcastState(str, float | None)
+
+    @idle.fires
+    def on_idle(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[str]:
+        yield f"later {key}"
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> Iterator[str]:
+        yield repr((self.paid.value, self.keys.get(), self.rates, len(list(rows))))
+
+
+def test_a_later_release_goes_on_with_state_timers_and_operator_state() -> None:
+    before = KeyedHarness(Before)
+    before.broadcast("rates", ("EUR", 2))
+    before.rows(Order(1, "tea", 5.0), Order(2, "tea", 7.0))
+    later = KeyedHarness(Later, after=before)
+    assert later.rows(Order(2, "tea", 1.0)) == ["(7.0, [1.0, 2.0], {'EUR': 2.0}, 1)"]
+    assert later.advance(at(90)) == ["later 1", "later 2"]
+    assert before.rows(Order(1, "tea", 1.0)) == ["(6, [1, 2, 1], {'EUR': 2})"], "the earlier one is as it was"
+    again = KeyedHarness(Later, after=later)
+    assert again.rows(Order(1, "tea", 0.0)) == ["(5.0, [1.0, 2.0], {'EUR': 2.0}, 1)"]
+
+
+def test_a_release_that_a_run_would_refuse_is_refused() -> None:
+    class Empty(sf.KeyedProcess[int, Order, str]):
+        other = sf.ValueState(str)
+
+        def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> None: ...
+
+    class Narrow(sf.KeyedProcess[int, Order, str]):
+        spent = sf.ValueState(bool)
+
+        def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> None: ...
+
+    before = KeyedHarness(Before)
+    before.rows(Order(1, "tea", 5.0))
+    with pytest.raises(sf.IncompatibleError, match="would begin empty"):
+        KeyedHarness(Empty, after=before)
+    with pytest.raises(sf.IncompatibleError, match="int cannot become bool by itself"):
+        KeyedHarness(Narrow, after=before)

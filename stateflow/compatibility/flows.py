@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from stateflow.checkpoint.rescale import rescaled
 from stateflow.compatibility.states import (
+    NewerTypeError,
     changed_elements,
     check_flow,
     check_key,
@@ -70,12 +71,14 @@ def compare(
     *,
     parallelism: int = 0,
     allow_non_restored_state: bool = False,
+    checkpoints: Collection[int] = (),
 ) -> Check:
-    """Reports every problem, not only the first."""
+    """Reports every problem, not only the first. `checkpoints` are those that can be restored, as far as known."""
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
     operators = [
-        _operator(node, before.get(uid), parallelism, allow_non_restored_state) for uid, node in nodes.items()
+        _operator(node, before.get(uid), parallelism, allow_non_restored_state, checkpoints)
+        for uid, node in nodes.items()
     ]
     for uid in sorted(set(before) - set(nodes)):
         problem = (
@@ -116,7 +119,11 @@ def compare(
 
 
 def _operator(
-    node: KeyedNode, before: OperatorState | None, parallelism: int, allow_non_restored_state: bool
+    node: KeyedNode,
+    before: OperatorState | None,
+    parallelism: int,
+    allow_non_restored_state: bool,
+    checkpoints: Collection[int],
 ) -> OperatorCheck:
     try:
         resolved, _, evolution = compared_states(node, before)
@@ -127,6 +134,10 @@ def _operator(
                 check_replaced(node, before)
             if parallelism:
                 rescaled(before, parallelism, f"operator {node.uid!r}")
+    except NewerTypeError as error:
+        older = [slot for slot in checkpoints if slot < error.below]
+        newest = f": the newest of them is checkpoint:{max(older)}" if older else ""
+        return OperatorCheck(node.uid, "incompatible", {}, f"{error}{newest}")
     except (IncompatibleError, UsageError) as error:
         return OperatorCheck(node.uid, "incompatible", {}, str(error))
     if before is None:

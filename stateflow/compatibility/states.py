@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from stateflow.errors import IncompatibleError
+from stateflow.errors import IncompatibleError, StateflowError
 from stateflow.format.expiry_blocks import AT_ONCE
 from stateflow.format.records import OperatorListState, OperatorState, Record, Shard, StateSchema
-from stateflow.operators.binding import TIMER_IDS, schemas, types_of
+from stateflow.operators.binding import TIMER_IDS, schemas, type_of
 from stateflow.pipelines.flow import Flow, KeyedNode
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
 from stateflow.state.values.declared_types import Change, DeclaredType, evolved, readers
@@ -73,9 +73,8 @@ def _how_to_keep(node: KeyedNode, old: str, name: str, was: _Form, now: _Form) -
         return f"if its values matter, declare {old!r} again"
     alias = f'if it is the same state, declare it with aliases=("{old}",)'
     try:
-        evolved(
-            StateSchema(id=0, kind=was.kind, value=was.value), _types(node)[name], 0
-        ) if was != now else None
+        if was.value != now.value:
+            evolved(StateSchema(id=0, kind=was.kind, value=was.value), _type(node, name, now.value), 0)
     except RefusedError:
         return f"{alias} and a function migrate= that converts its values"
     return alias
@@ -157,7 +156,19 @@ def declared_elements(node: KeyedNode) -> dict[str, DeclaredOperatorState[Any]]:
 
 def recorded_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:
     """Of each declared state that the record has, its name there."""
-    return _found({n: s.aliases for n, s in declared_states(node).items()}, before.states)
+    return _names_in(declared_states(node), before)
+
+
+def _names_in(declared: Mapping[str, StateSchema], before: OperatorState) -> dict[str, str]:
+    names = _found({n: s.aliases for n, s in declared.items()}, before.states)
+    # Older code runs again: what newer code had renamed says so in its aliases.
+    taken = {*names.values(), *declared}
+    for old, schema in before.states.items():
+        if old not in taken:
+            name = next((alias for alias in schema.aliases if alias in declared and alias not in names), None)
+            if name is not None:
+                names[name] = old
+    return names
 
 
 def element_names(node: KeyedNode, before: OperatorState) -> dict[str, str]:
@@ -192,11 +203,11 @@ def compared_states(
     """As `resolve_states`, with what has become of the types of states."""
     recorded = dict(before.states) if before else {}
     next_id = before.next_state_id if before else FIRST_STATE_ID
-    names = recorded_names(node, before) if before else {}
-    types = _types(node) if names else {}
+    declared = declared_states(node)
+    names = _names_in(declared, before) if before else {}
     resolved: dict[str, StateSchema] = {}
     changes: dict[str, Change] = {}
-    for name, schema in declared_states(node).items():
+    for name, schema in declared.items():
         old = None
         if name not in names:
             schema = msgspec.structs.replace(schema, id=next_id)
@@ -205,7 +216,7 @@ def compared_states(
             old = recorded.pop(names[name])
             _check_same(node, name, old, schema)
             _check_wider(node, name, old, schema)
-            kept, change = _evolved(node, name, old, types.get(name), slot)
+            kept, change = _evolved(node, name, old, schema.value, slot)
             schema = msgspec.structs.replace(
                 schema, id=old.id, version=kept.version, since=kept.since, versions=kept.versions
             )
@@ -236,37 +247,42 @@ def with_index(schema: StateSchema, old: StateSchema | None, next_id: int) -> St
     )
 
 
-def _types(node: KeyedNode) -> dict[str, DeclaredType]:
-    """What the states that have values are declared as."""
+def _type(node: KeyedNode, name: str, schema: str) -> DeclaredType:
+    """What a state that has values is declared as; `schema` is the text of its type."""
     if node.columnar is not None:
-        return {name: DeclaredType(schema.value) for name, schema in declared_states(node).items()}
+        return DeclaredType(schema)
     assert node.process_type is not None
-    return types_of(node.process_type, node.uid)
+    return type_of(node.process_type, node.uid, name)
 
 
 def _evolved(
-    node: KeyedNode, name: str, old: StateSchema, declared: DeclaredType | None, slot: int
+    node: KeyedNode, name: str, old: StateSchema, now: str, slot: int
 ) -> tuple[StateSchema, Change | None]:
-    if declared is None:
-        return old, None  # a timer
+    """The recorded state under the type `now` of the code."""
+    if old.value == now and not old.evolved:
+        return old, None
+    declared = _type(node, name, now)
     try:
         return evolved(old, declared, slot)
     except RefusedError as refusal:
-        if old.value == declared.schema:
+        if old.value == now:
             raise IncompatibleError(f"operator {node.uid!r}, state {name!r}: {refusal}") from None
-        raise _changed(
-            node, name, "type", old.value, declared.schema, f" ({refusal})", _back(old, declared)
-        ) from None
-
-
-def _back(old: StateSchema, declared: DeclaredType) -> str:
-    """Where older code goes back to, when newer code has written values that it cannot read."""
-    if old.since and any(version.value == declared.schema for version in old.versions):
-        return (
-            f"; this is an earlier type of the state, so to go back to its code, restore a checkpoint below {old.since}, which "
-            "introduced the type that it has"
+        changed = _changed(node, name, "type", old.value, now, f" ({refusal})")
+        if not old.since or all(version.value != now for version in old.versions):
+            raise changed from None
+        newer = NewerTypeError(
+            f"{changed}; this is an earlier type of the state, so to go back to its code, restore a checkpoint below {old.since}, "
+            "which introduced the type that it has"
         )
-    return ""
+        newer.below = old.since
+        raise newer from None
+
+
+class NewerTypeError(IncompatibleError):
+    """The code has an earlier type of a state, which newer code has changed, and cannot read what that wrote."""
+
+    below = 0
+    """The record that introduced the newer type: what is below it can be restored for this code."""
 
 
 def changed_elements(node: KeyedNode, before: OperatorState) -> dict[str, Change]:
@@ -276,7 +292,7 @@ def changed_elements(node: KeyedNode, before: OperatorState) -> dict[str, Change
         old, declaration = before.operator_states[old_name], declared_elements(node)[name]
         if old.kind != declaration.kind:
             raise _changed(node, name, "kind", old.kind, declaration.kind)
-        _, change = _evolved(node, name, _of_elements(old), _types(node)[name], 0)
+        _, change = _evolved(node, name, _of_elements(old), serializer_for(declaration.type).schema, 0)
         if change is not None:
             changes[name] = change
     return changes
@@ -286,12 +302,16 @@ def todays_elements(node: KeyedNode, before: OperatorState) -> dict[str, tuple[t
     """The elements that the record has for each declared operator state, as today's type stores them."""
     elements = {}
     for name, old_name in element_names(node, before).items():
-        old, declared = before.operator_states[old_name], _types(node)[name]
-        schema, change = _evolved(node, name, _of_elements(old), declared, 0)
+        old, declaration = before.operator_states[old_name], declared_elements(node)[name]
+        serializer = serializer_for(declaration.type)
+        schema, change = _evolved(node, name, _of_elements(old), serializer.schema, 0)
         elements[name] = old.parts
-        if change is not None and declared.serializer is not None:
-            loads, dumps = readers(declared, schema)[0], declared.serializer.dumps
-            elements[name] = tuple(tuple(dumps(loads(raw)) for raw in part) for part in old.parts)
+        if change is not None:
+            loads, dumps = readers(_type(node, name, serializer.schema), schema)[0], serializer.dumps
+            try:
+                elements[name] = tuple(tuple(dumps(loads(raw)) for raw in part) for part in old.parts)
+            except StateflowError as error:
+                raise type(error)(f"operator {node.uid!r}, state {name!r}: {error}") from error
     return elements
 
 
@@ -319,7 +339,7 @@ def _check_wider(node: KeyedNode, name: str, old: StateSchema, new: StateSchema)
 
 
 def _changed(
-    node: KeyedNode, name: str, what: str, before: str, now: str, why: str = "", more: str = ""
+    node: KeyedNode, name: str, what: str, before: str, now: str, why: str = ""
 ) -> IncompatibleError:
     migrate = (
         ", or give the state a function migrate= that converts"
@@ -328,7 +348,7 @@ def _changed(
     )
     return IncompatibleError(
         f"operator {node.uid!r}, state {name!r}: its {what} was {before} and is {now} now{why}: put the {what} back{migrate}; "
-        f"or, if its values may go, give the changed state another name and {_let_go(node, name)}{more}"
+        f"or, if its values may go, give the changed state another name and {_let_go(node, name)}"
     )
 
 

@@ -130,10 +130,11 @@ class Job(JobHandle):
         """Whether a run of the pipeline would fit the newest state. Missing parameters are those of the last run."""
         from stateflow.compatibility.flows import compare
 
-        record = None
+        record: Record | None = None
+        checkpoints: tuple[int, ...] = ()
         if self.exists:
             log = read_log(self.store, self.layout)
-            decided = log.decided
+            decided, checkpoints = log.decided, tuple(kept.slot for kept in log.checkpoints)
             record = decided if decided is not None and decided.carries_state else log.head
         values = {**known_parameters(pipeline.function, record), **(parameters or {})}
         return compare(
@@ -142,6 +143,7 @@ class Job(JobHandle):
             record,
             parallelism=parallelism,
             allow_non_restored_state=allow_non_restored_state,
+            checkpoints=checkpoints,
         )
 
     def run(

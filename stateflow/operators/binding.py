@@ -186,14 +186,11 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
     return out
 
 
-def types_of(process_type: type[Process[Any]], uid: str) -> dict[str, DeclaredType]:
-    """The types of an operator's states, apart from timers, with what converts values of earlier ones."""
+def type_of(process_type: type[Process[Any]], uid: str, name: str) -> DeclaredType:
+    """The type of one of an operator's states that have values, with what converts values of earlier ones."""
     declared = process_type.declarations()
-    out: dict[str, DeclaredType] = {}
     every: dict[str, Any] = {**declared.states, **declared.operator}
-    for name, declaration in every.items():
-        try:
-            out[name] = declared_type(declaration.type, declaration.migrate)
-        except StateflowError as error:
-            raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
-    return out
+    try:
+        return declared_type(every[name].type, every[name].migrate)
+    except StateflowError as error:
+        raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error

@@ -14,6 +14,7 @@ import pytest
 
 from stateflow.checkpoint.control import Heartbeat, beat
 from stateflow.checkpoint.process import this_process
+from stateflow.format.records import SchemaVersion
 from tests.cli.conftest import Command
 from tests.jobs.made import OFFSET, MadeJob, made_job
 
@@ -49,6 +50,29 @@ def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> No
     text = command("jobs", "--checkpoint-dir", root).out
     assert "orders" in text
     assert "RUNNING" in text
+
+
+def test_show_lists_the_types_under_which_values_may_be_stored(command: Command, root: Path) -> None:
+    job = MadeJob(str(root))
+    job.batch()
+    before = job.head()
+    operator = before.operators["balance"]
+    wider = msgspec.structs.replace(
+        operator.states["total"], value="optional<float>", version=1, since=before.slot + 1,
+        versions=(SchemaVersion(number=0, value="float", next=1),),
+    )  # fmt: skip
+    states = {**operator.states, "total": wider}
+    job.decide(operators={"balance": msgspec.structs.replace(operator, states=states)})
+    arguments = ("show", "orders", "--schemas", "--checkpoint-dir", root)
+    rows = command(*arguments, "-o", "json").json["schemas"]
+    assert [(r["state"], r["number"], r["type"], r["slot"], r["today"], r["by"]) for r in rows] == [
+        ("total", 0, "float", 0, False, "rules"),
+        ("total", 1, "optional<float>", before.slot + 1, True, ""),
+        ("orders", 0, "int", 0, True, ""),
+    ]
+    text = command(*arguments).out
+    assert "1 (today)" in text
+    assert "its first record" in text
 
 
 def test_show_names_the_source_that_holds_the_watermark(command: Command, root: Path) -> None:

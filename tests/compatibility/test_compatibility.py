@@ -92,6 +92,18 @@ def test_an_alias_takes_over_what_it_names() -> None:
     assert found == {"sum": 1, "skus": 2}
 
 
+def test_older_code_finds_a_state_under_the_name_that_newer_code_gave_it() -> None:
+    before = state_of(BEFORE)
+    renamed = process(sum=sf.ValueState(float, aliases=["total"]), skus=sf.MapState(str, int))
+    after = state_of(renamed, before)
+    [checked] = compare(flow(BEFORE), "job", record(op=after)).operators
+    assert checked.states == {"total": "renamed from sum", "skus": "kept"}
+    assert resolved(BEFORE, after) == {"total": 1, "skus": 2}
+    # A name that was given away and is declared beside the new one is another state.
+    both = process(sum=sf.ValueState(float), skus=sf.MapState(str, int), total=sf.ValueState(int))
+    assert resolved(both, after) == {"sum": 1, "skus": 2, "total": 3}
+
+
 def test_a_state_of_its_own_name_wins_over_an_alias() -> None:
     before = state_of(process(total=sf.ValueState(float), sum=sf.ValueState(float)))
     found = resolved(process(sum=sf.ValueState(float, aliases=["total"])), before)

@@ -11,7 +11,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.compatibility.flows import compare
-from stateflow.compatibility.states import check_flow
+from stateflow.compatibility.states import check_flow, resolve_states
 from stateflow.errors import UsageError
 from stateflow.format.records import OperatorListState
 from tests.compatibility.test_compatibility import flow, process, record, state_of
@@ -143,6 +143,40 @@ def test_an_operator_that_becomes_columnar_names_what_it_lets_go_of() -> None:
     with pytest.raises(sf.IncompatibleError, match=r'give process_arrow forgets=\("total",\)'):
         check_flow(columnar(), before)
     check_flow(columnar(forgets=("total",)), before)
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"),
+    [
+        (sf.columns({"n": int}, by={"sku": str}), ""),
+        (sf.columns({"n": int}), "was key, sku (str) and is key now"),
+        (sf.columns({"n": int}, by={"sku": int}), "was key, sku (str) and is key, sku (int) now"),
+        (
+            sf.columns({"n": int}, by={"sku": str}, timed=True),
+            "was key, sku (str) and is time, key, sku (str) now",
+        ),
+    ],
+)
+def test_what_orders_the_entries_of_a_columnar_state_stays(state: Any, problem: str) -> None:
+    def columnar(layout: Any) -> Any:
+        def declare(flow: sf.Flow) -> None:
+            source = flow.source("in", sf.delta("/nowhere"), Row)
+            source.key_by("user").process_arrow(
+                "op", lambda table, state, ctx: table, state={"carts": layout}, output="n long"
+            ).collect("out", sf.memory("x"))
+
+        return sf.pipeline("job")(declare).build()
+
+    before = columnar(sf.columns({"n": int}, by={"sku": str}))
+    (node,) = before.operators
+    states, _ = resolve_states(node, None)
+    held = msgspec.structs.replace(state_of(process(total=sf.ValueState(float))), states=states)
+    if not problem:
+        check_flow(columnar(state), record(op=held))
+        return
+    with pytest.raises(sf.IncompatibleError) as refused:
+        check_flow(columnar(state), record(op=held))
+    assert f"its order of entries {problem}" in str(refused.value)
 
 
 class Row(msgspec.Struct):

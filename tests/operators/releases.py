@@ -10,7 +10,7 @@ import msgspec
 
 import stateflow as sf
 from stateflow.compatibility.flows import compare
-from stateflow.compatibility.states import resolve_states, state_ids
+from stateflow.compatibility.states import indexes, resolve_states, state_ids
 from stateflow.format.encoding import state_range
 from stateflow.format.records import OperatorState, Owner, Record, Shard, StateSchema
 from stateflow.operators.context import Moment
@@ -92,7 +92,7 @@ class Releases:
         row = row_type("n long")
         spec = OperatorSpec(
             "op", process_type, process_type, ("user",), ("int",), (row,), row, {}, state_ids(states), on_error, 1000,
-            {name: schema for name, schema in states.items() if schema.evolved},
+            indexes=indexes(states), evolved={name: schema for name, schema in states.items() if schema.evolved},
         )  # fmt: skip
         engine = KeyedEngine(spec, Moment(self.slot, now, 42, None), 0)
         engine.attach(self.on)

@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import stateflow as sf
+from stateflow.compatibility.flows import compare
 from stateflow.errors import UserCodeError
-from tests.operators.releases import Releases, opened, operator_of
+from tests.operators.releases import Releases, flow_of, opened, operator_of
 
 BACKENDS = ("memory", "rocksdb")
 
@@ -145,6 +146,10 @@ def test_what_older_code_cannot_read_names_where_to_go_back_to(releases: Release
         sf.IncompatibleError, match=r"restore a checkpoint below 2, which introduced the type"
     ):
         releases.run(operator_of(value=sf.ValueState(int)), {1: []})
+    checked = compare(
+        flow_of(operator_of(value=sf.ValueState(int))), "job", releases.record, checkpoints=(1, 2, 3)
+    )
+    assert checked.problems[0].endswith("the newest of them is checkpoint:1")
 
 
 # ---- migrate= ----

@@ -17,7 +17,7 @@ import stateflow as sf
 from stateflow.errors import CorruptError, NotFoundError, UsageError
 from stateflow.format.encoding import prefix
 from stateflow.format.keygroups import xxhash64
-from stateflow.format.records import Owner, Shard
+from stateflow.format.records import END_OF_TIME, Owner, Shard
 from stateflow.reading.query import StateReader, key_from_text
 from stateflow.reading.snapshots import checkpoint_reader
 from stateflow.state.backends.openings import OpenShards
@@ -191,6 +191,18 @@ def test_without_a_ttl_in_the_declaration_nothing_expires(job: QueriedJob, tmp_p
     job.checkpoint(entries_of(filled(1)))
     job.clock.forward(days=1000)
     assert job.reader(tmp_path / "host").get("balance", "brief", 1) == 1
+
+
+def test_a_ttl_in_event_time_goes_by_the_checkpoints_watermark(job: QueriedJob, tmp_path: Path) -> None:
+    job.states["brief"] = msgspec.structs.replace(job.states["brief"], ttl_time="event")
+    job.checkpoint(entries_of(filled(1)))
+    reader = job.reader(tmp_path / "host")
+    job.clock.forward(days=1000)
+    over = job.clock()
+    for watermark, there in ((None, True), (0, True), (over, False), (END_OF_TIME, True)):
+        reader.record = msgspec.structs.replace(reader.record, watermark=watermark)
+        assert reader.look_up("balance", "brief", 1).found is there
+    reader.close()
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "memory"])

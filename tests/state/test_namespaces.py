@@ -313,6 +313,29 @@ def test_the_harness_finds_what_was_changed_in_place_and_not_set_in_a_namespace(
         harness.rows(False)
 
 
+def test_what_has_expired_in_a_namespace_is_hidden_and_its_namespace_too() -> None:
+    class Brief(sf.KeyedProcess[int, str, Any]):
+        total = sf.ValueState(int, default=0, ttl="1 hour", namespace=str)
+        skus = sf.MapState(str, int, ttl="1 hour", namespace=str)
+        log = sf.ListState(int, ttl="1 hour", namespace=str)
+
+        def process(self, key: int, rows: Any, ctx: sf.Context) -> None:
+            for name in rows:
+                self.total.at(name).value += 1
+                self.skus.at(name)["tea"] = self.skus.at(name).get("tea", 0) + 1
+                self.log.at(name).add(1)
+
+    harness = KeyedHarness(Brief, key=lambda row: 1)
+    harness.rows("x", "y")
+    harness.advance(now=timedelta(minutes=40))
+    harness.rows("y")
+    harness.advance(now=timedelta(minutes=40))
+    assert harness.snapshot(1) == {"total": {"y": 2}, "skus": {"y": {"tea": 2}}, "log": {"y": [1]}}
+    assert harness.state(1).total.namespaces() == ["y"]
+    harness.rows("x")
+    assert harness.snapshot(1)["total"] == {"x": 1, "y": 2}
+
+
 # ---- as data ----
 
 
@@ -372,7 +395,7 @@ def test_a_table_without_the_column_is_of_the_empty_namespace(harness: Any) -> N
 
 def test_an_erased_key_is_gone_from_all_namespaces(harness: Any) -> None:
     keep = _Keep(operator_of(harness), "a")
-    left = [full for full in entries(harness) if keep(full)]
+    left = [full for full, raw in entries(harness).items() if keep(full, raw) is not None]
     assert keep.dropped == len(left) == len(entries(harness)) // 2
     assert all(b"b\0\xff" in full for full in left)
 

@@ -159,10 +159,12 @@ class EntryKeys:
         return column.cast(pa.int64()).to_numpy()
 
 
-def _settled(full: list[bytes], order: Array | None, places: Array) -> tuple[list[bytes], Array]:
+def _settled(full: list[bytes], order: Array | None, places: Array) -> tuple[list[bytes], Array | None]:
     """Sorts as a whole the keys at `places`, which only agree with each other in what was compared so far."""
-    order = np.arange(len(full)) if order is None else order
     again = sorted(places.tolist(), key=full.__getitem__)
+    if again == places.tolist():
+        return full, order
+    order = np.arange(len(full)) if order is None else order
     keys = [full[i] for i in again]
     order[places] = order[again]
     for place, key in zip(places.tolist(), keys, strict=True):

@@ -79,7 +79,7 @@ def test_loading_notes_when_the_first_entry_is_due_and_finds_duplicates(entries:
 
 def test_erasing_a_key_finds_its_entries_in_every_order(entries: dict[bytes, bytes]) -> None:
     keep = _Keep(OPERATOR, 7)
-    kept = [key for key in entries if keep(key)]
+    kept = [key for key, value in entries.items() if keep(key, value)]
     assert len(entries) - len(kept) == keep.dropped == 1 + 3 + 1 + 3
     other = next(user for user in USERS if user != 7 and key_group(user, GROUPS) != key_group(7, GROUPS))
-    assert sum(not _Keep(OPERATOR, other)(key) for key in kept) == 8
+    assert sum(not _Keep(OPERATOR, other)(key, entries[key]) for key in kept) == 8

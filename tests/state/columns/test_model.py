@@ -166,7 +166,7 @@ class _Run:
         steps = [self.put, self.get, self.delete, self.entries, self.next_batch, self.rescale]
         if self.case.timed:
             steps += [self.due, self.delete_due]
-        for step in self.data.draw(st.lists(st.sampled_from(steps), max_size=12)):
+        for step in [self.put, *self.data.draw(st.lists(st.sampled_from(steps), min_size=3, max_size=14))]:
             step()
         self.entries()
         self.table()
@@ -227,14 +227,19 @@ class _Run:
         assert found["row"].to_pylist() == [number for _, number in wanted]
         assert case.rows(found.drop_columns(["row"])) == [row for row, _ in wanted]
 
+    def limit(self) -> int:
+        """Often the very time of the first entry."""
+        first = min((at for at, _, _ in self.case.model), default=0)
+        return self.data.draw(st.just(first) | st.sampled_from(TIMES))
+
     def due(self) -> None:
-        case, limit = self.case, self.data.draw(st.sampled_from(TIMES))
+        case, limit = self.case, self.limit()
         found = [row for block in case.state.due(limit) for row in case.rows(block)]
         assert found == [case.row(e) for e in case.ordered([e for e in case.model if e[0] <= limit])]
         assert case.state.next_due() == min((at for at, _, _ in case.model), default=None)
 
     def delete_due(self) -> None:
-        case, limit = self.case, self.data.draw(st.sampled_from(TIMES))
+        case, limit = self.case, self.limit()
         case.state.delete_due(limit)
         case.model = {e: value for e, value in case.model.items() if e[0] > limit}
         assert case.state.next_due() == min((at for at, _, _ in case.model), default=None)

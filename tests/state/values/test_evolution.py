@@ -341,7 +341,7 @@ def test_marks_are_taken_off_and_damage_is_named() -> None:
 @pytest.mark.parametrize(
     ("versions", "error"),
     [
-        ([("int", 1), ("float", 0)], "in a circle"),
+        ([("int", 1), ("int", 0)], "in a circle"),
         ([("int", 5)], "schema number 5"),
         ([("str", 2)], "str cannot become int by itself"),
         ([("columns{", 2)], "cannot read the type"),

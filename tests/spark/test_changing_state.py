@@ -1,0 +1,213 @@
+"""A release that changes state, in real runs: the next run, savepoints of both kinds, tables, queries, and the way back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.config.options import Options, load
+from stateflow.jobs.job import Job
+from stateflow.observe.schemas import stored_schemas
+from stateflow.spark.session.shipping import by_value
+from stateflow.spark.state_tables.frames import table_frame
+from stateflow.spark.state_tables.snapshots import checkpoint_of
+from tests.spark import pipelines
+from tests.spark.pipelines import ORDER, Order, Workbench, at
+
+
+@dataclass
+class Seen:
+    orders: int
+    sum: int
+    gone: str = "x"
+
+
+@dataclass
+class SeenNow:
+    orders: int
+    total: Annotated[float, sf.field(aliases=["sum"])]
+    note: str = "-"
+
+
+class Before(sf.KeyedProcess[int, Order, Any]):
+    seen = sf.ValueState(Seen)
+    skus = sf.ListState(Seen)
+    per = sf.MapState(str, int, ttl="9999 days")
+    cents = sf.ReducingState(int, max)
+    first = sf.OperatorListState(int)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for row in rows:
+            before = self.seen.value or Seen(0, 0)
+            self.seen.value = Seen(before.orders + 1, before.sum + int(row.amount))
+            self.skus.add(self.seen.value)
+            self.per[row.sku] = self.per.get(row.sku, 0) + 1
+            self.cents.add(int(row.amount))
+            self.first.add(key)
+        yield key, repr(self.seen.value)
+
+
+def to_text(old: int) -> str:
+    return f"{old} cents"
+
+
+class Now(sf.KeyedProcess[int, Order, Any]):
+    customer = sf.ValueState(SeenNow, aliases=["seen"])
+    skus = sf.ListState(SeenNow)
+    per = sf.MapState(str, Decimal, ttl="9999 days")
+    cents = sf.ReducingState(str, max, migrate=to_text)
+    first = sf.OperatorListState(float)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for row in rows:
+            before = self.customer.value or SeenNow(0, 0.0)
+            self.customer.value = SeenNow(before.orders + 1, before.total + row.amount, before.note)
+            self.per[row.sku] = self.per.get(row.sku, Decimal(0)) + 1
+            self.cents.add("0")
+        yield (
+            key,
+            repr(
+                (
+                    self.customer.value,
+                    self.skus.get(),
+                    dict(self.per),
+                    self.cents.get(),
+                    sorted(self.first.get()),
+                )
+            ),
+        )
+
+
+def summed(column: str) -> Any:
+    def function(table: pa.Table, state: Any, ctx: Any) -> pa.Table:
+        keys = pc.unique(table["user"].combine_chunks())
+        before = state.get(keys)
+        added = [
+            (one or 0) + pc.sum(table.filter(pc.equal(table["user"], key))["amount"]).as_py()
+            for one, key in zip(before["n"].to_pylist(), keys.to_pylist(), strict=True)
+        ]
+        values = {"n": pa.array(added, before.schema.field("n").type)}
+        state.put(keys, pa.table({**values, column: pa.nulls(len(keys), before.schema.field(column).type)}))
+        return pa.table({"user": keys, "n": pa.array(added, pa.float64())})
+
+    return function
+
+
+def job_of(bench: Workbench, process: Any, columns: dict[str, Any], extra: str) -> sf.Pipeline:
+    told, sums = sf.memory(f"{bench.folder.name}-told"), sf.memory(f"{bench.folder.name}-sums")
+
+    @sf.pipeline("changing")
+    def changing(flow: sf.Flow) -> None:
+        keyed = flow.source("orders", bench.source("orders", ORDER), Order).key_by("user", order_by="ts")
+        keyed.process("seen", process, output="user long, text string").collect("told", told)
+        keyed.process_arrow("columns", summed(extra), state=columns, output="user long, n double").collect(
+            "sums", sums
+        )
+
+    return changing
+
+
+def feed(bench: Workbench, *users: int) -> None:
+    bench.rows("orders", [Order(user, "tea", 2.0, at(user)) for user in users])
+
+
+def last(bench: Workbench, which: str) -> list[dict[str, Any]]:
+    return sf.memory(f"{bench.folder.name}-{which}").batches[-1][1]
+
+
+def introduced_before(job: Job, slot: int) -> int:
+    return max(record.slot for record in job.log().checkpoints if record.slot < slot)
+
+
+def options(bench: Workbench) -> Options:
+    given = {
+        "checkpoint_dir": str(bench.folder / "root"), "cache_dir": str(bench.folder / "cache"),
+        "scratch_dir": str(bench.folder / "scratch"), "local_fsync": False,
+    }  # fmt: skip
+    return load(code=given, env={}, folder=bench.folder)
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "memory"])
+def test_a_release_changes_state_and_everything_goes_on(
+    spark: SparkSession, tmp_path: Path, backend: str
+) -> None:
+    by_value([pipelines])
+    bench = Workbench(spark, tmp_path)
+    before = job_of(bench, Before, {"n": int, "gone": bool}, "gone")
+    now = job_of(bench, Now, {"n": float, "new": str}, "new")
+    job = Job(str(bench.folder / "root"), "changing")
+    feed(bench, 1, 2, 3)
+    bench.run(before, backend=backend)
+    native = job.savepoint("native", options=options(bench), name="native")
+    canonical = job.savepoint("canonical", options=options(bench), name="canonical")
+    checked = job.check(now)
+    assert checked.compatible
+    states = {name: text for each in checked.operators for name, text in each.states.items()}
+    assert states["cents"].startswith("kept, evolves by migrate to_text")
+    assert states["customer"].startswith("renamed from seen, evolves by rules")
+    assert states["customer"].endswith("loses values: field gone is gone")
+    assert "int becomes float" in states["first"]
+
+    def text(key: int, orders: int, keys: list[float]) -> str:
+        stored = [SeenNow(1, 2.0, "-")]
+        return repr((SeenNow(orders, 2.0 * orders, "-"), stored, {"tea": Decimal(orders)}, "2 cents", keys))
+
+    feed(bench, 1, 2)
+    bench.run(now, backend=backend)
+    assert {row["user"]: row["text"].split(", [SeenNow")[0] for row in last(bench, "told")} == {
+        key: text(key, 2, []).split(", [SeenNow")[0] for key in (1, 2)
+    }
+    assert {row["user"]: row["n"] for row in last(bench, "sums")} == {1: 4.0, 2: 4.0}
+    head = job.log().head
+    assert head is not None
+    introduced = {(s.state, s.number): s.slot for s in stored_schemas(head)}
+    assert introduced["customer", 0] == 0
+    assert introduced["customer", 1] == head.slot
+    # A key that was written by either release, as tables show it.
+    snapshot = checkpoint_of("changing", "latest", options(bench))
+    shown = {
+        row["user"]: row["value"].asDict()
+        for row in table_frame(spark, snapshot, "seen", "customer").collect()
+    }
+    assert shown == {
+        1: {"orders": 2, "total": 4.0, "note": "-"}, 2: {"orders": 2, "total": 4.0, "note": "-"},
+        3: {"orders": 1, "total": 2.0, "note": None},
+    }  # fmt: skip
+    with pytest.raises(sf.IncompatibleError, match=r"only migrate= in the pipeline's code"):
+        job.savepoint("canonical", options=options(bench), name="refused")
+    # Older code cannot read an alias back, and says where to go.
+    refused = job.check(before)
+    assert f"restore a checkpoint below {head.slot}" in refused.problems[0]
+    assert refused.problems[0].endswith(
+        f"the newest of them is checkpoint:{introduced_before(job, head.slot)}"
+    )
+    # From before the release, with the code of after it.
+    for kind, made in (("native", native), ("canonical", canonical)):
+        fork = Job(str(bench.folder / "root"), f"fork-{kind}")
+        plan = fork.restore(made.url, now, options=options(bench))
+        assert "evolves by migrate to_text" in str(plan)
+        plan.apply()
+        fork.run(now, options=options(bench))
+        assert {row["user"] for row in last(bench, "told")} == {1, 2}
+        assert all("'2 cents'" in row["text"] for row in last(bench, "told"))
+        assert {row["user"]: row["n"] for row in last(bench, "sums")} == {1: 4.0, 2: 4.0}
+    # What only rules convert becomes one type again in a canonical savepoint.
+    feed(bench, 1, 2, 3)
+    bench.run(now, backend=backend)
+    anew = job.savepoint("canonical", options=options(bench), name="anew")
+    fork = Job(str(bench.folder / "root"), "anew")
+    fork.restore(anew.url, now, options=options(bench)).apply()
+    made_anew = fork.log().head
+    assert made_anew is not None
+    assert {schema.number for schema in stored_schemas(made_anew)} == {0}
+    feed(bench, 3)
+    fork.run(now, options=options(bench))
+    assert "SeenNow(orders=3, total=6.0" in last(bench, "told")[0]["text"]
