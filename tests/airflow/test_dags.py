@@ -111,7 +111,7 @@ def test_the_job_is_chosen_from_a_list_that_takes_other_names(bag: DagBag, dag_i
         *((dag_id, {"job": job}) for dag_id in FORMS for job in ("../orders", "a/b", "-x", "a b", 7)),
         *((dag_id, {"job": None}) for dag_id in FORMS if dag_id != "stateflow_cleanup"),
         *((dag_id, {"conn_id": conn_id}) for dag_id in FORMS for conn_id in ("", "a b", None, "other_default")),
-        *((dag_id, {"conn_id": "other_default"}) for dag_id in SCHEDULED - {"stateflow_orders"}),
+        *((dag_id, {"conn_id": "other_default"}) for dag_id in sorted(SCHEDULED - {"stateflow_orders"})),
         ("stateflow_savepoint", {"kind": "parquet"}),
         ("stateflow_savepoint", {"kind": ""}),
         ("stateflow_savepoint", {"note": "x" * 501}),
