@@ -180,7 +180,7 @@ def test_a_dialog_takes_the_focus_keeps_it_and_gives_it_back(served: Served, vis
     dialog = page.get_by_role("dialog", name="Stop orders")
     dialog.wait_for()
     focused = "document.activeElement.closest('dialog') !== null"
-    assert page.evaluate("document.activeElement.type") == "checkbox"
+    page.wait_for_function("() => document.activeElement.type === 'checkbox'")
     seen = set()
     for _ in range(12):
         page.keyboard.press("Tab")
