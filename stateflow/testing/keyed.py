@@ -273,7 +273,9 @@ class KeyedHarness:
             engine.restore()
             yield engine
             engine.snapshot()
-            elements = {name: (part,) for name, part in gathered(engine.process).items()}
+            elements: dict[str, tuple[tuple[bytes, ...], ...]] = {
+                name: (part,) for name, part in gathered(engine.process).items()
+            }
         except BaseException:
             # As in a run: a batch that fails has changed nothing.
             self._backend = self._backend_with(before)
