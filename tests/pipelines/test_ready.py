@@ -84,20 +84,20 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
     (
         lambda k: k.aggregate("op", Total, n=sf.count(where="amuont > 1")),
         None,
-        "operator 'op', 'n': the condition 'amuont > 1' needs column 'amuont', but Order has none; it has user, sku, amount, "
-        "tags, paid, ts",
+        ("operator 'op', 'n': the condition 'amuont > 1' needs column 'amuont', but Order has none; it has user, sku, amount, "
+        "tags, paid, ts"),
     ),
     (
         lambda k: k.aggregate("op", Total, n=sf.count(where="upper(sku) = 'A'")),
         None,
-        "operator 'op', 'n': the condition \"upper(sku) = 'A'\" needs column 'upper', but Order has none; it has user, sku, "
-        "amount, tags, paid, ts",
+        ("operator 'op', 'n': the condition \"upper(sku) = 'A'\" needs column 'upper', but Order has none; it has user, sku, "
+        "amount, tags, paid, ts"),
     ),
     (
         lambda k: k.aggregate("op", Total, n=sf.count(where="amount > 1 AND")),
         None,
-        "operator 'op', 'n': the condition 'amount > 1 AND' cannot be read at 'its end': it takes comparisons, AND, OR, NOT, "
-        "IS NULL, IN, BETWEEN, LIKE and arithmetic; compute anything else as a boolean column with transform()",
+        ("operator 'op', 'n': the condition 'amount > 1 AND' cannot be read at 'its end': it takes comparisons, AND, OR, NOT, "
+        "IS NULL, IN, BETWEEN, LIKE and arithmetic; compute anything else as a boolean column with transform()"),
     ),
     (
         lambda k: k.aggregate("op", Total, n=sf.collect("sku", 3)),
@@ -122,8 +122,8 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
     (
         lambda k: k.aggregate("op", Total, n=sf.top_values("amount", 3)),
         None,
-        "operator 'op': 'n' counts the values of column 'amount' (double), and takes a whole number, a decimal, a string, a "
-        "binary, a boolean, a date or a timestamp: cast the column with transform()",
+        ("operator 'op': 'n' counts the values of column 'amount' (double), and takes a whole number, a decimal, a string, a "
+        "binary, a boolean, a date or a timestamp: cast the column with transform()"),
     ),
     (
         lambda k: k.aggregate("op", Total, n=sf.max("tags")),
