@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from stateflow.pipelines.pipeline import Pipeline, pipeline
     from stateflow.pipelines.process import ConnectedProcess, Context, KeyedProcess, Output, output
     from stateflow.pipelines.tables import delta
-    from stateflow.pipelines.windows import Window, cumulative, hopping, session, tumbling
+    from stateflow.pipelines.window_process import WindowBounds, WindowProcess
+    from stateflow.pipelines.windows import Window, count_window, cumulative, hopping, session, tumbling
     from stateflow.spark.sinks.memory import memory
     from stateflow.state.columns.layout import columns
     from stateflow.state.declare import (
@@ -98,12 +99,15 @@ __all__ = [
     "UsageError",
     "ValueState",
     "Window",
+    "WindowBounds",
+    "WindowProcess",
     "WindowedStream",
     "aggregate",
     "collect",
     "columns",
     "count",
     "count_distinct",
+    "count_window",
     "cumulative",
     "delta",
     "field",
@@ -148,7 +152,8 @@ _ROOMS = {
     ),
     "stateflow.pipelines.flow": ("Flow", "KeyedStream", "Stream", "WindowedStream"),
     "stateflow.pipelines.pipeline": ("Pipeline", "pipeline"),
-    "stateflow.pipelines.windows": ("Window", "cumulative", "hopping", "session", "tumbling"),
+    "stateflow.pipelines.window_process": ("WindowBounds", "WindowProcess"),
+    "stateflow.pipelines.windows": ("Window", "count_window", "cumulative", "hopping", "session", "tumbling"),
     "stateflow.jobs.job": ("Job",),
     "stateflow.pipelines.columnar": ("ColumnarContext", "ColumnarOperator"),
     "stateflow.pipelines.process": ("ConnectedProcess", "Context", "KeyedProcess", "Output", "output"),

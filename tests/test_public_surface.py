@@ -8,8 +8,9 @@ FROZEN = """
 Aggregate AggregatingState BroadcastState BusyError ColumnarContext ColumnarOperator ConnectedProcess Context
 CorruptError CustomSerializer DisagreementError FencedError Flow IncompatibleError Job KeyedProcess KeyedStream
 ListState MapState NotFoundError OperatorListState Output Pipeline ReducingState StateTypeError StateflowError Stream
-Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream aggregate collect columns
-count count_distinct cumulative delta field first hopping last max mean memory min output pipeline quantile session stddev sum
+Timer UnavailableError UnionListState UsageError ValueState Window WindowBounds
+WindowProcess WindowedStream aggregate collect columns
+count count_distinct count_window cumulative delta field first hopping last max mean memory min output pipeline quantile session stddev sum
 testing top_values ttl tumbling variance
 """
 
@@ -43,7 +44,7 @@ def test_the_testing_module_offers_the_harness() -> None:
 def test_what_users_chain_is_there() -> None:
     offered = {
         stateflow.Stream: "append changes_as_rows collect dead_letters deduplicate for_each_batch key_by side transform union upsert",
-        stateflow.KeyedStream: "aggregate connect map_with_state process process_arrow window",
+        stateflow.KeyedStream: "aggregate connect map_with_state process process_arrow top window",
     }
     for owner, names in offered.items():
         found = {

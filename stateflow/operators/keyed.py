@@ -227,7 +227,7 @@ class KeyedEngine:
                 repr(key),
                 f"{type(error).__name__}: {error}",
                 _user_frames(error),
-                _json(rows),
+                as_json(rows),
                 len(rows),
                 self.moment.slot,
             )
@@ -313,7 +313,7 @@ def _user_frames(error: Exception) -> str:
     return "".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}\n" for f in own_frames(error)[-3:])
 
 
-def _json(rows: list[Any]) -> str:
+def as_json(rows: list[Any]) -> str:
     try:
         return msgspec.json.encode(rows, enc_hook=repr).decode()
     except (TypeError, ValueError, msgspec.MsgspecError):

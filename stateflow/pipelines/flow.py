@@ -15,7 +15,7 @@ from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
 from stateflow.format.scalars import KEY_TYPES
 from stateflow.pipelines.aggregates import Aggregate
-from stateflow.pipelines.changes import operation_rows, refuse_changes, with_operation
+from stateflow.pipelines.changes import operation_rows, refuse_changes, refuse_mixed, with_operation
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator, columnar_operator
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
@@ -29,6 +29,8 @@ from stateflow.pipelines.ready import (
 )
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.step_checks import check_sink, check_source, check_transform
+from stateflow.pipelines.top import top
+from stateflow.pipelines.window_process import WindowCode, WindowProcess, window_code
 from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_window_of_windows, window_of
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, micros
@@ -99,17 +101,22 @@ class Stream:
     """None when the columns are known only to Spark."""
     changes: tuple[str, ...] | None = None
     """The columns by which a row replaces the one before; None when rows are only added."""
+    operation: str = ""
+    """The column that says of each change whether it is an upsert or a delete; empty when none is a delete."""
 
     def transform(self, function: Callable[..., Any], type: Any = None) -> Stream:
         """A stateless step: a function from DataFrame to DataFrame; `type` says what comes out, when it is known."""
         node = TransformNode(self.flow._unnamed("transform"), (self,), function)
         check_transform(node.uid, function)
-        return self.flow._add(node, row_type(type) if type is not None else None, self.changes)
+        rows = row_type(type) if type is not None else None
+        return self.flow._add(node, rows, self.changes, self.operation)
 
     def union(self, *others: Stream) -> Stream:
         """The rows of all; columns are matched by name."""
         changes = next((each.changes for each in (self, *others) if each.changes is not None), None)
-        return self.flow._add(UnionNode(self.flow._unnamed("union"), (self, *others)), self.rows, changes)
+        refuse_mixed({each.operation for each in (self, *others)}, self.node.uid)
+        node = UnionNode(self.flow._unnamed("union"), (self, *others))
+        return self.flow._add(node, self.rows, changes, self.operation)
 
     def key_by(self, *columns: str, order_by: str | Sequence[str] = ()) -> KeyedStream:
         """Groups rows by key columns; rows of a key come in the order of `order_by`."""
@@ -168,13 +175,15 @@ class Stream:
         raise UsageError(f"{node.uid!r} has no side output {name!r}")
 
     def changes_as_rows(self, *, op: str) -> Stream:
-        """Each change as a row of its own: a column `op` says what it is, "upsert"."""
+        """Each change as a row of its own: a column `op` says what it is, "upsert" or "delete"."""
         if self.changes is None:
             raise UsageError(
                 f"changes_as_rows: the rows of {self.node.uid!r} are no changes already: leave it out"
             )
-        node = TransformNode(self.flow._unnamed("changes"), (self,), partial(with_operation, op))
-        return self.flow._add(node, None if self.rows is None else operation_rows(self.rows, op))
+        function = partial(with_operation, op, self.operation)
+        node = TransformNode(self.flow._unnamed("changes"), (self,), function)
+        rows = None if self.rows is None else operation_rows(self.rows, op, self.operation)
+        return self.flow._add(node, rows)
 
     @property
     def dead_letters(self) -> Stream:
@@ -195,12 +204,15 @@ class Stream:
         order_by: str | None = None,
         **options: Any,
     ) -> None:
-        """Keeps one row per key: a batch's last row by `order_by` replaces the table's.
+        """Keeps one row per key: a batch's last row by `order_by` replaces the table's. Deletes of a stream of changes delete.
 
         The rows of aggregates know by which columns they replace each other: there `keys` may be left out.
         """
         names = (keys,) if isinstance(keys, str) else tuple(keys or self.changes or ())
-        self.flow._sink(uid, self, target, "upsert", {"keys": names, "order_by": order_by, **options})
+        given = {"keys": names, "order_by": order_by, **options}
+        if self.operation:
+            given["operation"] = self.operation
+        self.flow._sink(uid, self, target, "upsert", given)
 
     def for_each_batch(self, uid: str, function: Callable[[Any, int], None], **options: Any) -> None:
         """Calls `function(frame, checkpoint_id)` once a batch is decided, again after a crash."""
@@ -307,6 +319,24 @@ class KeyedStream:
         """
         return WindowedStream(self, window_of(window), not_negative("window", "lateness", lateness), time)
 
+    def top(
+        self,
+        uid: str,
+        n: int,
+        *,
+        by: str | Sequence[str],
+        per: str | Sequence[str] = (),
+        rank: str = "rank",
+        ttl: str | timedelta | Ttl | None = None,
+    ) -> Stream:
+        """The first `n` rows of each key by the columns `by`, as a list that changes: per batch an upsert for each row that is
+        new in it or has another `rank`, and a delete for each that dropped out.
+
+        Of rows that are alike in the columns `per` one is in the list: the last by the key's `order_by`, or without one the
+        first by `by`. Without `per` each row is one of its own, and rows replace each other by rank.
+        """
+        return _ready(self, top(self._rows(uid), n, by=by, per=per, rank=rank, ttl=ttl))
+
     def _rows(self, uid: str) -> KeyedRows:
         return KeyedRows(uid, self.stream.rows, self.columns, self.order_by)
 
@@ -354,6 +384,27 @@ class WindowedStream:
         declared = window_aggregate(
             keyed._rows(uid), output, aggregates,
             window=self.windows, time=time, lateness=self.lateness, emit=emit,
+        )  # fmt: skip
+        return _ready(keyed, declared)
+
+    def process(
+        self,
+        uid: str,
+        process: type[WindowProcess[Any, Any, Any]],
+        *,
+        output: Any = None,
+        on_error: str = "fail",
+    ) -> Stream:
+        """Code per window: `process` is a class whose `process(key, window, rows, ctx)` is called when a window closes, and
+        gives rows. The rows of open windows are state.
+
+        `on_error="dead_letter"` diverts the rows of windows that user code raises on.
+        """
+        keyed = self.keyed
+        time = keyed.stream.flow._event_time(uid, keyed.stream, self.time)
+        declared = window_code(
+            keyed._rows(uid), process, output,
+            window=self.windows, time=time, lateness=self.lateness, on_error=on_error,
         )  # fmt: skip
         return _ready(keyed, declared)
 
@@ -436,7 +487,7 @@ def _ready(keyed: KeyedStream, declared: ReadyOperator) -> Stream:
         output=declared.output,
         sides=declared.sides,
     )
-    return flow._add(node, node.output, declared.changes)
+    return flow._add(node, node.output, declared.changes, declared.operation)
 
 
 def _operator(
@@ -535,9 +586,11 @@ class Flow:
         check_sink(uid, mode, target, options, stream.rows)
         self.nodes.append(SinkNode(uid, (stream,), target, mode, options))
 
-    def _add(self, node: Node, rows: RowType | None, changes: tuple[str, ...] | None = None) -> Stream:
+    def _add(
+        self, node: Node, rows: RowType | None, changes: tuple[str, ...] | None = None, operation: str = ""
+    ) -> Stream:
         self.nodes.append(node)
-        return Stream(self, node, MAIN, rows, changes)
+        return Stream(self, node, MAIN, rows, changes, operation)
 
     @staticmethod
     def _has_event_time(stream: Stream) -> bool:
@@ -547,7 +600,7 @@ class Flow:
         """The column of a stream that has its event time."""
         before = list(_before(stream.node))
         for node in before:
-            if isinstance(node, KeyedNode) and isinstance(node.columnar, WindowAggregate):
+            if isinstance(node, KeyedNode) and isinstance(node.columnar, WindowAggregate | WindowCode):
                 refuse_window_of_windows(uid, node.uid)
         names = {node.event_time for node in before if isinstance(node, SourceNode) and node.event_time}
         return event_time(uid, stream.rows, names, named)

@@ -54,7 +54,7 @@ def check_sink(
 ) -> None:
     """Whether `stream.<mode>(uid, target, **options)` can be; `rows` are the stream's, when they are declared."""
     given = {name: value for name, value in options.items() if value is not None}
-    taken = {"keys", "order_by"} if mode == "upsert" else set()
+    taken = {"keys", "order_by", "operation"} if mode == "upsert" else set()
     if unknown := sorted(set(given) - taken):
         raise UsageError(f"sink {uid!r} ({mode}) does not take {', '.join(unknown)}: leave it out")
     if not _fits(mode, target):

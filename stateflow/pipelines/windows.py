@@ -61,6 +61,13 @@ class Session(Window):
     gap: int
 
 
+@dataclass(frozen=True)
+class Counted(Window):
+    """So many rows of a key, in the order of event time."""
+
+    n: int
+
+
 def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Window:
     """Windows of one length that follow on each other; `offset` shifts where they begin, which is a multiple of `size`
     since 1970 in UTC."""
@@ -93,6 +100,13 @@ def cumulative(size: Duration, every: Duration, *, offset: Duration = "0 seconds
 def session(gap: Duration) -> Window:
     """Windows of activity: a key's window goes on while its rows are at most `gap` apart."""
     return Session(_positive("session", "gap", gap))
+
+
+def count_window(n: int) -> Window:
+    """Windows of `n` rows of a key, in the order of event time; the next one begins behind them."""
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise UsageError(f"count_window({n!r}): give it a whole number of at least 1")
+    return Counted(n)
 
 
 def window_of(given: Any) -> Window:

@@ -16,6 +16,7 @@ from stateflow.operators.ready.conditions import holds
 from stateflow.operators.ready.decimals import DecimalMean, DecimalSum, decimals, floats, stored
 from stateflow.operators.ready.distinct import Seen
 from stateflow.operators.ready.distinct_sketch import DistinctSketch
+from stateflow.operators.ready.encoded_rows import EncodedRows
 from stateflow.operators.ready.groups import Groups, whole
 from stateflow.operators.ready.own import FailedCode, Own
 from stateflow.operators.ready.partials import Kernel, OverflowedSum, Values, kernel_of
@@ -196,6 +197,8 @@ def _kernel(each: Aggregated) -> Kernel:
             return Quantile(aggregate.share, aggregate.accuracy)
         case "collect":
             return Collected(aggregate.limit, descends, each.kept, arrow_type(each.result))
+        case "rows":
+            return EncodedRows()
         case "top_values":
             return Frequencies(aggregate.limit, each.kept[0], arrow_type(each.result))
         case "sum" if each.scale is not None:

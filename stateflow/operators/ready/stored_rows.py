@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +12,18 @@ from stateflow.operators.arrow_types import arrow_type
 from stateflow.operators.ready.assigning import INSTANT, instants
 from stateflow.operators.ready.decimals import decimals, stored
 from stateflow.operators.ready.groups import whole
-from stateflow.pipelines.ready import ROW_THERE, Deduplicate, stored_name
+from stateflow.pipelines.ready import ROW_THERE, stored_name
+from stateflow.pipelines.rows import RowType
 
 
 class StoredRows:
     """Rows as state columns: without the key and the time, which an entry is found by."""
 
-    def __init__(self, declared: Deduplicate) -> None:
-        self._fields = declared.rows.fields
-        self._time = declared.time
-        self._kept = declared.kept
-        self.names = [ROW_THERE, *map(stored_name, declared.kept)]
+    def __init__(self, rows: RowType, kept: Sequence[str], time: str = "") -> None:
+        self._fields = rows.fields
+        self._time = time
+        self._kept = kept
+        self.names = [ROW_THERE, *map(stored_name, kept)]
 
     def of_rows(self, rows: pa.Table) -> pa.Table:
         """The first column is never null, and so tells whether there is a row."""
@@ -30,8 +32,8 @@ class StoredRows:
             columns[stored_name(name)] = _kept(whole(rows[name]))
         return pa.table(columns)
 
-    def rows(self, entries: pa.Table, times: Any) -> pa.Table:
-        """The rows of entries, which have the key columns and the state columns."""
+    def rows(self, entries: pa.Table, times: Any = None) -> pa.Table:
+        """The rows of entries, which have the key columns and the state columns; `times` are those that are not kept."""
         columns: dict[str, Any] = {}
         for field in self._fields:
             if field.name == self._time:
