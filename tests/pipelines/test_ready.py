@@ -234,8 +234,8 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
         lambda k: k.window(sf.session("1 minute")).aggregate("op", PerWindow, n=sf.count_distinct("sku")),
         None,
         (
-            "operator 'op': session windows grow together, so that 'n' would have to be counted anew: count_distinct is for the "
-            "other windows; sf.aggregate() can keep a set"
+            "operator 'op': session windows grow together, so that 'n' would have to be counted anew: say "
+            "approximate=True, which is a sketch; the exact count is for the other windows"
         ),
     ),
     (
