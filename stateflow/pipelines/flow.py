@@ -6,10 +6,10 @@ Every source, operator and sink takes its uid first: state, offsets and outputs 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
@@ -17,6 +17,7 @@ from stateflow.format.scalars import KEY_TYPES
 from stateflow.pipelines.aggregates import Aggregate
 from stateflow.pipelines.changes import operation_rows, refuse_changes, refuse_mixed, with_operation
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator, columnar_operator
+from stateflow.pipelines.latest import latest
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
 from stateflow.pipelines.ready import (
@@ -34,6 +35,8 @@ from stateflow.pipelines.window_process import WindowCode, WindowProcess, window
 from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_window_of_windows, window_of
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, micros
+
+_Declared = TypeVar("_Declared", bound=ReadyOperator)
 
 
 @dataclass(frozen=True, eq=False)
@@ -280,6 +283,7 @@ class KeyedStream:
         output: Any,
         default: Any = None,
         ttl: str | timedelta | Ttl | None = None,
+        queryable: bool = False,
     ) -> Stream:
         """For every row `function(key, row, state) -> (output row or None, new state or None to clear it)`."""
         from stateflow.state.declare import ValueState
@@ -298,16 +302,29 @@ class KeyedStream:
         cls: Any = type(
             f"map_with_state_{uid}",
             (KeyedProcess,),
-            {"state": ValueState(state, default=default, ttl=ttl), "process": process},
+            {"state": ValueState(state, default=default, ttl=ttl, queryable=queryable), "process": process},
         )
         return self.process(uid, cls, output=output)
 
-    def aggregate(self, uid: str, output: Any, /, **aggregates: Aggregate) -> Stream:
+    def aggregate(
+        self, uid: str, output: Any, /, *, queryable: bool = False, **aggregates: Aggregate
+    ) -> Stream:
         """Aggregates over all rows of a key so far: per batch one row for every key that has rows in it.
 
-        The fields of `output` are the key columns and the aggregates, by name. A row replaces the key's row before.
+        The fields of `output` are the key columns and the aggregates, by name. A row replaces the key's row before. With
+        `queryable=True` `stateflow serve` answers from its state.
         """
-        return _ready(self, running_aggregate(self._rows(uid), output, aggregates))
+        return _ready(self, _queryable(running_aggregate(self._rows(uid), output, aggregates), queryable))
+
+    def latest(self, uid: str, *, queryable: str = "") -> Stream:
+        """The last row of each key, by the key's `order_by` or else by event time; it is put out whenever it changes.
+
+        `queryable` names the state under which `stateflow serve` answers with it.
+        """
+        flow = self.stream.flow
+        has_time = not self.order_by and flow._has_event_time(self.stream)
+        time = flow._event_time(uid, self.stream, "") if has_time else ""
+        return _ready(self, latest(self._rows(uid), time=time, queryable=queryable))
 
     def window(
         self, window: Window, *, lateness: str | timedelta = "0 seconds", time: str = ""
@@ -328,6 +345,7 @@ class KeyedStream:
         per: str | Sequence[str] = (),
         rank: str = "rank",
         ttl: str | timedelta | Ttl | None = None,
+        queryable: bool = False,
     ) -> Stream:
         """The first `n` rows of each key by the columns `by`, as a list that changes: per batch an upsert for each row that is
         new in it or has another `rank`, and a delete for each that dropped out.
@@ -335,7 +353,8 @@ class KeyedStream:
         Of rows that are alike in the columns `per` one is in the list: the last by the key's `order_by`, or without one the
         first by `by`. Without `per` each row is one of its own, and rows replace each other by rank.
         """
-        return _ready(self, top(self._rows(uid), n, by=by, per=per, rank=rank, ttl=ttl))
+        declared = top(self._rows(uid), n, by=by, per=per, rank=rank, ttl=ttl)
+        return _ready(self, _queryable(declared, queryable))
 
     def _rows(self, uid: str) -> KeyedRows:
         return KeyedRows(uid, self.stream.rows, self.columns, self.order_by)
@@ -371,13 +390,23 @@ class WindowedStream:
     lateness: int
     time: str
 
-    def aggregate(self, uid: str, output: Any, /, *, emit: str = "final", **aggregates: Aggregate) -> Stream:
+    def aggregate(
+        self,
+        uid: str,
+        output: Any,
+        /,
+        *,
+        emit: str = "final",
+        queryable: bool = False,
+        **aggregates: Aggregate,
+    ) -> Stream:
         """Aggregates per key and window. The fields of `output` are the key columns, `window_start`, `window_end` and the
         aggregates, by name.
 
         `emit="final"` puts a window out once, when it is closed. `"changes"` puts it out in every batch that has rows of
         it, and `"on_time"` when the watermark reaches its end and after every later change: then a row replaces the
-        window's row before. Rows whose windows are all closed go to `.side("late")`.
+        window's row before. Rows whose windows are all closed go to `.side("late")`. With `queryable=True` `stateflow serve`
+        answers with what the open windows of a key hold so far.
         """
         keyed = self.keyed
         time = keyed.stream.flow._event_time(uid, keyed.stream, self.time)
@@ -385,7 +414,7 @@ class WindowedStream:
             keyed._rows(uid), output, aggregates,
             window=self.windows, time=time, lateness=self.lateness, emit=emit,
         )  # fmt: skip
-        return _ready(keyed, declared)
+        return _ready(keyed, _queryable(declared, queryable))
 
     def process(
         self,
@@ -472,6 +501,15 @@ def _columnar(
         sides=side_outputs(uid, outputs, "fail"),
     )
     return flow._add(node, node.output)
+
+
+def _queryable(declared: _Declared, queryable: bool) -> _Declared:
+    """The operator, whose states `stateflow serve` may answer from."""
+    if not queryable:
+        return declared
+    return replace(
+        declared, states={name: replace(layout, queryable=True) for name, layout in declared.states.items()}
+    )
 
 
 def _ready(keyed: KeyedStream, declared: ReadyOperator) -> Stream:

@@ -7,6 +7,7 @@ from collections.abc import Set
 from stateflow.operators.ready.counted import CountedAggregates
 from stateflow.operators.ready.deduplicating import Deduplicated, FirstToCome, LastSoFar
 from stateflow.operators.ready.late_rows import LateRows
+from stateflow.operators.ready.latest import LatestOfEach
 from stateflow.operators.ready.running import RunningAggregates
 from stateflow.operators.ready.sessions import SessionAggregates
 from stateflow.operators.ready.sliced import SlicedAggregates
@@ -14,6 +15,7 @@ from stateflow.operators.ready.top import TopRows
 from stateflow.operators.ready.window_code import CodePerWindow
 from stateflow.operators.ready.windowed import WindowedAggregates
 from stateflow.pipelines.columnar import ColumnarOperator
+from stateflow.pipelines.latest import Latest
 from stateflow.pipelines.operators import DEAD_LETTERS
 from stateflow.pipelines.ready import LATE, Deduplicate, RunningAggregate, WindowAggregate
 from stateflow.pipelines.top import Top
@@ -42,6 +44,8 @@ def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
             return Deduplicated(operator, LateRows(wanted=LATE in read))
         case WindowCode(inner=WindowAggregate() as inner):
             return CodePerWindow(operator, runnable(inner, read), dead_letters=DEAD_LETTERS in read)
+        case Latest():
+            return LatestOfEach(operator)
         case Top():
             return TopRows(operator)
     return operator

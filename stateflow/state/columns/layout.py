@@ -33,6 +33,8 @@ class ColumnLayout:
     """Names that the state had before."""
     ttl: Ttl | None = None
     """How long an entry lives after it was put."""
+    queryable: bool = False
+    """Whether `stateflow serve` may answer from it."""
 
     def check(self, where: str, key: Sequence[str] = ()) -> None:
         """Raises UsageError for a layout that cannot be; `key` are the names of the key's columns, as far as known."""
@@ -83,6 +85,7 @@ class ColumnLayout:
             by=tuple((name, BY_TYPE[hint].name) for name, hint in self.by.items()),
             timed=self.timed,
             aliases=self.aliases,
+            queryable=self.queryable,
             **ttl_fields(self.ttl),
         )
 
@@ -94,7 +97,9 @@ def columns(
     timed: bool = False,
     aliases: Sequence[str] = (),
     ttl: str | timedelta | Ttl | None = None,
+    queryable: bool = False,
 ) -> ColumnLayout:
-    """A state of `process_arrow`: `sf.columns({"total": float}, by={"product": str}, ttl="7 days")`."""
+    """A state of `process_arrow`: `sf.columns({"total": float}, by={"product": str}, ttl="7 days")`. With `queryable=True`
+    `stateflow serve` answers from it."""
     expiry = ttl_of(ttl) if ttl is not None else None
-    return ColumnLayout(dict(values or {}), dict(by or {}), timed, tuple(aliases), expiry)
+    return ColumnLayout(dict(values or {}), dict(by or {}), timed, tuple(aliases), expiry, queryable)
