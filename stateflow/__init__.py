@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         variance,
     )
     from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+    from stateflow.pipelines.files import files
     from stateflow.pipelines.flow import Flow, KeyedStream, Stream, WindowedStream
     from stateflow.pipelines.pipeline import Pipeline, pipeline
     from stateflow.pipelines.process import ConnectedProcess, Context, KeyedProcess, Output, output
@@ -103,6 +104,7 @@ __all__ = [
     "cumulative",
     "delta",
     "field",
+    "files",
     "first",
     "hopping",
     "last",
@@ -137,6 +139,7 @@ _ROOMS = {
         "sum",
         "variance",
     ),
+    "stateflow.pipelines.files": ("files",),
     "stateflow.pipelines.flow": ("Flow", "KeyedStream", "Stream", "WindowedStream"),
     "stateflow.pipelines.pipeline": ("Pipeline", "pipeline"),
     "stateflow.pipelines.windows": ("Window", "cumulative", "hopping", "session", "tumbling"),

@@ -17,6 +17,7 @@ from stateflow.format.scalars import KEY_TYPES
 from stateflow.pipelines.aggregates import Aggregate
 from stateflow.pipelines.changes import operation_rows, refuse_changes, with_operation
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator, columnar_operator
+from stateflow.pipelines.files import Files
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
 from stateflow.pipelines.ready import (
@@ -507,12 +508,16 @@ class Flow:
     ) -> Stream:
         """A streaming input, opened only when the pipeline runs.
 
-        `factory` is a table such as `sf.delta(path)` or a function from SparkSession to a streaming DataFrame. With
-        `event_time` and `watermark` rows at or behind the watermark go to `late`, or are marked `ctx.late`.
+        `factory` is a table such as `sf.delta(path)`, files such as `sf.files(path, "json")`, or a function from
+        SparkSession to a streaming DataFrame. With `event_time` and `watermark` rows at or behind the watermark go to
+        `late`, or are marked `ctx.late`.
         """
         self._uid("source", uid)
         check_source(uid, factory)
         rows = row_type(type) if type is not None else None
+        if isinstance(factory, Files):
+            factory = factory.declared(uid, rows)
+            rows = factory.rows
         if (event_time is None) != (watermark is None):
             raise UsageError(f"source {uid!r}: give both event_time and watermark, or neither")
         if event_time is not None and rows is not None:
