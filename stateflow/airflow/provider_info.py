@@ -1,18 +1,18 @@
-"""What this package declares to Airflow: its connection type, its operators, the classes of its links."""
+"""What the provider declares to Airflow: its connection type, its operators, the classes of its links."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from stateflow.distribution import DISTRIBUTION
-
+PROVIDER = "airflow-provider-stateflow"
+"""The name that pip knows the provider by."""
 _NAME = "Stateflow"
 
 
 def get_provider_info() -> dict[str, Any]:
     """Read by Airflow through the entry point `apache_airflow_provider`."""
     return {
-        "package-name": DISTRIBUTION,
+        "package-name": PROVIDER,
         "name": _NAME,
         "description": "Keyed state, checkpoints and exactly-once output for PySpark pipelines.",
         "integrations": [{"integration-name": _NAME, "tags": ["service"]}],

@@ -227,12 +227,14 @@ def test_airflow_lists_the_settings_that_the_pages_read() -> None:
 def test_airflow_finds_the_package() -> None:
     import tomllib
 
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "provider" / "pyproject.toml").read_text())[
+        "project"
+    ]
     entry = project["entry-points"]["apache_airflow_provider"]["provider_info"]
     module, _, function = entry.partition(":")
     assert (module, function) == (get_provider_info.__module__, get_provider_info.__name__)
     assert {"apache-airflow", "apache-airflow-providers-apache-spark"} <= {
-        requirement.partition(">")[0] for requirement in project["optional-dependencies"]["airflow"]
+        requirement.partition(">")[0] for requirement in project["dependencies"]
     }
 
 
