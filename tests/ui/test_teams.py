@@ -39,7 +39,8 @@ def connections(airflow_app: AirflowApp, tmp_path_factory: pytest.TempPathFactor
                 session.add(Connection(conn_id=team, conn_type="stateflow", extra=extra, team_name=team))
         make_job(airflow_app.root, Made("orders"), NOW)
         yield
-        with create_session(scoped=False) as session:  # other modules' tests have the same database
+        pause("stateflow_stop", True)  # other modules' tests have the same database
+        with create_session(scoped=False) as session:
             session.execute(delete(Connection).where(Connection.conn_id.in_(("lake", "shop"))))
             session.execute(delete(Team))
 
