@@ -157,7 +157,9 @@ ROOMS: Mapping[str, Room] = {
         "connections, and what a failure means to a task", "config jobs spark/task storage", "stateflow.py"
     ),
     "airflow/internals": Room(
-        "what is used of Airflow and its providers that has no public name; a test for each", "", "task_instances.py"
+        "what is used of Airflow and its providers that has no public name; a test for each",
+        "",
+        "task_instances.py",
     ),
     "airflow/triggers": Room(
         "waiting in the triggerer",
