@@ -17,12 +17,11 @@ def first_try(ti: Any, retries: int | None) -> int:
 def code_revision(ti: Any, file: Path) -> str:
     """`BUNDLE@VERSION` of the DAG bundle that the file came with; empty where the bundle has no versions, or the file is no
     part of it."""
-    bundle = getattr(ti, "bundle_instance", None)
-    version = getattr(bundle, "version", None)
-    if not version:
+    bundle: Any = getattr(ti, "bundle_instance", None)
+    if bundle is None or not bundle.version:
         return ""
     try:
         inside = file.resolve().is_relative_to(Path(bundle.path).resolve())
     except (AttributeError, OSError, TypeError):
         return ""
-    return f"{bundle.name}@{version}" if inside else ""
+    return f"{bundle.name}@{bundle.version}" if inside else ""
