@@ -186,10 +186,10 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything one keyed operator has at this record."""
+    """Everything one operator has at this record."""
 
     key: tuple[tuple[str, str], ...]
-    """Key columns and their types, in order."""
+    """Key columns and their types, in order. Empty for an operator without keys: its subtasks have no shards."""
     max_parallelism: Parallelism
     assignment: tuple[tuple[KeyGroup, KeyGroup], ...]
     """Key groups (inclusive bounds) of each subtask."""
@@ -201,6 +201,8 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     operator_states: dict[str, OperatorListState] = {}
     hosts: tuple[str, ...] = ()
     """Where each subtask last ran, as a scheduler's preferred location; a hint only."""
+    parallelism: Count = 0
+    """How many subtasks the pipeline gives it, whatever the run has; 0 when the pipeline leaves that to the run."""
 
     @property
     def files(self) -> Iterator[FileRef]:
