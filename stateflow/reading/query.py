@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from stateflow.errors import CorruptError, NotFoundError, UsageError
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.encoding import (
     EMPTY_NAMESPACE,
     NAMESPACE,
@@ -327,6 +327,11 @@ class StateReader:
                 f"operator {operator!r} has no state {name!r} in checkpoint {self.record.slot}: its states are {known}"
             )
         shards = _flat(owner)
+        if schema.kind not in _WHAT:
+            raise IncompatibleError(
+                f"state {name!r} of operator {operator!r} is of kind {schema.kind[:80]!r}, which this stateflow does not know: a newer one "
+                "wrote it, use that version"
+            )
         timer = schema.kind == "timer"
         return Target(
             operator=operator,

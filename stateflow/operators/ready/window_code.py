@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from stateflow.errors import UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
-from stateflow.operators.keyed import REPEATED, as_json
+from stateflow.operators.engine import REPEATED
+from stateflow.operators.keyed import as_json
 from stateflow.operators.output import RowWriter
 from stateflow.operators.ready.groups import whole
 from stateflow.operators.ready.ordered_values import ranks
