@@ -70,6 +70,15 @@ class ReadyOperator(ColumnarOperator):
         fields = tuple(field for field in self.rows.fields if field.name in self.reads)
         return RowType(self.rows.name, fields, self.rows.make, self.rows.typed)
 
+    def needed_of_each(self, read: Set[str]) -> tuple[RowType, ...]:
+        """The same for each of its inputs."""
+        return (self.needed(read),)
+
+    @property
+    def holds_rows_back(self) -> bool:
+        """Whether rows come out when the watermark has passed their time, so that they are late for what follows."""
+        return False
+
 
 @dataclass(frozen=True)
 class RunningAggregate(ReadyOperator):
@@ -87,6 +96,10 @@ class WindowAggregate(ReadyOperator):
     window: Window = field(default_factory=Window)
     lateness: int = 0
     emit: str = "final"
+
+    @property
+    def holds_rows_back(self) -> bool:
+        return True
 
     @property
     def sides(self) -> Mapping[str, RowType]:
