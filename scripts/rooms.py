@@ -92,7 +92,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "operators/joins": Room(
         "joins: rows that wait as blocks, partners found by sorting",
-        "format operators operators/ready pipelines state/keys",
+        "operators operators/ready pipelines state/keys",
         "interval.py",
     ),
     "compatibility": Room(
@@ -102,7 +102,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "testing": Room(
         "keyed and columnar operators in unit tests, without Spark",
-        "compatibility format operators operators/joins operators/ready pipelines state state/backends state/columns state/keys state/values",
+        "compatibility format operators operators/joins pipelines state state/backends state/columns state/keys state/values",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
     "reading": Room(
@@ -122,7 +122,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark": Room(
         "what runs on the driver: a run, its loop, a batch",
-        "checkpoint compatibility config format liveness operators operators/joins operators/ready pipelines savepoints spark/session spark/sinks "
+        "checkpoint compatibility config format liveness operators operators/joins pipelines savepoints spark/session spark/sinks "
         "spark/sources spark/task state/backends state/values storage",
         "runner.py",
     ),
