@@ -29,7 +29,7 @@ from stateflow.pipelines.ready import (
 )
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.step_checks import check_sink, check_source, check_transform
-from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_window_of_windows, window_of
+from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_what_is_held_back, window_of
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, micros
 
@@ -583,9 +583,9 @@ class Flow:
             if (
                 isinstance(node, KeyedNode)
                 and isinstance(node.columnar, ReadyOperator)
-                and node.columnar.holds_rows_back
+                and node.columnar.holds_back
             ):
-                refuse_window_of_windows(uid, node.uid)
+                refuse_what_is_held_back(uid, node.uid, node.columnar.holds_back)
         names = {node.event_time for node in before if isinstance(node, SourceNode) and node.event_time}
         return event_time(uid, stream.rows, names, named)
 

@@ -80,8 +80,8 @@ class JoinOperator(ReadyOperator):
         )
 
     @property
-    def holds_rows_back(self) -> bool:
-        return True
+    def holds_back(self) -> str:
+        return "rows"
 
     @property
     def puts_out_left(self) -> bool:

@@ -75,9 +75,9 @@ class ReadyOperator(ColumnarOperator):
         return (self.needed(read),)
 
     @property
-    def holds_rows_back(self) -> bool:
-        """Whether rows come out when the watermark has passed their time, so that they are late for what follows."""
-        return False
+    def holds_back(self) -> str:
+        """What comes out only when the watermark has passed its time, so that it is late for what follows; empty: nothing."""
+        return ""
 
 
 @dataclass(frozen=True)
@@ -98,8 +98,8 @@ class WindowAggregate(ReadyOperator):
     emit: str = "final"
 
     @property
-    def holds_rows_back(self) -> bool:
-        return True
+    def holds_back(self) -> str:
+        return "windows"
 
     @property
     def sides(self) -> Mapping[str, RowType]:
