@@ -181,7 +181,9 @@ def erase(
     operator: Annotated[str, flag("--operator", metavar="UID", help="Only from this operator.")] = "",
     empty: Annotated[
         list[str] | None,
-        flag("--empty", metavar="UID.STATE", help="Empty this operator state, too: its elements have no key."),
+        flag(
+            "--empty", metavar="UID.STATE", help="Empty this operator state, too: its elements have no key."
+        ),
     ] = None,
     takeover: Takeover = False,
     note: Note = "",
