@@ -40,6 +40,11 @@ class OperatorCheck:
     entries: int | None = None
     """About how many entries all its states have together, if any evolves and the record says it."""
 
+    @property
+    def conversion(self) -> str:
+        """How much there is to convert, for people; empty when no type changes or the record does not say it."""
+        return f"about {self.entries:,} entries, which are converted as they are read" if self.entries else ""
+
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -58,6 +63,13 @@ class Check:
     """Of the sources together."""
     warnings: tuple[str, ...] = ()
     """What works, and may not be meant."""
+
+    def refuse_evolution(self) -> None:
+        """Raises IncompatibleError when any state's type changes, also by rule."""
+        if evolving := [f"{o.uid}.{name}" for o in self.operators for name in o.evolution]:
+            raise IncompatibleError(
+                f"the type of state {', '.join(evolving)} changes: leave out --strict to let its values be converted as they are read"
+            )
 
     @property
     def problems(self) -> list[str]:
