@@ -23,7 +23,7 @@ from stateflow.format.records import OperatorState, Record
 from stateflow.pipelines.flow import Flow, KeyedNode
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
-from stateflow.state.values.declared_types import Change
+from stateflow.state.values.declared_types import RULES, Change
 
 Verdict = Literal["compatible", "new", "incompatible", "dropped"]
 
@@ -177,6 +177,8 @@ def _evolves(change: Change) -> str:
     """One line: who converts the values, what changes, and what is lost."""
     rest = [one for one in change.changes if one not in change.losses]
     what = f"evolves by {change.by}: {', '.join(rest) or 'classes are renamed'}"
+    if change.by != RULES:
+        what += "; until a run has written a value anew, tables, queries and canonical savepoints refuse it"
     return f"{what}; loses values: {', '.join(change.losses)}" if change.losses else what
 
 
