@@ -42,9 +42,17 @@ if TYPE_CHECKING:
         variance,
     )
     from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+    from stateflow.pipelines.files import files
     from stateflow.pipelines.flow import Flow, KeyedStream, Stream, WindowedStream
     from stateflow.pipelines.pipeline import Pipeline, pipeline
-    from stateflow.pipelines.process import ConnectedProcess, Context, KeyedProcess, Output, output
+    from stateflow.pipelines.process import (
+        ConnectedProcess,
+        Context,
+        KeyedProcess,
+        Output,
+        PartitionProcess,
+        output,
+    )
     from stateflow.pipelines.tables import delta
     from stateflow.pipelines.windows import Window, cumulative, hopping, session, tumbling
     from stateflow.spark.sinks.memory import memory
@@ -87,6 +95,7 @@ __all__ = [
     "NotFoundError",
     "OperatorListState",
     "Output",
+    "PartitionProcess",
     "Pipeline",
     "ReducingState",
     "StateTypeError",
@@ -107,6 +116,7 @@ __all__ = [
     "cumulative",
     "delta",
     "field",
+    "files",
     "first",
     "hopping",
     "last",
@@ -146,12 +156,20 @@ _ROOMS = {
         "top_values",
         "variance",
     ),
+    "stateflow.pipelines.files": ("files",),
     "stateflow.pipelines.flow": ("Flow", "KeyedStream", "Stream", "WindowedStream"),
     "stateflow.pipelines.pipeline": ("Pipeline", "pipeline"),
     "stateflow.pipelines.windows": ("Window", "cumulative", "hopping", "session", "tumbling"),
     "stateflow.jobs.job": ("Job",),
     "stateflow.pipelines.columnar": ("ColumnarContext", "ColumnarOperator"),
-    "stateflow.pipelines.process": ("ConnectedProcess", "Context", "KeyedProcess", "Output", "output"),
+    "stateflow.pipelines.process": (
+        "ConnectedProcess",
+        "Context",
+        "KeyedProcess",
+        "Output",
+        "PartitionProcess",
+        "output",
+    ),
     "stateflow.spark.sinks.memory": ("memory",),
     "stateflow.pipelines.tables": ("delta",),
     "stateflow.state.columns.layout": ("columns",),
