@@ -22,9 +22,11 @@ from kubernetes.client import models
 
 KINDS = {
     "pods": "V1Pod", "secrets": "V1Secret", "configmaps": "V1ConfigMap", "services": "V1Service",
-    "persistentvolumeclaims": "V1PersistentVolumeClaim",
+    "persistentvolumeclaims": "V1PersistentVolumeClaim", "networkpolicies": "V1NetworkPolicy",
 }  # fmt: skip
-PATH = re.compile(r"/api/v1/namespaces/(?P<ns>[^/]+)/(?P<kind>[a-z]+)(?:/(?P<name>[^/]+))?(?P<sub>/log)?$")
+PATH = re.compile(
+    r"/(?:api|apis/networking\.k8s\.io)/v1/namespaces/(?P<ns>[^/]+)/(?P<kind>[a-z]+)(?:/(?P<name>[^/]+))?(?P<sub>/log)?$"
+)
 
 
 class Cluster:
