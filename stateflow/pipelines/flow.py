@@ -706,7 +706,8 @@ class Flow:
         checked_name(kind, uid)
         if uid in self._taken:
             raise UsageError(
-                f"{kind} uid {uid!r} is taken by a {self._taken[uid]}: every uid of a pipeline is its own"
+                f"{kind} uid {uid!r} is taken by a {self._taken[uid]}: every uid of a pipeline is its own: say "
+                f"another, such as {f'{uid}-{kind}'!r}"
             )
         self._taken[uid] = kind
         return uid
