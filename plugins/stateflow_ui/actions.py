@@ -15,8 +15,8 @@ from airflow.api_fastapi.logging.decorators import action_logging
 from airflow.models.dag import DagModel
 from fastapi import APIRouter, Depends, HTTPException, Request
 
-from stateflow_ui.access import ACTING
-from stateflow_ui.settings import base_path
+from stateflow_ui.access import ACTING, SightDep
+from stateflow_ui.settings import action_dags, base_path
 
 MOST_BYTES = 64 << 10
 
@@ -65,8 +65,18 @@ def act(
     request: Request,
     user: GetUserDep,
     session: SessionDep,
+    seen: SightDep,
 ) -> dict[str, str]:
     """Triggers the DAG; the run says the rest."""
+    conn_id = str(form.conf.get("conn_id") or "")
+    if conn_id:
+        seen.require(conn_id)
+    if dag_id not in action_dags(conn_id).values():
+        raise HTTPException(
+            404,
+            f"no button of these pages starts DAG {dag_id!r} for connection {conn_id or 'stateflow_default'!r}: start it in "
+            "Airflow, or name it in section [stateflow] of Airflow's configuration",
+        )
     dag = session.get(DagModel, dag_id)
     if dag is None or dag.is_stale:
         raise HTTPException(
