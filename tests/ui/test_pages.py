@@ -140,10 +140,8 @@ def test_what_expires_is_told_of_each_operator(served: Served, visit: Visit) -> 
     page = visit(served.job).page
     settled(page)
     operators = page.get_by_role("table", name="Operators")
-    assert [text.strip() for text in operators.locator("td.col-expired").all_inner_texts()] == [
-        "–",
-        "12,408+",
-    ]
+    assert operators.locator("td.col-expired").last.inner_text().strip() == "12,408+"
+    assert operators.locator("td.col-expired span").count() == 1, "nothing of the other operator expires"
     assert "by_page: 7 days after it was written" in (
         operators.locator("td.col-expired span").get_attribute("title") or ""
     )
