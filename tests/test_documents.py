@@ -52,6 +52,7 @@ def ran(page: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("docs/time.md", "Reminders"),
         ("docs/changing-state.md", "fourth"),
         ("docs/operators.md", "minutes"),
+        ("docs/joins.md", "paid"),
         ("docs/columnar.md", "largest"),
     ],
 )

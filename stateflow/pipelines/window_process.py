@@ -63,6 +63,10 @@ class WindowCode(ReadyOperator):
     on_error: str = "fail"
 
     @property
+    def holds_back(self) -> str:
+        return "windows"
+
+    @property
     def sides(self) -> Mapping[str, RowType]:
         dead = {DEAD_LETTERS: row_type(DEAD_LETTER_SCHEMA)} if self.on_error == "dead_letter" else {}
         return {LATE: self.rows, **dead}
