@@ -101,7 +101,9 @@ def test_events_are_those_of_the_model_and_the_same_however_many_files_they_fill
 
 @pytest.mark.system
 @pytest.mark.parametrize("query", QUERIES)
-def test_a_query_runs_as_one_command(query: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_query_runs_as_one_command(
+    spark: Any, query: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     from bench.nexmark.__main__ import measured
 
     assert measured(query, tmp_path, 5000, 2, 100) == 0

@@ -133,7 +133,7 @@ def q16(flow: sf.Flow, *, input: str, output: str) -> None:
 @sf.pipeline("q17")
 def q17(flow: sf.Flow, *, input: str, output: str) -> None:
     """Statistics of every auction and day."""
-    prices = {"least": sf.min("price"), "most": sf.max("price"), "total": sf.sum("price")}
+    prices: dict[str, Any] = {"least": sf.min("price"), "most": sf.max("price"), "total": sf.sum("price")}
     columns = f"auction long, day date, {longs(by_rank(), prices)}, average double"
     rows = bids(flow, input, "cast(ts as date) as day", "day date").key_by("auction", "day")
     auctions = rows.aggregate("auctions", columns, **by_rank(), **prices, average=sf.mean("price"))
