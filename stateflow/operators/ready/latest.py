@@ -26,7 +26,7 @@ class LatestOfEach(ColumnarOperator):
         order = [(stored_name(by.removeprefix("-")), by.startswith("-")) for by in declared.order]
         # Of rows at the same place the one with the largest values is the last, column after column.
         self._order = [*order, *((name, False) for name in self._stored.names)]
-        self._latest = LatestRows(declared.key_columns, declared.key_columns)
+        self._latest = LatestRows(declared.key, declared.key_columns)
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
         columns = key_columns(rows, self._key)
@@ -39,7 +39,7 @@ class LatestOfEach(ColumnarOperator):
         wins = takes_over(self._ordered(before), [whole(after[name]) for name, _ in self._order])
         changed = pa.array(wins | is_new)
         states[self._state].put(keys.filter(changed), after.filter(changed))
-        yield from self._latest.put(rows.take(pa.array(best).filter(changed)))
+        yield from self._latest.put(rows.take(pa.array(best).filter(changed)), rows)
 
     def _ordered(self, stored: pa.Table) -> list[tuple[Any, bool]]:
         """Each column with whether its smallest value wins."""

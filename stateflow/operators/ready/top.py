@@ -34,7 +34,7 @@ class TopRows(ColumnarOperator):
         self._by = [_column(by) for by in declared.by]
         self._last_by = [_column(by) for by in declared.last_by if by.removeprefix("-") in declared.kept]
         assert declared.changes is not None
-        self._latest = LatestRows(declared.key_columns, declared.changes)
+        self._latest = LatestRows(declared.key, declared.changes)
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
         columns = key_columns(rows, self._key)
@@ -51,7 +51,7 @@ class TopRows(ColumnarOperator):
         ranked = listed.ranked(chosen, self._by)
         old = listed.ranked(np.arange(before.num_rows), self._by)
         self._keep(states["rows"], listed, chosen, ranked, whole(before[PLACE]).to_numpy(), keys)
-        yield from self._latest.put(self._changes(listed, old, ranked, keys))
+        yield from self._latest.put(self._changes(listed, old, ranked, keys), rows)
 
     def _keep(
         self, state: Any, listed: _Listed, chosen: Any, ranked: Any, places: Any, keys: pa.Table
