@@ -48,7 +48,7 @@ from stateflow.pipelines.flow import (
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import RowType, row_type
-from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
+from stateflow.spark.exchange import LATE, KeyedInput, carried_by, exchanged, same_key_types
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.placement import Placement
 from stateflow.spark.sinks.base import Sink
@@ -63,6 +63,7 @@ from stateflow.spark.sinks.staging import (
 )
 from stateflow.spark.task.acks import Ack, AckList, collected, decoded, summed, total
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
+from stateflow.spark.task.carried import Carried
 from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
@@ -248,9 +249,12 @@ class Batch:
         self._running[node.uid] = running
         assert node.output is not None
         ordered = node.columnar is None or node.columnar.ordered
-        frame = exchanged(node.uid, inputs, types, self._max_parallelism(before), assignment, ordered=ordered)
+        carry = carried_by(inputs, types) if node.columnar is None else None
+        frame = exchanged(
+            node.uid, inputs, types, self._max_parallelism(before), assignment, ordered=ordered, carry=carry
+        )
         frame = settings.placement.pin(frame, before.hosts if before else ())
-        worker = self._worker(node, running, inputs, shards, before, stage)
+        worker = self._worker(node, running, inputs, shards, before, stage, carry)
         return frame.mapInArrow(worker, node.output.ddl)
 
     def _read_outputs(self, node: KeyedNode) -> frozenset[str]:
@@ -278,6 +282,7 @@ class Batch:
         shards: tuple[tuple[Shard, ...], ...],
         before: OperatorState | None,
         stage: Callable[[str, Any], Any] | None,
+        carry: Carried | None,
     ) -> Callable[..., Any]:
         assert node.output is not None
         main = _arrow(node.output)
@@ -334,6 +339,7 @@ class Batch:
             elements=todays_elements(node, before) if before else {},
             broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
             user_paths=self.settings.user_paths,
+            carry=carry,
         )
         return keyed_worker(task, running.accumulator)
 
