@@ -23,6 +23,8 @@ PIP: tuple[str | Path, ...] = (PYTHON, "-m", "pip", "--disable-pip-version-check
 STAMP = VENV / "stateflow.stamp"
 LOCKS = ("requirements.txt", "requirements-dev.txt")
 UV = "requirements-uv.txt"
+PROJECTS = (ROOT, ROOT / "provider")
+"""The library and Airflow's side of it: two distributions."""
 # pip's setting -> uv's variable; uv does not read pip's configuration.
 _PIP_TO_UV = {
     "index-url": "UV_DEFAULT_INDEX",
@@ -58,7 +60,7 @@ def main() -> None:
 def fingerprint() -> str:
     """Of everything that the environment is made from, the interpreter included."""
     digest = hashlib.sha256(f"{sys.version} {ROOT} as paths".encode())
-    for name in (UV, *LOCKS, "pyproject.toml"):
+    for name in (UV, *LOCKS, "pyproject.toml", "provider/pyproject.toml"):
         digest.update((ROOT / name).read_bytes())
     return digest.hexdigest()
 
@@ -95,15 +97,25 @@ def install_packages() -> None:
 def install_project() -> None:
     with step("stateflow itself, editable"):
         # As paths, not as an import hook: Spark looks for data sources in folders, and does not see through a hook.
-        run(
-            [*PIP, "install", "--no-deps", "--config-settings", "editable_mode=compat", "--editable", "."],
-            "the project itself could not be installed",
-        )
+        for project in PROJECTS:
+            run(
+                [
+                    *PIP,
+                    "install",
+                    "--no-deps",
+                    "--config-settings",
+                    "editable_mode=compat",
+                    "--editable",
+                    project,
+                ],
+                "the project itself could not be installed",
+            )
         packages = next(VENV.glob("lib/python*/site-packages"))
         (packages / "stateflow_plugins.pth").write_text(f"{ROOT / 'plugins'}\n", encoding="utf-8")
         # The build's left-over would make the project be found twice from here: Airflow says so of its plugin.
-        for leftover in ROOT.glob("*.egg-info"):
-            shutil.rmtree(leftover)
+        for project in PROJECTS:
+            for leftover in project.glob("*.egg-info"):
+                shutil.rmtree(leftover)
 
 
 def uv_environment() -> dict[str, str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Literal, TextIO
@@ -24,18 +23,6 @@ def about(**facts: str | int | None) -> None:
             _about.pop(name, None)
         else:
             _about[name] = value
-
-
-@contextmanager
-def working_on(**facts: str | int | None) -> Iterator[None]:
-    """`about` for the length of a block."""
-    before = dict(_about)
-    about(**facts)
-    try:
-        yield
-    finally:
-        _about.clear()
-        _about.update(before)
 
 
 _say: Callable[[str], object] | None = None

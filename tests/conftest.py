@@ -65,8 +65,7 @@ def own_log_lines() -> Iterator[None]:
     root = logging.getLogger()
     handlers = list(root.handlers)
     levels = {name: logging.getLogger(name).level for name in ("stateflow", *logs.QUIET)}
-    with logs.working_on(job=None, epoch=None, slot=None):
-        yield
+    yield
     logs.about(job=None, epoch=None, slot=None)
     logs.on_wait(None)
     for handler in [each for each in root.handlers if each not in handlers]:

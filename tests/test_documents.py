@@ -18,7 +18,7 @@ from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.columns.state import ColumnState
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-PAGES = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").glob("*.md")))
+PAGES = (REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md")))
 
 
 def blocks(page: str) -> Iterator[tuple[int, str]]:
@@ -42,9 +42,17 @@ def ran(page: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     ("page", "defines"),
     [
         ("README.md", "orders"),
+        ("docs/start.md", "payments"),
+        ("docs/coming-from/spark.md", "counts"),
+        ("docs/coming-from/flink.md", "Silent"),
+        ("docs/coming-from/flink-sql.md", "minutes"),
+        ("docs/coming-from/quix.md", "totals"),
         ("docs/user-guide.md", "short"),
+        ("docs/state.md", "Priced"),
+        ("docs/time.md", "Reminders"),
         ("docs/changing-state.md", "fourth"),
         ("docs/operators.md", "minutes"),
+        ("docs/joins.md", "paid"),
         ("docs/columnar.md", "largest"),
     ],
 )
@@ -79,7 +87,7 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_links_lead_somewhere(page: Path) -> None:
     astray = []
     for link in links(page):
@@ -88,6 +96,14 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not target.exists() or (heading and heading not in headings(target)):
             astray.append(link)
     assert astray == []
+
+
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    menu = set(
+        re.findall(r"(?:: |- )([\w/-]+\.md)$", (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"), re.M)
+    )
+    pages = {str(page.relative_to(REPOSITORY / "docs")) for page in PAGES[1:]}
+    assert pages - menu == set(), "add them to `nav` in mkdocs.yml"
 
 
 def test_every_picture_is_shown_somewhere() -> None:

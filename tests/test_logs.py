@@ -14,8 +14,8 @@ def test_json_lines_have_job_epoch_and_slot_when_they_are_known() -> None:
     logs.set_up("json", stream=stream)
     log = logging.getLogger("stateflow.spark.loop")
     log.warning("early")
-    with logs.working_on(job="orders", epoch=7):
-        log.warning("batch failed: %s", "disk", extra={"slot": 42})
+    logs.about(job="orders", epoch=7)
+    log.warning("batch failed: %s", "disk", extra={"slot": 42})
     early, late = map(json.loads, stream.getvalue().splitlines())
     assert "job" not in early
     assert (late["job"], late["epoch"], late["slot"]) == ("orders", 7, 42)

@@ -13,26 +13,33 @@ from collections.abc import Iterator
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
 
 from demo.table import read
 from scripts.bootstrap import PYTHON, uv_environment
-from stateflow.airflow.provider_info import get_provider_info
+from stateflow.airflow.provider_info import PROVIDER, get_provider_info
 from stateflow.config.options import cache_folder
 from stateflow.distribution import DISTRIBUTION, installed_version
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("stateflow", "pyspark_stateflow", "plugins/stateflow_ui")
+OF_THE_PROVIDER = {
+    "stateflow/airflow": "stateflow/airflow",
+    "dags": "stateflow/airflow/dags",
+    "plugins/stateflow_ui": "stateflow_ui",
+}
+"""Folders of the repository, and where the provider's wheel has them."""
 AT_HOME = ("bench", "dags", "demo", "docs", "examples", "scripts", "tests")
 """Folders of the repository that no wheel has."""
 UV = (PYTHON, "-m", "uv")
 OTHER_PROJECT = re.compile(r"pip install [^\n`]*(?<![\w./-])stateflow(?![\w-])|(?<![\w-])stateflow\[[a-z]")
 
 
-def project() -> dict[str, object]:
-    return dict(tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"])
+def project(folder: str = "") -> dict[str, Any]:
+    return dict(tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"])
 
 
 def section(page: Path, title: str) -> str:
@@ -41,8 +48,26 @@ def section(page: Path, title: str) -> str:
 
 
 def test_the_library_knows_the_name_that_it_is_installed_under() -> None:
-    assert project()["name"] == DISTRIBUTION == get_provider_info()["package-name"]
+    assert project()["name"] == DISTRIBUTION
     assert project()["version"] == installed_version()
+    assert project("provider")["name"] == PROVIDER == get_provider_info()["package-name"]
+
+
+def test_the_library_and_the_provider_are_one_release() -> None:
+    provider = project("provider")
+    assert provider["version"] == project()["version"]
+    assert f"{DISTRIBUTION}=={provider['version']}" in provider["dependencies"]
+    assert not [each for each in project()["dependencies"] if "airflow" in each]
+
+
+def test_the_provider_has_every_room_of_airflow() -> None:
+    listed = set(
+        tomllib.loads((ROOT / "provider" / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    )
+    rooms = {path.parent for path in (ROOT / "stateflow" / "airflow").rglob("*.py")}
+    assert listed == {
+        *(".".join(room.relative_to(ROOT).parts) for room in rooms), "stateflow.airflow.dags", "stateflow_ui",
+    }  # fmt: skip
 
 
 def test_no_page_and_no_message_advises_to_install_the_other_project() -> None:
@@ -108,22 +133,31 @@ def run(*command: str | Path, env: dict[str, str], cwd: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy: a build leaves folders behind, and takes up what an older one has left."""
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By name. Built from a copy: a build leaves folders behind, and takes up what an older one has left."""
     copy = tmp_path_factory.mktemp("checkout")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
-    for name in ("stateflow", "pyspark_stateflow", "plugins", *AT_HOME):
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    run(*UV, "build", "--quiet", "--wheel", "--out-dir", copy / "out", env=uv_environment(), cwd=copy)
-    (built,) = (copy / "out").glob("*.whl")
+    for name in ("stateflow", "pyspark_stateflow", "plugins", "provider", *AT_HOME):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "build"))
+    built = {}
+    for name, source in ((DISTRIBUTION, copy), (PROVIDER, copy / "provider")):
+        out = copy / "out" / name
+        run(*UV, "build", "--quiet", "--wheel", "--out-dir", out, source, env=uv_environment(), cwd=copy)
+        (built[name],) = out.glob("*.whl")
     return built
 
 
 @pytest.fixture(scope="module")
-def names(wheel: Path) -> set[str]:
+def wheel(wheels: dict[str, Path]) -> Path:
+    return wheels[DISTRIBUTION]
+
+
+def own_files(wheel: Path) -> set[str]:
+    """What a wheel has beside the notes about itself."""
+    info = f"{wheel.name.rpartition('-py3')[0]}.dist-info/"
     with ZipFile(wheel) as archive:
-        return set(archive.namelist())
+        return {name for name in archive.namelist() if not name.startswith(info)}
 
 
 @pytest.fixture(scope="module")
@@ -133,33 +167,55 @@ def metadata(wheel: Path) -> Message:
     return Parser().parsestr(text)
 
 
+def files_below(folder: Path) -> set[str]:
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
 @pytest.mark.system
-def test_the_wheel_has_the_librarys_files_and_no_others(names: set[str], wheel: Path) -> None:
-    wanted = set()
-    for package in PACKAGES:
-        folder = ROOT / package
-        files = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-        wanted |= {path.relative_to(folder.parent).as_posix() for path in files}
-    info = f"{wheel.name.rpartition('-py3')[0]}.dist-info/"
-    assert {name for name in names if not name.startswith(info)} == wanted
-    assert {
-        "stateflow/py.typed",
-        "stateflow/spark/session/log4j2.properties",
-        "stateflow_ui/static/index.html",
-    } <= wanted
+def test_the_wheel_has_the_librarys_files_and_nothing_of_airflows(wheel: Path) -> None:
+    wanted = {f"{package}/{name}" for package in PACKAGES[:2] for name in files_below(ROOT / package)}
+    assert own_files(wheel) == {name for name in wanted if not name.startswith("stateflow/airflow/")}
+    assert {"stateflow/py.typed", "stateflow/spark/session/log4j2.properties"} <= own_files(wheel)
+
+
+@pytest.mark.system
+def test_the_providers_wheel_has_operators_pages_and_dags_and_shares_no_file_with_the_librarys(
+    wheels: dict[str, Path],
+) -> None:
+    provider = own_files(wheels[PROVIDER])
+    wanted = {
+        f"{there}/{name}" for here, there in OF_THE_PROVIDER.items() for name in files_below(ROOT / here)
+    }
+    assert provider == wanted
+    assert {"stateflow_ui/static/index.html", "stateflow/airflow/dags/stateflow_recovery.py"} <= provider
+    assert not provider & own_files(wheels[DISTRIBUTION]), "removing one would break the other"
 
 
 @pytest.mark.system
 def test_the_wheel_has_its_own_name_and_the_extras_of_the_project(wheel: Path, metadata: Message) -> None:
     assert wheel.name.startswith("stateflow_spark-")
     assert metadata["Name"] == DISTRIBUTION
-    assert set(metadata.get_all("Provides-Extra", [])) == {"airflow", "dev", "otel", "prometheus", "serve"}
+    assert set(metadata.get_all("Provides-Extra", [])) == {"dev", "otel", "prometheus", "serve"}
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What a shell has in its environment once the wheel is in an empty one; nothing of the checkout is in it."""
-    venv, env = tmp_path_factory.mktemp("installed") / "venv", uv_environment()
+    return installation(tmp_path_factory.mktemp("installed") / "venv", wheel)
+
+
+@pytest.fixture(scope="module")
+def with_provider(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The same with both wheels."""
+    return installation(tmp_path_factory.mktemp("both") / "venv", *wheels.values())
+
+
+def installation(venv: Path, *wheels: Path) -> dict[str, str]:
+    env = uv_environment()
     run(*UV, "venv", "--quiet", "--python", PYTHON, venv, env=env, cwd=venv.parent)
     wanted = (
         "--quiet",
@@ -167,7 +223,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         venv / "bin" / "python",
         "--constraint",
         ROOT / "requirements.txt",
-        wheel,
+        *wheels,
     )
     # From what the bootstrap has fetched, if that is enough: to ask the index can mean to build Spark's package again.
     offline = subprocess.run(
@@ -209,7 +265,7 @@ def test_the_installed_command_knows_its_version_and_finds_everything(
     installed: dict[str, str], tmp_path: Path
 ) -> None:
     assert run("stateflow", "--version", env=installed, cwd=tmp_path) == f"stateflow {installed_version()}\n"
-    where = "import stateflow, stateflow_ui; print(stateflow.__file__, stateflow_ui.__file__)"
+    where = "import stateflow, pyspark_stateflow as spark; print(stateflow.__file__, spark.__file__)"
     for module in run("python", "-c", where, env=installed, cwd=tmp_path).split():
         assert Path(module).is_relative_to(installed["VIRTUAL_ENV"])
     found = run("stateflow", "doctor", "-o", "json", "--checkpoint-dir", "root", env=installed, cwd=tmp_path)
@@ -219,8 +275,56 @@ def test_the_installed_command_knows_its_version_and_finds_everything(
 
 
 @pytest.mark.system
-def test_the_installed_library_has_no_module_of_the_repositorys_own(
+def test_the_installed_library_has_no_module_of_the_repositorys_own_and_none_of_airflows(
     installed: dict[str, str], tmp_path: Path
 ) -> None:
-    look = f"from importlib.util import find_spec; print([name for name in {AT_HOME!r} if find_spec(name)])"
+    names = (*AT_HOME, "airflow", "stateflow.airflow", "stateflow_ui")
+    look = f"from importlib.util import find_spec; print([name for name in {names!r} if find_spec(name)])"
     assert run("python", "-c", look, env=installed, cwd=tmp_path) == "[]\n"
+
+
+# The provider
+
+
+@pytest.mark.system
+@pytest.mark.timeout(900)  # Airflow is large, and the machine may be busy
+def test_with_the_provider_airflow_knows_connection_decorator_and_pages(
+    with_provider: dict[str, str], tmp_path: Path
+) -> None:
+    env = {**with_provider, "AIRFLOW_HOME": str(tmp_path)}
+    said = run("airflow", "providers", "get", PROVIDER, "--output", "json", env=env, cwd=tmp_path)
+    assert json.loads(said[said.index("[") :])[0]["Version"] == project("provider")["version"]
+    for command, name in (("hooks", "stateflow"), ("notifications", "StaleJobs")):
+        assert name in run("airflow", "providers", command, "--output", "plain", env=env, cwd=tmp_path)
+    look = (
+        "from importlib.metadata import entry_points; import stateflow.airflow as a\n"
+        "print(*[e.load().__name__ for e in entry_points(group='airflow.plugins', name='stateflow')])\n"
+        "print(a.StateflowRunOperator.__module__)"
+    )
+    plugin, operator = run("python", "-c", look, env=env, cwd=tmp_path).splitlines()[-2:]
+    assert (plugin, operator) == ("StateflowPlugin", "stateflow.airflow.operators.run")
+
+
+@pytest.mark.system
+def test_the_provider_copies_its_dags_and_leaves_changed_ones_alone(
+    with_provider: dict[str, str], tmp_path: Path
+) -> None:
+    said = run("stateflow-dags", tmp_path, env=with_provider, cwd=tmp_path).split()
+    assert {Path(path).name for path in said} == files_below(ROOT / "dags")
+    assert run("stateflow-dags", tmp_path, env=with_provider, cwd=tmp_path) == "", "they are there already"
+
+
+@pytest.mark.system
+def test_a_package_for_executors_has_the_library_and_not_the_provider(
+    with_provider: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "readme.py").write_text(readmes_pipeline(), encoding="utf-8")
+    look = (
+        "from pathlib import Path\n"
+        "from stateflow.packaging.build import _imported_distributions\n"
+        "from stateflow.packaging.sources import sources\n"
+        "print(*_imported_distributions(sources(Path('readme.py')), ()))"
+    )
+    asked = run("python", "-c", look, env=with_provider, cwd=tmp_path).split()
+    assert DISTRIBUTION in asked
+    assert PROVIDER not in asked

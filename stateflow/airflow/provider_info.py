@@ -1,18 +1,18 @@
-"""What this package declares to Airflow: its connection type, its operators, the classes of its links."""
+"""What the provider declares to Airflow: its connection type, its operators, the classes of its links."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from stateflow.distribution import DISTRIBUTION
-
+PROVIDER = "airflow-provider-stateflow"
+"""The name that pip knows the provider by."""
 _NAME = "Stateflow"
 
 
 def get_provider_info() -> dict[str, Any]:
     """Read by Airflow through the entry point `apache_airflow_provider`."""
     return {
-        "package-name": DISTRIBUTION,
+        "package-name": PROVIDER,
         "name": _NAME,
         "description": "Keyed state, checkpoints and exactly-once output for PySpark pipelines.",
         "integrations": [{"integration-name": _NAME, "tags": ["service"]}],
@@ -64,6 +64,9 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         ],
+        "task-decorators": [
+            {"name": "stateflow", "class-name": "stateflow.airflow.operators.decorated.stateflow_task"}
+        ],
         "notifications": ["stateflow.airflow.staleness.StaleJobs"],
         "asset-uris": [{"schemes": ["stateflow"], "handler": None}],
         "config": {"stateflow": {"description": "The pages of Stateflow.", "options": _options()}},
@@ -80,10 +83,19 @@ def _options() -> dict[str, Any]:
             "26 hours",
             "26 hours, orders=15 minutes, replay=never",
         ),
+        "visible_to": (
+            "Who sees a root: `team` (members of its connection's team; all, if it has none), or `connection` (who may read it).",
+            "team",
+            "connection",
+        ),
     }
     for button in ("savepoint", "recovery", "stop", "cleanup"):
         dag = f"stateflow_{button}"
-        options[f"{button}_dag"] = (f"The DAG that the button {button} starts.", dag, f"our_{button}")
+        options[f"{button}_dag"] = (
+            f"The DAG that the button {button} starts, with exceptions by connection.",
+            dag,
+            f"our_{button}, lake=lake_{button}",
+        )
     return {
         name: {
             "description": description,

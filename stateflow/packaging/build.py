@@ -86,8 +86,10 @@ def package(request: Request, advance: Advance = lambda what, done, total: None)
 
 def _imported_distributions(own: Sources, also: Iterable[str]) -> dict[str, str]:
     """Names of distributions, each with the import or option that asks for it."""
-    homes = metadata.packages_distributions()
+    homes = dict(metadata.packages_distributions())
     requesters = {DISTRIBUTION: "stateflow package"}
+    # The provider puts a folder into the library's package. Executors run no Airflow.
+    homes["stateflow"] = [DISTRIBUTION]
     for module, where in {**own.optional, **own.imports}.items():
         if home := homes.get(module):
             for name in home:

@@ -17,21 +17,29 @@ from stateflow.format.scalars import KEY_TYPES
 from stateflow.pipelines.aggregates import Aggregate
 from stateflow.pipelines.changes import operation_rows, refuse_changes, with_operation
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator, columnar_operator
+from stateflow.pipelines.files import Files
+from stateflow.pipelines.joins import asof_join, interval_join, latest_join
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
-from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
+from stateflow.pipelines.process import (
+    ConnectedProcess,
+    KeyedProcess,
+    Output,
+    PartitionProcess,
+    Process,
+    type_arguments,
+)
 from stateflow.pipelines.ready import (
     KeyedRows,
     ReadyOperator,
-    WindowAggregate,
     deduplicate,
     running_aggregate,
     window_aggregate,
 )
 from stateflow.pipelines.rows import RowType, key_type, row_type
-from stateflow.pipelines.step_checks import check_sink, check_source, check_transform
-from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_window_of_windows, window_of
+from stateflow.pipelines.step_checks import check_sink, check_source, check_transform, own_parallelism
+from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_what_is_held_back, window_of
 from stateflow.state.columns.layout import ColumnLayout
-from stateflow.state.expiry.ttl import Ttl, micros
+from stateflow.state.expiry.ttl import Ttl, micros, ttl_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +72,7 @@ class UnionNode(Node):
 
 @dataclass(frozen=True, eq=False)
 class KeyedNode(Node):
-    """A keyed operator; `keyed` repeats how each input is keyed."""
+    """An operator; `keyed` repeats how each input is keyed, by no column at all in `process_partition`."""
 
     keyed: tuple[KeyedStream, ...] = ()
     process: Callable[[], Process[Any]] | None = None
@@ -79,6 +87,12 @@ class KeyedNode(Node):
     on_error: str = "fail"
     dead_letter_threshold: int | None = None
     broadcast: Mapping[str, Stream] = field(default_factory=dict)
+    parallelism: int = 0
+    """How many subtasks the operator has; 0 for as many as the run has by its options."""
+
+    @property
+    def has_key(self) -> bool:
+        return any(keyed.columns for keyed in self.keyed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +163,33 @@ class Stream:
         length = None if within is None else not_negative("deduplicate", "within", within)
         time = self.flow._event_time(uid, self, "") if self.flow._has_event_time(self) else ""
         return _ready(keyed, deduplicate(keyed._rows(uid), time=time, within=length, keep=keep))
+
+    def process_partition(
+        self,
+        uid: str,
+        process: type[PartitionProcess[Any, Any]] | Callable[[], PartitionProcess[Any, Any]],
+        *,
+        output: Any = None,
+        outputs: Sequence[Output[Any]] = (),
+        order_by: str | Sequence[str] = (),
+        broadcast: Mapping[str, Stream] | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """A process without keys: the rows are spread evenly over `parallelism` subtasks, and each is called once per batch.
+
+        Its rows come in the order of `order_by`. Without `parallelism` it has as many subtasks as the run's other operators.
+        """
+        order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        refuse_changes("process_partition", self.changes, self.node.uid)
+        for name in (o.removeprefix("-") for o in order):
+            if self.rows is not None and self.rows.field(name) is None:
+                raise UsageError(
+                    f"process_partition: {self.rows.name} has no column {name!r}; it has {', '.join(self.rows.names)}"
+                )
+        return _operator(
+            uid, (KeyedStream(self, (), order),), process, PartitionProcess, output, outputs, "fail", None,
+            broadcast or {}, parallelism,
+        )  # fmt: skip
 
     def side(self, output: Output[Any] | str) -> Stream:
         """A side output of the operator, or the late rows of the source, that this stream comes from."""
@@ -229,8 +270,12 @@ class KeyedStream:
         on_error: str = "fail",
         dead_letter_threshold: int | None = None,
         broadcast: Mapping[str, Stream] | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
-        """A keyed process with state. `on_error="dead_letter"` diverts keys that user code raises on."""
+        """A keyed process with state. `on_error="dead_letter"` diverts keys that user code raises on.
+
+        `parallelism` is the number of its subtasks, if that is not to be the run's.
+        """
         return _operator(
             uid,
             (self,),
@@ -241,23 +286,105 @@ class KeyedStream:
             on_error,
             dead_letter_threshold,
             broadcast or {},
+            parallelism,
         )
 
     def connect(self, other: KeyedStream) -> ConnectedStreams:
         """Two inputs with the same key, processed with one state."""
+        self._check_same_key("connect", other)
+        return ConnectedStreams(self, other)
+
+    def join(
+        self,
+        uid: str,
+        right: KeyedStream,
+        output: Any = None,
+        /,
+        *,
+        within: tuple[str | timedelta, str | timedelta] | None = None,
+        how: str = "inner",
+        time: str = "",
+        right_time: str = "",
+    ) -> Stream:
+        """Pairs of rows of the two inputs that have the same key, and of which the right row's time is `within` two bounds of
+        the left row's: `within=("-10 minutes", "0 minutes")` finds the right rows of the ten minutes before.
+
+        `output` is a row type whose fields are filled by name, or a function `(left, right) -> row`. `how` is inner, left,
+        right, full, semi or anti; a row without a partner comes out when none can come any more.
+        """
+        self._check_same_key(f"join {uid!r}", right)
+        times = self._times(uid, right, time, right_time)
+        declared = interval_join(
+            self._rows(uid), right._rows(uid), output, times=times, within=within, how=how
+        )
+        return _ready(self, declared, right)
+
+    def join_asof(
+        self,
+        uid: str,
+        right: KeyedStream,
+        output: Any,
+        /,
+        *,
+        keep: str | timedelta | None = None,
+        wait: bool = True,
+        how: str = "left",
+        time: str = "",
+        right_time: str = "",
+    ) -> Stream:
+        """Each row with the newest row of `right` that has the same key and is not later: the version valid at its event time.
+
+        A row waits until the watermark has reached its time, so that its version is certain; with `wait=False` it takes the
+        one that is known when it comes. A version is valid until the next one, and for `keep` at most. `output` is as in
+        `join`; `how` is left or inner.
+        """
+        self._check_same_key(f"join {uid!r}", right)
+        times = self._times(uid, right, time, right_time)
+        declared = asof_join(
+            self._rows(uid), right._rows(uid), output, times=times, keep=keep, wait=wait, how=how
+        )
+        return _ready(self, declared, right)
+
+    def join_latest(
+        self,
+        uid: str,
+        right: KeyedStream,
+        output: Any,
+        /,
+        *,
+        how: str = "left",
+        ttl: str | timedelta | Ttl | None = None,
+    ) -> Stream:
+        """Each row, as soon as it comes, with the newest row of `right` that has the same key and has come so far.
+
+        The newest is the last by event time, if `right` has one, and else the last to come. A row that comes later changes
+        nothing that is out. `ttl` is how long a right row is known. `output` is as in `join`; `how` is left or inner.
+        """
+        self._check_same_key(f"join {uid!r}", right)
+        flow = self.stream.flow
+        order = flow._event_time(uid, right.stream, "") if flow._has_event_time(right.stream) else ""
+        expiry = None if ttl is None else ttl_of(ttl)
+        declared = latest_join(self._rows(uid), right._rows(uid), output, order=order, ttl=expiry, how=how)
+        return _ready(self, declared, right)
+
+    def _times(self, uid: str, right: KeyedStream, left_time: str, right_time: str) -> tuple[str, str]:
+        """The columns of the event times of both inputs."""
+        flow = self.stream.flow
+        return flow._event_time(uid, self.stream, left_time), flow._event_time(uid, right.stream, right_time)
+
+    def _check_same_key(self, what: str, other: KeyedStream) -> None:
         if len(self.columns) != len(other.columns):
             raise UsageError(
-                f"connect: the left input has {len(self.columns)} key columns and the right one {len(other.columns)}"
+                f"{what}: the left input has {len(self.columns)} key columns and the right one {len(other.columns)}"
             )
         for mine, theirs in zip(self.columns, other.columns, strict=True):
             left = self.stream.rows.field(mine) if self.stream.rows else None
             right = other.stream.rows.field(theirs) if other.stream.rows else None
             if left is not None and right is not None and key_type(left.type) != key_type(right.type):
                 raise UsageError(
-                    f"connect: the left input is keyed by {mine} ({left.type}) and the right one by {theirs} ({right.type}): "
+                    f"{what}: the left input is keyed by {mine} ({left.type}) and the right one by {theirs} ({right.type}): "
                     "a key has one type, so cast one of them"
                 )
-        return ConnectedStreams(self, other)
 
     def map_with_state(
         self,
@@ -321,6 +448,7 @@ class KeyedStream:
         on_due: Callable[..., Any] | None = None,
         chunk_rows: int = CHUNK_ROWS,
         forgets: Sequence[str] = (),
+        parallelism: int | None = None,
     ) -> Stream:
         """Columnar: `function(table, state, ctx) -> table` over whole keys, as long as a chunk holds them.
 
@@ -329,7 +457,9 @@ class KeyedStream:
         called. A dict of several `sf.columns(...)` gives the functions all of them by name. In place of functions there
         may be an `sf.ColumnarOperator`. `forgets` names states of earlier code whose values may go.
         """
-        return _columnar(uid, (self,), function, state, on_due, chunk_rows, output, outputs, forgets)
+        return _columnar(
+            uid, (self,), function, state, on_due, chunk_rows, output, outputs, forgets, parallelism
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -374,10 +504,11 @@ class ConnectedStreams:
         on_error: str = "fail",
         dead_letter_threshold: int | None = None,
         broadcast: Mapping[str, Stream] | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
         return _operator(
             uid, (self.left, self.right), process, ConnectedProcess, output, outputs, on_error,
-            dead_letter_threshold, broadcast or {},
+            dead_letter_threshold, broadcast or {}, parallelism,
         )  # fmt: skip
 
     def process_arrow(
@@ -391,10 +522,13 @@ class ConnectedStreams:
         on_due: Callable[..., Any] | None = None,
         chunk_rows: int = CHUNK_ROWS,
         forgets: Sequence[str] = (),
+        parallelism: int | None = None,
     ) -> Stream:
         """Columnar: `function(left, right, state, ctx) -> table` over the rows of the same keys of both inputs."""
         inputs = (self.left, self.right)
-        return _columnar(uid, inputs, function, state, on_due, chunk_rows, output, outputs, forgets)
+        return _columnar(
+            uid, inputs, function, state, on_due, chunk_rows, output, outputs, forgets, parallelism
+        )
 
 
 def _columnar(
@@ -407,6 +541,7 @@ def _columnar(
     output: Any,
     outputs: Sequence[Output[Any]],
     forgets: Sequence[str],
+    parallelism: int | None,
 ) -> Stream:
     flow = inputs[0].stream.flow
     order_by = [name for keyed in inputs for name in keyed.order_by]
@@ -419,20 +554,21 @@ def _columnar(
         rows=tuple(keyed.stream.rows for keyed in inputs),
         output=row_type(output),
         sides=side_outputs(uid, outputs, "fail"),
+        parallelism=own_parallelism(uid, parallelism),
     )
     return flow._add(node, node.output)
 
 
-def _ready(keyed: KeyedStream, declared: ReadyOperator) -> Stream:
-    flow = keyed.stream.flow
+def _ready(keyed: KeyedStream, declared: ReadyOperator, *more: KeyedStream) -> Stream:
+    flow, inputs = keyed.stream.flow, (keyed, *more)
     for name, layout in declared.states.items():
         layout.check(f"{declared.where}, state {name!r}", keyed.columns)
     node = KeyedNode(
         flow._uid("operator", declared.uid),
-        (keyed.stream,),
-        (keyed,),
+        tuple(each.stream for each in inputs),
+        inputs,
         columnar=declared,
-        rows=(declared.rows,),
+        rows=tuple(each.stream.rows for each in inputs),
         output=declared.output,
         sides=declared.sides,
     )
@@ -449,6 +585,7 @@ def _operator(
     on_error: str,
     threshold: int | None,
     broadcast: Mapping[str, Stream],
+    parallelism: int | None,
 ) -> Stream:
     flow = inputs[0].stream.flow
     flow._uid("operator", uid)
@@ -467,8 +604,9 @@ def _operator(
             f"operator {uid!r}: say what {cls.__name__} puts out, as {base.__name__}[..., Output] or output=..."
         )
     rows: list[RowType | None] = []
+    first = 0 if base is PartitionProcess else 1
     for index, keyed in enumerate(inputs):
-        hint = arguments[1 + index] if arguments else None
+        hint = arguments[first + index] if arguments else None
         rows.append(row_type(hint) if hint not in (None, Any, dict) else keyed.stream.rows)
     sides = side_outputs(uid, outputs, on_error)
     node = KeyedNode(
@@ -483,6 +621,7 @@ def _operator(
         on_error=on_error,
         dead_letter_threshold=threshold,
         broadcast=dict(broadcast),
+        parallelism=own_parallelism(uid, parallelism),
     )
     return flow._add(node, node.output)
 
@@ -507,12 +646,16 @@ class Flow:
     ) -> Stream:
         """A streaming input, opened only when the pipeline runs.
 
-        `factory` is a table such as `sf.delta(path)` or a function from SparkSession to a streaming DataFrame. With
-        `event_time` and `watermark` rows at or behind the watermark go to `late`, or are marked `ctx.late`.
+        `factory` is a table such as `sf.delta(path)`, files such as `sf.files(path, "json")`, or a function from
+        SparkSession to a streaming DataFrame. With `event_time` and `watermark` rows at or behind the watermark go to
+        `late`, or are marked `ctx.late`.
         """
         self._uid("source", uid)
         check_source(uid, factory)
         rows = row_type(type) if type is not None else None
+        if isinstance(factory, Files):
+            factory = factory.declared(uid, rows)
+            rows = factory.rows
         if (event_time is None) != (watermark is None):
             raise UsageError(f"source {uid!r}: give both event_time and watermark, or neither")
         if event_time is not None and rows is not None:
@@ -547,8 +690,12 @@ class Flow:
         """The column of a stream that has its event time."""
         before = list(_before(stream.node))
         for node in before:
-            if isinstance(node, KeyedNode) and isinstance(node.columnar, WindowAggregate):
-                refuse_window_of_windows(uid, node.uid)
+            if (
+                isinstance(node, KeyedNode)
+                and isinstance(node.columnar, ReadyOperator)
+                and node.columnar.holds_back
+            ):
+                refuse_what_is_held_back(uid, node.uid, node.columnar.holds_back)
         names = {node.event_time for node in before if isinstance(node, SourceNode) and node.event_time}
         return event_time(uid, stream.rows, names, named)
 
@@ -559,7 +706,8 @@ class Flow:
         checked_name(kind, uid)
         if uid in self._taken:
             raise UsageError(
-                f"{kind} uid {uid!r} is taken by a {self._taken[uid]}: every uid of a pipeline is its own"
+                f"{kind} uid {uid!r} is taken by a {self._taken[uid]}: every uid of a pipeline is its own: say "
+                f"another, such as {f'{uid}-{kind}'!r}"
             )
         self._taken[uid] = kind
         return uid

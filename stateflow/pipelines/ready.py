@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.aggregates import KEPT_AS, Aggregated, aggregated, fits
+from stateflow.pipelines.aggregates import Aggregated, aggregated, fits, kept_as
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.windows import Session, Window
@@ -70,6 +70,15 @@ class ReadyOperator(ColumnarOperator):
         fields = tuple(field for field in self.rows.fields if field.name in self.reads)
         return RowType(self.rows.name, fields, self.rows.make, self.rows.typed)
 
+    def needed_of_each(self, read: Set[str]) -> tuple[RowType, ...]:
+        """The same for each of its inputs."""
+        return (self.needed(read),)
+
+    @property
+    def holds_back(self) -> str:
+        """What comes out only when the watermark has passed its time, so that it is late for what follows; empty: nothing."""
+        return ""
+
 
 @dataclass(frozen=True)
 class RunningAggregate(ReadyOperator):
@@ -87,6 +96,10 @@ class WindowAggregate(ReadyOperator):
     window: Window = field(default_factory=Window)
     lateness: int = 0
     emit: str = "final"
+
+    @property
+    def holds_back(self) -> str:
+        return "windows"
 
     @property
     def sides(self) -> Mapping[str, RowType]:
@@ -248,12 +261,13 @@ def deduplicate(keyed: KeyedRows, *, time: str, within: int | None, keep: str) -
     for name in kept:
         column = rows.field(name)
         assert column is not None
-        if column.type not in KEPT_AS:
+        kept_type = kept_as(column.type)
+        if kept_type is None:
             raise UsageError(
                 f"operator {uid!r} cannot keep and compare column {name!r} ({column.type}): take it out, or make a string of "
                 "it, with transform()"
             )
-        row[stored_name(name)] = KEPT_AS[column.type]
+        row[stored_name(name)] = kept_type
     states = _deduplication_states(row, time=bool(time), ends=within is not None, last=keep == "last")
     changes = keyed.columns if keep == "last" and within is None else None
     return Deduplicate(
@@ -360,6 +374,5 @@ def _reads(keyed: KeyedRows, aggregates: tuple[Aggregated, ...], *more: str) -> 
     """In the order that the rows have them."""
     needed = {*keyed.columns, *more}
     for each in aggregates:
-        needed |= {each.aggregate.column, each.aggregate.where}
-        needed |= {by.removeprefix("-") for by in each.order}
+        needed |= each.needs
     return tuple(name for name in keyed.known().names if name in needed)

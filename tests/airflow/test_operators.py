@@ -220,19 +220,26 @@ def test_airflow_lists_the_settings_that_the_pages_read() -> None:
 
     options = get_provider_info()["config"][settings.SECTION]["options"]
     assert {name: options[f"{name}_dag"]["default"] for name in settings.ACTIONS} == settings.ACTIONS
-    assert set(options) == {"conn_ids", "stale_after", *(f"{name}_dag" for name in settings.ACTIONS)}
+    assert set(options) == {
+        "conn_ids",
+        "stale_after",
+        "visible_to",
+        *(f"{name}_dag" for name in settings.ACTIONS),
+    }
     assert StaleAfter(options["stale_after"]["default"]).of("orders") == StaleAfter("").of("orders")
 
 
 def test_airflow_finds_the_package() -> None:
     import tomllib
 
-    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((Path(__file__).parents[2] / "provider" / "pyproject.toml").read_text())[
+        "project"
+    ]
     entry = project["entry-points"]["apache_airflow_provider"]["provider_info"]
     module, _, function = entry.partition(":")
     assert (module, function) == (get_provider_info.__module__, get_provider_info.__name__)
     assert {"apache-airflow", "apache-airflow-providers-apache-spark"} <= {
-        requirement.partition(">")[0] for requirement in project["optional-dependencies"]["airflow"]
+        requirement.partition(">")[0] for requirement in project["dependencies"]
     }
 
 

@@ -71,7 +71,7 @@ def test_the_plugin_is_registered_once(monkeypatch: pytest.MonkeyPatch, installe
 
 
 def test_the_entry_point_names_what_there_is() -> None:
-    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((PROJECT / "provider" / "pyproject.toml").read_text())["project"]
     module, _, name = project["entry-points"]["airflow.plugins"]["stateflow"].partition(":")
     assert hasattr(__import__(module, fromlist=[name]), name)
 
