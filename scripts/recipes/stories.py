@@ -64,6 +64,14 @@ STORIES = (
         ],
     ),
     Story(
+        "joins",
+        [
+            {"orders": [("a", 10.0, at("12:00")), ("b", 5.0, at("12:05"))]},
+            {"payments": [("a", "card", at("12:10"))]},
+            {"orders": [("c", 8.0, at("12:40"))], "payments": [("c", "cash", at("12:41"))]},
+        ],
+    ),
+    Story(
         "top",
         [
             {
