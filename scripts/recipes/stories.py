@@ -105,6 +105,7 @@ STORIES = (
                 "customers": [(1, "gold", at("10:00"))],
                 "orders": [(1, 20.0, at("10:30")), (1, 15.0, at("9:50"))],
             },
+            {"customers": [(2, "basic", at("11:00"))], "orders": [(1, 1.0, at("11:05"))]},
         ],
     ),
     Story(
