@@ -101,15 +101,16 @@ class ColumnarHarness:
                 f"flow {flow.name!r} has no columnar operator {uid!r} whose rows have a type; it has "
                 f"{', '.join(columnar) or 'none'}"
             )
-        sides = {name: rows for name, rows in node.sides.items() if name != DEAD_LETTERS}
-        outputs: list[Output[Any]] = [Output(name, rows) for name, rows in sides.items()]
+        outputs: list[Output[Any]] = [
+            Output(name, rows) for name, rows in node.sides.items() if name != DEAD_LETTERS
+        ]
         operator = partial(runnable, node.columnar, frozenset(node.sides))
         harness = cls(
             operator(), *node.rows, key=node.keyed[0].columns, right_key=node.keyed[-1].columns,
             output=node.output, outputs=outputs, **arguments,
         )  # fmt: skip
-        harness._outputs = {MAIN: node.output, **node.sides}
-        schemas = {name: arrow_schema_of(rows) for name, rows in harness._outputs.items()}
+        harness._outputs |= node.sides
+        schemas = {name: arrow_schema_of(of) for name, of in harness._outputs.items()}
         harness._spec = replace(harness._spec, uid=uid, outputs=schemas)
         harness._operator = operator
         return harness
