@@ -238,8 +238,9 @@ def anything(value: Any) -> Any:
     return value
 
 
-def _deferrable_by_default() -> bool:
-    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+def setting(section: str, name: str) -> Callable[[], bool]:
+    """What Airflow's configuration says, when a DAG is parsed."""
+    return lambda: bool(conf.getboolean(section, name, fallback=False))
 
 
 # What a signature says. `Name | None` is read as None, too.
@@ -252,4 +253,6 @@ SomeTime = Annotated[timedelta | str, Argument(some_time)]
 Snapshot = Annotated[str | int, Argument(snapshot)]
 Table = Annotated[Mapping[str, Any] | None, Argument(table, when_none=dict)]
 Kind = Annotated[str, Argument(one_of("native", "canonical"))]
-Deferrable = Annotated[bool | None, Argument(flag, template=False, when_none=_deferrable_by_default)]
+Deferrable = Annotated[
+    bool | None, Argument(flag, template=False, when_none=setting("operators", "default_deferrable"))
+]

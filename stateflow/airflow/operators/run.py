@@ -27,10 +27,12 @@ from stateflow.airflow.operators.arguments import (
     flag,
     is_deferred,
     one_of,
+    setting,
 )
 from stateflow.airflow.operators.assets import checkpoint_asset, tables_alias
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.airflow.operators.events import announce, announce_tables, keep_quiet
+from stateflow.airflow.operators.lineage import ReportsLineage
 from stateflow.airflow.triggers.idle import StateflowIdleTrigger
 from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.checkpoint import control, scheduled
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
     from stateflow.checkpoint.control import RunOutcome
     from stateflow.checkpoint.scheduled import ScheduledRun
+    from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
     from stateflow.observe.status import JobStatus
 
@@ -55,12 +58,20 @@ OnRerun = Annotated[str, Argument(one_of("go_on", "skip", "rewind"))]
 OnPast = Annotated[str, Argument(one_of("fail", "skip"))]
 OnEmpty = Annotated[str, Argument(one_of("succeed", "skip"))]
 Plain = Annotated[bool, Argument(flag, template=False)]
+ParentInfo = Annotated[
+    bool | None,
+    Argument(flag, template=False, when_none=setting("openlineage", "spark_inject_parent_job_info")),
+]
+TransportInfo = Annotated[
+    bool | None,
+    Argument(flag, template=False, when_none=setting("openlineage", "spark_inject_transport_info")),
+]
 Launch = Annotated[LaunchMethod | None, Argument(anything, when_none=SparkSubmit)]
 LOOK_AGAIN = timedelta(seconds=30)
 """After this time a task that has given way looks again."""
 
 
-class StateflowRunOperator(StateflowOperator):
+class StateflowRunOperator(ReportsLineage, StateflowOperator):
     """Carries on from the job's newest checkpoint, to the end of the run's trigger."""
 
     launcher: Any
@@ -122,6 +133,16 @@ class StateflowRunOperator(StateflowOperator):
             Plain,
             "send an event for the asset of each Delta table that the run has written: `s3://lake/totals`",
         ] = False,
+        openlineage_inject_parent_job_info: Annotated[
+            ParentInfo,
+            "tell Spark's OpenLineage listener which task its run belongs to; by default as `[openlineage] "
+            "spark_inject_parent_job_info` says",
+        ] = None,
+        openlineage_inject_transport_info: Annotated[
+            TransportInfo,
+            "tell that listener where Airflow sends its own lineage; by default as `[openlineage] "
+            "spark_inject_transport_info` says",
+        ] = None,
         grace: Annotated[Span, "how long the driver of a killed task may take to end its batch"] = timedelta(
             minutes=2
         ),
@@ -156,8 +177,14 @@ class StateflowRunOperator(StateflowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         return self._carry_on(context)
 
+    def lineage_owner(self, context: Context) -> Owner:
+        return self.acts_as(context)
+
+    def lineage_job(self, context: Context) -> Job:
+        return self.hook.job(self.given("job"), acts_as=self.acts_as(context))
+
     def _carry_on(self, context: Context) -> dict[str, Any]:
-        with self.at_work(), self._in_turn(context):
+        with self.noting_lineage(context), self.at_work(), self._in_turn(context):
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             self.linked(context)
@@ -189,7 +216,7 @@ class StateflowRunOperator(StateflowOperator):
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Called by Airflow after the triggerer has seen the end of the run."""
-        with self.at_work(), self._in_turn(context):
+        with self.noting_lineage(context), self.at_work(), self._in_turn(context):
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             supervision = self._supervise(context, job)
@@ -307,7 +334,7 @@ class StateflowRunOperator(StateflowOperator):
             task=owner.task,
             parameters=as_texts(self.given("parameters")),
             options=as_texts(self.given("options")),
-            conf=as_texts(self.given("conf")),
+            conf=as_texts(self._conf(context)),
             until=self.given("until") or "",
             parallelism=self.given("parallelism"),
             trigger=self.given("trigger") or "",
@@ -316,6 +343,21 @@ class StateflowRunOperator(StateflowOperator):
             note=owner.note,
             environment=self.hook.environment(),
         )
+
+    def _conf(self, context: Context) -> dict[str, Any]:
+        """Spark's settings, with what its OpenLineage listener needs to know of this task."""
+        conf: dict[str, Any] = self.given("conf")
+        parent, transport = (
+            self.given(f"openlineage_inject_{what}_info") for what in ("parent_job", "transport")
+        )
+        if parent or transport:
+            from airflow.providers.common.compat.openlineage.utils import spark
+
+            if parent:
+                conf = spark.inject_parent_job_information_into_spark_properties(conf, context)
+            if transport:
+                conf = spark.inject_transport_information_into_spark_properties(conf, context)
+        return conf
 
     def _file(self, context: Context) -> str:
         """`FILE:PIPELINE`; a relative file lies beside the DAG's."""

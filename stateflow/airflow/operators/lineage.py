@@ -1,0 +1,157 @@
+"""What a task's run has read and written, for OpenLineage. Without its provider, or without a transport, nothing is read.
+
+The provider asks a task for its facets in a process that it has forked off, where a store's client may hang. So the task
+reads them itself, before it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from stateflow.checkpoint import scheduled
+from stateflow.checkpoint.lineage import Dataset, Endpoint, RunLineage, read_lineage, rows_by_uid
+from stateflow.checkpoint.log import read_epochs
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from stateflow.format.records import Owner
+    from stateflow.jobs.job import Job
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLineage:
+    """Of all drivers that one task of a DAG run has had."""
+
+    job: str
+    root: str
+    epoch: int
+    checkpoint: int | None
+    batches: int
+    inputs: tuple[Endpoint, ...]
+    outputs: tuple[Endpoint, ...]
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """By source and sink."""
+
+
+class ReportsLineage:
+    """For an operator whose task starts runs of a job: the methods that OpenLineage's provider looks for."""
+
+    _lineage: TaskLineage | None = None
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        return self._facets()
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        return self._facets()
+
+    def _facets(self) -> Any:
+        if self._lineage is None:
+            return None
+        from stateflow.airflow.operators.openlineage import operator_lineage  # needs the provider
+
+        return operator_lineage(self._lineage)
+
+    @contextmanager
+    def noting_lineage(self, context: Context) -> Iterator[None]:
+        """Around a task's work: reads what its runs did when it has ended, well or not. A task that is deferred has not."""
+        try:
+            yield
+        except Exception:
+            self._note_lineage(context)
+            raise
+        else:
+            self._note_lineage(context)
+
+    def _note_lineage(self, context: Context) -> None:
+        if not is_wanted():
+            return
+        try:
+            self._lineage = lineage_of(self.lineage_job(context), self.lineage_owner(context))
+        except Exception as error:
+            _log.warning("OpenLineage gets no inputs and outputs of this run: %s", error)
+
+    def lineage_job(self, context: Context) -> Job:
+        raise NotImplementedError
+
+    def lineage_owner(self, context: Context) -> Owner:
+        raise NotImplementedError
+
+
+def is_wanted() -> bool:
+    """Whether Airflow sends lineage anywhere."""
+    try:
+        from airflow.providers.openlineage import conf
+    except ImportError:
+        return False
+    return not conf.is_disabled()
+
+
+def lineage_of(job: Job, owner: Owner) -> TaskLineage | None:
+    """What the runs of this task did since somebody last cleared it; None when none has begun."""
+    if not job.exists:
+        return None
+    mark = scheduled.find(job.store, job.layout, owner.dag_run, owner.task)
+    start = (mark.start or 0) if mark is not None else 0
+    lines = job.history()
+    before = next((line.epoch for line in reversed(lines) if line.id <= start), 0)
+    task = (owner.dag_run, owner.task)
+    runs = [
+        run
+        for epoch in sorted(read_epochs(job.store, job.layout))
+        if epoch > before
+        for run in _run(job, epoch)
+    ]
+    runs = [run for run in runs if (run.owner.dag_run, run.owner.task) == task]
+    if not runs:
+        return None
+    own = [line for line in lines if line.id > start and (line.dag_run, line.task) == task]
+    first, last = runs[0], runs[-1]
+    began = {endpoint.uid: endpoint.before for endpoint in first.inputs}
+    return TaskLineage(
+        job=job.name,
+        root=job.store.url,
+        epoch=last.epoch,
+        checkpoint=own[-1].id if own else None,
+        batches=sum(line.kind == "checkpoint" and "positions" not in line.metrics for line in own),
+        inputs=tuple(_since(endpoint, began.get(endpoint.uid, endpoint.before)) for endpoint in last.inputs),
+        outputs=last.outputs,
+        rows=rows_by_uid(own),
+    )
+
+
+def _run(job: Job, epoch: int) -> list[RunLineage]:
+    run = read_lineage(job.store, job.layout, epoch)
+    return [run] if run is not None else []
+
+
+def _since(endpoint: Endpoint, before: tuple[str, ...]) -> Endpoint:
+    return Endpoint(
+        uid=endpoint.uid,
+        datasets=endpoint.datasets,
+        fields=endpoint.fields,
+        before=before,
+        after=endpoint.after,
+    )
+
+
+def dataset_name(dataset: Dataset) -> tuple[str, str]:
+    """Namespace and name, as OpenLineage's convention for the kind of storage has them."""
+    if dataset.kind == "kafka":
+        server = dataset.servers.split(",")[0].strip()
+        return f"kafka://{server}", dataset.place
+    scheme, colon, rest = dataset.place.partition(":")
+    if not colon or "/" in scheme:
+        # A path, or the name of a table in Spark's catalog.
+        return ("file", dataset.place.rstrip("/")) if "/" in dataset.place else ("spark", dataset.place)
+    if scheme == "file":
+        return "file", f"/{rest.strip('/')}"
+    scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
+    authority, _, path = rest.removeprefix("//").partition("/")
+    return f"{scheme}://{authority}", path.rstrip("/") or "/"
