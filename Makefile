@@ -9,7 +9,7 @@ SEED ?=
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-check demo-spark test test-system test-airflow lint format types bench bench-quick kill-long azurite browser postgres screenshots compose-check docker-env lock sbom audit clean
+.PHONY: help setup demo demo-check demo-spark test test-system test-airflow lint format types bench bench-quick kill-long azurite browser postgres screenshots compose-check docker-env lock sbom docs audit clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -57,7 +57,7 @@ kill-long: setup ## random kills of running pipelines, for a long time
 	@$(RUN) -m bench.kill --long
 
 azurite: setup ## the Azure emulator for the tests that use it (Node.js)
-	@$(RUN) scripts/azurite.py
+	@$(RUN) -m scripts.azurite
 
 browser: setup ## the browser for the tests of the pages (Chromium, Debian's package)
 	@$(RUN) scripts/browser.py
@@ -80,9 +80,12 @@ lock: setup ## new lock files, with hashes, from requirements.in, requirements-d
 sbom: setup ## build/sbom.json: every package and jar of the locks with its SHA-256, in CycloneDX
 	@$(RUN) scripts/sbom.py build/sbom.json
 
+docs: setup ## the pages as a site in site/, with search, to be read without a network (Node.js, for npm)
+	@$(RUN) -m scripts.docsite
+
 audit: setup ## are vulnerabilities known in what is locked? It asks the Python package index
 	@$(RUN) -m uv tool run pip-audit==2.9.0 --disable-pip --require-hashes -r requirements.txt -r requirements-dev.txt
 
 clean: ## remove what was built and fetched
-	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db *.egg-info build dist
+	rm -rf .venv .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse metastore_db *.egg-info build dist site
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from scripts import npm
+
 # The last one that runs on Node.js 18, which Debian 12 has.
 VERSION = "3.35.0"
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,7 +21,7 @@ def main() -> None:
     stamp = target / f"version-{VERSION}"
     if stamp.is_file():
         return
-    ensure_npm()
+    npm.ensure("azurite")
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     print(f"-- azurite {VERSION} ...", flush=True)
@@ -37,22 +39,6 @@ def main() -> None:
         shutil.rmtree(target, ignore_errors=True)
         sys.exit("azurite: npm could not install it: check npm's configuration, then run make azurite again")
     stamp.touch()
-
-
-def ensure_npm() -> None:
-    if shutil.which("node") and shutil.which("npm"):
-        return
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        sys.exit("azurite: it needs Node.js: install nodejs and npm, then run make azurite again")
-    print("-- nodejs and npm ...", flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (["update", "-qq"], ["install", "-y", "-qq", "--no-install-recommends", "nodejs", "npm"]):
-        if subprocess.run(
-            ["apt-get", *command], env=environment, check=False, stdin=subprocess.DEVNULL
-        ).returncode:
-            sys.exit(
-                f"azurite: apt-get {command[0]} failed: install nodejs and npm, then run make azurite again"
-            )
 
 
 if __name__ == "__main__":

@@ -92,6 +92,12 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert astray == []
 
 
+def test_every_page_is_in_the_menu_of_the_site() -> None:
+    menu = set(re.findall(r": ([\w/-]+\.md)$", (REPOSITORY / "mkdocs.yml").read_text(encoding="utf-8"), re.M))
+    pages = {str(page.relative_to(REPOSITORY / "docs")) for page in PAGES[1:]}
+    assert pages - menu == set(), "add them to `nav` in mkdocs.yml"
+
+
 def test_every_picture_is_shown_somewhere() -> None:
     shown = {(page.parent / link).resolve() for page in PAGES for link in links(page)}
     pictures = [path for path in (REPOSITORY / "docs" / "img").rglob("*") if path.suffix in (".png", ".svg")]

@@ -87,8 +87,8 @@ def joined(shards: Sequence[Shard], limit: int) -> tuple[tuple[Shard, ...], ...]
 
 
 def redistributed(state: OperatorListState, parallelism: int) -> OperatorListState:
-    """Gives list elements to the subtasks round-robin. Union and broadcast state stay as they are: every subtask has all of it."""
-    if state.kind != "list":
+    """Gives the elements of lists and unions to the subtasks round-robin. Broadcast state is one copy and stays as it is."""
+    if state.kind == "broadcast":
         return state
     elements = [element for part in state.parts for element in part]
     parts = tuple(tuple(elements[subtask::parallelism]) for subtask in range(parallelism))

@@ -332,10 +332,16 @@ class Batch:
             stage=stage,
             read_outputs=read_outputs,
             elements=todays_elements(node, before) if before else {},
+            begins=self._begins(),
             broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
             user_paths=self.settings.user_paths,
         )
         return keyed_worker(task, running.accumulator)
+
+    def _begins(self) -> bool:
+        """Whether this is a run's first batch: what the batch goes on from is another run's, or an edit's."""
+        parent = self.parent
+        return parent is None or parent.kind != "checkpoint" or parent.epoch != self.storage.epoch
 
     def _broadcast(self, stream: Stream) -> tuple[Any, ...]:
         frame = self._visible(self._frame(stream))

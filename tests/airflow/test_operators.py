@@ -220,7 +220,12 @@ def test_airflow_lists_the_settings_that_the_pages_read() -> None:
 
     options = get_provider_info()["config"][settings.SECTION]["options"]
     assert {name: options[f"{name}_dag"]["default"] for name in settings.ACTIONS} == settings.ACTIONS
-    assert set(options) == {"conn_ids", "stale_after", *(f"{name}_dag" for name in settings.ACTIONS)}
+    assert set(options) == {
+        "conn_ids",
+        "stale_after",
+        "visible_to",
+        *(f"{name}_dag" for name in settings.ACTIONS),
+    }
     assert StaleAfter(options["stale_after"]["default"]).of("orders") == StaleAfter("").of("orders")
 
 

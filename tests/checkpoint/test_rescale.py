@@ -148,9 +148,13 @@ class TestRescaled:
         wide = redistributed(given, 7).parts
         assert wide == ((b"a",), (b"b",), (b"c",), (b"d",), (b"e",), (), ())
 
-    @pytest.mark.parametrize("kind", ["union", "broadcast"])
-    def test_what_everybody_has_stays_everybodys(self, kind: Any) -> None:
-        given = OperatorListState(kind=kind, schema="bytes", parts=((b"a",), (b"b",)))
+    def test_a_union_goes_round_as_well_so_that_fewer_subtasks_still_have_all_of_it(self) -> None:
+        given = OperatorListState(kind="union", schema="bytes", parts=((b"a",), (b"b",), (b"c",)))
+        assert redistributed(given, 2).parts == ((b"a", b"c"), (b"b",))
+        assert redistributed(given, 5).parts == ((b"a",), (b"b",), (b"c",), (), ())
+
+    def test_a_broadcast_stays_the_one_copy_that_it_is(self) -> None:
+        given = OperatorListState(kind="broadcast", schema="bytes", parts=((b"a",),))
         assert redistributed(given, 5) is given
 
     def test_it_is_needed_when_any_operator_has_another(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from stateflow.errors import CorruptError, StateflowError, user_frames
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.context import Moment
+from stateflow.operators.elements import gathered, hand_out
 from stateflow.operators.keyed import KeyedEngine, StreamError
 from stateflow.operators.output import writers
 from stateflow.pipelines.operators import MAIN, OperatorSpec
@@ -26,7 +27,6 @@ from stateflow.spark.task.blocks import Blocks, Shape
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, OpenShard
-from stateflow.state.values.serializers import Serializer, serializer_for
 
 OUTPUT_ROWS = 20_000
 EXPIRY_TURNS = 8
@@ -53,6 +53,8 @@ class KeyedTask:
     """The outputs that have a reader. Only these are staged."""
     elements: Mapping[str, tuple[tuple[bytes, ...], ...]] = field(default_factory=dict)
     """Operator state of every subtask."""
+    begins: bool = True
+    """Whether this is the first batch of a run: then union state shows the elements of all subtasks."""
     broadcast: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     user_paths: tuple[str, ...] = ()
 
@@ -143,7 +145,7 @@ class _Subtask:
         engine = KeyedEngine(task.spec, task.moment, self.index)
         outputs = Outputs(task)
         try:
-            _restore(engine, task, self.index)
+            hand_out(engine.process, task.elements, self.index, whole=task.begins)
             engine.open()
             engine.restore()
             for name, rows in task.broadcast.items():
@@ -155,7 +157,7 @@ class _Subtask:
             yield from self._shards(engine, blocks, outputs)
             engine.snapshot()
             yield from outputs.take(engine, all_of_it=True)
-            elements = _elements(engine)
+            elements = gathered(engine.process)
             staged = outputs.close()
             handles = self.shards.handles()
         except BaseException as error:
@@ -247,27 +249,3 @@ def is_due(first: tuple[int | None, int | None], watermark: int | None, now: int
     return (event is not None and watermark is not None and event <= watermark) or (
         processing is not None and processing <= now
     )
-
-
-def _restore(engine: KeyedEngine, task: KeyedTask, subtask: int) -> None:
-    """Gives operator state its elements: the subtask's part, all parts (union) or the one copy (broadcast)."""
-    declared = type(engine.process).declarations().operator
-    for name, declaration in declared.items():
-        parts = task.elements.get(name, ())
-        serializer: Serializer = serializer_for(declaration.type)
-        if declaration.kind == "broadcast":
-            engine.binding.operator[name].update(serializer.loads(parts[0][0]) if parts and parts[0] else {})
-        elif declaration.kind == "union":
-            engine.binding.operator[name].elements = [serializer.loads(raw) for part in parts for raw in part]
-        elif subtask < len(parts):
-            engine.binding.operator[name].elements = [serializer.loads(raw) for raw in parts[subtask]]
-
-
-def _elements(engine: KeyedEngine) -> dict[str, tuple[bytes, ...]]:
-    out: dict[str, tuple[bytes, ...]] = {}
-    for name, declaration in type(engine.process).declarations().operator.items():
-        serializer: Serializer = serializer_for(declaration.type)
-        state = engine.binding.operator[name]
-        values: Sequence[Any] = [state] if declaration.kind == "broadcast" else state.elements
-        out[name] = tuple(serializer.dumps(value) for value in values)
-    return out
