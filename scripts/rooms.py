@@ -156,6 +156,11 @@ ROOMS: Mapping[str, Room] = {
     "airflow/connections": Room(
         "connections, and what a failure means to a task", "config jobs spark/task storage", "stateflow.py"
     ),
+    "airflow/internals": Room(
+        "what is used of Airflow and its providers that has no public name; a test for each",
+        "",
+        "task_instances.py",
+    ),
     "airflow/triggers": Room(
         "waiting in the triggerer",
         "airflow/connections checkpoint driver format observe quantities",
@@ -163,12 +168,12 @@ ROOMS: Mapping[str, Room] = {
     ),
     "airflow/launchers": Room(
         "how a task starts a driver",
-        "airflow/connections checkpoint config driver jobs pipelines spark spark/session",
+        "airflow/connections airflow/internals checkpoint config driver jobs pipelines spark spark/session",
         "spark_submit.py",
     ),
     "airflow/operators": Room(
         "one operator per verb",
-        "airflow/connections airflow/launchers airflow/triggers checkpoint driver format jobs liveness observe pipelines "
+        "airflow/connections airflow/internals airflow/launchers airflow/triggers checkpoint driver format jobs liveness observe pipelines "
         "quantities restore savepoints storage",
         "run.py",
     ),

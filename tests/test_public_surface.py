@@ -8,9 +8,9 @@ FROZEN = """
 Aggregate AggregatingState BroadcastState BusyError ColumnarContext ColumnarOperator ConnectedProcess Context
 CorruptError CustomSerializer DisagreementError FencedError Flow IncompatibleError Job KeyedProcess KeyedStream
 ListState MapState NotFoundError OperatorListState Output Pipeline ReducingState StateTypeError StateflowError Stream
-Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream aggregate columns count
-count_distinct cumulative delta field first hopping last max mean memory min output pipeline session stddev sum
-testing ttl tumbling variance
+Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream aggregate collect columns
+count count_distinct cumulative delta field first hopping last max mean memory min output pipeline quantile session stddev sum
+testing top_values ttl tumbling variance
 """
 
 

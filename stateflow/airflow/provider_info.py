@@ -64,6 +64,9 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         ],
+        "task-decorators": [
+            {"name": "stateflow", "class-name": "stateflow.airflow.operators.decorated.stateflow_task"}
+        ],
         "notifications": ["stateflow.airflow.staleness.StaleJobs"],
         "asset-uris": [{"schemes": ["stateflow"], "handler": None}],
         "config": {"stateflow": {"description": "The pages of Stateflow.", "options": _options()}},

@@ -64,6 +64,9 @@ def restore(
     ] = None,
     takeover: Takeover = False,
     note: Note = "",
+    revision: Annotated[
+        str, flag("--revision", help="The version of the pipeline's code, such as a commit.")
+    ] = "",
     yes: Yes = False,
     conf: Conf = None,
     option: Settings = None,
@@ -80,7 +83,7 @@ def restore(
     mode = claim_mode.replace("-", "_")
     if mode not in ("claim", "no_claim"):
         raise UsageError(f"--claim-mode {claim_mode!r} is neither claim nor no-claim")
-    loaded = load_pipeline(file, Path.cwd())
+    loaded = load_pipeline(file, Path.cwd(), revision)
     given = pairs(parameter, "-p")
     found = new_job_of(options, job)
     plan = found.restore(

@@ -86,6 +86,9 @@ def run(
         flag("--final", help="When the input is drained, fire every event-time timer: the job is over then."),
     ] = False,
     note: Annotated[str, flag("--note", help="Kept with every record of the run.")] = "",
+    revision: Annotated[
+        str, flag("--revision", help="The version of the pipeline's code, such as a commit: kept likewise.")
+    ] = "",
     dag_run: Annotated[
         str, flag("--dag-run", help="The scheduler's run that this is part of: kept with every record.")
     ] = "",
@@ -106,7 +109,7 @@ def run(
     from stateflow.pipelines.loading import load_pipeline
 
     options = call.options(option, parallelism=parallelism, trigger=trigger)
-    loaded = load_pipeline(file, Path.cwd())
+    loaded = load_pipeline(file, Path.cwd(), revision)
     name = job or loaded.pipeline.name
     secrets, bound = handed_over(), parse_bounds(until)
     given = {**secrets.parameters, **pairs(parameter, "-p")}

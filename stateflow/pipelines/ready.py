@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.aggregates import KEPT_AS, Aggregated, aggregated, fits
+from stateflow.pipelines.aggregates import Aggregated, aggregated, fits, kept_as
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.windows import Session, Window
@@ -248,12 +248,13 @@ def deduplicate(keyed: KeyedRows, *, time: str, within: int | None, keep: str) -
     for name in kept:
         column = rows.field(name)
         assert column is not None
-        if column.type not in KEPT_AS:
+        kept_type = kept_as(column.type)
+        if kept_type is None:
             raise UsageError(
                 f"operator {uid!r} cannot keep and compare column {name!r} ({column.type}): take it out, or make a string of "
                 "it, with transform()"
             )
-        row[stored_name(name)] = KEPT_AS[column.type]
+        row[stored_name(name)] = kept_type
     states = _deduplication_states(row, time=bool(time), ends=within is not None, last=keep == "last")
     changes = keyed.columns if keep == "last" and within is None else None
     return Deduplicate(
@@ -360,6 +361,5 @@ def _reads(keyed: KeyedRows, aggregates: tuple[Aggregated, ...], *more: str) -> 
     """In the order that the rows have them."""
     needed = {*keyed.columns, *more}
     for each in aggregates:
-        needed |= {each.aggregate.column, each.aggregate.where}
-        needed |= {by.removeprefix("-") for by in each.order}
+        needed |= each.needs
     return tuple(name for name in keyed.known().names if name in needed)

@@ -222,7 +222,7 @@ class RestoreRun:
             watermark=watermark,
             now=snapshot.now,
             parameters=as_texts(self.plan.values),
-            versions=snapshot.versions,
+            versions={**snapshot.versions, **request.pipeline.versions},
             origin=origin.label,
             shift=max(0, snapshot.slot + snapshot.shift - writer.next_slot),
             statistics={"trigger_timestamp": self.job.clock() // 1000, "restored_bytes": self.copied_bytes},

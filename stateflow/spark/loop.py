@@ -83,6 +83,8 @@ class BatchLoop:
     listener: Callable[[BatchReport], None]
     clock: Callable[[], int]
     parameters: Mapping[str, Any]
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Which version of the pipeline's own code runs."""
     location: Path = Path()
     failure: BaseException | None = None
     ended: bool = False
@@ -136,7 +138,7 @@ class BatchLoop:
             sources={**(parent.sources if parent else {}), **beginnings},
             now=now,
             parameters=as_texts(self.parameters),
-            versions=versions(),
+            versions={**versions(), **self.code},
             statistics={"trigger_timestamp": now // 1000, "positions": sorted(sources)},
         )
         permit = self.writer.decide(record)
@@ -272,7 +274,7 @@ class BatchLoop:
             seed=moment.seed,
             watermark=moment.watermark,
             parameters=as_texts(self.parameters),
-            versions=versions(),
+            versions={**versions(), **self.code},
             statistics=statistics,
             final=self.draining,
         )

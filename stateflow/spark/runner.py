@@ -375,6 +375,7 @@ class _Run:
             listener=self._reporting(),
             clock=_micros,
             parameters=self.parameters,
+            code=self.request.pipeline.versions,
             stop=self.stop,
         )
 

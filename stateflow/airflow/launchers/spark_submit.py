@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from stateflow.airflow.connections.spark import submit_hook
+from stateflow.airflow.internals.submit_commands import submit_command
 from stateflow.config.options import cache_folder
 from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import RunSpec
@@ -20,8 +20,6 @@ from stateflow.errors import UsageError
 from stateflow.jobs.run_secrets import HANDED_OVER, handed_over
 from stateflow.masking import is_secret
 
-_SILENT = logging.getLogger(f"{__name__}.silent")
-_SILENT.disabled = True
 _TAKEN = ("conf", "conn_id", "application_args", "env_vars", "name", "java_class", "spark_conn_id")
 
 
@@ -90,10 +88,7 @@ class _Submitting:
             application_args=spec.arguments(),
             name=f"stateflow {spec.job}",
         )
-        if quietly:
-            hook._log = _SILENT  # type: ignore[assignment]
-        command: list[str] = hook._build_spark_submit_command(_application())
-        return command
+        return submit_command(hook, _application(), quietly=quietly)
 
     def _says_where(self, argv: Sequence[str]) -> bool:
         """Whether a setting chooses a place for Spark's temporary files. A file of properties may do so."""

@@ -15,6 +15,7 @@ from stateflow.airflow.connections.failures import spoken
 from stateflow.airflow.connections.sessions import own_session
 from stateflow.airflow.connections.spark import spark_master
 from stateflow.airflow.connections.stateflow import StateflowHook
+from stateflow.airflow.internals.task_instances import first_try
 from stateflow.airflow.operators.arguments import DeclaredArguments, Name, Text
 from stateflow.airflow.operators.links import XCOM_KEY, CheckpointLink
 from stateflow.checkpoint.process import this_process
@@ -72,10 +73,11 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
         named_run = f"{ti.dag_id}/{ti.run_id}"
         mapped = ti.map_index is not None and ti.map_index >= 0
         task = f"{ti.task_id}[{ti.map_index}]" if mapped else ti.task_id
-        # Clearing a task raises max_tries by the tries there were, so the tries after it get another idempotency key.
-        first_try = max(1, (ti.max_tries or 0) - (self.retries or 0) + 1)
         owner = this_process(
-            run=f"{named_run}/{task}/{first_try}", dag_run=named_run, task=task, note=self.given("note")
+            run=f"{named_run}/{task}/{first_try(ti, self.retries)}",
+            dag_run=named_run,
+            task=task,
+            note=self.given("note"),
         )
         if user := getattr(dag_run, "triggering_user_name", None):
             return msgspec.structs.replace(owner, user=user)

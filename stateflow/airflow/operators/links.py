@@ -9,6 +9,8 @@ import attrs
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
+from stateflow.airflow.internals.xcoms import xcom_of
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
@@ -24,9 +26,7 @@ class CheckpointLink(BaseOperatorLink):
     name = "Checkpoints"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        from airflow.sdk.execution_time.xcom import XCom
-
-        return page_of(XCom.get_value(ti_key=ti_key, key=XCOM_KEY), conf.get("api", "base_url", fallback=""))
+        return page_of(xcom_of(ti_key, XCOM_KEY), conf.get("api", "base_url", fallback=""))
 
 
 def page_of(subject: Any, base_url: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from stateflow.airflow.internals.task_instances import code_revision
 from stateflow.airflow.operators.arguments import (
     Argument,
     Count,
@@ -97,7 +98,9 @@ class StateflowRestoreOperator(StateflowOperator):
     def _plan(self, context: Context, job: Job, conf: Mapping[str, str]) -> RestorePlan:
         from stateflow.pipelines.loading import load_pipeline
 
-        loaded = load_pipeline(self.given("pipeline"), self.beside_dag(context))
+        pipeline, folder = self.given("pipeline"), self.beside_dag(context)
+        file = folder / Path(pipeline.rpartition(":")[0] or pipeline).expanduser()
+        loaded = load_pipeline(pipeline, folder, code_revision(context["ti"], file))
         same = (
             "claim_mode",
             "rewind_sinks",

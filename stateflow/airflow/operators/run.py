@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
+from stateflow.airflow.internals.task_instances import code_revision
 from stateflow.airflow.launchers.base import LaunchMethod
 from stateflow.airflow.launchers.spark_submit import SparkSubmit
 from stateflow.airflow.operators.arguments import (
@@ -341,6 +342,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
             allow_non_restored_state=self.given("allow_non_restored_state"),
             final=self.given("final"),
             note=owner.note,
+            revision=self._revision(context),
             environment=self.hook.environment(),
         )
 
@@ -365,6 +367,10 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         folder = getattr(context["dag"], "folder", "") or "."
         return str(Path(folder).absolute() / Path(pipeline).expanduser())
 
+    def _revision(self, context: Context) -> str:
+        file = self._file(context)
+        return code_revision(context["ti"], Path(file.rpartition(":")[0] or file))
+
     def _rewind(self, context: Context, job: Job, mark: ScheduledRun) -> None:
         from stateflow.pipelines.loading import load_pipeline  # loads pyarrow, and a DAG file must not
 
@@ -378,7 +384,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         self.log.info(
             "%s is run again: job %s goes back to checkpoint %d", mark.dag_run, job.name, mark.began_from
         )
-        loaded = load_pipeline(self._file(context), Path.cwd())
+        loaded = load_pipeline(self._file(context), Path.cwd(), self._revision(context))
         plan = job.restore(
             f"checkpoint:{mark.began_from}",
             loaded.pipeline,

@@ -33,7 +33,7 @@ class RunningAggregates(ColumnarOperator):
         partials = self._accumulator.create(rows, groups, keys, Seen(states))
         merged = self._accumulator.merge(state.get(keys), partials, keys)
         state.put(keys, merged)
-        results = self._accumulator.results(merged)
+        results = self._accumulator.results(merged, keys)
         yield from self._latest.put(pa.table({**_columns(keys), **results}))
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:

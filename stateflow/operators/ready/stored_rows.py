@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stateflow.operators.arrow_types import arrow_type
 from stateflow.operators.ready.assigning import INSTANT, instants
+from stateflow.operators.ready.decimals import decimals, stored
 from stateflow.operators.ready.groups import whole
 from stateflow.pipelines.ready import ROW_THERE, Deduplicate, stored_name
 
@@ -36,8 +38,7 @@ class StoredRows:
                 columns[field.name] = instants(times)
             elif field.name in self._kept:
                 column = whole(entries[stored_name(field.name)])
-                is_date = field.type == "date"
-                columns[field.name] = column.cast(pa.int32()).view(pa.date32()) if is_date else column
+                columns[field.name] = _as_it_was(column, field.type)
             else:
                 columns[field.name] = entries[field.name]
         return pa.table(columns)
@@ -52,4 +53,13 @@ def _kept(column: Any) -> Any:
         return column.cast(pa.int64())
     if pa.types.is_floating(kind):
         return column.cast(pa.float64())
+    if pa.types.is_decimal(kind):
+        return stored(column)
     return column.cast(INSTANT) if pa.types.is_timestamp(kind) else column
+
+
+def _as_it_was(column: Any, kind: str) -> Any:
+    """The column in the type that the rows have."""
+    if kind == "date":
+        return column.cast(pa.int32()).view(pa.date32())
+    return decimals(column, arrow_type(kind)) if kind.startswith("decimal") else column

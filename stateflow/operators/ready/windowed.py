@@ -142,7 +142,7 @@ def window_rows(
     columns = dict(zip(keys.column_names, keys.columns, strict=True))
     columns[WINDOW_START] = instants(starts(declared.window, ends))
     columns[WINDOW_END] = instants(ends)
-    return pa.table({**columns, **accumulator.results(partials)})
+    return pa.table({**columns, **accumulator.results(partials, keys)})
 
 
 NEVER = -(1 << 63)
