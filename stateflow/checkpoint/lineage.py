@@ -1,4 +1,5 @@
-"""What a run reads and writes, for programs that follow data from table to table.
+"""What a run reads and writes, and which application of Spark it is: for programs that follow data from table to table, and
+for people who look for its pages and logs.
 
 Nothing in the protocol depends on it: a run that cannot write it goes on. How many rows there were is in the history, which
 also knows the batches of a driver that was killed.
@@ -38,7 +39,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fields: tuple[tuple[str, str], ...] = ()
     """Names and types of its columns."""
     before: tuple[str, ...] = ()
-    """Of a source: where it was when the run began, as Spark writes offsets."""
+    """Of a source: where it was when the task's first run began, as Spark writes offsets."""
     after: tuple[str, ...] = ()
     """Of a source: where it is."""
 
@@ -49,6 +50,12 @@ class RunLineage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     format: int = FORMAT
     epoch: int
     owner: Owner
+    began_from: int = 0
+    """The newest checkpoint before the task's first run; 0 when there was none."""
+    application: str = ""
+    """Spark's id of the run."""
+    pages: str = ""
+    """Where Spark shows it while it runs; empty when its pages are off."""
     inputs: tuple[Endpoint, ...] = ()
     outputs: tuple[Endpoint, ...] = ()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import NoneType, UnionType
@@ -233,6 +233,14 @@ def optional(reader: Reader[T]) -> Reader[T | None]:
     return none_or
 
 
+def people(value: Any) -> tuple[str, ...]:
+    """Ids or names; a template gives them with commas between."""
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise TypeError("has to be a list of people's ids or names")
+    return tuple(name.strip() for name in names if name.strip())
+
+
 def anything(value: Any) -> Any:
     """An object that the DAG file makes."""
     return value
@@ -252,6 +260,7 @@ Span = Annotated[timedelta | str, Argument(span)]
 SomeTime = Annotated[timedelta | str, Argument(some_time)]
 Snapshot = Annotated[str | int, Argument(snapshot)]
 Table = Annotated[Mapping[str, Any] | None, Argument(table, when_none=dict)]
+People = Annotated[Sequence[str] | str, Argument(people)]
 Kind = Annotated[str, Argument(one_of("native", "canonical"))]
 Deferrable = Annotated[
     bool | None, Argument(flag, template=False, when_none=setting("operators", "default_deferrable"))

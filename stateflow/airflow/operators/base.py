@@ -21,7 +21,7 @@ from stateflow.airflow.operators.links import XCOM_KEY, CheckpointLink
 from stateflow.checkpoint.process import this_process
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperatorLink, Context
 
     from stateflow.checkpoint.statistics import HistoryLine
     from stateflow.format.records import Owner
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class StateflowOperator(DeclaredArguments, BaseOperator):
     """An operator about one job."""
 
-    operator_extra_links = (CheckpointLink(),)
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (CheckpointLink(),)
     ui_color = "#e3f0f4"
 
     _at_work = False
@@ -131,10 +131,16 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
             job.release_left()
         return line
 
-    def linked(self, context: Context, checkpoint: int | None = None) -> None:
-        """Stores what the task is about, for its link."""
-        subject = {"conn_id": self.hook.page_conn_id, "job": self.given("job"), "checkpoint": checkpoint}
+    def linked(self, context: Context, checkpoint: int | None = None, **more: Any) -> dict[str, Any]:
+        """Stores what the task is about, for its links."""
+        subject = {
+            "conn_id": self.hook.page_conn_id,
+            "job": self.given("job"),
+            "checkpoint": checkpoint,
+            **more,
+        }
         context["ti"].xcom_push(XCOM_KEY, subject)
+        return subject
 
     def result(self, checkpoint: int | None, **facts: Any) -> dict[str, Any]:
         """The result for XCom: small, and plain."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from stateflow.checkpoint import scheduled
+from stateflow.checkpoint.control import same_owner
 from stateflow.checkpoint.lineage import Dataset, Endpoint, RunLineage, read_lineage, rows_by_uid
 from stateflow.checkpoint.log import read_epochs
 
@@ -100,45 +101,30 @@ def lineage_of(job: Job, owner: Owner) -> TaskLineage | None:
     mark = scheduled.find(job.store, job.layout, owner.dag_run, owner.task)
     start = (mark.start or 0) if mark is not None else 0
     lines = job.history()
-    before = next((line.epoch for line in reversed(lines) if line.id <= start), 0)
-    task = (owner.dag_run, owner.task)
-    runs = [
-        run
-        for epoch in sorted(read_epochs(job.store, job.layout))
-        if epoch > before
-        for run in _run(job, epoch)
-    ]
-    runs = [run for run in runs if (run.owner.dag_run, run.owner.task) == task]
-    if not runs:
+    run = _newest_run(job, owner)
+    if run is None or run.began_from < start:
         return None
+    task = (owner.dag_run, owner.task)
     own = [line for line in lines if line.id > start and (line.dag_run, line.task) == task]
-    first, last = runs[0], runs[-1]
-    began = {endpoint.uid: endpoint.before for endpoint in first.inputs}
     return TaskLineage(
         job=job.name,
         root=job.store.url,
-        epoch=last.epoch,
+        epoch=run.epoch,
         checkpoint=own[-1].id if own else None,
         batches=sum(line.kind == "checkpoint" and "positions" not in line.metrics for line in own),
-        inputs=tuple(_since(endpoint, began.get(endpoint.uid, endpoint.before)) for endpoint in last.inputs),
-        outputs=last.outputs,
+        inputs=run.inputs,
+        outputs=run.outputs,
         rows=rows_by_uid(own),
     )
 
 
-def _run(job: Job, epoch: int) -> list[RunLineage]:
-    run = read_lineage(job.store, job.layout, epoch)
-    return [run] if run is not None else []
-
-
-def _since(endpoint: Endpoint, before: tuple[str, ...]) -> Endpoint:
-    return Endpoint(
-        uid=endpoint.uid,
-        datasets=endpoint.datasets,
-        fields=endpoint.fields,
-        before=before,
-        after=endpoint.after,
-    )
+def _newest_run(job: Job, owner: Owner) -> RunLineage | None:
+    """The newest of this task: another task's run may have begun since."""
+    for epoch in sorted(read_epochs(job.store, job.layout), reverse=True):
+        run = read_lineage(job.store, job.layout, epoch)
+        if run is not None and same_owner(run.owner, owner):
+            return run
+    return None
 
 
 def dataset_name(dataset: Dataset) -> tuple[str, str]:

@@ -34,9 +34,17 @@ from stateflow.airflow.operators.assets import checkpoint_asset, tables_alias
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.airflow.operators.events import announce, announce_tables, keep_quiet
 from stateflow.airflow.operators.lineage import ReportsLineage
+from stateflow.airflow.operators.links import (
+    CheckpointLink,
+    DriverLogLink,
+    SparkLink,
+    driver_log,
+    spark_page,
+)
 from stateflow.airflow.triggers.idle import StateflowIdleTrigger
 from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.checkpoint import control, scheduled
+from stateflow.checkpoint.lineage import read_lineage
 from stateflow.driver.handover import Handover
 from stateflow.driver.run_spec import RunSpec
 from stateflow.driver.run_state import Running
@@ -76,6 +84,10 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
     """Carries on from the job's newest checkpoint, to the end of the run's trigger."""
 
     launcher: Any
+    operator_extra_links = (CheckpointLink(), SparkLink(), DriverLogLink())
+
+    _driver: dict[str, Any] | None = None
+    """What is known of the driver, for links."""
 
     def __init__(
         self,
@@ -256,10 +268,32 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
             else self.given("on_live"),
             busy_timeout=self.given("busy_timeout").total_seconds(),
             foresee=lambda: self._foresee(context, job),
+            begun=lambda epoch: self._noticed(context, job, epoch),
             say=lambda line: self.log.info("%s", line),
             patience=self.hook.options().heartbeat_timeout.total_seconds(),
         )
         return self._supervision
+
+    def _noticed(self, context: Context, job: Job, epoch: int) -> bool:
+        """Lets the task's buttons lead to the driver while it runs. False: it has not said yet what it is."""
+        run = read_lineage(job.store, job.layout, epoch)
+        if run is None:
+            return False
+        self._driver = {
+            "application": run.application,
+            "pages": run.pages,
+            "host": run.owner.host,
+            "job": job.name,
+            "epoch": epoch,
+        }
+        subject = self.linked(context, **self._known_driver())
+        for link, address in ((SparkLink(), spark_page), (DriverLogLink(), driver_log)):
+            # Airflow itself stores them when the task has ended.
+            context["ti"].xcom_push(link.xcom_key, address(subject))
+        return True
+
+    def _known_driver(self) -> dict[str, Any]:
+        return {"driver": self._driver} if self._driver is not None else {}
 
     def _foresee(self, context: Context, job: Job) -> RunOutcome | None:
         from stateflow.jobs.running import foreseen  # loads stateflow.spark, and a DAG file must not
@@ -463,7 +497,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
             status = None
         head = status.head if status else None
         checkpoint = outcome.checkpoint if outcome.checkpoint is not None else head
-        self.linked(context, checkpoint)
+        self.linked(context, checkpoint, **self._known_driver())
         empty = not self._has_worked(job, mark, outcome)
         result = self.result(
             checkpoint,
