@@ -97,7 +97,9 @@ ROOMS: Mapping[str, Room] = {
     ),
     "testing": Room(
         "keyed and columnar operators in unit tests, without Spark",
-        "compatibility format operators operators/ready pipelines state state/backends state/columns state/keys state/values",
+        # The rescale of a record, which is pure: the harness of operators without keys rescales as a run does.
+        "checkpoint compatibility format operators operators/ready pipelines state state/backends state/columns state/keys "
+        "state/values",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
     "reading": Room(

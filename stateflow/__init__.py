@@ -44,7 +44,14 @@ if TYPE_CHECKING:
     from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
     from stateflow.pipelines.flow import Flow, KeyedStream, Stream, WindowedStream
     from stateflow.pipelines.pipeline import Pipeline, pipeline
-    from stateflow.pipelines.process import ConnectedProcess, Context, KeyedProcess, Output, output
+    from stateflow.pipelines.process import (
+        ConnectedProcess,
+        Context,
+        KeyedProcess,
+        Output,
+        PartitionProcess,
+        output,
+    )
     from stateflow.pipelines.tables import delta
     from stateflow.pipelines.windows import Window, cumulative, hopping, session, tumbling
     from stateflow.spark.sinks.memory import memory
@@ -87,6 +94,7 @@ __all__ = [
     "NotFoundError",
     "OperatorListState",
     "Output",
+    "PartitionProcess",
     "Pipeline",
     "ReducingState",
     "StateTypeError",
@@ -151,7 +159,14 @@ _ROOMS = {
     "stateflow.pipelines.windows": ("Window", "cumulative", "hopping", "session", "tumbling"),
     "stateflow.jobs.job": ("Job",),
     "stateflow.pipelines.columnar": ("ColumnarContext", "ColumnarOperator"),
-    "stateflow.pipelines.process": ("ConnectedProcess", "Context", "KeyedProcess", "Output", "output"),
+    "stateflow.pipelines.process": (
+        "ConnectedProcess",
+        "Context",
+        "KeyedProcess",
+        "Output",
+        "PartitionProcess",
+        "output",
+    ),
     "stateflow.spark.sinks.memory": ("memory",),
     "stateflow.pipelines.tables": ("delta",),
     "stateflow.state.columns.layout": ("columns",),

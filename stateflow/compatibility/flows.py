@@ -132,8 +132,8 @@ def _operator(
             _check_key(node, before)
             if not allow_non_restored_state:
                 check_replaced(node, before)
-            if parallelism:
-                rescaled(before, parallelism, f"operator {node.uid!r}")
+            if node.parallelism or parallelism:
+                rescaled(before, node.parallelism or parallelism, f"operator {node.uid!r}")
     except NewerTypeError as error:
         older = [slot for slot in checkpoints if slot < error.below]
         newest = f": the newest of them is checkpoint:{max(older)}" if older else ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from stateflow.errors import StateflowError
 from stateflow.pipelines.process import Process
 from stateflow.state.values.serializers import Serializer, serializer_for
 
@@ -28,6 +29,14 @@ def hand_out(process: Process[Any], elements: Elements, subtask: int, *, whole: 
         shown = whole and declaration.kind == "union"
         others = [raw for at, part in enumerate(parts) if at != subtask for raw in part] if shown else []
         state.load(list(map(serializer.loads, own)), list(map(serializer.loads, others)))
+
+
+def check_alike(uid: str, name: str, parts: Sequence[tuple[bytes, ...]]) -> None:
+    """Broadcast state is recorded once, so every subtask must have made the same of it."""
+    if any(part != parts[0] for part in parts):
+        raise StateflowError(
+            f"operator {uid!r}: broadcast state {name!r} differs between subtasks: process_broadcast must do the same everywhere"
+        )
 
 
 def gathered(process: Process[Any]) -> dict[str, tuple[bytes, ...]]:

@@ -18,7 +18,14 @@ from stateflow.pipelines.aggregates import Aggregate
 from stateflow.pipelines.changes import operation_rows, refuse_changes, with_operation
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator, columnar_operator
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
-from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, Process, type_arguments
+from stateflow.pipelines.process import (
+    ConnectedProcess,
+    KeyedProcess,
+    Output,
+    PartitionProcess,
+    Process,
+    type_arguments,
+)
 from stateflow.pipelines.ready import (
     KeyedRows,
     ReadyOperator,
@@ -28,7 +35,7 @@ from stateflow.pipelines.ready import (
     window_aggregate,
 )
 from stateflow.pipelines.rows import RowType, key_type, row_type
-from stateflow.pipelines.step_checks import check_sink, check_source, check_transform
+from stateflow.pipelines.step_checks import check_sink, check_source, check_transform, own_parallelism
 from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_window_of_windows, window_of
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, micros
@@ -64,7 +71,7 @@ class UnionNode(Node):
 
 @dataclass(frozen=True, eq=False)
 class KeyedNode(Node):
-    """A keyed operator; `keyed` repeats how each input is keyed."""
+    """An operator; `keyed` repeats how each input is keyed, by no column at all in `process_partition`."""
 
     keyed: tuple[KeyedStream, ...] = ()
     process: Callable[[], Process[Any]] | None = None
@@ -79,6 +86,12 @@ class KeyedNode(Node):
     on_error: str = "fail"
     dead_letter_threshold: int | None = None
     broadcast: Mapping[str, Stream] = field(default_factory=dict)
+    parallelism: int = 0
+    """How many subtasks the operator has; 0 for as many as the run has by its options."""
+
+    @property
+    def has_key(self) -> bool:
+        return any(keyed.columns for keyed in self.keyed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +162,33 @@ class Stream:
         length = None if within is None else not_negative("deduplicate", "within", within)
         time = self.flow._event_time(uid, self, "") if self.flow._has_event_time(self) else ""
         return _ready(keyed, deduplicate(keyed._rows(uid), time=time, within=length, keep=keep))
+
+    def process_partition(
+        self,
+        uid: str,
+        process: type[PartitionProcess[Any, Any]] | Callable[[], PartitionProcess[Any, Any]],
+        *,
+        output: Any = None,
+        outputs: Sequence[Output[Any]] = (),
+        order_by: str | Sequence[str] = (),
+        broadcast: Mapping[str, Stream] | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """A process without keys: the rows are spread evenly over `parallelism` subtasks, and each is called once per batch.
+
+        Its rows come in the order of `order_by`. Without `parallelism` it has as many subtasks as the run's other operators.
+        """
+        order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        refuse_changes("process_partition", self.changes, self.node.uid)
+        for name in (o.removeprefix("-") for o in order):
+            if self.rows is not None and self.rows.field(name) is None:
+                raise UsageError(
+                    f"process_partition: {self.rows.name} has no column {name!r}; it has {', '.join(self.rows.names)}"
+                )
+        return _operator(
+            uid, (KeyedStream(self, (), order),), process, PartitionProcess, output, outputs, "fail", None,
+            broadcast or {}, parallelism,
+        )  # fmt: skip
 
     def side(self, output: Output[Any] | str) -> Stream:
         """A side output of the operator, or the late rows of the source, that this stream comes from."""
@@ -229,8 +269,12 @@ class KeyedStream:
         on_error: str = "fail",
         dead_letter_threshold: int | None = None,
         broadcast: Mapping[str, Stream] | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
-        """A keyed process with state. `on_error="dead_letter"` diverts keys that user code raises on."""
+        """A keyed process with state. `on_error="dead_letter"` diverts keys that user code raises on.
+
+        `parallelism` is the number of its subtasks, if that is not to be the run's.
+        """
         return _operator(
             uid,
             (self,),
@@ -241,6 +285,7 @@ class KeyedStream:
             on_error,
             dead_letter_threshold,
             broadcast or {},
+            parallelism,
         )
 
     def connect(self, other: KeyedStream) -> ConnectedStreams:
@@ -321,6 +366,7 @@ class KeyedStream:
         on_due: Callable[..., Any] | None = None,
         chunk_rows: int = CHUNK_ROWS,
         forgets: Sequence[str] = (),
+        parallelism: int | None = None,
     ) -> Stream:
         """Columnar: `function(table, state, ctx) -> table` over whole keys, as long as a chunk holds them.
 
@@ -329,7 +375,9 @@ class KeyedStream:
         called. A dict of several `sf.columns(...)` gives the functions all of them by name. In place of functions there
         may be an `sf.ColumnarOperator`. `forgets` names states of earlier code whose values may go.
         """
-        return _columnar(uid, (self,), function, state, on_due, chunk_rows, output, outputs, forgets)
+        return _columnar(
+            uid, (self,), function, state, on_due, chunk_rows, output, outputs, forgets, parallelism
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -374,10 +422,11 @@ class ConnectedStreams:
         on_error: str = "fail",
         dead_letter_threshold: int | None = None,
         broadcast: Mapping[str, Stream] | None = None,
+        parallelism: int | None = None,
     ) -> Stream:
         return _operator(
             uid, (self.left, self.right), process, ConnectedProcess, output, outputs, on_error,
-            dead_letter_threshold, broadcast or {},
+            dead_letter_threshold, broadcast or {}, parallelism,
         )  # fmt: skip
 
     def process_arrow(
@@ -391,10 +440,13 @@ class ConnectedStreams:
         on_due: Callable[..., Any] | None = None,
         chunk_rows: int = CHUNK_ROWS,
         forgets: Sequence[str] = (),
+        parallelism: int | None = None,
     ) -> Stream:
         """Columnar: `function(left, right, state, ctx) -> table` over the rows of the same keys of both inputs."""
         inputs = (self.left, self.right)
-        return _columnar(uid, inputs, function, state, on_due, chunk_rows, output, outputs, forgets)
+        return _columnar(
+            uid, inputs, function, state, on_due, chunk_rows, output, outputs, forgets, parallelism
+        )
 
 
 def _columnar(
@@ -407,6 +459,7 @@ def _columnar(
     output: Any,
     outputs: Sequence[Output[Any]],
     forgets: Sequence[str],
+    parallelism: int | None,
 ) -> Stream:
     flow = inputs[0].stream.flow
     order_by = [name for keyed in inputs for name in keyed.order_by]
@@ -419,6 +472,7 @@ def _columnar(
         rows=tuple(keyed.stream.rows for keyed in inputs),
         output=row_type(output),
         sides=side_outputs(uid, outputs, "fail"),
+        parallelism=own_parallelism(uid, parallelism),
     )
     return flow._add(node, node.output)
 
@@ -449,6 +503,7 @@ def _operator(
     on_error: str,
     threshold: int | None,
     broadcast: Mapping[str, Stream],
+    parallelism: int | None,
 ) -> Stream:
     flow = inputs[0].stream.flow
     flow._uid("operator", uid)
@@ -467,8 +522,9 @@ def _operator(
             f"operator {uid!r}: say what {cls.__name__} puts out, as {base.__name__}[..., Output] or output=..."
         )
     rows: list[RowType | None] = []
+    first = 0 if base is PartitionProcess else 1
     for index, keyed in enumerate(inputs):
-        hint = arguments[1 + index] if arguments else None
+        hint = arguments[first + index] if arguments else None
         rows.append(row_type(hint) if hint not in (None, Any, dict) else keyed.stream.rows)
     sides = side_outputs(uid, outputs, on_error)
     node = KeyedNode(
@@ -483,6 +539,7 @@ def _operator(
         on_error=on_error,
         dead_letter_threshold=threshold,
         broadcast=dict(broadcast),
+        parallelism=own_parallelism(uid, parallelism),
     )
     return flow._add(node, node.output)
 

@@ -108,3 +108,15 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def own_parallelism(uid: str, parallelism: int | None) -> int:
+    """What a step says of the number of its subtasks; 0 when it leaves that to the run."""
+    if parallelism is None:
+        return 0
+    if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
+        raise UsageError(
+            f"operator {uid!r}: parallelism is the number of its subtasks, at least 1, not {parallelism!r}: leave it out for the "
+            "run's"
+        )
+    return parallelism

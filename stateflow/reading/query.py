@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from stateflow.errors import CorruptError, NotFoundError, UsageError
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
 from stateflow.format.encoding import EMPTY_NAMESPACE, NAMESPACE, after, prefix, read_timestamp
 from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
@@ -318,6 +318,11 @@ class StateReader:
             raise UsageError(
                 f"state {name!r} of operator {operator!r} is ordered by time, so no key can be looked up in it: read it as a "
                 f"table, with `stateflow state export`"
+            )
+        if schema.kind not in _WHAT:
+            raise IncompatibleError(
+                f"state {name!r} of operator {operator!r} is of kind {schema.kind[:80]!r}, which this stateflow does not know: a newer one "
+                "wrote it, use that version"
             )
         timer = schema.kind == "timer"
         return Target(

@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from stateflow.checkpoint.rescale import first_assignment
 from stateflow.compatibility.states import (
     begin_to_sweep,
     check_key,
@@ -30,10 +31,10 @@ from stateflow.compatibility.states import (
     todays_elements,
 )
 from stateflow.errors import StateflowError, UsageError
-from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard, StateSchema
 from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.context import Moment
+from stateflow.operators.elements import check_alike
 from stateflow.operators.ready.made import runnable
 from stateflow.pipelines.flow import (
     Flow,
@@ -48,7 +49,7 @@ from stateflow.pipelines.flow import (
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import RowType, row_type
-from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
+from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types, spread
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.placement import Placement
 from stateflow.spark.sinks.base import Sink
@@ -64,6 +65,7 @@ from stateflow.spark.sinks.staging import (
 from stateflow.spark.task.acks import Ack, AckList, collected, decoded, summed, total
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
 from stateflow.spark.task.columns import RowReader
+from stateflow.spark.task.partition_worker import partition_worker
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.base import OpenShard
@@ -247,8 +249,12 @@ class Batch:
         )
         self._running[node.uid] = running
         assert node.output is not None
-        ordered = node.columnar is None or node.columnar.ordered
-        frame = exchanged(node.uid, inputs, types, self._max_parallelism(before), assignment, ordered=ordered)
+        if node.has_key:
+            ordered = node.columnar is None or node.columnar.ordered
+            groups = self._max_parallelism(before)
+            frame = exchanged(node.uid, inputs, types, groups, assignment, ordered=ordered)
+        else:
+            frame = spread(node.uid, inputs[0], len(assignment))
         frame = settings.placement.pin(frame, before.hosts if before else ())
         worker = self._worker(node, running, inputs, shards, before, stage)
         return frame.mapInArrow(worker, node.output.ddl)
@@ -265,9 +271,13 @@ class Batch:
         if before is not None:
             return before.assignment, begin_to_sweep(before, states)
         settings = self.settings
-        assignment = default_assignment(
-            min(settings.parallelism, settings.max_parallelism), settings.max_parallelism
+        assignment = first_assignment(
+            node.parallelism or min(settings.parallelism, settings.max_parallelism),
+            settings.max_parallelism,
+            f"operator {node.uid!r}",
         )
+        if not node.has_key:
+            return assignment, ((),) * len(assignment)
         return assignment, tuple((Shard(first=a, last=b, backend=settings.backend),) for a, b in assignment)
 
     def _worker(
@@ -336,7 +346,8 @@ class Batch:
             broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
             user_paths=self.settings.user_paths,
         )
-        return keyed_worker(task, running.accumulator)
+        worker = keyed_worker if node.has_key else partition_worker
+        return worker(task, running.accumulator)
 
     def _begins(self) -> bool:
         """Whether this is a run's first batch: what the batch goes on from is another run's, or an edit's."""
@@ -393,6 +404,7 @@ class Batch:
             next_state_id=running.next_id,
             operator_states={**_left_alone(node, before), **_operator_states(node, acks)},
             hosts=self.settings.placement.hosts_of([ack.attempt for ack in acks]),
+            parallelism=node.parallelism,
         )
         return acks
 
@@ -443,11 +455,7 @@ def _operator_states(node: KeyedNode, acks: list[Ack]) -> dict[str, OperatorList
     for name, declaration in node.process_type.declarations().operator.items():
         parts = tuple(ack.elements.get(name, ()) for ack in acks)
         if declaration.kind == "broadcast":
-            if any(part != parts[0] for part in parts):
-                raise StateflowError(
-                    f"operator {node.uid!r}: broadcast state {name!r} differs between subtasks: process_broadcast must do "
-                    "the same everywhere"
-                )
+            check_alike(node.uid, name, parts)
             parts = parts[:1]
         out[name] = OperatorListState(
             kind=declaration.kind,  # type: ignore[arg-type]

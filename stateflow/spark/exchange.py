@@ -129,6 +129,24 @@ def exchanged(
     return frame.selectExpr(*map(_quoted, names_kept)) if len(names_kept) < len(frame.columns) else frame
 
 
+def spread(uid: str, given: KeyedInput, parallelism: int) -> DataFrame:
+    """The rows of an operator without keys, evenly over its subtasks, in their order. Columns: late, then the fields.
+
+    Spark sorts the rows of each task before it deals them out, so that a task that runs twice deals them alike.
+    """
+    _keep_empty_tasks(given.frame.sparkSession)
+    columns = [
+        f"{LATE if LATE in given.frame.columns else 'false'} as {LATE}",
+        *(f"{_field(uid, given, f.name, f.type)} as {_quoted(f.name)}" for f in given.rows.fields),
+        *(f"{_order_column(uid, given, o)} as _sf_by0_{i}" for i, o in enumerate(given.order_by)),
+    ]
+    frame = given.frame.selectExpr(*columns).repartition(parallelism)
+    if not given.order_by:
+        return frame
+    ordered = frame.sortWithinPartitions(*_directions([given]))
+    return ordered.selectExpr(LATE, *(_quoted(f.name) for f in given.rows.fields))
+
+
 def _keep_empty_tasks(spark: SparkSession) -> None:
     """Keeps Spark's optimiser from cutting the operator's tasks off when their input is empty.
 

@@ -309,11 +309,12 @@ class _Run:
             return report
 
     def _rescale(self, writer: Writer) -> None:
-        """Hands the state to another number of subtasks, in a record of its own, if the options ask for it."""
+        """Hands the state to another number of subtasks, in a record of its own, if the options or the pipeline ask for it."""
         parent, parallelism = writer.parent, self.options.parallelism
-        if parent is None or not needs_rescale(parent, parallelism):
+        own = {node.uid: node.parallelism for node in self.flow.operators}
+        if parent is None or not needs_rescale(parent, parallelism, own):
             return
-        operators = rescaled_operators(parent.operators, parallelism, self.job)
+        operators = rescaled_operators(parent.operators, parallelism, self.job, own)
         permit = writer.decide(Draft.continuing("rescale", parent, operators=operators))
         writer.complete(permit, {})
 

@@ -164,10 +164,9 @@ class KeyedHarness:
     def _key(self, row: Any) -> Any:
         return _as_key(self._codec, self._key_of(row))
 
-    def broadcast(self, name: str, *rows: Any) -> None:
-        """A batch with rows of a broadcast stream."""
-        with self._engine() as engine:
-            engine.broadcast(name, rows)
+    def broadcast(self, name: str, *rows: Any) -> list[Any]:
+        """A batch with rows of a broadcast stream; gives the rows that it puts out."""
+        return self._batch([], None, lambda engine: engine.broadcast(name, rows))
 
     def advance(
         self, watermark: datetime | None = None, *, now: datetime | timedelta | None = None
@@ -213,13 +212,21 @@ class KeyedHarness:
     def dead_letters(self) -> list[Any]:
         return self.sides.get(DEAD_LETTERS, [])
 
-    def _batch(self, rows: list[tuple[Any, int, Any]], late: bool | None) -> list[Any]:
+    def _batch(
+        self,
+        rows: list[tuple[Any, int, Any]],
+        late: bool | None,
+        before: Callable[[KeyedEngine], None] = lambda engine: None,
+    ) -> list[Any]:
         by_key: dict[Any, tuple[list[Any], list[Any]]] = {}
         for key, side, row in rows:
             by_key.setdefault(key, ([], []))[side].append(row)
         with self._engine() as engine:
+            before(engine)
             engine.expire(range(self._max))
             watch = Watch(engine)
+            for _ in engine.visit(range(self._max)):
+                watch.raise_violation()
             inputs = 2 if isinstance(engine.process, ConnectedProcess) else 1
             for key in by_key:
                 base = _full_key(self._codec, self._max, key)

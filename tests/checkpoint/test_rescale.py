@@ -119,6 +119,10 @@ class TestClipped:
         assert (again.first, again.last, again.physical_first, again.physical_last) == (4, 5, 4, 11)
 
 
+def _counts(operators: dict[str, OperatorState]) -> dict[str, int]:
+    return {uid: len(state.assignment) for uid, state in operators.items()}
+
+
 class TestRescaled:
     def test_the_same_parallelism_changes_nothing(self) -> None:
         state = operator(3)
@@ -139,6 +143,18 @@ class TestRescaled:
     def test_every_operator_has_it(self) -> None:
         found = rescaled_operators({"a": operator(1), "b": operator(5)}, 3, "orders")
         assert {uid: len(state.shards) for uid, state in found.items()} == {"a": 3, "b": 3}
+
+    def test_an_operator_that_has_its_own_keeps_it_unless_the_pipeline_says_otherwise(self) -> None:
+        given = {"a": operator(1), "b": msgspec.structs.replace(operator(5), parallelism=5)}
+        assert _counts(rescaled_operators(given, 3, "orders")) == {"a": 3, "b": 5}
+        assert _counts(rescaled_operators(given, 3, "orders", {"a": 2})) == {"a": 2, "b": 3}
+        assert _counts(rescaled_operators(given, 0, "orders", {"b": 4})) == {"a": 1, "b": 4}
+        of = msgspec.structs.replace(record(3), operators=given)
+        assert not needs_rescale(of, 1)
+        assert needs_rescale(of, 1, {"b": 4})
+        assert needs_rescale(of, 0, {"b": 4})
+        assert not needs_rescale(of, 0, {"b": 5})
+        assert not needs_rescale(of, 0)
 
     def test_operator_state_goes_round(self) -> None:
         parts = ((b"a", b"b", b"c"), (), (b"d", b"e"))

@@ -520,3 +520,29 @@ def test_a_timer_may_get_many_times_and_a_state_namespaces_but_not_lose_them() -
     ):
         resolved(Many, Single)
     assert TIMER_IDS == 2
+
+
+class Emptied(sf.KeyedProcess[int, Any, Any]):
+    skus = sf.ListState(str, namespace=str)
+    counts = sf.MapState(str, int, namespace=str)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> None:
+        for _, what in rows:
+            if what == "clear":
+                self.skus.clear()
+                self.counts.clear()
+            if what == "fill":
+                self.skus.at("a").add("tea")
+                self.counts.at("a")["tea"] = 1
+            # Taken, and neither read nor written.
+            self.skus.at("a")
+            self.counts.at("a")
+
+
+@pytest.mark.parametrize("batches", [["fill", "clear"], ["fill", "clear", "look"]])
+def test_clearing_a_state_leaves_the_namespaces_that_are_taken_and_not_used(batches: list[str]) -> None:
+    harness = sf.testing.KeyedHarness(Emptied, key=lambda row: row[0])
+    for what in batches:
+        harness.rows((1, what), (2, what))
+    for key in (1, 2):
+        assert harness.snapshot(key) == {"skus": {"a": ["tea"]}, "counts": {"a": {"tea": 1}}}

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from stateflow.errors import StateflowError, UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_type
-from stateflow.operators.keyed import REPEATED
+from stateflow.operators.engine import REPEATED
 from stateflow.operators.ready.collected import Collected, Frequencies
 from stateflow.operators.ready.conditions import holds
 from stateflow.operators.ready.decimals import DecimalMean, DecimalSum, decimals, floats, stored

@@ -18,6 +18,7 @@ from stateflow.errors import CorruptError, StateflowError, user_frames
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.context import Moment
 from stateflow.operators.elements import gathered, hand_out
+from stateflow.operators.engine import ProcessEngine
 from stateflow.operators.keyed import KeyedEngine, StreamError
 from stateflow.operators.output import writers
 from stateflow.pipelines.operators import MAIN, OperatorSpec
@@ -38,7 +39,7 @@ ERROR_MARK = "STATEFLOW-ERROR "
 
 @dataclass(frozen=True)
 class KeyedTask:
-    """What the subtasks of an operator need. One value serves all of them."""
+    """What the subtasks of an operator need, with keys or without. One value serves all of them."""
 
     spec: OperatorSpec
     moment: Moment
@@ -67,14 +68,15 @@ def keyed_worker(task: KeyedTask, acks: Any) -> Callable[[Iterator[Any]], Iterat
         try:
             yield from _Subtask(unpacked(code, user_paths)).run(batches, acks)
         except StreamError as error:
-            raise _for_driver(error.cause) from error.cause
+            raise for_driver(error.cause) from error.cause
         except StateflowError as error:
             raise marked(error) from error
 
     return run
 
 
-def _for_driver(cause: Exception) -> Exception:
+def for_driver(cause: Exception) -> Exception:
+    """Why the rows could not be read, as the driver finds it."""
     return marked(cause) if isinstance(cause, StateflowError) else cause
 
 
@@ -107,7 +109,7 @@ class Outputs:
             self._files = {name: task.stage(name, schemas[name]) for name in sorted(task.read_outputs)}
         self.rows = 0
 
-    def take(self, engine: KeyedEngine, *, all_of_it: bool = False) -> Iterator[Any]:
+    def take(self, engine: ProcessEngine, *, all_of_it: bool = False) -> Iterator[Any]:
         """Takes the rows that the engine has gathered, once they are enough for a batch."""
         out = engine.out
         if len(out) >= OUTPUT_ROWS or (all_of_it and out):
@@ -128,6 +130,15 @@ class Outputs:
         return {name: writer.close() for name, writer in self._files.items()}
 
 
+def begin_task(engine: ProcessEngine, task: KeyedTask, subtask: int) -> None:
+    """What comes before a subtask's rows: its operator state, the hooks of the process, and broadcast rows."""
+    hand_out(engine.process, task.elements, subtask, whole=task.begins)
+    engine.open()
+    engine.restore()
+    for name, rows in task.broadcast.items():
+        engine.broadcast(name, rows)
+
+
 class _Subtask:
     def __init__(self, task: KeyedTask) -> None:
         spare_the_collector()
@@ -142,14 +153,10 @@ class _Subtask:
 
     def run(self, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
         task = self.task
-        engine = KeyedEngine(task.spec, task.moment, self.index)
+        engine = KeyedEngine(task.spec, task.moment, self.index, len(task.shards))
         outputs = Outputs(task)
         try:
-            hand_out(engine.process, task.elements, self.index, whole=task.begins)
-            engine.open()
-            engine.restore()
-            for name, rows in task.broadcast.items():
-                engine.broadcast(name, rows)
+            begin_task(engine, task, self.index)
             remember = task.spec.dead_letter_limit if task.spec.on_error == "dead_letter" else 0
             blocks = Blocks(
                 batches, Shape(task.spec.uid, engine.codec, task.spec.key_columns, task.spec.rows), remember
@@ -201,27 +208,37 @@ class _Subtask:
                     yield from self._finish(engine, *current, outputs)
                 current = (index, self.shards.open(index))
                 with_rows.add(index)
-                self._attach(engine, *current)
+                yield from self._attach(engine, *current, outputs)
             engine.run(chunk)
             yield from outputs.take(engine)
         if current is not None:
             yield from self._finish(engine, *current, outputs)
         for index, shard in enumerate(self.inputs):
-            if index not in with_rows and (self._due(shard) or expires_now(shard, self.task.moment)):
+            if index not in with_rows and (
+                self._due(shard) or expires_now(shard, self.task.moment) or self._visited(engine, index)
+            ):
                 backend = self.shards.open(index)
-                self._attach(engine, index, backend)
+                yield from self._attach(engine, index, backend, outputs)
                 yield from self._finish(engine, index, backend, outputs)
 
     def _due(self, shard: Shard) -> bool:
         moment = self.task.moment
         return is_due((shard.next_event_timer, shard.next_processing_timer), moment.watermark, moment.now)
 
-    def _attach(self, engine: KeyedEngine, index: int, backend: Backend) -> None:
+    def _visited(self, engine: KeyedEngine, index: int) -> bool:
+        """Whether broadcast code visits the keys of a shard, which must have some for that."""
+        return bool(engine.visiting.asked) and (bool(self.inputs[index].files) or self.shards.changes(index))
+
+    def _attach(self, engine: KeyedEngine, index: int, backend: Backend, outputs: Outputs) -> Iterator[Any]:
+        """What comes before a shard's rows: expired entries go, and broadcast code visits keys."""
         shard = self.inputs[index]
+        groups = range(shard.first, shard.last + 1)
         engine.attach(backend)
         if engine.binding.expiring:
             due = shard.next_event_expiry, shard.next_processing_expiry
-            engine.expire(range(shard.first, shard.last + 1), due, shard.entries)
+            engine.expire(groups, due, shard.entries)
+        for _ in engine.visit(groups):
+            yield from outputs.take(engine)
 
     def _finish(self, engine: KeyedEngine, index: int, backend: Backend, outputs: Outputs) -> Iterator[Any]:
         shard = self.inputs[index]
