@@ -16,7 +16,7 @@ from airflow.sdk.api.datamodels._generated import TaskInstanceState
 
 from demo.table import Orders
 from stateflow.airflow import StateflowRunOperator
-from stateflow.airflow.operators.lineage import dataset_name, lineage_of
+from stateflow.airflow.operators.task_lineage import dataset_name, lineage_of
 from stateflow.checkpoint.lineage import Dataset, Endpoint, RunLineage, report_lineage
 from stateflow.config.options import load
 from stateflow.driver.run_spec import RunSpec
@@ -239,7 +239,7 @@ def test_nothing_is_read_where_airflow_sends_no_lineage(
     def read(*arguments: Any) -> Any:
         raise AssertionError("nobody asked")
 
-    monkeypatch.setattr("stateflow.airflow.operators.lineage.lineage_of", read)
+    monkeypatch.setattr("stateflow.airflow.operators.task_lineage.lineage_of", read)
     operator = StateflowRunOperator(
         task_id="run",
         pipeline=f"{ORDERS}:orders",

@@ -1,4 +1,4 @@
-"""What a task's run has read and written, for OpenLineage. Without its provider, or without a transport, nothing is read.
+"""The run operator's part of OpenLineage. Without its provider, or without a transport, nothing is read.
 
 The provider asks a task for its facets in a process that it has forked off, where a store's client may hang. So the task
 reads them itself, before it ends.
@@ -7,38 +7,14 @@ reads them itself, before it ends.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from stateflow.checkpoint import scheduled
-from stateflow.checkpoint.control import same_owner
-from stateflow.checkpoint.lineage import Dataset, Endpoint, RunLineage, read_lineage, rows_by_uid
-from stateflow.checkpoint.log import read_epochs
-
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
-    from stateflow.format.records import Owner
-    from stateflow.jobs.job import Job
+    from stateflow.airflow.operators.task_lineage import TaskLineage
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskLineage:
-    """Of all drivers that one task of a DAG run has had."""
-
-    job: str
-    root: str
-    epoch: int
-    checkpoint: int | None
-    batches: int
-    inputs: tuple[Endpoint, ...]
-    outputs: tuple[Endpoint, ...]
-    rows: Mapping[str, int] = field(default_factory=dict)
-    """By source and sink."""
 
 
 class ReportsLineage:
@@ -60,29 +36,23 @@ class ReportsLineage:
         return operator_lineage(self._lineage)
 
     @contextmanager
-    def noting_lineage(self, context: Context) -> Iterator[None]:
+    def noting_lineage(self, read: Callable[[], TaskLineage | None]) -> Iterator[None]:
         """Around a task's work: reads what its runs did when it has ended, well or not. A task that is deferred has not."""
         try:
             yield
         except Exception:
-            self._note_lineage(context)
+            self._note_lineage(read)
             raise
         else:
-            self._note_lineage(context)
+            self._note_lineage(read)
 
-    def _note_lineage(self, context: Context) -> None:
+    def _note_lineage(self, read: Callable[[], TaskLineage | None]) -> None:
         if not is_wanted():
             return
         try:
-            self._lineage = lineage_of(self.lineage_job(context), self.lineage_owner(context))
+            self._lineage = read()
         except Exception as error:
             _log.warning("OpenLineage gets no inputs and outputs of this run: %s", error)
-
-    def lineage_job(self, context: Context) -> Job:
-        raise NotImplementedError
-
-    def lineage_owner(self, context: Context) -> Owner:
-        raise NotImplementedError
 
 
 def is_wanted() -> bool:
@@ -92,52 +62,3 @@ def is_wanted() -> bool:
     except ImportError:
         return False
     return not conf.is_disabled()
-
-
-def lineage_of(job: Job, owner: Owner) -> TaskLineage | None:
-    """What the runs of this task did since somebody last cleared it; None when none has begun."""
-    if not job.exists:
-        return None
-    mark = scheduled.find(job.store, job.layout, owner.dag_run, owner.task)
-    start = (mark.start or 0) if mark is not None else 0
-    lines = job.history()
-    run = _newest_run(job, owner)
-    if run is None or run.began_from < start:
-        return None
-    task = (owner.dag_run, owner.task)
-    own = [line for line in lines if line.id > start and (line.dag_run, line.task) == task]
-    return TaskLineage(
-        job=job.name,
-        root=job.store.url,
-        epoch=run.epoch,
-        checkpoint=own[-1].id if own else None,
-        batches=sum(line.kind == "checkpoint" and "positions" not in line.metrics for line in own),
-        inputs=run.inputs,
-        outputs=run.outputs,
-        rows=rows_by_uid(own),
-    )
-
-
-def _newest_run(job: Job, owner: Owner) -> RunLineage | None:
-    """The newest of this task: another task's run may have begun since."""
-    for epoch in sorted(read_epochs(job.store, job.layout), reverse=True):
-        run = read_lineage(job.store, job.layout, epoch)
-        if run is not None and same_owner(run.owner, owner):
-            return run
-    return None
-
-
-def dataset_name(dataset: Dataset) -> tuple[str, str]:
-    """Namespace and name, as OpenLineage's convention for the kind of storage has them."""
-    if dataset.kind == "kafka":
-        server = dataset.servers.split(",")[0].strip()
-        return f"kafka://{server}", dataset.place
-    scheme, colon, rest = dataset.place.partition(":")
-    if not colon or "/" in scheme:
-        # A path, or the name of a table in Spark's catalog.
-        return ("file", dataset.place.rstrip("/")) if "/" in dataset.place else ("spark", dataset.place)
-    if scheme == "file":
-        return "file", f"/{rest.strip('/')}"
-    scheme = {"s3a": "s3", "s3n": "s3"}.get(scheme, scheme)
-    authority, _, path = rest.removeprefix("//").partition("/")
-    return f"{scheme}://{authority}", path.rstrip("/") or "/"

@@ -16,7 +16,7 @@ from openlineage.client.facet_v2 import (
     storage_dataset,
 )
 
-from stateflow.airflow.operators.lineage import TaskLineage, dataset_name
+from stateflow.airflow.operators.task_lineage import TaskLineage, dataset_name
 from stateflow.checkpoint.lineage import Dataset, Endpoint
 from stateflow.format.records import SourceState
 from stateflow.observe.status import decoded_offsets, position_data

@@ -56,9 +56,9 @@ from stateflow.quantities import written_duration
 if TYPE_CHECKING:
     from airflow.sdk import AssetAlias, Context
 
+    from stateflow.airflow.operators.task_lineage import TaskLineage
     from stateflow.checkpoint.control import RunOutcome
     from stateflow.checkpoint.scheduled import ScheduledRun
-    from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
     from stateflow.observe.status import JobStatus
 
@@ -190,14 +190,14 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         return self._carry_on(context)
 
-    def lineage_owner(self, context: Context) -> Owner:
-        return self.acts_as(context)
+    def _own_lineage(self, context: Context) -> TaskLineage | None:
+        from stateflow.airflow.operators.task_lineage import lineage_of
 
-    def lineage_job(self, context: Context) -> Job:
-        return self.hook.job(self.given("job"), acts_as=self.acts_as(context))
+        owner = self.acts_as(context)
+        return lineage_of(self.hook.job(self.given("job"), acts_as=owner), owner)
 
     def _carry_on(self, context: Context) -> dict[str, Any]:
-        with self.noting_lineage(context), self.at_work(), self._in_turn(context):
+        with self.noting_lineage(lambda: self._own_lineage(context)), self.at_work(), self._in_turn(context):
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             self.linked(context)
@@ -229,7 +229,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Called by Airflow after the triggerer has seen the end of the run."""
-        with self.noting_lineage(context), self.at_work(), self._in_turn(context):
+        with self.noting_lineage(lambda: self._own_lineage(context)), self.at_work(), self._in_turn(context):
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             supervision = self._supervise(context, job)
