@@ -112,6 +112,7 @@ def dataset(event: Mapping[str, Any], side: str) -> dict[str, Any]:
     return dict(only)
 
 
+@pytest.mark.timeout(900)  # two runs of Spark, on a machine that may be busy
 def test_a_run_tells_what_it_read_and_wrote_with_schemas_rows_and_versions(
     spark: SparkSession, tmp_path: Path, connect: Connect, lineage: Lineage
 ) -> None:

@@ -126,7 +126,11 @@ def answer(by: str | None, chosen: str = "Approve") -> dict[str, Any]:
             "'ann' has asked for this restore and approved it: four_eyes needs two people",
         ),
         (answer("Ann"), "ann", "'Ann' has asked for this restore and approved it"),
-        (answer("eve"), "ann", r"'eve' has approved this restore, and is none of its approvers \(ann, bob\)"),
+        (
+            answer("eve"),
+            "ann",
+            r"'eve' has approved this restore, and is none of its approvers \(Ann, ann, bob\)",
+        ),
         (answer("bob"), None, "nobody knows who asked for this restore"),
         (answer(None), "ann", "nobody has approved this restore"),
         (answer("bob", "Reject"), "ann", "nobody has approved this restore"),
@@ -143,7 +147,7 @@ def test_a_restore_that_needs_two_people_is_refused_where_it_is_carried_out(
     before = files_of(tmp_path)
     made = task(
         StateflowRestoreOperator, pipeline=PIPELINE, origin="checkpoint:2", approved=digest, approval=approval,
-        four_eyes=True, approvers=["bob", "ann"],
+        four_eyes=True, approvers=["bob", "ann", "Ann"],
     )  # fmt: skip
     with pytest.raises(AirflowFailException, match=sentence):
         made.execute(context_of(Try("it"), user=user))
