@@ -18,7 +18,6 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origi
 
 from airflow.sdk.configuration import conf
 
-from stateflow.checkpoint.names import Elsewhere, parse
 from stateflow.errors import UsageError
 from stateflow.quantities import duration
 
@@ -203,6 +202,8 @@ def table(value: Any) -> dict[str, Any]:
 
 def snapshot(value: Any) -> str:
     """A checkpoint: `latest`, its number or `checkpoint:N`, or `tag:NAME`."""
+    from stateflow.checkpoint.names import Elsewhere, parse  # loads records, and few DAG files need it
+
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     try:

@@ -18,7 +18,6 @@ from stateflow.airflow.connections.stateflow import StateflowHook
 from stateflow.airflow.internals.task_instances import first_try
 from stateflow.airflow.operators.arguments import DeclaredArguments, Name, Text
 from stateflow.airflow.operators.links import XCOM_KEY, CheckpointLink
-from stateflow.checkpoint.process import this_process
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
@@ -69,6 +68,8 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
         `run` is the idempotency key: all retries have the same one, so a retry finds what a killed try did. After somebody
         has cleared the task it is another one.
         """
+        from stateflow.checkpoint.process import this_process  # loads records, and a DAG file must not
+
         ti, dag_run = context["ti"], context["dag_run"]
         named_run = f"{ti.dag_id}/{ti.run_id}"
         mapped = ti.map_index is not None and ti.map_index >= 0

@@ -41,14 +41,6 @@ from stateflow.airflow.operators.links import (
     driver_log,
     spark_page,
 )
-from stateflow.airflow.triggers.idle import StateflowIdleTrigger
-from stateflow.airflow.triggers.run import StateflowRunTrigger
-from stateflow.checkpoint import control, scheduled
-from stateflow.checkpoint.lineage import read_lineage
-from stateflow.driver.handover import Handover
-from stateflow.driver.run_spec import RunSpec
-from stateflow.driver.run_state import Running
-from stateflow.driver.supervision import Supervision
 from stateflow.errors import BusyError, StateflowError, UsageError
 from stateflow.pipelines.parameters import as_texts
 from stateflow.quantities import written_duration
@@ -59,6 +51,8 @@ if TYPE_CHECKING:
     from stateflow.airflow.operators.task_lineage import TaskLineage
     from stateflow.checkpoint.control import RunOutcome
     from stateflow.checkpoint.scheduled import ScheduledRun
+    from stateflow.driver.run_spec import RunSpec
+    from stateflow.driver.supervision import Supervision
     from stateflow.jobs.job import Job
     from stateflow.observe.status import JobStatus
 
@@ -202,6 +196,11 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
             job = self.hook.job(self.given("job"), acts_as=owner)
             self.linked(context)
             slot = _head(job)
+            from stateflow.checkpoint import (  # Airflow parses DAG files all day: they load no work
+                control,
+                scheduled,
+            )
+
             mark = scheduled.begin(job.store, job.layout, owner.dag_run, owner.task, slot, job.clock)
             if mark.ended is not None and mark.ended_by == owner.run:
                 self.log.info("%s has ended well in an earlier try of this task", owner.dag_run)
@@ -233,6 +232,10 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             supervision = self._supervise(context, job)
+            from stateflow.checkpoint import scheduled  # as above
+            from stateflow.driver.handover import Handover
+            from stateflow.driver.run_state import Running
+
             supervision.rejoin(Handover.of(event))
             state = supervision.settled()
             if isinstance(state, Running):
@@ -257,6 +260,8 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         super().on_kill()
 
     def _supervise(self, context: Context, job: Job) -> Supervision:
+        from stateflow.driver.supervision import Supervision  # as above
+
         self._supervision = Supervision(
             job,
             self._spec(context),
@@ -276,6 +281,8 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
 
     def _noticed(self, context: Context, job: Job, epoch: int) -> bool:
         """Lets the task's buttons lead to the driver while it runs. False: it has not said yet what it is."""
+        from stateflow.checkpoint.lineage import read_lineage  # as above
+
         run = read_lineage(job.store, job.layout, epoch)
         if run is None:
             return False
@@ -346,6 +353,8 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
 
     def _defer_until_idle(self, context: Context, since: float, limit: timedelta) -> NoReturn:
         owner = self.acts_as(context)
+        from stateflow.airflow.triggers.idle import StateflowIdleTrigger  # as above
+
         self.defer(
             trigger=StateflowIdleTrigger(
                 job=self.given("job"),
@@ -362,6 +371,8 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
 
     def _spec(self, context: Context) -> RunSpec:
         owner = self.acts_as(context)
+        from stateflow.driver.run_spec import RunSpec  # as above
+
         return RunSpec(
             pipeline=self._file(context),
             job=self.given("job"),
@@ -431,6 +442,8 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         plan.apply(self.progress())
 
     def _defer(self, supervision: Supervision) -> NoReturn:
+        from stateflow.airflow.triggers.run import StateflowRunTrigger  # as above
+
         self.defer(
             trigger=StateflowRunTrigger(
                 job=supervision.job.name,
@@ -448,6 +461,8 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
     def _finished(
         self, context: Context, job: Job, mark: ScheduledRun | None, outcome: RunOutcome
     ) -> dict[str, Any]:
+        from stateflow.checkpoint import control, scheduled  # as above
+
         if outcome.stopped == control.BOUND_BEHIND and not self._has_worked(job, mark, outcome):
             sentence = self._past_until(job)
             raise (AirflowSkipException if self.given("on_past_until") == "skip" else AirflowFailException)(
