@@ -263,7 +263,8 @@ def test_spark_s_listener_is_told_which_task_it_belongs_to_and_where_lineage_goe
         operator = StateflowRunOperator(
             task_id="run", pipeline=f"{ORDERS}:orders", launcher=method, **arguments
         )
-        assert run_task(operator, listener=lineage.listener).state is TaskInstanceState.SUCCESS
+        done = run_task(operator, listener=lineage.listener, run_id=f"manual__{len(method.specs)}")
+        assert done.state is TaskInstanceState.SUCCESS
         return dict(method.specs[-1].conf)
 
     told = conf(openlineage_inject_transport_info=True, conf={"spark.x": "1"})
