@@ -168,7 +168,7 @@ another one would be carried out after the stop, nothing is restored. *Reject* c
         approved="{{ ti.xcom_pull('plan')['digest'] }}",
         approval=approve.output,
         four_eyes=SETTINGS.four_eyes,
-        approvers=list(SETTINGS.approvers),
+        approvers=list(SETTINGS.approvers) or None,
         takeover=True,
         **wanted,
     )

@@ -135,7 +135,7 @@ def answer(by: str | None, chosen: str = "Approve") -> dict[str, Any]:
         (answer(None), "ann", "nobody has approved this restore"),
         (answer("bob", "Reject"), "ann", "nobody has approved this restore"),
         (None, "ann", "nobody has approved this restore"),
-        ("{'chosen_options': ['Approve']}", "ann", "nobody has approved this restore"),
+        ("{'chosen_options': ['Approve']}", "ann", "approval=.* has to be what an approval task returns"),
     ],
 )
 def test_a_restore_that_needs_two_people_is_refused_where_it_is_carried_out(
@@ -146,12 +146,21 @@ def test_a_restore_that_needs_two_people_is_refused_where_it_is_carried_out(
     digest = approved(origin="checkpoint:2")
     before = files_of(tmp_path)
     made = task(
-        StateflowRestoreOperator, pipeline=PIPELINE, origin="checkpoint:2", approved=digest, approval=approval,
+        StateflowRestoreOperator, pipeline=PIPELINE, origin="checkpoint:2", approved=digest,
         four_eyes=True, approvers=["bob", "ann", "Ann"],
     )  # fmt: skip
+    made.approval = approval  # as Airflow renders it
     with pytest.raises(AirflowFailException, match=sentence):
         made.execute(context_of(Try("it"), user=user))
     assert files_of(tmp_path) == before
+
+
+def test_a_list_of_approvers_that_came_out_empty_opens_nothing(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    with pytest.raises((AirflowFailException, ValueError), match="approvers='' names nobody"):
+        restore(origin="checkpoint:2", approvers="{{ params.nobody }}", params={"nobody": ""})
+    assert restores(tmp_path) == []
 
 
 def test_a_restore_that_two_people_wanted_names_both_in_the_history(tmp_path: Path, connect: Connect) -> None:

@@ -235,11 +235,25 @@ def optional(reader: Reader[T]) -> Reader[T | None]:
 
 
 def people(value: Any) -> tuple[str, ...]:
-    """Ids or names; a template gives them with commas between."""
+    """Ids or names; a template gives them with commas between. Only None means everybody: a list that came out empty must not."""
+    if value is None:
+        return ()
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         raise TypeError("has to be a list of people's ids or names")
-    return tuple(name.strip() for name in names if name.strip())
+    found = tuple(name.strip() for name in names if name.strip())
+    if not found:
+        raise ValueError(
+            "names nobody: give people's ids or names, or None for everybody whom Airflow lets answer"
+        )
+    return found
+
+
+def answer(value: Any) -> dict[str, Any] | None:
+    """What Airflow's approval task returns, or None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError("has to be what an approval task returns, such as `approve.output`")
+    return dict(value) if value is not None else None
 
 
 def anything(value: Any) -> Any:
@@ -261,7 +275,7 @@ Span = Annotated[timedelta | str, Argument(span)]
 SomeTime = Annotated[timedelta | str, Argument(some_time)]
 Snapshot = Annotated[str | int, Argument(snapshot)]
 Table = Annotated[Mapping[str, Any] | None, Argument(table, when_none=dict)]
-People = Annotated[Sequence[str] | str, Argument(people)]
+People = Annotated[Sequence[str] | str | None, Argument(people)]
 Kind = Annotated[str, Argument(one_of("native", "canonical"))]
 Deferrable = Annotated[
     bool | None, Argument(flag, template=False, when_none=setting("operators", "default_deferrable"))

@@ -19,7 +19,7 @@ from stateflow.airflow.operators.arguments import (
     People,
     Table,
     Text,
-    anything,
+    answer,
     one_of,
     plan_digest,
 )
@@ -67,15 +67,15 @@ class StateflowRestoreOperator(StateflowOperator):
             "the digest of the plan that was approved; any other plan is refused. Empty text is no digest",
         ] = None,
         approval: Annotated[
-            Any, Argument(anything), "what the approval task has returned, such as `approve.output`"
+            Any, Argument(answer), "what the approval task has returned, such as `approve.output`"
         ] = None,
         four_eyes: Annotated[
             Flag, "refuse unless somebody else than whoever triggered the DAG run has approved"
         ] = False,
         approvers: Annotated[
             People,
-            "ids or names of those whose approval is taken; empty: of everybody whom Airflow lets answer",
-        ] = (),
+            "ids or names of those whose approval is taken; None: of everybody whom Airflow lets answer",
+        ] = None,
         dry_run: Annotated[Flag, "plan, and do nothing"] = False,
         spark_conn_id: Annotated[
             Name | None, "where Spark is, when outputs are taken back or delivered; else on this worker"
