@@ -248,6 +248,10 @@ def _operator(uid: str, head: Record) -> OperatorStatus:
         states={
             name: f"{s.kind} {f'{s.map_key} -> ' if s.map_key else ''}{s.value}".strip()
             for name, s in state.states.items()
+        }
+        | {
+            name: f"operator {s.kind} {s.schema}, {sum(map(len, s.parts))} elements"
+            for name, s in state.operator_states.items()
         },
         ttl={name: _ttl(s, s.ttl) for name, s in state.states.items() if s.ttl is not None},
         expired=expired if isinstance(expired, int) else 0,

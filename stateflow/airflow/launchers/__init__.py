@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stateflow.airflow.launchers.in_process import InProcess as InProcess
+    from stateflow.airflow.launchers.kubernetes import Kubernetes as Kubernetes
     from stateflow.airflow.launchers.spark_submit import SparkSubmit as SparkSubmit
 
-_HOME = {"InProcess": "in_process", "SparkSubmit": "spark_submit"}
+_HOME = {"InProcess": "in_process", "Kubernetes": "kubernetes", "SparkSubmit": "spark_submit"}
 
 __all__ = sorted(_HOME)
 
