@@ -37,7 +37,7 @@ from tests.airflow.tasks import Try, context_of, ran, task
 from tests.jobs.made import made_job
 
 FROZEN = """
-CheckpointFreshnessSensor CheckpointFreshnessTrigger CheckpointLink InProcess SparkSubmit StaleJobs StateflowCleanupOperator
+CheckpointFreshnessSensor CheckpointFreshnessTrigger CheckpointLink InProcess Kubernetes SparkSubmit StaleJobs StateflowCleanupOperator
 StateflowHook StateflowIdleTrigger StateflowOperator StateflowRescaleOperator StateflowRestoreOperator StateflowRunOperator StateflowRunTrigger
 StateflowSavepointOperator StateflowStopOperator StateflowVerifyOperator WatermarkSensor WatermarkTrigger checkpoint_asset
 """
