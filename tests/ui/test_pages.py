@@ -292,6 +292,7 @@ def test_a_checkpoint_down_to_its_key_groups(served: Served, visit: Visit) -> No
     page = visit(f"{served.job}/checkpoints/{served.world.head}").page
     sessions = page.get_by_role("region", name="Operator sessions")
     sessions.wait_for()
+    assert "with orders.py 0123456789ab of team@1a2b" in page.locator(".after").first.inner_text()
     assert re.search(r"heaviest subtask 2\.\d . the average", sessions.inner_text())
     assert "subtask 5" in sessions.locator(".readout").inner_text()
     assert sessions.get_by_role("table", name="States of sessions").locator("tbody tr").count() == 2
