@@ -250,7 +250,8 @@ def _operator(uid: str, head: Record) -> OperatorStatus:
             for name, s in state.states.items()
         }
         | {
-            name: f"operator {s.kind} {s.schema}, {sum(map(len, s.parts))} elements"
+            # The pages' copy of a record has no elements, so they are not counted here.
+            name: f"operator {s.kind} {s.schema}"
             for name, s in state.operator_states.items()
         },
         ttl={name: _ttl(s, s.ttl) for name, s in state.states.items() if s.ttl is not None},

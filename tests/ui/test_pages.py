@@ -136,6 +136,17 @@ def test_one_job_at_one_glance(served: Served, visit: Visit) -> None:
         assert page.get_by_role("table", name=name).is_visible()
 
 
+def test_what_expires_is_told_of_each_operator(served: Served, visit: Visit) -> None:
+    page = visit(served.job).page
+    settled(page)
+    operators = page.get_by_role("table", name="Operators")
+    assert operators.locator("td.col-expired").last.inner_text().strip() == "12,408+"
+    assert operators.locator("td.col-expired span").count() == 1, "nothing of the other operator expires"
+    assert "by_page: 7 days after it was written" in (
+        operators.locator("td.col-expired span").get_attribute("title") or ""
+    )
+
+
 def test_why_the_last_run_failed_is_said_first(served: Served, visit: Visit) -> None:
     page = visit(f"{served.pages}#/jobs/stateflow_default/orders_features").page
     settled(page)
