@@ -43,7 +43,7 @@ def test_the_testing_module_offers_the_harness() -> None:
 def test_what_users_chain_is_there() -> None:
     offered = {
         stateflow.Stream: "append changes_as_rows collect dead_letters deduplicate for_each_batch key_by process_partition side transform union upsert",
-        stateflow.KeyedStream: "aggregate connect join join_asof join_latest latest map_with_state process process_arrow top window",
+        stateflow.KeyedStream: "aggregate connect enrich join join_asof join_latest latest map_with_state process process_arrow top window",
     }
     for owner, names in offered.items():
         found = {
