@@ -40,6 +40,7 @@ from stateflow.spark.inputs import (
     observations,
     watermark_of,
 )
+from stateflow.spark.own_files import with_own_files
 from stateflow.spark.seeding import capture
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage
@@ -96,6 +97,10 @@ class BatchLoop:
     rows: int = 0
     began: int = field(init=False)
     """When the run began: time without a run is no time in which a source was idle."""
+    _failed_tries: int = 0
+    """Of the batch that is under way."""
+    _ended: float | None = None
+    """When the last batch was complete."""
     _tidying: Future[Any] | None = None
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "stateflow-tidy"))
 
@@ -106,6 +111,7 @@ class BatchLoop:
         """For foreachBatch. It keeps an error in `failure`, because Spark passes on only the error's text."""
         with self.lock:
             try:
+                self._pause()
                 if self.ended or self.stop.is_set():
                     raise InterruptedError("the run is stopping; this batch is not run")
                 self._run_with_retries(
@@ -118,6 +124,7 @@ class BatchLoop:
     def input_free(self) -> None:
         """Makes a checkpoint without new input, for timers that are due."""
         with self.lock:
+            self._pause()
             self._run_with_retries(
                 lambda: self.inputs.empty(self.spark),
                 lambda: dict(self.writer.parent.sources) if self.writer.parent else {},
@@ -171,6 +178,13 @@ class BatchLoop:
             self._tidying.result()
         self._pool.shutdown(wait=True)
 
+    def _pause(self) -> None:
+        """Waits until `min_pause` has passed since the last batch, unless the run is to stop."""
+        if self._ended is not None:
+            left = self._ended + self.options.min_pause.total_seconds() - time.perf_counter()
+            if left > 0:
+                self.stop.wait(left)
+
     def _run_with_retries(
         self,
         frames: Callable[[], SourceFrames],
@@ -178,7 +192,7 @@ class BatchLoop:
         *,
         input_free: bool,
     ) -> None:
-        failures = 0
+        failures = self._failed_tries = 0
         refetched = False
         pause = self.options.failure_backoff.total_seconds()
         while True:
@@ -197,6 +211,7 @@ class BatchLoop:
                     _log.warning("state was damaged on a host and is fetched again: %s", problem)
                     continue
                 failures += 1
+                self._failed_tries = failures
                 # Also when a listener failed after the record was complete: the rows are in the state then.
                 decided = self.writer.running is not True or self.writer.next_slot != slot
                 if (
@@ -254,9 +269,8 @@ class BatchLoop:
             "input_free": input_free,
             **batch.statistics(),
         }
-        statistics["checkpointed_size"] = int(
-            statistics["metrics"].get("uploaded_bytes", 0) + statistics["metrics"].get("inlined_bytes", 0)
-        )
+        if self._failed_tries:
+            statistics["failed_tries"] = self._failed_tries
         positions = advanced(sources(), observed, now)
         if not self.draining and (holder := holder_of(self.settings.flow, positions, now, self._idle_after)):
             statistics["watermark_held_by"] = holder
@@ -276,6 +290,20 @@ class BatchLoop:
             statistics=statistics,
             final=self.draining,
         )
+        copied = 0
+        if not self.options.incremental:
+            record, copied = with_own_files(
+                record,
+                writer,
+                batch.storage.store,
+                ids=lambda: uuid.uuid4().hex,
+                scratch=Path(batch.storage.scratch_dir),
+            )
+        # The record has this very mapping.
+        figures = statistics["metrics"]
+        statistics["checkpointed_size"] = copied + int(
+            figures.get("uploaded_bytes", 0) + figures.get("inlined_bytes", 0)
+        )
         permit = writer.decide(record)
         decided = time.perf_counter()
         outcomes = self.sinks.carry_out(permit, writer.still_owner)
@@ -286,7 +314,8 @@ class BatchLoop:
             "commit_ms": round((committed - decided) * 1000),
         }
         writer.complete(permit, outcomes, phases)
-        duration = time.perf_counter() - began
+        self._ended = time.perf_counter()
+        duration = self._ended - began
         self.batches += 1
         self.rows += rows
         statistics = {**statistics, **phases, "duration_ms": round(duration * 1000)}
