@@ -90,6 +90,11 @@ ROOMS: Mapping[str, Room] = {
         "format operators pipelines state/keys state/values",
         "windowed.py",
     ),
+    "operators/joins": Room(
+        "joins: rows that wait as blocks, partners found by sorting",
+        "operators operators/ready pipelines state/keys",
+        "interval.py",
+    ),
     "compatibility": Room(
         "whether a pipeline fits the state of a record",
         "checkpoint format operators pipelines state state/values",
@@ -98,7 +103,7 @@ ROOMS: Mapping[str, Room] = {
     "testing": Room(
         "keyed and columnar operators in unit tests, without Spark",
         # The rescale of a record, which is pure: the harness of operators without keys rescales as a run does.
-        "checkpoint compatibility format operators operators/ready pipelines state state/backends state/columns state/keys "
+        "checkpoint compatibility format operators operators/joins pipelines state state/backends state/columns state/keys "
         "state/values",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
@@ -119,7 +124,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark": Room(
         "what runs on the driver: a run, its loop, a batch",
-        "checkpoint compatibility config format liveness operators operators/ready pipelines savepoints spark/session spark/sinks "
+        "checkpoint compatibility config format liveness operators operators/joins pipelines savepoints spark/session spark/sinks "
         "spark/sources spark/task state/backends state/values storage",
         "runner.py",
     ),

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         variance,
     )
     from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+    from stateflow.pipelines.files import files
     from stateflow.pipelines.flow import Flow, KeyedStream, Stream, WindowedStream
     from stateflow.pipelines.pipeline import Pipeline, pipeline
     from stateflow.pipelines.process import (
@@ -115,6 +116,7 @@ __all__ = [
     "cumulative",
     "delta",
     "field",
+    "files",
     "first",
     "hopping",
     "last",
@@ -154,6 +156,7 @@ _ROOMS = {
         "top_values",
         "variance",
     ),
+    "stateflow.pipelines.files": ("files",),
     "stateflow.pipelines.flow": ("Flow", "KeyedStream", "Stream", "WindowedStream"),
     "stateflow.pipelines.pipeline": ("Pipeline", "pipeline"),
     "stateflow.pipelines.windows": ("Window", "cumulative", "hopping", "session", "tumbling"),
@@ -175,6 +178,19 @@ _ROOMS = {
     "stateflow.state.values.schema": ("field",),
     "stateflow.state.values.serializers": ("CustomSerializer",),
 }
+_ELSEWHERE = {
+    "approx_count_distinct": "count_distinct(..., approximate=True)",
+    "average": "mean",
+    "avg": "mean",
+    "cumulate": "cumulative",
+    "hop": "hopping",
+    "percentile": "quantile",
+    "sliding": "hopping",
+    "std": "stddev",
+    "tumble": "tumbling",
+    "var": "variance",
+}
+"""What SQL, Spark and Flink call a name of the list."""
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 if not TYPE_CHECKING:
@@ -183,7 +199,8 @@ if not TYPE_CHECKING:
         if name == "testing":
             return import_module("stateflow.testing")
         if name not in _ROOM_OF:
-            raise AttributeError(f"module 'stateflow' has no attribute {name!r}")
+            here = f": it is called sf.{_ELSEWHERE[name]} here" if name in _ELSEWHERE else ""
+            raise AttributeError(f"module 'stateflow' has no attribute {name!r}{here}")
         value = getattr(import_module(_ROOM_OF[name]), name)
         globals()[name] = value
         return value

@@ -17,6 +17,8 @@ from stateflow.format.scalars import KEY_TYPES
 from stateflow.pipelines.aggregates import Aggregate
 from stateflow.pipelines.changes import operation_rows, refuse_changes, with_operation
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator, columnar_operator
+from stateflow.pipelines.files import Files
+from stateflow.pipelines.joins import interval_join
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.process import (
     ConnectedProcess,
@@ -29,14 +31,13 @@ from stateflow.pipelines.process import (
 from stateflow.pipelines.ready import (
     KeyedRows,
     ReadyOperator,
-    WindowAggregate,
     deduplicate,
     running_aggregate,
     window_aggregate,
 )
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.step_checks import check_sink, check_source, check_transform, own_parallelism
-from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_window_of_windows, window_of
+from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_what_is_held_back, window_of
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl, micros
 
@@ -290,19 +291,52 @@ class KeyedStream:
 
     def connect(self, other: KeyedStream) -> ConnectedStreams:
         """Two inputs with the same key, processed with one state."""
+        self._check_same_key("connect", other)
+        return ConnectedStreams(self, other)
+
+    def join(
+        self,
+        uid: str,
+        right: KeyedStream,
+        output: Any = None,
+        /,
+        *,
+        within: tuple[str | timedelta, str | timedelta] | None = None,
+        how: str = "inner",
+        time: str = "",
+        right_time: str = "",
+    ) -> Stream:
+        """Pairs of rows of the two inputs that have the same key, and of which the right row's time is `within` two bounds of
+        the left row's: `within=("-10 minutes", "0 minutes")` finds the right rows of the ten minutes before.
+
+        `output` is a row type whose fields are filled by name, or a function `(left, right) -> row`. `how` is inner, left,
+        right, full, semi or anti; a row without a partner comes out when none can come any more.
+        """
+        self._check_same_key(f"join {uid!r}", right)
+        times = self._times(uid, right, time, right_time)
+        declared = interval_join(
+            self._rows(uid), right._rows(uid), output, times=times, within=within, how=how
+        )
+        return _ready(self, declared, right)
+
+    def _times(self, uid: str, right: KeyedStream, left_time: str, right_time: str) -> tuple[str, str]:
+        """The columns of the event times of both inputs."""
+        flow = self.stream.flow
+        return flow._event_time(uid, self.stream, left_time), flow._event_time(uid, right.stream, right_time)
+
+    def _check_same_key(self, what: str, other: KeyedStream) -> None:
         if len(self.columns) != len(other.columns):
             raise UsageError(
-                f"connect: the left input has {len(self.columns)} key columns and the right one {len(other.columns)}"
+                f"{what}: the left input has {len(self.columns)} key columns and the right one {len(other.columns)}"
             )
         for mine, theirs in zip(self.columns, other.columns, strict=True):
             left = self.stream.rows.field(mine) if self.stream.rows else None
             right = other.stream.rows.field(theirs) if other.stream.rows else None
             if left is not None and right is not None and key_type(left.type) != key_type(right.type):
                 raise UsageError(
-                    f"connect: the left input is keyed by {mine} ({left.type}) and the right one by {theirs} ({right.type}): "
+                    f"{what}: the left input is keyed by {mine} ({left.type}) and the right one by {theirs} ({right.type}): "
                     "a key has one type, so cast one of them"
                 )
-        return ConnectedStreams(self, other)
 
     def map_with_state(
         self,
@@ -477,16 +511,16 @@ def _columnar(
     return flow._add(node, node.output)
 
 
-def _ready(keyed: KeyedStream, declared: ReadyOperator) -> Stream:
-    flow = keyed.stream.flow
+def _ready(keyed: KeyedStream, declared: ReadyOperator, *more: KeyedStream) -> Stream:
+    flow, inputs = keyed.stream.flow, (keyed, *more)
     for name, layout in declared.states.items():
         layout.check(f"{declared.where}, state {name!r}", keyed.columns)
     node = KeyedNode(
         flow._uid("operator", declared.uid),
-        (keyed.stream,),
-        (keyed,),
+        tuple(each.stream for each in inputs),
+        inputs,
         columnar=declared,
-        rows=(declared.rows,),
+        rows=tuple(each.stream.rows for each in inputs),
         output=declared.output,
         sides=declared.sides,
     )
@@ -564,12 +598,16 @@ class Flow:
     ) -> Stream:
         """A streaming input, opened only when the pipeline runs.
 
-        `factory` is a table such as `sf.delta(path)` or a function from SparkSession to a streaming DataFrame. With
-        `event_time` and `watermark` rows at or behind the watermark go to `late`, or are marked `ctx.late`.
+        `factory` is a table such as `sf.delta(path)`, files such as `sf.files(path, "json")`, or a function from
+        SparkSession to a streaming DataFrame. With `event_time` and `watermark` rows at or behind the watermark go to
+        `late`, or are marked `ctx.late`.
         """
         self._uid("source", uid)
         check_source(uid, factory)
         rows = row_type(type) if type is not None else None
+        if isinstance(factory, Files):
+            factory = factory.declared(uid, rows)
+            rows = factory.rows
         if (event_time is None) != (watermark is None):
             raise UsageError(f"source {uid!r}: give both event_time and watermark, or neither")
         if event_time is not None and rows is not None:
@@ -604,8 +642,12 @@ class Flow:
         """The column of a stream that has its event time."""
         before = list(_before(stream.node))
         for node in before:
-            if isinstance(node, KeyedNode) and isinstance(node.columnar, WindowAggregate):
-                refuse_window_of_windows(uid, node.uid)
+            if (
+                isinstance(node, KeyedNode)
+                and isinstance(node.columnar, ReadyOperator)
+                and node.columnar.holds_back
+            ):
+                refuse_what_is_held_back(uid, node.uid, node.columnar.holds_back)
         names = {node.event_time for node in before if isinstance(node, SourceNode) and node.event_time}
         return event_time(uid, stream.rows, names, named)
 
@@ -616,7 +658,8 @@ class Flow:
         checked_name(kind, uid)
         if uid in self._taken:
             raise UsageError(
-                f"{kind} uid {uid!r} is taken by a {self._taken[uid]}: every uid of a pipeline is its own"
+                f"{kind} uid {uid!r} is taken by a {self._taken[uid]}: every uid of a pipeline is its own: say "
+                f"another, such as {f'{uid}-{kind}'!r}"
             )
         self._taken[uid] = kind
         return uid

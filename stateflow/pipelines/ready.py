@@ -70,6 +70,15 @@ class ReadyOperator(ColumnarOperator):
         fields = tuple(field for field in self.rows.fields if field.name in self.reads)
         return RowType(self.rows.name, fields, self.rows.make, self.rows.typed)
 
+    def needed_of_each(self, read: Set[str]) -> tuple[RowType, ...]:
+        """The same for each of its inputs."""
+        return (self.needed(read),)
+
+    @property
+    def holds_back(self) -> str:
+        """What comes out only when the watermark has passed its time, so that it is late for what follows; empty: nothing."""
+        return ""
+
 
 @dataclass(frozen=True)
 class RunningAggregate(ReadyOperator):
@@ -87,6 +96,10 @@ class WindowAggregate(ReadyOperator):
     window: Window = field(default_factory=Window)
     lateness: int = 0
     emit: str = "final"
+
+    @property
+    def holds_back(self) -> str:
+        return "windows"
 
     @property
     def sides(self) -> Mapping[str, RowType]:

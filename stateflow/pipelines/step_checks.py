@@ -25,10 +25,12 @@ def check_source(uid: str, factory: Any) -> None:
     if hasattr(factory, "streaming"):
         return
     if isinstance(factory, str | PathLike):
-        raise UsageError(f"source {uid!r} cannot read {str(factory)!r}: say sf.delta({str(factory)!r})")
+        raise UsageError(
+            f"source {uid!r} cannot read {str(factory)!r}: say sf.delta({str(factory)!r}), or sf.files({str(factory)!r}, 'json')"
+        )
     if not callable(factory) or not _takes(factory, 1):
         raise UsageError(
-            f"source {uid!r} cannot read {factory!r}: give it sf.delta(path), or a function from SparkSession to a "
+            f"source {uid!r} cannot read {factory!r}: give it sf.delta(path), sf.files(path, format), or a function from SparkSession to a "
             "streaming DataFrame"
         )
 

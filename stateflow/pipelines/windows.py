@@ -108,6 +108,11 @@ def not_negative(step: str, name: str, given: Duration) -> int:
     return length
 
 
+def signed(step: str, name: str, given: Duration) -> int:
+    """A duration that may be below zero."""
+    return _micros(step, name, given)
+
+
 def event_time(uid: str, rows: RowType | None, sources: Set[str], named: str) -> str:
     """The column that has the event time: `sources` are those of the sources that the rows come from."""
     if not sources:
@@ -132,10 +137,10 @@ def event_time(uid: str, rows: RowType | None, sources: Set[str], named: str) ->
     return name
 
 
-def refuse_window_of_windows(uid: str, before: str) -> None:
+def refuse_what_is_held_back(uid: str, before: str, what: str) -> None:
     raise UsageError(
-        f"operator {uid!r}: the windows of {before!r} come out when the watermark has passed them, so that a window over "
-        "them would find them late: aggregate the rows themselves, or read the table of these windows in another pipeline"
+        f"operator {uid!r}: the {what} of {before!r} come out when the watermark has passed them, so that a window over "
+        f"them would find them late: aggregate the rows themselves, or read the table of these {what} in another pipeline"
     )
 
 

@@ -35,7 +35,7 @@ from stateflow.format.records import OperatorListState, OperatorState, Prepared,
 from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.context import Moment
 from stateflow.operators.elements import check_alike
-from stateflow.operators.ready.made import runnable
+from stateflow.operators.joins.made import runnable
 from stateflow.pipelines.flow import (
     Flow,
     KeyedNode,
@@ -422,7 +422,7 @@ class Batch:
 
 def _needed(node: KeyedNode, read: frozenset[str]) -> tuple[RowType | None, ...]:
     """The columns that go through the exchange."""
-    return (node.columnar.needed(read),) if isinstance(node.columnar, ReadyOperator) else node.rows
+    return node.columnar.needed_of_each(read) if isinstance(node.columnar, ReadyOperator) else node.rows
 
 
 def _splits(node: Node) -> bool:

@@ -21,8 +21,8 @@ from stateflow.format.records import Shard
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.context import Moment
+from stateflow.operators.joins.made import runnable
 from stateflow.operators.lateness import is_late
-from stateflow.operators.ready.made import runnable
 from stateflow.pipelines.columnar import ALONE, ColumnarOperator, columnar_operator
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.operators import MAIN, side_outputs
@@ -161,7 +161,7 @@ class ColumnarHarness:
                 [pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema
             )
         for name in self._keys[index]:
-            if table.column(name).null_count:
+            if not self._operator().null_keys and table.column(name).null_count:
                 raise UsageError(
                     f"a row has no {name!r}, which is its key: drop such rows before key_by, or give them a value"
                 )

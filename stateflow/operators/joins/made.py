@@ -1,0 +1,18 @@
+"""From what a pipeline declares to what a task runs: joins, and what `operators/ready` makes."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from stateflow.operators.joins.interval import IntervalJoined
+from stateflow.operators.ready import made
+from stateflow.pipelines.columnar import ColumnarOperator
+from stateflow.pipelines.joins import IntervalJoin
+
+
+def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
+    """The operator itself, unless it is one that a pipeline only declares; `read` are its outputs that have a reader."""
+    match operator:
+        case IntervalJoin():
+            return IntervalJoined(operator, read)
+    return made.runnable(operator, read)
