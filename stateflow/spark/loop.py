@@ -51,6 +51,7 @@ _log = logging.getLogger(__name__)
 _NEVER_RETRIED = (FencedError, IncompatibleError, CorruptError, UsageError)
 _INLINE_LOG_ENTRY = 2048
 _LONGEST_PAUSE = 60.0
+_CANCEL_EVERY = 0.5
 ORPHANS_EVERY = 64
 MOST_INPUT_FREE = 100
 
@@ -403,32 +404,37 @@ class BatchLoop:
 
 
 class _Deadline:
-    """Cancels the Spark jobs of a block that takes too long."""
+    """Cancels the Spark jobs of a block that takes too long, and fails the block."""
 
     def __init__(self, spark: SparkSession, seconds: float) -> None:
         self._context = spark.sparkContext
         self._seconds = seconds
         self._tag = f"stateflow-{uuid.uuid4().hex}"
         self._expired = False
-        self._timer: threading.Timer | None = None
+        self._over = threading.Event()
+        self._watch: threading.Thread | None = None
 
     def __enter__(self) -> None:
         if self._seconds > 0:
             self._context.addJobTag(self._tag)
-            self._timer = threading.Timer(self._seconds, self._cancel)
-            self._timer.daemon = True
-            self._timer.start()
+            self._watch = threading.Thread(target=self._cancel, name="stateflow-deadline", daemon=True)
+            self._watch.start()
 
     def _cancel(self) -> None:
-        self._expired = True
-        self._context.cancelJobsWithTag(self._tag)
+        # Again and again: at the deadline the driver may be between two jobs, and Spark cancels none that begins later.
+        left = self._seconds
+        while not self._over.wait(left):
+            self._expired = True
+            self._context.cancelJobsWithTag(self._tag)
+            left = _CANCEL_EVERY
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if self._timer is None:
+        if self._watch is None:
             return
-        self._timer.cancel()
+        self._over.set()
+        self._watch.join()
         self._context.removeJobTag(self._tag)
-        if self._expired and error is not None:
+        if self._expired:
             raise BatchDeadlineError(
                 f"the batch took longer than batch_deadline={self._seconds:g} s and was cancelled: give it more time or "
                 "smaller batches"

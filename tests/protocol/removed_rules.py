@@ -146,15 +146,7 @@ RULES: dict[str, tuple[Removal, ...]] = {
     ),
     "carrying out before completing": ((_CARRYING_OUT,),),
     "reading the epochs after deciding": ((_LOOK_AFTER,),),
-    "looking again after claiming": (
-        (
-            Patch(
-                _RECOVERY,
-                "    newest = max(log.newest_epoch, top.epoch if top else 0)\n",
-                "    newest = log.newest_epoch\n",
-            ),
-        ),
-    ),
+    "looking again after claiming": ((Patch(_RECOVERY, "    if newest > epoch:\n", "    if False:\n"),),),
     "carrying out before rewinding": ((_CARRYING_OUT,),),
     # 6. Collection is exact, and derived
     '"a claim is not enough"': (
