@@ -8,25 +8,15 @@ comes along with requests of foreign pages too, a header of our own does not.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import (
-    AccessView,
-    DagAccessEntity,
-    DagDetails,
-    TeamDetails,
-)
-from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
-from airflow.models.connection import Connection
-from airflow.models.dag import DagModel
 from fastapi import Depends, Header, HTTPException
-from sqlalchemy import select
 
 from stateflow.errors import NotFoundError
+from stateflow_ui import internals
+from stateflow_ui.internals import GetUserDep, SessionDep, may_act, may_read
 from stateflow_ui.root import no_root
 from stateflow_ui.settings import action_dags, needs_connection
 
@@ -37,10 +27,6 @@ def _header(value: Annotated[str, Header(alias=HEADER)] = "") -> None:
     if value != VALUE:
         raise HTTPException(400, f"an action needs the header {HEADER}: {VALUE}")
 
-
-may_read: Callable[..., Any] = requires_access_view(AccessView.PLUGINS)
-may_act: Callable[..., Any] = requires_access_dag(method="POST", access_entity=DagAccessEntity.RUN)
-"""What Airflow's own trigger asks for."""
 
 READING = [Depends(may_read)]
 ACTING = [Depends(may_read), Depends(may_act), Depends(_header)]
@@ -59,15 +45,12 @@ class Sight:
         by_team: dict[str | None, set[str]] = defaultdict(set)
         for conn_id in conn_ids:
             by_team[self.teams.get(conn_id)].add(conn_id)
-        manager = get_auth_manager()
         seen: set[str] = set()
         for team, ids in by_team.items():
             if self._may_see_roots_of(team):
                 seen |= ids
             else:
-                seen |= manager.filter_authorized_connections(
-                    conn_ids=ids, user=self.user, method="GET", team_name=team
-                )
+                seen |= internals.visible_connections(ids, self.user, team)
         return seen
 
     def require(self, conn_id: str) -> None:
@@ -79,19 +62,11 @@ class Sight:
         """Whether no look at the single connection is needed."""
         if needs_connection():
             return False
-        if team is None:
-            return True
-        try:
-            return get_auth_manager().is_authorized_team(
-                method="GET", details=TeamDetails(name=team), user=self.user
-            )
-        except NotImplementedError:  # an auth manager that knows no teams
-            return False
+        return team is None or internals.is_member(self.user, team)
 
 
 def sight(session: SessionDep, user: GetUserDep) -> Sight:
-    owned = select(Connection.conn_id, Connection.team_name).where(Connection.team_name.is_not(None))
-    return Sight(user, {row.conn_id: row.team_name for row in session.execute(owned)})
+    return Sight(user, internals.team_of_connections(session))
 
 
 SightDep = Annotated[Sight, Depends(sight)]
@@ -108,18 +83,7 @@ SEEING = [Depends(may_see)]
 def known_actions(conn_id: str, session: SessionDep, user: GetUserDep) -> dict[str, Any]:
     """Which DAG each button would trigger, None where there is none that the user may see; whether they may."""
     action_dag_ids = action_dags(conn_id)
-    manager = get_auth_manager()
-    existing = select(DagModel).where(DagModel.dag_id.in_(action_dag_ids.values()), ~DagModel.is_stale)
-    dags = list(session.scalars(existing))
-    teams = DagModel.get_dag_id_to_team_name_mapping([dag.dag_id for dag in dags], session=session)
-    rights: dict[str, dict[str, bool]] = {}
-    for dag in dags:
-        details = DagDetails(id=dag.dag_id, team_name=teams.get(dag.dag_id))
-        if manager.is_authorized_dag(method="GET", details=details, user=user):
-            may = manager.is_authorized_dag(
-                method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
-            )
-            rights[dag.dag_id] = {"may": may, "paused": bool(dag.is_paused)}
+    rights = internals.rights_on_dags(set(action_dag_ids.values()), user, session)
     return {
         "dags": {action: dag_id if dag_id in rights else None for action, dag_id in action_dag_ids.items()},
         "may": {

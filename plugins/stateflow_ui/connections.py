@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from airflow.models.connection import Connection
-from airflow.utils.session import create_session
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from stateflow.errors import StateflowError, UnavailableError
+from stateflow_ui.internals import Connection, create_session
 from stateflow_ui.root import Root
 from stateflow_ui.settings import named_connections
 

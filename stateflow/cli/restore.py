@@ -16,6 +16,7 @@ from stateflow.cli.options import (
     Note,
     Parameters,
     Settings,
+    Strict,
     Takeover,
     Yes,
     command,
@@ -62,6 +63,7 @@ def restore(
             metavar="DIGEST", help="Of the plan that was approved: it is carried out as it was, or refused."
         ),
     ] = None,
+    strict: Strict = False,
     takeover: Takeover = False,
     note: Note = "",
     revision: Annotated[
@@ -103,6 +105,8 @@ def restore(
         owner=this_process(note=note),
         conf=pairs(conf, "--conf"),
     )
+    if strict:
+        plan.check.refuse_evolution()
     if not yes:
         call.output.answer(
             {**plan.document(), "restored": False}, str(plan), note="Nothing was done: --yes restores it."

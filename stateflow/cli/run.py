@@ -15,6 +15,7 @@ from stateflow.cli.options import (
     Parameters,
     PipelinesJob,
     Settings,
+    Strict,
     command,
     flag,
     new_job_of,
@@ -81,6 +82,7 @@ def run(
         bool, flag("--takeover", help="Fence a live run instead of refusing to start.")
     ] = False,
     allow_non_restored_state: AllowNonRestoredState = False,
+    strict: Strict = False,
     final: Annotated[
         bool,
         flag("--final", help="When the input is drained, fire every event-time timer: the job is over then."),
@@ -116,6 +118,9 @@ def run(
     spark_conf = {**secrets.conf, **pairs(conf, "--conf")}
     found = new_job_of(options, name)
     checked = checked_parameters(loaded, found, given)
+    if strict:
+        compared = found.check(loaded.pipeline, checked, allow_non_restored_state=allow_non_restored_state)
+        compared.refuse_evolution()
     logs.about(job=name)
     if taken := {n: v for n, v in checked.items() if n not in given}:
         told = taken_document(name, taken)

@@ -38,6 +38,7 @@ from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.namespaces import Namespaced
 from stateflow.state.values.declared_types import DeclaredType, declared_type, evolved_serializer
 from stateflow.state.values.key_types import key_types_for
+from stateflow.state.values.migrations import migrations_of
 from stateflow.state.values.serializers import Serializer, serializer_for
 
 _ELEMENTS: Mapping[str, Callable[[], Any]] = {
@@ -174,12 +175,18 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
             value = serializer_for(declaration.type).schema  # type: ignore[attr-defined]
             map_key = ",".join(key_types_for(declaration.key)) if isinstance(declaration, MapState) else ""
             namespace = _namespace_types(declaration)
+            migrations_of(declaration.migrate)
         except StateflowError as error:
             raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
         out[name] = StateSchema(
             id=0, kind=declaration.kind, value=value, map_key=map_key, queryable=declaration.queryable,
             aliases=declaration.aliases, namespace=namespace, **ttl_fields(declaration.expiry),
         )  # fmt: skip
+    for name, elements in declared.operator.items():
+        try:
+            migrations_of(elements.migrate)
+        except StateflowError as error:
+            raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
     for name, timer in declared.timers.items():
         try:
             namespace = _namespace_types(timer)

@@ -19,6 +19,7 @@ from stateflow.state.keys.codec import KeyCodec
 VISITED_AT_ONCE = 10_000
 """Keys in a block."""
 
+_Entries = Iterator[tuple[bytes, bytes]]
 _Key = tuple[bytes, bytes | None]
 """A full key under state id 0, and what is stored for it in a state with one entry per key."""
 
@@ -51,14 +52,17 @@ class Visiting:
         context = self._context
         context.late, context.namespace = False, None
         for visit in self.asked:
-            for group in groups:
-                for block in self._blocks(visit.state, group):
+            scan, state_id = self._cursor.backend.scan, visit.state.state_id
+            # All scans begin before anything is written: a backend sorts what was written before it scans.
+            scans = [(group, scan(*state_range(group, state_id))) for group in groups]
+            for group, entries in scans:
+                for block in self._blocks(visit.state, group, entries):
                     self._visit(visit, block)
                     yield
 
-    def _blocks(self, state: Any, group: int) -> Iterator[list[_Key]]:
+    def _blocks(self, state: Any, group: int, entries: _Entries) -> Iterator[list[_Key]]:
         block: list[_Key] = []
-        for key in self._keys(state, group):
+        for key in self._keys(state, group, entries):
             block.append(key)
             if len(block) == self.at_once:
                 yield block
@@ -66,10 +70,9 @@ class Visiting:
         if block:
             yield block
 
-    def _keys(self, state: Any, group: int) -> Iterator[_Key]:
+    def _keys(self, state: Any, group: int, entries: _Entries) -> Iterator[_Key]:
         """The keys of a group that have a live entry, in the order of their bytes."""
-        decode, entries = self._codec.decode, self._cursor.backend.scan(*state_range(group, state.state_id))
-        head = prefix(group, 0)
+        decode, head = self._codec.decode, prefix(group, 0)
         if isinstance(state, StoredState) and state.namespace is None:
             for full, raw in entries:
                 if state.is_live(raw):

@@ -18,7 +18,7 @@ from stateflow.pipelines.aggregates import Aggregate
 from stateflow.pipelines.changes import operation_rows, refuse_changes, with_operation
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator, columnar_operator
 from stateflow.pipelines.files import Files
-from stateflow.pipelines.joins import interval_join
+from stateflow.pipelines.joins import asof_join, interval_join, latest_join
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.process import (
     ConnectedProcess,
@@ -39,7 +39,7 @@ from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.step_checks import check_sink, check_source, check_transform, own_parallelism
 from stateflow.pipelines.windows import Window, event_time, not_negative, refuse_what_is_held_back, window_of
 from stateflow.state.columns.layout import ColumnLayout
-from stateflow.state.expiry.ttl import Ttl, micros
+from stateflow.state.expiry.ttl import Ttl, micros, ttl_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,6 +317,54 @@ class KeyedStream:
         declared = interval_join(
             self._rows(uid), right._rows(uid), output, times=times, within=within, how=how
         )
+        return _ready(self, declared, right)
+
+    def join_asof(
+        self,
+        uid: str,
+        right: KeyedStream,
+        output: Any,
+        /,
+        *,
+        keep: str | timedelta | None = None,
+        wait: bool = True,
+        how: str = "left",
+        time: str = "",
+        right_time: str = "",
+    ) -> Stream:
+        """Each row with the newest row of `right` that has the same key and is not later: the version valid at its event time.
+
+        A row waits until the watermark has reached its time, so that its version is certain; with `wait=False` it takes the
+        one that is known when it comes. A version is valid until the next one, and for `keep` at most. `output` is as in
+        `join`; `how` is left or inner.
+        """
+        self._check_same_key(f"join {uid!r}", right)
+        times = self._times(uid, right, time, right_time)
+        declared = asof_join(
+            self._rows(uid), right._rows(uid), output, times=times, keep=keep, wait=wait, how=how
+        )
+        return _ready(self, declared, right)
+
+    def join_latest(
+        self,
+        uid: str,
+        right: KeyedStream,
+        output: Any,
+        /,
+        *,
+        how: str = "left",
+        ttl: str | timedelta | Ttl | None = None,
+    ) -> Stream:
+        """Each row, as soon as it comes, with the newest row of `right` that has the same key and has come so far.
+
+        The newest is the last by event time, if `right` has one, and else the last to come. A row that comes later changes
+        nothing that is out. `ttl` is how long a right row is known. `output` is as in `join`; `how` is left or inner.
+        """
+        self._check_same_key(f"join {uid!r}", right)
+        flow = self.stream.flow
+        order = flow._event_time(uid, right.stream, "") if flow._has_event_time(right.stream) else ""
+        expiry = None if ttl is None else ttl_of(ttl)
+        declared = latest_join(self._rows(uid), right._rows(uid), output, order=order, ttl=expiry, how=how)
         return _ready(self, declared, right)
 
     def _times(self, uid: str, right: KeyedStream, left_time: str, right_time: str) -> tuple[str, str]:

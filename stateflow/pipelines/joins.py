@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, get_type_hints
 
@@ -11,12 +11,15 @@ from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import fits
 from stateflow.pipelines.ready import KeyedRows, ReadyOperator
 from stateflow.pipelines.rows import Field, RowType, row_type
-from stateflow.pipelines.windows import signed
+from stateflow.pipelines.windows import not_negative, signed
 from stateflow.state.columns.layout import ColumnLayout
+from stateflow.state.expiry.ttl import Ttl
 
 LATE_LEFT, LATE_RIGHT = "late_left", "late_right"
 """The side outputs of the rows of each input that came at or behind the watermark."""
-WAITING, DUE = "waiting", "due"
+WAITING, DUE, VERSIONS = "waiting", "due", "versions"
+ROWS: Mapping[str, type[Any]] = {"rows": bytes, "texts": bytes, "layout": str}
+"""What an entry with a block of rows of one input has."""
 BUCKET = "bucket"
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 LEFT, RIGHT, KEY = "left", "right", "key"
@@ -50,10 +53,12 @@ class Side:
     """The column of the event time; empty when the join asks for none."""
     kept: tuple[Field, ...]
     """The columns beside the key and the time that the output is made of."""
+    order: str = ""
+    """Without a time: the column whose instants say which row is the newest; empty when that is the last to come."""
 
     @property
     def needed(self) -> RowType:
-        kept = {*self.key, self.time, *(field.name for field in self.kept)}
+        kept = {*self.key, self.time, self.order, *(field.name for field in self.kept)}
         fields = tuple(field for field in self.rows.fields if field.name in kept)
         return RowType(self.rows.name, fields, self.rows.make, self.rows.typed)
 
@@ -122,6 +127,48 @@ def interval_join(
         DUE: ColumnLayout(by={BUCKET: datetime}, timed=True),
     }  # fmt: skip
     return IntervalJoin(**common, states=states, least=least, most=most)
+
+
+@dataclass(frozen=True)
+class AsofJoin(JoinOperator):
+    """Each left row with the newest right row that is not later than it."""
+
+    keep: int | None = None
+    """By how many microseconds at most the right row is earlier."""
+    wait: bool = True
+    """Whether a left row waits until the watermark makes sure which right row that is."""
+
+
+@dataclass(frozen=True)
+class LatestJoin(JoinOperator):
+    """Each left row with the newest right row that has come."""
+
+    @property
+    def sides(self) -> Mapping[str, RowType]:
+        return {}
+
+    @property
+    def holds_back(self) -> str:
+        return ""
+
+
+def asof_join(
+    left: KeyedRows, right: KeyedRows, output: Any, *, times: tuple[str, str], keep: Any, wait: bool, how: str
+) -> AsofJoin:
+    length = None if keep is None else not_negative(f"join {left.uid!r}", "keep", keep)
+    common = _common(left, right, output, times, how, ("left", "inner"))
+    states = {VERSIONS: ColumnLayout(ROWS), DUE: ColumnLayout(timed=True)}
+    if wait:
+        states[WAITING] = ColumnLayout(ROWS, timed=True)
+    return AsofJoin(**common, states=states, keep=length, wait=wait)
+
+
+def latest_join(
+    left: KeyedRows, right: KeyedRows, output: Any, *, order: str, ttl: Ttl | None, how: str
+) -> LatestJoin:
+    common = _common(left, right, output, ("", ""), how, ("left", "inner"))
+    common["right"] = replace(common["right"], order=order)
+    return LatestJoin(**common, states={VERSIONS: ColumnLayout(ROWS, ttl=ttl)})
 
 
 def _bounds(uid: str, within: Any) -> tuple[int, int]:

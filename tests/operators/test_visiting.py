@@ -180,10 +180,21 @@ class Adding(sf.KeyedProcess[int, Any, Any]):
         yield key
 
 
-def engine_over(backend: Backend) -> KeyedEngine:
+class Brief(sf.KeyedProcess[int, Any, Any]):
+    """Both kinds of entries: one per key, and several."""
+
+    total = sf.ValueState(int, ttl="1 hour")
+    items = sf.MapState(int, int, ttl="1 hour")
+
+    def process_broadcast(self, name: str, rows: Iterator[Any], ctx: sf.Context) -> None:
+        ctx.for_each_key(self.total if name == "total" else self.items, lambda key, ctx: [key])
+
+
+def engine_over(backend: Backend, process: Any = Adding, now: int = 0) -> KeyedEngine:
     rows = RowType("Any", (), lambda *values: values, False)
-    spec = OperatorSpec("op", Adding, Adding, ("k",), ("int",), (rows,), rows, state_ids={"total": 1})
-    engine = KeyedEngine(spec, Moment(1, 0, 0, None), 0)
+    ids = {"total": 1, "items": 2}
+    spec = OperatorSpec("op", process, process, ("k",), ("int",), (rows,), rows, state_ids=ids)
+    engine = KeyedEngine(spec, Moment(1, now, 0, None), 0)
     engine.attach(backend)
     return engine
 
@@ -210,3 +221,18 @@ def test_keys_come_in_the_order_of_the_state_in_blocks_and_nothing_more_is_in_me
     assert all(number.loads(backend.get(full[key]) or b"") == key + 1 for key in full)
     assert engine.changed
     backend.close()
+
+
+@pytest.mark.parametrize("name", ["total", "items"])
+def test_what_has_expired_and_is_still_stored_is_not_visited(tmp_path: Path, name: str) -> None:
+    backend = memory_backend()(Shard(first=0, last=0, backend="x"), tmp_path, lambda ref: tmp_path)
+    engine = engine_over(backend, Brief, now=10)
+    number, codec = engine.binding.stored[0].serializer, engine.codec
+    for key, expiry in {1: 9, 2: 11, 3: 10}.items():
+        base = prefix(0, 1 if name == "total" else 2) + codec.encode(key) + b"\0"
+        for part in (b"",) if name == "total" else (codec.encode(7), codec.encode(8)):
+            backend.put(base + part, number.dumps_with_expiry(5, expiry))
+    engine.broadcast(name, [])
+    for _ in engine.visit(range(1)):
+        pass
+    assert engine.out == [2]

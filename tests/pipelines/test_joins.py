@@ -201,6 +201,28 @@ def test_a_join_that_cannot_be_is_refused(join: Any, message: str) -> None:
         made(join)
 
 
+@pytest.mark.parametrize(
+    ("join", "message"),
+    [
+        (
+            lambda left, right: left.join_asof("paid", right, Paid, how="full"),
+            r"join 'paid': how is one of left, inner, not 'full'",
+        ),
+        (
+            lambda left, right: left.join_asof("paid", right, Paid, keep="-1 hour"),
+            r"join 'paid': keep is '-1 hour': give it zero or more",
+        ),
+        (
+            lambda left, right: left.join_latest("paid", right, Paid, how="anti"),
+            r"join 'paid': how is one of left, inner, not 'anti'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_join_with_versions_that_cannot_be_is_refused(join: Any, message: str) -> None:
+    with pytest.raises(sf.UsageError, match=message):
+        made(join)
+
+
 def test_a_join_without_event_time_is_refused() -> None:
     with pytest.raises(
         sf.UsageError, match="operator 'paid' needs event time, which none of its sources has"

@@ -11,10 +11,10 @@ from sqlalchemy import delete
 
 from tests.jobs.records import Made, make_job
 from tests.ui.airflow_app import AirflowApp, airflow_app, pause
+from tests.ui.airflow_app import press as pressed
 
 __all__ = ["airflow_app"]
 
-ACTION = {"X-Stateflow-Action": "1"}
 NOW = 1_800_000_000_000_000
 DENIED = "there is no connection 'lake' of type stateflow, or none whose root you may see"
 
@@ -122,7 +122,7 @@ def test_an_auth_manager_that_knows_no_teams_shows_a_teams_root_to_who_may_read_
 
 
 def press(app: AirflowApp, who: dict[str, str], dag_id: str, **conf: str) -> Any:
-    return app.viewer.post(f"/stateflow/api/actions/{dag_id}", json={"conf": conf}, headers={**who, **ACTION})
+    return pressed(app.viewer, dag_id, {"conf": conf}, **who)
 
 
 def test_a_button_starts_only_the_dag_that_is_meant_for_it(

@@ -73,7 +73,7 @@ class _Submitting:
         folder = DriverFolder(spec.job, spec.dag_run, spec.task)
         return folder.start(
             argv,
-            {**self._environment(), **variables},
+            {**environment(self.environment), **variables},
             Path.cwd(),
             above=spec.above,
             temporary="" if self._says_where(argv) else "SPARK_LOCAL_DIRS",
@@ -125,18 +125,18 @@ class _Submitting:
             return {**own, **spec.conf, "spark.sql.extensions": extensions}
         return {**own, **spec.conf}
 
-    def _environment(self) -> dict[str, str]:
-        from stateflow.spark.session.java import require_java
 
-        # spark-submit and Python of this very installation, wherever the worker's PATH leads.
-        binaries = f"{Path(sys.executable).parent}{os.pathsep}{self.environment.get('PATH', '')}"
-        return {
-            "PATH": binaries,
-            "JAVA_HOME": str(require_java(cache_folder())),
-            "PYSPARK_PYTHON": self.environment.get("PYSPARK_PYTHON", sys.executable),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONUNBUFFERED": "1",
-        }
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    """For spark-submit: it and Python are those of this very installation, wherever the worker's PATH leads."""
+    from stateflow.spark.session.java import require_java  # a DAG file must not load stateflow.spark
+
+    return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{given.get('PATH', '')}",
+        "JAVA_HOME": str(require_java(cache_folder())),
+        "PYSPARK_PYTHON": given.get("PYSPARK_PYTHON", sys.executable),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def _following(argv: Sequence[str], flag: str) -> str:

@@ -17,7 +17,7 @@ from stateflow.operators.ready.keys import one_of_each
 from stateflow.operators.ready.late_rows import COUNTER
 from stateflow.operators.ready.windowed import NEVER
 from stateflow.pipelines.columnar import ColumnarContext
-from stateflow.pipelines.joins import LATE_LEFT, LATE_RIGHT, JoinOperator
+from stateflow.pipelines.joins import LATE_LEFT, LATE_RIGHT, JoinOperator, Side
 from stateflow.state.keys.arrow_types import ARROW
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
@@ -56,8 +56,7 @@ class Arriving:
         for side, layout, table in zip(
             (declared.left, declared.right), self._layouts, (left, right), strict=True
         ):
-            at, valid = event_times(table, side.time)
-            in_time = valid & (at > closed)
+            at, in_time = _times(side, table, closed)
             if not bool(in_time.all()):
                 late.append(table.filter(pa.array(~in_time)))
                 table, at = table.filter(pa.array(in_time)), at[in_time]
@@ -101,6 +100,18 @@ class LateSides:
                 ctx.metrics.counter(COUNTER).inc(rows.num_rows)
                 if name in self.wanted:
                     yield name, rows
+
+
+def _times(side: Side, table: pa.Table, closed: int) -> tuple[Any, Any]:
+    """The times of rows, and which of the rows are not late."""
+    if side.time:
+        at, valid = event_times(table, side.time)
+        return at, valid & (at > closed)
+    at = np.zeros(table.num_rows, dtype=np.int64)
+    if side.order:
+        at, valid = event_times(table, side.order)
+        at = np.where(valid, at, NEVER)
+    return at, np.ones(table.num_rows, dtype=bool)
 
 
 def watermark_of(ctx: ColumnarContext) -> int:

@@ -16,7 +16,8 @@ from stateflow.operators.joins.arrivals import Arrivals, Arriving, Came, LateSid
 from stateflow.operators.joins.joined_rows import JoinedRows, nobody
 from stateflow.operators.joins.pairs import Times, pairs
 from stateflow.operators.joins.row_blocks import Rows, both
-from stateflow.operators.joins.waiting_rows import Read, SideOfBlocks, WaitingRows
+from stateflow.operators.joins.row_state import SideOfBlocks
+from stateflow.operators.joins.waiting_rows import Read, WaitingRows
 from stateflow.operators.ready.groups import grouped
 from stateflow.operators.ready.windowed import NEVER
 from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
@@ -52,20 +53,9 @@ class IntervalJoined(ColumnarOperator):
         watermark = watermark_of(ctx)
         came = self._arriving.of(left, right, watermark)
         yield from self._late.put(came.late, ctx)
-        yield from self._without_key(came)
+        yield from self._joined.without_key(came.without_key)
         if len(came.keys):
             yield from self._join(came, states, watermark)
-
-    def _without_key(self, came: Arrivals) -> Produced:
-        (left_keys, left), (right_keys, right) = came.without_key
-        none_left, none_right = (
-            left.take(np.zeros(0, dtype=np.int64)),
-            right.take(np.zeros(0, dtype=np.int64)),
-        )
-        if len(left) and self._declared.puts_out_left:
-            yield self._joined.rows(left_keys, left, np.arange(len(left)), none_right, nobody(len(left)))
-        if len(right) and self._declared.puts_out_right:
-            yield self._joined.rows(right_keys, none_left, nobody(len(right)), right, np.arange(len(right)))
 
     def _join(self, came: Arrivals, states: Mapping[str, Any], watermark: int) -> Produced:
         owners, read, own = self._read(came, states)

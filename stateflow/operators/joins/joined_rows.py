@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,8 @@ import pyarrow as pa
 
 from stateflow.errors import StateflowError, UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_schema_of
+from stateflow.operators.joins.arrivals import Came
+from stateflow.operators.joins.pairs import MOST
 from stateflow.operators.joins.row_blocks import Rows
 from stateflow.operators.ready.assigning import instants
 from stateflow.operators.ready.groups import whole
@@ -36,6 +38,27 @@ class JoinedRows:
         at = {LEFT: (left, _indices(at_left)), RIGHT: (right, _indices(at_right))}
         columns = {each.field: self._column(each, keys, at) for each in self._filled}
         return pa.table(columns) if columns else pa.table({}).slice(0, 0)
+
+    def with_partner(self, keys: pa.Table, left: Came, right: Rows, partner: Any) -> Iterator[pa.Table]:
+        """Left rows that have one partner each, or none: then it is below zero, and the row comes out of an outer join."""
+        places = np.arange(len(partner))
+        if not self._declared.puts_out_left:
+            places = np.flatnonzero(partner >= 0)
+        for begin in range(0, len(places), MOST):
+            some = places[begin : begin + MOST]
+            at_right = pa.array(partner[some], mask=partner[some] < 0)
+            yield self.rows(keys.take(pa.array(left.owners[some])), left.rows, some, right, at_right)
+
+    def without_key(self, rows: tuple[tuple[pa.Table, Rows], tuple[pa.Table, Rows]]) -> Iterator[pa.Table]:
+        """What comes out of rows with a null in their key, each beside its key: they are nobody's partners."""
+        (left_keys, left), (right_keys, right) = rows
+        nothing = np.zeros(0, dtype=np.int64)
+        if len(left) and self._declared.puts_out_left:
+            places = np.arange(len(left))
+            yield self.rows(left_keys, left, places, right.take(nothing), nobody(len(left)))
+        if len(right) and self._declared.puts_out_right:
+            places = np.arange(len(right))
+            yield self.rows(right_keys, left.take(nothing), nobody(len(right)), right, places)
 
     def _column(self, each: Filled, keys: pa.Table, at: dict[str, tuple[Rows, Any]]) -> Any:
         if each.of == KEY:

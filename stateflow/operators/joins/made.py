@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from stateflow.operators.joins.asof import AsofJoined
 from stateflow.operators.joins.interval import IntervalJoined
+from stateflow.operators.joins.latest import LatestJoined
 from stateflow.operators.ready import made
 from stateflow.pipelines.columnar import ColumnarOperator
-from stateflow.pipelines.joins import IntervalJoin
+from stateflow.pipelines.joins import AsofJoin, IntervalJoin, LatestJoin
 
 
 def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
@@ -15,4 +17,8 @@ def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
     match operator:
         case IntervalJoin():
             return IntervalJoined(operator, read)
+        case AsofJoin():
+            return AsofJoined(operator, read)
+        case LatestJoin():
+            return LatestJoined(operator)
     return made.runnable(operator, read)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from stateflow.operators.joins.row_blocks import Blocks, RowBlocks, Rows, both
+from stateflow.operators.joins.row_blocks import Blocks, RowBlocks
+from stateflow.operators.joins.row_state import SideOfBlocks, empty_rows, in_blocks, side_of_blocks
 from stateflow.operators.ready.assigning import instants
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.windowed import micros
@@ -22,15 +23,6 @@ from stateflow.pipelines.joins import BUCKET, DUE, WAITING, Side
 FAR = (1 << 63) - 1
 _BETWEEN = "|"
 """Between the columns of the left and of the right rows in a layout."""
-
-
-@dataclass(frozen=True)
-class SideOfBlocks:
-    """The rows of one side in all blocks that were read."""
-
-    rows: Rows
-    blocks: Any
-    """For each row the number of its block."""
 
 
 @dataclass(frozen=True)
@@ -65,28 +57,15 @@ class WaitingRows:
         """The blocks of keys and buckets, of which no two are the same."""
         entries = states[WAITING].get(keys, by=_by(buckets))
         layouts = whole(entries["layout"])
-        sides = []
-        for number, name in enumerate(("left", "right")):
-            sides.append(self._side(entries, layouts, number, name))
-        return Read(keys, buckets, *sides)
-
-    def _side(self, entries: pa.Table, layouts: Any, number: int, name: str) -> SideOfBlocks:
-        mine = self.layouts[number]
-        blocks = Blocks(whole(entries[f"{name}_rows"]), whole(entries[f"{name}_texts"]))
-        texts = layouts.unique().drop_null().to_pylist()
-        if all(text == self._text for text in texts):
-            rows, counts = mine.read(blocks)
-            return SideOfBlocks(rows, np.repeat(np.arange(len(counts)), counts))
-        # Written by earlier code: each layout is read by itself.
-        rows, numbers = empty_rows(mine), np.zeros(0, dtype=np.int64)
-        encoded = layouts.to_pylist()
-        for text in texts:
-            there = np.array([i for i, each in enumerate(encoded) if each == text], dtype=np.int64)
-            some = Blocks(blocks.rows.take(pa.array(there)), blocks.texts.take(pa.array(there)))
-            older, counts = RowBlocks.of_text(text.split(_BETWEEN)[number]).read_as(some, self._where, mine)
-            rows = both(rows, older)
-            numbers = np.concatenate((numbers, np.repeat(there, counts)))
-        return SideOfBlocks(rows, numbers)
+        of_side = (lambda text: text.split(_BETWEEN)[0]), (lambda text: text.split(_BETWEEN)[1])
+        left, right = (
+            side_of_blocks(
+                Blocks(whole(entries[f"{name}_rows"]), whole(entries[f"{name}_texts"])),
+                layouts, self._where, layout, of,
+            )
+            for name, layout, of in zip(("left", "right"), self.layouts, of_side, strict=True)
+        )  # fmt: skip
+        return Read(keys, buckets, left, right)
 
     def write(
         self, states: Mapping[str, Any], read: Read, left: SideOfBlocks, right: SideOfBlocks, touched: Any
@@ -109,12 +88,8 @@ class WaitingRows:
         columns: dict[str, Any] = {}
         for layout, name, side in zip(self.layouts, ("left", "right"), (left, right), strict=True):
             mine = touched[side.blocks]
-            rows = side.rows if bool(mine.all()) else side.rows.take(np.flatnonzero(mine))
-            numbers = number_of[side.blocks[mine]]
-            if bool((numbers[1:] < numbers[:-1]).any()):
-                order = np.argsort(numbers, kind="stable")
-                rows, numbers = rows.take(order), numbers[order]
-            written = layout.write(rows, np.searchsorted(numbers, np.arange(len(places)), "right"))
+            chosen = np.flatnonzero(mine)
+            written = in_blocks(layout, side.rows, chosen, number_of[side.blocks[chosen]], len(places))
             columns[f"{name}_rows"], columns[f"{name}_texts"] = written.rows, written.texts
         columns["layout"] = pa.array([self._text] * len(places))
         keys, by = read.keys.take(pa.array(places)), _by(read.buckets[places])
@@ -144,10 +119,6 @@ class WaitingRows:
         # Their entries in `due` are deleted, so that none of their rows counts as entered.
         bare = Read(read.keys, read.buckets, *nothing)
         self.write(states, bare, left, right, np.ones(len(read.buckets), dtype=bool))
-
-
-def empty_rows(layout: RowBlocks) -> Rows:
-    return Rows(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool), layout.schema.empty_table())
 
 
 def _by(buckets: Any) -> pa.Table:

@@ -32,7 +32,7 @@ class ColumnLayout:
     aliases: tuple[str, ...] = ()
     """Names that the state had before."""
     ttl: Ttl | None = None
-    """How long an entry lives after it was put."""
+    """How long an entry lives after it was put, or read, as the ttl says."""
 
     def check(self, where: str, key: Sequence[str] = ()) -> None:
         """Raises UsageError for a layout that cannot be; `key` are the names of the key's columns, as far as known."""
@@ -41,10 +41,6 @@ class ColumnLayout:
         if self.ttl is not None and self.timed:
             raise UsageError(
                 f"{where}: the entries of a timed state leave by their time: call delete_due() in place of ttl="
-            )
-        if self.ttl is not None and self.ttl.renew == "read":
-            raise UsageError(
-                f"{where}: reading renews no columns: leave renew='read' out, and put what is to live longer"
             )
         if not self.columns and not self.by and not self.timed:
             raise UsageError(f"{where}: state has no columns: name them, such as state={{'total': float}}")
