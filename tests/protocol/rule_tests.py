@@ -14,7 +14,7 @@ FILES = {
     "Every file has a size and checksums in the record": ["tests/checkpoint/test_verify.py"],
 }
 """Rules whose tests the page cites by their file alone."""
-_HEADING = re.compile(r"^(#{2,3}) (?:\d+\. )?(.+)$", re.MULTILINE)
+_HEADING = re.compile(r"^#{2,3} (\d+\. )?(.+)$", re.MULTILINE)
 _CITED = re.compile(r"\*([^*|]+)\*")
 
 
@@ -39,7 +39,7 @@ def _sections(page: str) -> list[tuple[bool, str, str]]:
     found = list(_HEADING.finditer(page))
     ends = [match.start() for match in found[1:]] + [len(page)]
     return [
-        (match[1] == "###", match[2], page[match.end() : end]) for match, end in zip(found, ends, strict=True)
+        (bool(match[1]), match[2], page[match.end() : end]) for match, end in zip(found, ends, strict=True)
     ]
 
 
