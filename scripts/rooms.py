@@ -91,7 +91,7 @@ ROOMS: Mapping[str, Room] = {
         "windowed.py",
     ),
     "operators/joins": Room(
-        "joins: rows that wait as blocks, partners found by sorting",
+        "joins and enrichment: rows that wait as blocks, partners found by sorting, answers that are kept",
         "operators operators/ready pipelines state/keys",
         "interval.py",
     ),

@@ -64,6 +64,14 @@ STORIES = (
         ],
     ),
     Story(
+        "joins",
+        [
+            {"orders": [("a", 10.0, at("12:00")), ("b", 5.0, at("12:05"))]},
+            {"payments": [("a", "card", at("12:10"))]},
+            {"orders": [("c", 8.0, at("12:40"))], "payments": [("c", "cash", at("12:41"))]},
+        ],
+    ),
+    Story(
         "top",
         [
             {
@@ -97,6 +105,7 @@ STORIES = (
                 "customers": [(1, "gold", at("10:00"))],
                 "orders": [(1, 20.0, at("10:30")), (1, 15.0, at("9:50"))],
             },
+            {"customers": [(2, "basic", at("11:00"))], "orders": [(1, 1.0, at("11:05"))]},
         ],
     ),
     Story(

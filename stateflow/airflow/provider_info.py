@@ -70,7 +70,10 @@ def get_provider_info() -> dict[str, Any]:
         "notifications": ["stateflow.airflow.staleness.StaleJobs"],
         "asset-uris": [{"schemes": ["stateflow"], "handler": None}],
         "config": {"stateflow": {"description": "The pages of Stateflow.", "options": _options()}},
-        "extra-links": ["stateflow.airflow.operators.links.CheckpointLink"],
+        "extra-links": [
+            f"stateflow.airflow.operators.links.{link}"
+            for link in ("CheckpointLink", "DriverLogLink", "SparkLink")
+        ],
     }
 
 
@@ -89,6 +92,12 @@ def _options() -> dict[str, Any]:
             "connection",
         ),
     }
+    for name, page in (("spark_page", "Spark's pages of a run"), ("driver_log", "the log of a run's driver")):
+        options[name] = (
+            f"The address of {page}, with {{application}}, {{host}}, {{job}} and {{epoch}}.",
+            "",
+            "https://history.example.com/history/{application}/jobs/",
+        )
     for button in ("savepoint", "recovery", "stop", "cleanup"):
         dag = f"stateflow_{button}"
         options[f"{button}_dag"] = (

@@ -17,6 +17,7 @@ from stateflow.format.scalars import KEY_TYPES
 from stateflow.pipelines.aggregates import Aggregate
 from stateflow.pipelines.changes import operation_rows, refuse_changes, with_operation
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator, columnar_operator
+from stateflow.pipelines.enrichment import enrich
 from stateflow.pipelines.files import Files
 from stateflow.pipelines.joins import asof_join, interval_join, latest_join
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
@@ -423,6 +424,36 @@ class KeyedStream:
         The fields of `output` are the key columns and the aggregates, by name. A row replaces the key's row before.
         """
         return _ready(self, running_aggregate(self._rows(uid), output, aggregates))
+
+    def enrich(
+        self,
+        uid: str,
+        look_up: Callable[..., Any],
+        output: Any,
+        /,
+        *,
+        batch: int = 100,
+        concurrency: int = 1,
+        ttl: str | timedelta | Ttl | None = None,
+        retries: int = 3,
+        backoff: str | timedelta = "1 second",
+        rate: float | None = None,
+        on_error: str = "fail",
+    ) -> Stream:
+        """Each row with the answer of a service for its key. Answers are state: what was recorded is not asked again until its
+        `ttl` is over.
+
+        `look_up` gets a list of up to `batch` keys, and gives a list of their answers in the same order: objects or dicts,
+        None where there is no answer. It may be `async`. `concurrency` calls of a task run at once, at most `rate` begin in a
+        second. A call that raises is repeated `retries` times, after `backoff`, then twice that, and so on; then the batch
+        fails, or with `on_error="dead_letter"` the rows of its keys are diverted. The fields of `output` that the rows do not
+        have are filled from the answer.
+        """
+        declared = enrich(
+            self._rows(uid), look_up, output, batch=batch, concurrency=concurrency, ttl=ttl, retries=retries,
+            backoff=backoff, rate=rate, on_error=on_error,
+        )  # fmt: skip
+        return _ready(self, declared)
 
     def window(
         self, window: Window, *, lateness: str | timedelta = "0 seconds", time: str = ""

@@ -49,7 +49,7 @@ from stateflow.pipelines.flow import (
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import RowType, row_type
-from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types, spread
+from stateflow.spark.exchange import LATE, KeyedInput, carried_by, exchanged, same_key_types, spread
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.placement import Placement
 from stateflow.spark.sinks.base import Sink
@@ -64,6 +64,7 @@ from stateflow.spark.sinks.staging import (
 )
 from stateflow.spark.task.acks import Ack, AckList, collected, decoded, summed, total
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
+from stateflow.spark.task.carried import Carried
 from stateflow.spark.task.columns import RowReader
 from stateflow.spark.task.partition_worker import partition_worker
 from stateflow.spark.task.storage import TaskStorage
@@ -249,14 +250,16 @@ class Batch:
         )
         self._running[node.uid] = running
         assert node.output is not None
+        carry = None
         if node.has_key:
             ordered = node.columnar is None or node.columnar.ordered
             groups = self._max_parallelism(before)
-            frame = exchanged(node.uid, inputs, types, groups, assignment, ordered=ordered)
+            carry = carried_by(inputs, types) if node.columnar is None else None
+            frame = exchanged(node.uid, inputs, types, groups, assignment, ordered=ordered, carry=carry)
         else:
             frame = spread(node.uid, inputs[0], len(assignment))
         frame = settings.placement.pin(frame, before.hosts if before else ())
-        worker = self._worker(node, running, inputs, shards, before, stage)
+        worker = self._worker(node, running, inputs, shards, before, stage, carry)
         return frame.mapInArrow(worker, node.output.ddl)
 
     def _read_outputs(self, node: KeyedNode) -> frozenset[str]:
@@ -288,6 +291,7 @@ class Batch:
         shards: tuple[tuple[Shard, ...], ...],
         before: OperatorState | None,
         stage: Callable[[str, Any], Any] | None,
+        carry: Carried | None,
     ) -> Callable[..., Any]:
         assert node.output is not None
         main = _arrow(node.output)
@@ -345,6 +349,7 @@ class Batch:
             begins=self._begins(),
             broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
             user_paths=self.settings.user_paths,
+            carry=carry,
         )
         worker = keyed_worker if node.has_key else partition_worker
         return worker(task, running.accumulator)

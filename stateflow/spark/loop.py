@@ -268,6 +268,8 @@ class BatchLoop:
             "trigger_timestamp": now // 1000,
             "processed_rows": rows,
             "input_free": input_free,
+            "source_rows": {uid: seen.rows for uid, seen in observed.items()},
+            "sink_rows": {uid: sink.rows for uid, sink in prepared.items()},
             **batch.statistics(),
         }
         if self._failed_tries:

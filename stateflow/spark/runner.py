@@ -50,6 +50,7 @@ from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.inputs import OpenInputs, open_inputs
+from stateflow.spark.lineage import traced
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
 from stateflow.spark.placement import Placement
 from stateflow.spark.schemas import Outline
@@ -278,20 +279,21 @@ class _Run:
             outline.check(writer.parent)
             self._rescale(writer)
             loop = self._loop(spark, inputs, open_sinks, sinks, writer, scratch)
-            with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
-                stopped = (
-                    JOB_DRAINED
-                    if drained
-                    else self._batches(spark, inputs, loop, writer, scratch, heart.found_nothing)
-                )
-            if heart.fenced is not None:
-                raise heart.fenced
-            if heart.drain or (self.request.drain and not self.stop.is_set()):
-                loop.drain()
-                stopped = JOB_DRAINED
-            elif self.request.drain and (not drained or loop.due()):
-                stopped = INTERRUPTED  # its timers have not fired, so the next try does that
-            loop.finish()
+            with traced(spark, self.flow, inputs, outline, writer):
+                with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
+                    stopped = (
+                        JOB_DRAINED
+                        if drained
+                        else self._batches(spark, inputs, loop, writer, scratch, heart.found_nothing)
+                    )
+                if heart.fenced is not None:
+                    raise heart.fenced
+                if heart.drain or (self.request.drain and not self.stop.is_set()):
+                    loop.drain()
+                    stopped = JOB_DRAINED
+                elif self.request.drain and (not drained or loop.due()):
+                    stopped = INTERRUPTED  # its timers have not fired, so the next try does that
+                loop.finish()
             report = RunReport(
                 job=self.job,
                 epoch=writer.epoch,

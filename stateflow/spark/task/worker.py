@@ -25,6 +25,7 @@ from stateflow.pipelines.operators import MAIN, OperatorSpec
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.blocks import Blocks, Shape
+from stateflow.spark.task.carried import Carried
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, OpenShard
@@ -58,6 +59,8 @@ class KeyedTask:
     """Whether this is the first batch of a run: then union state shows the elements of all subtasks."""
     broadcast: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     user_paths: tuple[str, ...] = ()
+    carry: Carried | None = None
+    """Which columns the exchange sends; None: all."""
 
 
 def keyed_worker(task: KeyedTask, acks: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -159,7 +162,9 @@ class _Subtask:
             begin_task(engine, task, self.index)
             remember = task.spec.dead_letter_limit if task.spec.on_error == "dead_letter" else 0
             blocks = Blocks(
-                batches, Shape(task.spec.uid, engine.codec, task.spec.key_columns, task.spec.rows), remember
+                batches,
+                Shape(task.spec.uid, engine.codec, task.spec.key_columns, task.spec.rows, task.carry),
+                remember,
             )
             yield from self._shards(engine, blocks, outputs)
             engine.snapshot()
