@@ -179,9 +179,9 @@ MEASUREMENT = Measurement(
     "evolving",
     "A release that changes a big state",
     SIDES,
-    {"full": Size(5_000_000, 630_000, 5), "quick": Size(100_000, 20_000, 2)},
+    {"full": Size(1_000_000, 200_000, 3), "quick": Size(100_000, 20_000, 2)},
     run,
     section,
     repeats=1,
-    minutes={"full": 10, "quick": 0.3},
+    minutes={"full": 0.6, "quick": 0.1},
 )

@@ -256,11 +256,11 @@ MEASUREMENT = Measurement(
     "expiry",
     "State that expires",
     tuple(sorted(PROCESSES)),
-    {"full": Size(200_000, 24), "quick": Size(5_000, 14)},
+    {"full": Size(50_000, 24), "quick": Size(5_000, 14)},
     measured,
     section,
     repeats=1,
-    minutes={"full": 8, "quick": 0.3},
+    minutes={"full": 0.7, "quick": 0.1},
 )
 
 

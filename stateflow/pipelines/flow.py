@@ -19,7 +19,7 @@ from stateflow.pipelines.changes import operation_rows, refuse_changes, with_ope
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator, columnar_operator
 from stateflow.pipelines.enrichment import enrich
 from stateflow.pipelines.files import Files
-from stateflow.pipelines.joins import asof_join, interval_join, latest_join
+from stateflow.pipelines.joins import asof_join, interval_join, latest_join, window_join
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.process import (
     ConnectedProcess,
@@ -517,6 +517,29 @@ class WindowedStream:
             window=self.windows, time=time, lateness=self.lateness, emit=emit,
         )  # fmt: skip
         return _ready(keyed, declared)
+
+    def join(
+        self,
+        uid: str,
+        right: KeyedStream,
+        output: Any = None,
+        /,
+        *,
+        how: str = "inner",
+        right_time: str = "",
+    ) -> Stream:
+        """Pairs of rows of the two inputs that have the same key and are in the same window; they come out when it is closed.
+
+        `output` and `how` are as in `KeyedStream.join`; fields `window_start` and `window_end` are filled, too.
+        """
+        keyed = self.keyed
+        keyed._check_same_key(f"join {uid!r}", right)
+        times = keyed._times(uid, right, self.time, right_time)
+        declared = window_join(
+            keyed._rows(uid), right._rows(uid), output,
+            times=times, window=self.windows, lateness=self.lateness, how=how,
+        )  # fmt: skip
+        return _ready(keyed, declared, right)
 
 
 @dataclass(frozen=True, eq=False)

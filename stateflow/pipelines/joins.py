@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, get_type_hints
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import fits
-from stateflow.pipelines.ready import KeyedRows, ReadyOperator
+from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, KeyedRows, ReadyOperator
 from stateflow.pipelines.rows import Field, RowType, row_type
-from stateflow.pipelines.windows import not_negative, signed
+from stateflow.pipelines.windows import Session, Window, not_negative, signed
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.expiry.ttl import Ttl
 
@@ -152,6 +152,35 @@ class LatestJoin(JoinOperator):
         return ""
 
 
+@dataclass(frozen=True)
+class WindowJoin(JoinOperator):
+    """Rows of a key that are in the same window."""
+
+    window: Window = field(default_factory=Window)
+    lateness: int = 0
+
+
+def window_join(
+    left: KeyedRows,
+    right: KeyedRows,
+    output: Any,
+    *,
+    times: tuple[str, str],
+    window: Window,
+    lateness: int,
+    how: str,
+) -> WindowJoin:
+    if isinstance(window, Session):
+        raise UsageError(
+            f"join {left.uid!r}: the sessions of two inputs grow together in ways that no window tells beforehand: join them with "
+            "left.join(..., within=...), or cut both into sf.tumbling() or sf.hopping() windows"
+        )
+    bounds = {name: Field(name, "timestamp") for name in (WINDOW_START, WINDOW_END)}
+    common = _common(left, right, output, times, how, HOWS, bounds)
+    states = {LEFT: ColumnLayout(ROWS, timed=True), RIGHT: ColumnLayout(ROWS, timed=True)}
+    return WindowJoin(**common, states=states, window=window, lateness=lateness)
+
+
 def asof_join(
     left: KeyedRows, right: KeyedRows, output: Any, *, times: tuple[str, str], keep: Any, wait: bool, how: str
 ) -> AsofJoin:
@@ -191,7 +220,13 @@ def _bounds(uid: str, within: Any) -> tuple[int, int]:
 
 
 def _common(
-    left: KeyedRows, right: KeyedRows, output: Any, times: tuple[str, str], how: str, hows: tuple[str, ...]
+    left: KeyedRows,
+    right: KeyedRows,
+    output: Any,
+    times: tuple[str, str],
+    how: str,
+    hows: tuple[str, ...],
+    bounds: Mapping[str, Field] | None = None,
 ) -> dict[str, Any]:
     """What is the same for all joins, checked."""
     uid = left.uid
@@ -204,7 +239,7 @@ def _common(
                 f"join {uid!r}: column {time!r} is the event time, and cannot be the key as well: copy it with transform()"
             )
     function, out = _output(uid, output, left, how)
-    filled = () if function is not None else _filled(uid, out, left, right, how)
+    filled = () if function is not None else _filled(uid, out, left, right, how, bounds or {})
     sides = tuple(
         Side(of, keyed.columns, time, _kept(uid, name, keyed, time, filled, whole=function is not None))
         for of, keyed, time, name in zip(rows, (left, right), times, (LEFT, RIGHT), strict=True)
@@ -246,11 +281,21 @@ def _output(uid: str, given: Any, left: KeyedRows, how: str) -> tuple[Callable[.
     return given, row_type(returns)
 
 
-def _filled(uid: str, out: RowType, left: KeyedRows, right: KeyedRows, how: str) -> tuple[Filled, ...]:
-    return tuple(_source(uid, out, field, left, right, how) for field in out.fields)
+def _filled(
+    uid: str, out: RowType, left: KeyedRows, right: KeyedRows, how: str, bounds: Mapping[str, Field]
+) -> tuple[Filled, ...]:
+    return tuple(_source(uid, out, field, left, right, how, bounds) for field in out.fields)
 
 
-def _source(uid: str, out: RowType, field: Field, left: KeyedRows, right: KeyedRows, how: str) -> Filled:
+def _source(
+    uid: str,
+    out: RowType,
+    field: Field,
+    left: KeyedRows,
+    right: KeyedRows,
+    how: str,
+    bounds: Mapping[str, Field],
+) -> Filled:
     """What fills a field: a key column, a column of one of the rows, or `left_x`, `right_x` for the column x of both."""
     name, where = field.name, f"{out.name}.{field.name}"
     of_left, of_right = left.known().field(name), right.known().field(name)
@@ -263,6 +308,9 @@ def _source(uid: str, out: RowType, field: Field, left: KeyedRows, right: KeyedR
         source = Filled(name, LEFT, name), of_left
     elif of_right is not None and of_left is None and not alone:
         source = Filled(name, RIGHT, name), of_right
+    elif of_left is None and name in bounds:
+        # The bounds of the window come beside the key.
+        source = Filled(name, KEY, name), bounds[name]
     elif of_left is not None:
         raise UsageError(
             f"join {uid!r}: both rows have a column {name!r}, so that {where} may be either: call the field "
@@ -305,10 +353,10 @@ def _kept(
         for field in keyed.known().fields
         if field.name not in keyed.columns and field.name != time and (whole or field.name in wanted)
     )
-    for field in kept:
-        if field.type.partition("(")[0] not in _KEEPABLE:
+    for column in kept:
+        if column.type.partition("(")[0] not in _KEEPABLE:
             raise UsageError(
-                f"join {uid!r} cannot keep column {field.name!r} ({field.type}) of the {side} row: take it out, or make a string "
+                f"join {uid!r} cannot keep column {column.name!r} ({column.type}) of the {side} row: take it out, or make a string "
                 "of it, with transform()"
             )
     return kept

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,8 +45,15 @@ class Arrivals:
 
 
 class Arriving:
-    def __init__(self, declared: JoinOperator, layouts: tuple[RowBlocks, ...]) -> None:
+    def __init__(
+        self,
+        declared: JoinOperator,
+        layouts: tuple[RowBlocks, ...],
+        lasts: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """`lasts` gives for times the instants up to which such rows are not late; without it the times themselves."""
         self._declared = declared
+        self._lasts = lasts or (lambda times: times)
         self._layouts = layouts
 
     def of(self, left: pa.Table, right: pa.Table, closed: int) -> Arrivals:
@@ -56,7 +63,7 @@ class Arriving:
         for side, layout, table in zip(
             (declared.left, declared.right), self._layouts, (left, right), strict=True
         ):
-            at, in_time = _times(side, table, closed)
+            at, in_time = self._times(side, table, closed)
             if not bool(in_time.all()):
                 late.append(table.filter(pa.array(~in_time)))
                 table, at = table.filter(pa.array(in_time)), at[in_time]
@@ -87,6 +94,17 @@ class Arriving:
             keys, Came(times[0], groups.ids[:split]), Came(times[1], groups.ids[split:]), (bare[0], bare[1]), (late[0], late[1])
         )  # fmt: skip
 
+    def _times(self, side: Side, table: pa.Table, closed: int) -> tuple[Any, Any]:
+        """The times of rows, and which of the rows are not late."""
+        if side.time:
+            at, valid = event_times(table, side.time)
+            return at, valid & (self._lasts(at) > closed)
+        at = np.zeros(table.num_rows, dtype=np.int64)
+        if side.order:
+            at, valid = event_times(table, side.order)
+            at = np.where(valid, at, NEVER)
+        return at, np.ones(table.num_rows, dtype=bool)
+
 
 @dataclass(frozen=True)
 class LateSides:
@@ -100,18 +118,6 @@ class LateSides:
                 ctx.metrics.counter(COUNTER).inc(rows.num_rows)
                 if name in self.wanted:
                     yield name, rows
-
-
-def _times(side: Side, table: pa.Table, closed: int) -> tuple[Any, Any]:
-    """The times of rows, and which of the rows are not late."""
-    if side.time:
-        at, valid = event_times(table, side.time)
-        return at, valid & (at > closed)
-    at = np.zeros(table.num_rows, dtype=np.int64)
-    if side.order:
-        at, valid = event_times(table, side.order)
-        at = np.where(valid, at, NEVER)
-    return at, np.ones(table.num_rows, dtype=bool)
 
 
 def watermark_of(ctx: ColumnarContext) -> int:

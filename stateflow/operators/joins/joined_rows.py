@@ -81,7 +81,7 @@ class JoinedRows:
             except StateflowError:
                 raise
             except Exception as error:
-                key = [column[place].as_py() for column in keys.columns]
+                key = [keys[name][place].as_py() for name in declared.key_columns]
                 raise UserCodeError(
                     f"join {declared.uid!r} failed on key {key[0] if len(key) == 1 else tuple(key)!r}: {placed(error)}: nothing of "
                     "the batch was stored, and it is run again"

@@ -8,10 +8,11 @@ from stateflow.operators.joins.asof import AsofJoined
 from stateflow.operators.joins.enriched import Enriched
 from stateflow.operators.joins.interval import IntervalJoined
 from stateflow.operators.joins.latest import LatestJoined
+from stateflow.operators.joins.windowed import WindowJoined
 from stateflow.operators.ready import made
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.enrichment import Enrich
-from stateflow.pipelines.joins import AsofJoin, IntervalJoin, LatestJoin
+from stateflow.pipelines.joins import AsofJoin, IntervalJoin, LatestJoin, WindowJoin
 
 
 def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
@@ -25,4 +26,6 @@ def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
             return Enriched(operator)
         case LatestJoin():
             return LatestJoined(operator)
+        case WindowJoin():
+            return WindowJoined(operator, read)
     return made.runnable(operator, read)
