@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from stateflow.checkpoint.collection import CollectionReport
+from stateflow.checkpoint.copying import copy_files
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.history_erasure import may_hold, spans
@@ -39,7 +40,6 @@ from stateflow.format.records import OperatorState, Owner, Pin, Record, Shard
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.query import key_from_text
-from stateflow.restore.copying import copy_files
 from stateflow.savepoints.format import list_savepoints, unfinished
 from stateflow.spark.carry_out import Sinks
 from stateflow.spark.task.shards import TaskShards

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from stateflow.checkpoint.copying import copy_files
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.handle import JobHandle
@@ -32,7 +33,6 @@ from stateflow.format.references import bases
 from stateflow.liveness.heart import Heart
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.parameters import as_texts
-from stateflow.restore.copying import copy_files
 from stateflow.restore.digest import require_same
 from stateflow.restore.plan import Plan, Progress, Restored, same_job
 from stateflow.restore.planning import make_plan, taken_over
