@@ -9,7 +9,7 @@ SEED ?=
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-check demo-spark test test-system test-airflow lint format types bench bench-quick kill-long azurite browser postgres screenshots compose-check docker-env lock sbom docs audit clean
+.PHONY: help setup demo demo-check demo-spark test test-system test-airflow lint format types bench bench-quick kill-long fuzz rules azurite browser postgres screenshots compose-check docker-env lock sbom docs audit clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -55,6 +55,12 @@ bench-quick: setup ## the same, small enough for a coffee
 
 kill-long: setup ## random kills of running pipelines, for a long time
 	@$(RUN) -m bench.kill --long
+
+fuzz: setup ## bytes of a stranger, 100,000 inputs, for an hour or two; STATEFLOW_FUZZ_INPUTS=20000 for fewer
+	@STATEFLOW_LONG=1 $(RUN) -m pytest -q -n 2 --dist worksteal tests/fuzz
+
+rules: setup ## does a test notice when a rule of docs/protocol.md is removed from the code? A quarter of an hour
+	@$(RUN) -m scripts.remove_rules
 
 azurite: setup ## the Azure emulator for the tests that use it (Node.js)
 	@$(RUN) -m scripts.azurite

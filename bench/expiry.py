@@ -14,7 +14,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,11 +25,11 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 import stateflow as sf
-from bench.measurement import Plot
+from bench.measurement import Measurement, Plot, Results, Section, Workplace, at_most
 from bench.operators import Event, Total
 from bench.plots import draw
 from stateflow.config.options import load
-from stateflow.format.records import Shard
+from stateflow.format.records import Shard, StateSchema
 from stateflow.operators.binding import schemas
 from stateflow.operators.context import Moment
 from stateflow.pipelines.operators import OperatorSpec
@@ -100,7 +100,7 @@ class Subtask:
         self.slot += 1
         spec = OperatorSpec(
             "op", self.process, self.process, ("user",), ("int",), (row_type(Event),), row_type(Total), {},
-            dict.fromkeys(schemas(self.process, "op"), 1), indexes=self._indexes(),
+            dict.fromkeys(schemas(self.process, "op"), 1), indexes=self._indexes(), evolved=self.evolved(),
         )  # fmt: skip
         storage = TaskStorage(
             str(self.folder / "root"), "job", 1, self.slot, str(self.folder / "cache"), 1 << 40,
@@ -117,6 +117,10 @@ class Subtask:
         self.cpu = time.thread_time() - began
         self.shards = acks.ack.shards
         return acks.ack
+
+    def evolved(self) -> dict[str, StateSchema]:
+        """The states whose type has changed since they were first written."""
+        return {}
 
     def _indexes(self) -> dict[str, Any]:
         if not self.indexed:
@@ -157,32 +161,44 @@ def users_of(side: str, number: int, keys: int) -> Any:
 
 
 def cost(side: str, keys: int, batches: int) -> None:
-    make = PROCESSES[side]
     work = Path(tempfile.mkdtemp(prefix="expiry-"))
+    try:
+        spent = spent_by(side, keys, batches, work, lambda text: print(text, flush=True))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    for kind in ("hides", "frees"):
+        every, late = ratios_of(spent, kind)
+        print(
+            f"{side}: a batch with a ttl that {kind} takes {every:.3f} of one without a ttl, {late:.3f} once entries expire"
+        )
+
+
+def ratios_of(spent: Mapping[str, Sequence[float]], kind: str) -> tuple[float, float]:
+    """CPU of a batch with a ttl, as a part of that of one without: of all batches, and of those once entries expire."""
+    ratios = [a / b for a, b in zip(spent[kind], spent["no ttl"], strict=True)][2:]
+    return statistics.median(ratios), statistics.median(ratios[LIFE:] or ratios)
+
+
+def spent_by(
+    side: str, keys: int, batches: int, work: Path, say: Callable[[str], None]
+) -> dict[str, list[float]]:
+    """CPU seconds of each batch, by what its ttl does. The kinds run in turns."""
+    make = PROCESSES[side]
     kinds = {
         "no ttl": Subtask(make(None), False, work / "none"),
         "hides": Subtask(make(f"{LIFE} s"), False, work / "hides"),
         "frees": Subtask(make(f"{LIFE} s"), True, work / "frees"),
     }
-    try:
-        spent: dict[str, list[float]] = {kind: [] for kind in kinds}
-        for number in range(batches):
-            rows = batch_of(users_of(side, number, keys), number)
-            turns = list(kinds.items())
-            for kind, subtask in turns if number % 2 else reversed(turns):
-                subtask.folder.mkdir(exist_ok=True)
-                subtask.batch(rows)
-                spent[kind].append(subtask.cpu)
-            print(number, {k: f"{s.cpu:.2f} s, {s.bytes / 1e6:.1f} MB" for k, s in kinds.items()}, flush=True)
-        for kind in ("hides", "frees"):
-            ratios = [a / b for a, b in zip(spent[kind], spent["no ttl"], strict=True)][2:]
-            late = ratios[LIFE:]
-            print(
-                f"{side}: a batch with a ttl that {kind} takes {statistics.median(ratios):.3f} of one without a ttl"
-                + (f", {statistics.median(late):.3f} once entries expire" if late else "")
-            )
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    spent: dict[str, list[float]] = {kind: [] for kind in kinds}
+    for number in range(batches):
+        rows = batch_of(users_of(side, number, keys), number)
+        turns = list(kinds.items())
+        for kind, subtask in turns if number % 2 else reversed(turns):
+            subtask.folder.mkdir(parents=True, exist_ok=True)
+            subtask.batch(rows)
+            spent[kind].append(subtask.cpu)
+        say(f"{number} { ({k: f'{s.cpu:.2f} s, {s.bytes / 1e6:.1f} MB' for k, s in kinds.items()}) }")
+    return spent
 
 
 def size(keys: int, batches: int) -> None:
@@ -212,6 +228,48 @@ def size(keys: int, batches: int) -> None:
         shutil.rmtree(work, ignore_errors=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Size:
+    keys: int
+    batches: int
+
+
+def measured(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
+    in_a_task()
+    return {"spent": spent_by(side, size.keys, size.batches, workplace.folder, workplace.say)}
+
+
+def section(results: Results, size: Size) -> Section:
+    rows, targets = [], []
+    for side, what in {"totals": "keys that come back", "dedup": "keys that are all new"}.items():
+        (every, late) = ratios_of(results.first(side)["spent"], "frees")
+        rows.append([what, f"{every:.3f}x", f"{late:.3f}x"])
+        targets.append(at_most(f"a ttl makes batches at most 5 % longer: {what}", every, 1.05))
+    text = (
+        f"CPU of a task's batches with a ttl that frees, as a part of that of the same batches without a ttl. {size.keys:,} keys a "
+        f"batch, {size.batches} batches, an entry lives for {LIFE}. `python -m bench.expiry size` draws how the store keeps its size."
+    )
+    return Section(text, ("batches of", "all batches", "once entries expire"), rows, targets)
+
+
+MEASUREMENT = Measurement(
+    "expiry",
+    "State that expires",
+    tuple(sorted(PROCESSES)),
+    {"full": Size(50_000, 24), "quick": Size(5_000, 14)},
+    measured,
+    section,
+    repeats=1,
+    minutes={"full": 0.7, "quick": 0.1},
+)
+
+
+def in_a_task() -> None:
+    """Tells code that runs in a task that it does."""
+    context = TaskContext._getOrCreate()
+    context._partitionId, context._taskAttemptId = 0, 0
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.expiry")
     parser.add_argument("what", choices=("cost", "size"))
@@ -219,8 +277,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--keys", type=int, default=0)
     parser.add_argument("--batches", type=int, default=0)
     options = parser.parse_args(arguments)
-    context = TaskContext._getOrCreate()
-    context._partitionId, context._taskAttemptId = 0, 0
+    in_a_task()
     if options.what == "cost":
         cost(options.side, options.keys or 200_000, options.batches or 24)
     else:

@@ -40,6 +40,7 @@ from stateflow.pipelines.operators import MAIN, OperatorSpec
 from stateflow.pipelines.rows import row_type
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
+from stateflow.spark.task.carried import GROUP_AT, carried
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.choice import open_backend
@@ -167,15 +168,22 @@ def _arrow_batches(side: str, rows: int, keys: int, number: int) -> Iterator[pa.
         key = {"channel": "int", "start": "datetime"}
     parts = [fields[name] for name in key]
     group = key_groups_of(tuple(key.values()), parts, GROUPS)
+    late = pa.array(np.zeros(rows, bool))
+    # The low bits only sort; the key does so here.
+    first = {"_sf_place": pa.array(group.astype(np.int64) << GROUP_AT)}
+    if side == "process_arrow":
+        first = {"_sf_group": pa.array(group.astype(np.int32))}
+    own: dict[str, Any] = {"_sf_late": late} if side == "windows" else {}
+    if side == "process_arrow":
+        own = {**{f"_sf_key{n}": part for n, part in enumerate(parts)}, "_sf_late": late}
     table = pa.table(
         {
-            "_sf_group": pa.array(group.astype(np.int32)),
-            **{f"_sf_key{n}": part for n, part in enumerate(parts)},
-            "_sf_late": pa.array(np.zeros(rows, bool)),
+            **first,
+            **own,
             **fields,
         }
     ).filter(pa.array(group < GROUPS // 2))
-    order = [("_sf_group", "ascending"), *((f"_sf_key{n}", "ascending") for n in range(len(parts)))]
+    order = [(next(iter(first)), "ascending"), *((name, "ascending") for name in key)]
     yield from table.sort_by(order).combine_chunks().to_batches(max_chunksize=ARROW_ROWS)
 
 
@@ -209,7 +217,8 @@ def _worker(
     else:
         event = operators.TimedEvent if side == "process_timed" else operators.Event
         spec = _spec("totals", operators.RunningTotal, event, operators.Total, "user")
-    return keyed_worker(KeyedTask(spec, moment, storage, shards, backend, output), acks)
+    carry = carried(spec.key_columns, spec.key_types, spec.rows, late=side == "windows")
+    return keyed_worker(KeyedTask(spec, moment, storage, shards, backend, output, carry=carry), acks)
 
 
 def _spec(uid: str, process: Any, event: Any, result: Any, *key: str) -> OperatorSpec:

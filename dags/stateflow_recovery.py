@@ -34,7 +34,7 @@ hangs, mark that task as success: the restore fences the driver, whatever it doe
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.providers.standard.operators.trigger_dagrun import TriggerDagRunOperator
@@ -44,13 +44,28 @@ from stateflow_settings import NAME, SETTINGS, conn_field, flag_field, job_field
 from stateflow_steps import keep, known_job, let_go, tag_name
 
 from stateflow.airflow import StateflowRestoreOperator, StateflowStopOperator, StateflowVerifyOperator
+from stateflow.airflow.operators.approvals import refusal
 from stateflow.restore.digest import differences
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
 
 RESTORE_POINT = rf"^(latest|checkpoint:[0-9]+|tag:{NAME}|[A-Za-z][A-Za-z0-9+.-]*://.+|/.+)$"
 
 
 class Approval(ApprovalOperator):
-    """One whose time can run out with a sentence."""
+    """One whose time can run out with a sentence, and that fails before anything is stopped when its answer is no approval."""
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> Any:
+        answer = super().execute_complete(context, event)
+        asked_by = getattr(context["dag_run"], "triggering_user_name", None) or ""
+        if answer["chosen_options"] == [self.APPROVE] and (
+            sentence := refusal(
+                answer, asked_by=asked_by, four_eyes=SETTINGS.four_eyes, approvers=SETTINGS.approvers
+            )
+        ):
+            raise AirflowFailException(sentence)
+        return answer
 
     def process_trigger_event_error(self, event: dict[str, Any]) -> None:
         if event.get("error_type") == "timeout":
@@ -139,7 +154,8 @@ it still does is treated like everything else that followed the restore point. W
 another one would be carried out after the stop, nothing is restored. *Reject* changes nothing.""",
         response_timeout=SETTINGS.approval_time,
         retries=0,
-        # Add assigned_users=[{"id": "...", "name": "..."}] to say who may approve.
+        # Airflow lets nobody else answer; `restore` asks once more who has.
+        assigned_users=[{"id": each, "name": each} for each in SETTINGS.approvers] or None,
     )
     stop = StateflowStopOperator(task_id="stop", wait=timedelta(minutes=5), retries=1, **of_job)
     # `latest` is what it was when it was approved: the driver may have gone on since.
@@ -150,6 +166,9 @@ another one would be carried out after the stop, nothing is restored. *Reject* c
         task_id="restore",
         origin=planned,
         approved="{{ ti.xcom_pull('plan')['digest'] }}",
+        approval=approve.output,
+        four_eyes=SETTINGS.four_eyes,
+        approvers=list(SETTINGS.approvers) or None,
         takeover=True,
         **wanted,
     )

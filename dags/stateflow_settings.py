@@ -60,6 +60,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How long a failed run of a pipeline waits for its first retry; later ones wait longer."""
     approval_minutes: int = 60
     """How long a recovery waits for a person."""
+    approvers: Sequence[str] = ()
+    """Ids of those who may approve a recovery; empty: everybody whom Airflow lets answer."""
+    four_eyes: bool = False
+    """Whether somebody else than whoever triggered a recovery has to approve it."""
     jobs: Mapping[str, Pipeline] = msgspec.field(default_factory=lambda: {"orders": ORDERS})
     pipeline_folders: Sequence[str] = ()
     """Where pipelines may lie, as the workers see it; empty: the folders of the pipelines in `jobs`.

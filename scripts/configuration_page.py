@@ -51,6 +51,57 @@ endpoint = "https://objects.example.org"
 ```
 """
 
+SHOWN_BY = {
+    "checkpoint_dir": "spark/test_object_store_root.py::test_state_on_an_object_store_carries_on_and_leaves_no_litter",
+    "parallelism": "spark/test_restore.py::test_up_down_and_up_again_without_a_batch_between_copies_nothing_and_loses_nothing",
+    "max_parallelism": "cli/test_check.py::test_another_parallelism_fits_up_to_the_number_of_key_groups",
+    "backend": "spark/test_restore.py::test_a_fork_from_any_snapshot_goes_on_as_if_nothing_had_happened",
+    "shard_join_limit": "config/test_option_effects.py::test_neighbouring_shards_are_joined_up_to_the_limit",
+    "inline_threshold": "state/backends/test_backends.py::test_the_inline_threshold_means_the_same_in_each_backend",
+    "delivery": "spark/test_failed_batches.py::test_at_least_once_a_crash_loses_no_row_and_no_state",
+    "retained_checkpoints": "checkpoint/test_collection.py::test_a_run_keeps_exactly_what_it_was_told_to",
+    "trigger": "spark/test_object_store_root.py::test_a_second_run_is_refused_while_the_first_one_lives",
+    "min_pause": "spark/test_failed_batches.py::test_a_batch_that_fails_twice_is_tried_again_after_a_pause_that_doubles_and_counts_once",
+    "incremental": "spark/test_failed_batches.py::test_a_checkpoint_that_is_not_incremental_has_files_of_its_own",
+    "batch_deadline": "spark/test_failed_batches.py::test_a_batch_beyond_its_deadline_fails_and_its_next_try_may_succeed",
+    "tolerable_failed_batches": "spark/test_failed_batches.py::test_one_failure_more_than_is_tolerated_fails_the_run",
+    "failure_backoff": "spark/test_failed_batches.py::test_a_batch_that_fails_twice_is_tried_again_after_a_pause_that_doubles_and_counts_once",
+    "retained_age": "config/test_option_effects.py::test_checkpoints_younger_than_the_retained_age_are_kept_too",
+    "rocksdb_preset": "config/test_option_effects.py::test_what_is_set_of_rocksdb_is_what_its_database_has",
+    "rocksdb_compaction": "config/test_option_effects.py::test_what_is_set_of_rocksdb_is_what_its_database_has",
+    "rocksdb_block_cache": "config/test_option_effects.py::test_sizes_of_rocksdb_reach_the_backend",
+    "rocksdb_write_buffer": "config/test_option_effects.py::test_sizes_of_rocksdb_reach_the_backend",
+    "rocksdb_compaction_budget": "config/test_option_effects.py::test_what_is_set_of_rocksdb_is_what_its_database_has",
+    "scratch_dir": "config/test_option_effects.py::test_what_a_task_gets_of_the_options",
+    "cache_dir": "config/test_option_effects.py::test_what_a_task_gets_of_the_options",
+    "cache_size": "storage/test_cache.py::test_the_least_recently_used_go_first_and_the_limit_holds",
+    "locality_wait": "config/test_option_effects.py::test_what_spark_s_session_gets_of_the_options",
+    "upload_threads": "spark/test_shards.py::test_as_many_files_of_one_shard_travel_at_the_same_time_as_there_are_threads",
+    "chunk_rows": "spark/test_api_columnar.py::test_the_rows_of_a_key_come_in_its_order",
+    "source_idle_timeout": "config/test_option_effects.py::test_a_source_that_is_idle_for_the_timeout_no_longer_holds_the_watermark_back",
+    "dead_letter_limit": "operators/test_keyed.py::test_more_diverted_rows_than_may_be_kept_fail_the_task",
+    "dead_letter_threshold": "spark/test_api_failures.py::test_dead_letters_divert_failing_keys_until_there_are_too_many",
+    "shared_filesystem": "spark/test_cluster.py::test_subtasks_stay_with_their_executor_and_move_when_it_is_killed",
+    "heartbeat_interval": "spark/test_waiting.py::test_a_run_is_fresh_while_it_waits_for_input_and_not_while_a_batch_hangs",
+    "heartbeat_timeout": "spark/test_object_store_root.py::test_a_second_run_is_refused_while_the_first_one_lives",
+    "local_fsync": "config/test_option_effects.py::test_what_a_task_gets_of_the_options",
+    "storage_options": "jobs/test_job.py::test_a_run_takes_root_and_credentials_of_its_job_and_the_rest_from_where_it_is",
+    "metrics": "test_metrics.py::test_prometheus_serves_sums_and_last_values",
+    "metrics_port": "test_metrics.py::test_a_taken_port_is_said",
+    "log_format": "test_logs.py::test_json_lines_have_job_epoch_and_slot_when_they_are_known",
+    "progress": "cli/test_progress.py::test_elsewhere_each_batch_has_a_line",
+}
+"""By option, a test in `tests/` that fails when the option does not do what it says."""
+
+_TESTS = """
+## What shows it
+
+For each option a test, in `tests/`, that shows what it does.
+
+| option | test |
+|---|---|
+"""
+
 _FLINK = """
 ## Coming from Flink
 
@@ -60,7 +111,15 @@ _FLINK = """
 
 
 def page() -> str:
-    return _TOP + "".join(_options()) + _EXAMPLE + _FLINK + "".join(sorted(_flink_rows()))
+    return (
+        _TOP
+        + "".join(_options())
+        + _EXAMPLE
+        + _TESTS
+        + "".join(_test_rows())
+        + _FLINK
+        + "".join(sorted(_flink_rows()))
+    )
 
 
 def _options() -> Iterator[str]:
@@ -83,6 +142,11 @@ def _allowed(declaration: Declaration) -> str:
     most = written(declaration, declaration.most) if declaration.most is not None else None
     limits = [f"at least {least}" if least else "", f"at most {most}" if most else ""]
     return ", ".join([declaration.kind, *filter(None, limits)])
+
+
+def _test_rows() -> Iterator[str]:
+    for name in DECLARATIONS:
+        yield f"| `{name}` | `{SHOWN_BY[name]}` |\n"
 
 
 def _flink_rows() -> Iterator[str]:

@@ -90,6 +90,11 @@ ROOMS: Mapping[str, Room] = {
         "format operators pipelines state/keys state/values",
         "windowed.py",
     ),
+    "operators/joins": Room(
+        "joins and enrichment: rows that wait as blocks, partners found by sorting, answers that are kept",
+        "operators operators/ready pipelines state/keys",
+        "interval.py",
+    ),
     "compatibility": Room(
         "whether a pipeline fits the state of a record",
         "checkpoint format operators pipelines state state/values",
@@ -97,7 +102,9 @@ ROOMS: Mapping[str, Room] = {
     ),
     "testing": Room(
         "keyed and columnar operators in unit tests, without Spark",
-        "compatibility format operators operators/ready pipelines state state/backends state/columns state/keys state/values",
+        # The rescale of a record, which is pure: the harness of operators without keys rescales as a run does.
+        "checkpoint compatibility format operators operators/joins pipelines state state/backends state/columns state/keys "
+        "state/values",
     ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
     "reading": Room(
@@ -117,7 +124,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark": Room(
         "what runs on the driver: a run, its loop, a batch",
-        "checkpoint compatibility config format liveness operators operators/ready pipelines savepoints spark/session spark/sinks "
+        "checkpoint compatibility config format liveness operators operators/joins pipelines savepoints spark/session spark/sinks "
         "spark/sources spark/task state/backends state/values storage",
         "runner.py",
     ),
@@ -152,9 +159,14 @@ ROOMS: Mapping[str, Room] = {
         "serve spark spark/session spark/state_tables storage",
         "main.py",
     ),
-    "application": Room("the command as an application of spark-submit", "cli"),
+    "application": Room("the command as an application of spark-submit", "cli jobs"),
     "airflow/connections": Room(
         "connections, and what a failure means to a task", "config jobs spark/task storage", "stateflow.py"
+    ),
+    "airflow/internals": Room(
+        "what is used of Airflow and its providers that has no public name; a test for each",
+        "",
+        "task_instances.py",
     ),
     "airflow/triggers": Room(
         "waiting in the triggerer",
@@ -163,12 +175,12 @@ ROOMS: Mapping[str, Room] = {
     ),
     "airflow/launchers": Room(
         "how a task starts a driver",
-        "airflow/connections checkpoint config driver jobs pipelines spark spark/session",
+        "airflow/connections airflow/internals checkpoint config driver jobs pipelines spark spark/session",
         "spark_submit.py",
     ),
     "airflow/operators": Room(
         "one operator per verb",
-        "airflow/connections airflow/launchers airflow/triggers checkpoint driver format jobs liveness observe pipelines "
+        "airflow/connections airflow/internals airflow/launchers airflow/triggers checkpoint driver format jobs liveness observe pipelines "
         "quantities restore savepoints storage",
         "run.py",
     ),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stateflow.pipelines.aggregates import (
         Aggregate,
         aggregate,
+        collect,
         count,
         count_distinct,
         first,
@@ -34,16 +35,27 @@ if TYPE_CHECKING:
         max,
         mean,
         min,
+        quantile,
         stddev,
         sum,
+        top_values,
         variance,
     )
     from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+    from stateflow.pipelines.files import files
     from stateflow.pipelines.flow import Flow, KeyedStream, Stream, WindowedStream
     from stateflow.pipelines.pipeline import Pipeline, pipeline
-    from stateflow.pipelines.process import ConnectedProcess, Context, KeyedProcess, Output, output
+    from stateflow.pipelines.process import (
+        ConnectedProcess,
+        Context,
+        KeyedProcess,
+        Output,
+        PartitionProcess,
+        output,
+    )
     from stateflow.pipelines.tables import delta
-    from stateflow.pipelines.windows import Window, cumulative, hopping, session, tumbling
+    from stateflow.pipelines.window_process import WindowBounds, WindowProcess
+    from stateflow.pipelines.windows import Window, count_window, cumulative, hopping, session, tumbling
     from stateflow.spark.sinks.memory import memory
     from stateflow.state.columns.layout import columns
     from stateflow.state.declare import (
@@ -84,6 +96,7 @@ __all__ = [
     "NotFoundError",
     "OperatorListState",
     "Output",
+    "PartitionProcess",
     "Pipeline",
     "ReducingState",
     "StateTypeError",
@@ -95,14 +108,19 @@ __all__ = [
     "UsageError",
     "ValueState",
     "Window",
+    "WindowBounds",
+    "WindowProcess",
     "WindowedStream",
     "aggregate",
+    "collect",
     "columns",
     "count",
     "count_distinct",
+    "count_window",
     "cumulative",
     "delta",
     "field",
+    "files",
     "first",
     "hopping",
     "last",
@@ -112,10 +130,12 @@ __all__ = [
     "min",
     "output",
     "pipeline",
+    "quantile",
     "session",
     "stddev",
     "sum",
     "testing",
+    "top_values",
     "ttl",
     "tumbling",
     "variance",
@@ -126,6 +146,7 @@ _ROOMS = {
     "stateflow.pipelines.aggregates": (
         "Aggregate",
         "aggregate",
+        "collect",
         "count",
         "count_distinct",
         "first",
@@ -133,16 +154,27 @@ _ROOMS = {
         "max",
         "mean",
         "min",
+        "quantile",
         "stddev",
         "sum",
+        "top_values",
         "variance",
     ),
+    "stateflow.pipelines.files": ("files",),
     "stateflow.pipelines.flow": ("Flow", "KeyedStream", "Stream", "WindowedStream"),
     "stateflow.pipelines.pipeline": ("Pipeline", "pipeline"),
-    "stateflow.pipelines.windows": ("Window", "cumulative", "hopping", "session", "tumbling"),
+    "stateflow.pipelines.window_process": ("WindowBounds", "WindowProcess"),
+    "stateflow.pipelines.windows": ("Window", "count_window", "cumulative", "hopping", "session", "tumbling"),
     "stateflow.jobs.job": ("Job",),
     "stateflow.pipelines.columnar": ("ColumnarContext", "ColumnarOperator"),
-    "stateflow.pipelines.process": ("ConnectedProcess", "Context", "KeyedProcess", "Output", "output"),
+    "stateflow.pipelines.process": (
+        "ConnectedProcess",
+        "Context",
+        "KeyedProcess",
+        "Output",
+        "PartitionProcess",
+        "output",
+    ),
     "stateflow.spark.sinks.memory": ("memory",),
     "stateflow.pipelines.tables": ("delta",),
     "stateflow.state.columns.layout": ("columns",),
@@ -151,6 +183,19 @@ _ROOMS = {
     "stateflow.state.values.schema": ("field",),
     "stateflow.state.values.serializers": ("CustomSerializer",),
 }
+_ELSEWHERE = {
+    "approx_count_distinct": "count_distinct(..., approximate=True)",
+    "average": "mean",
+    "avg": "mean",
+    "cumulate": "cumulative",
+    "hop": "hopping",
+    "percentile": "quantile",
+    "sliding": "hopping",
+    "std": "stddev",
+    "tumble": "tumbling",
+    "var": "variance",
+}
+"""What SQL, Spark and Flink call a name of the list."""
 _ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 if not TYPE_CHECKING:
@@ -159,7 +204,8 @@ if not TYPE_CHECKING:
         if name == "testing":
             return import_module("stateflow.testing")
         if name not in _ROOM_OF:
-            raise AttributeError(f"module 'stateflow' has no attribute {name!r}")
+            here = f": it is called sf.{_ELSEWHERE[name]} here" if name in _ELSEWHERE else ""
+            raise AttributeError(f"module 'stateflow' has no attribute {name!r}{here}")
         value = getattr(import_module(_ROOM_OF[name]), name)
         globals()[name] = value
         return value

@@ -29,6 +29,11 @@ MEASURES = (
         "counter",
         "Checkpoints completed by this run (numberOfCompletedCheckpoints).",
     ),
+    Measure(
+        "failed_checkpoints",
+        "counter",
+        "Batches that failed and were tried again (numberOfFailedCheckpoints).",
+    ),
     Measure("rows_in", "counter", "Rows read from sources (numRecordsIn)."),
     Measure("rows_out", "counter", "Rows that operators put out (numRecordsOut)."),
     Measure("keys", "counter", "Keys that user code was called for."),
@@ -62,6 +67,7 @@ def numbers(
     metrics = statistics.get("metrics", {})
     values: dict[str, float] = {
         "completed_checkpoints": 1,
+        "failed_checkpoints": statistics.get("failed_tries", 0),
         "rows_in": statistics.get("processed_rows", 0),
         "rows_out": sum(o["rows_out"] for o in operators.values()),
         "keys": sum(o["keys"] for o in operators.values()),

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import stateflow
 
 SOURCE = Path(stateflow.__file__).read_text(encoding="utf-8")
@@ -29,6 +31,13 @@ def test_type_checkers_see_the_very_same_names() -> None:
 
 def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
     assert not hasattr(stateflow, "KeyedNode")
+
+
+def test_a_name_that_other_systems_have_leads_to_the_one_here() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'avg': it is called sf\.mean here"):
+        stateflow.avg  # noqa: B018
+    assert {name.partition("(")[0] for name in stateflow._ELSEWHERE.values()} <= set(stateflow.__all__)
+    assert not set(stateflow._ELSEWHERE) & set(stateflow.__all__)
 
 
 def test_importing_the_library_loads_nothing_heavy() -> None:

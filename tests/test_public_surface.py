@@ -7,10 +7,10 @@ import stateflow
 FROZEN = """
 Aggregate AggregatingState BroadcastState BusyError ColumnarContext ColumnarOperator ConnectedProcess Context
 CorruptError CustomSerializer DisagreementError FencedError Flow IncompatibleError Job KeyedProcess KeyedStream
-ListState MapState NotFoundError OperatorListState Output Pipeline ReducingState StateTypeError StateflowError Stream
-Timer UnavailableError UnionListState UsageError ValueState Window WindowedStream aggregate columns count
-count_distinct cumulative delta field first hopping last max mean memory min output pipeline session stddev sum
-testing ttl tumbling variance
+ListState MapState NotFoundError OperatorListState Output PartitionProcess Pipeline ReducingState StateTypeError StateflowError Stream
+Timer UnavailableError UnionListState UsageError ValueState Window WindowBounds WindowProcess WindowedStream aggregate collect columns
+count count_distinct count_window cumulative delta field files first hopping last max mean memory min output pipeline quantile session stddev sum
+testing top_values ttl tumbling variance
 """
 
 
@@ -37,13 +37,13 @@ def test_every_error_is_a_stateflow_error_with_an_exit_code_of_its_own() -> None
 
 
 def test_the_testing_module_offers_the_harness() -> None:
-    assert stateflow.testing.__all__ == ["ColumnarHarness", "KeyedHarness"]
+    assert stateflow.testing.__all__ == ["ColumnarHarness", "KeyedHarness", "PartitionHarness"]
 
 
 def test_what_users_chain_is_there() -> None:
     offered = {
-        stateflow.Stream: "append changes_as_rows collect dead_letters deduplicate for_each_batch key_by side transform union upsert",
-        stateflow.KeyedStream: "aggregate connect map_with_state process process_arrow window",
+        stateflow.Stream: "append changes_as_rows collect dead_letters deduplicate for_each_batch key_by process_partition side transform union upsert",
+        stateflow.KeyedStream: "aggregate connect enrich join join_asof join_latest latest map_with_state process process_arrow top window",
     }
     for owner, names in offered.items():
         found = {

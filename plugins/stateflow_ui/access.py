@@ -1,24 +1,24 @@
 """Who may look and who may act, by Airflow's own rules. Every route has one of these; a test counts them.
 
-Airflow leaves a plugin's routes open to everybody. Reading needs access to plugins; acting needs, beside that, the right to
-trigger the very DAG, and a header: the session's cookie comes along with requests of foreign pages too, a header of our own
-does not.
+Airflow leaves a plugin's routes open to everybody. Reading needs access to plugins, and to the root: to its connection's team
+or to the connection itself. Acting needs, beside that, the right to trigger the very DAG, and a header: the session's cookie
+comes along with requests of foreign pages too, a header of our own does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Any
 
-from airflow.api_fastapi.app import get_auth_manager
-from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity, DagDetails
-from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
-from airflow.models.dag import DagModel
 from fastapi import Depends, Header, HTTPException
-from sqlalchemy import select
 
-from stateflow_ui.settings import action_dags
+from stateflow.errors import NotFoundError
+from stateflow_ui import internals
+from stateflow_ui.internals import GetUserDep, SessionDep, may_act, may_read
+from stateflow_ui.root import no_root
+from stateflow_ui.settings import action_dags, needs_connection
 
 HEADER, VALUE = "X-Stateflow-Action", "1"
 
@@ -28,29 +28,62 @@ def _header(value: Annotated[str, Header(alias=HEADER)] = "") -> None:
         raise HTTPException(400, f"an action needs the header {HEADER}: {VALUE}")
 
 
-may_read: Callable[..., Any] = requires_access_view(AccessView.PLUGINS)
-may_act: Callable[..., Any] = requires_access_dag(method="POST", access_entity=DagAccessEntity.RUN)
-"""What Airflow's own trigger asks for."""
-
 READING = [Depends(may_read)]
 ACTING = [Depends(may_read), Depends(may_act), Depends(_header)]
 
 
-def known_actions(session: SessionDep, user: GetUserDep) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What one user may see, as Airflow says at this request."""
+
+    user: Any
+    teams: dict[str, str]
+    """By connection, those that belong to a team."""
+
+    def among(self, conn_ids: Iterable[str]) -> set[str]:
+        """The connections whose roots the user may see. An auth manager may ask another server for it."""
+        by_team: dict[str | None, set[str]] = defaultdict(set)
+        for conn_id in conn_ids:
+            by_team[self.teams.get(conn_id)].add(conn_id)
+        seen: set[str] = set()
+        for team, ids in by_team.items():
+            if self._may_see_roots_of(team):
+                seen |= ids
+            else:
+                seen |= internals.visible_connections(ids, self.user, team)
+        return seen
+
+    def require(self, conn_id: str) -> None:
+        """Raises for a root that the user may not see, with the words for one that does not exist."""
+        if conn_id not in self.among([conn_id]):
+            raise NotFoundError(no_root(conn_id))
+
+    def _may_see_roots_of(self, team: str | None) -> bool:
+        """Whether no look at the single connection is needed."""
+        if needs_connection():
+            return False
+        return team is None or internals.is_member(self.user, team)
+
+
+def sight(session: SessionDep, user: GetUserDep) -> Sight:
+    return Sight(user, internals.team_of_connections(session))
+
+
+SightDep = Annotated[Sight, Depends(sight)]
+
+
+def may_see(conn_id: str, seen: SightDep) -> None:
+    seen.require(conn_id)
+
+
+SEEING = [Depends(may_see)]
+"""For what lies in one root, beside `READING`."""
+
+
+def known_actions(conn_id: str, session: SessionDep, user: GetUserDep) -> dict[str, Any]:
     """Which DAG each button would trigger, None where there is none that the user may see; whether they may."""
-    action_dag_ids = action_dags()
-    manager = get_auth_manager()
-    existing = select(DagModel).where(DagModel.dag_id.in_(action_dag_ids.values()), ~DagModel.is_stale)
-    dags = list(session.scalars(existing))
-    teams = DagModel.get_dag_id_to_team_name_mapping([dag.dag_id for dag in dags], session=session)
-    rights: dict[str, dict[str, bool]] = {}
-    for dag in dags:
-        details = DagDetails(id=dag.dag_id, team_name=teams.get(dag.dag_id))
-        if manager.is_authorized_dag(method="GET", details=details, user=user):
-            may = manager.is_authorized_dag(
-                method="POST", access_entity=DagAccessEntity.RUN, details=details, user=user
-            )
-            rights[dag.dag_id] = {"may": may, "paused": bool(dag.is_paused)}
+    action_dag_ids = action_dags(conn_id)
+    rights = internals.rights_on_dags(set(action_dag_ids.values()), user, session)
     return {
         "dags": {action: dag_id if dag_id in rights else None for action, dag_id in action_dag_ids.items()},
         "may": {

@@ -1,4 +1,8 @@
-"""What a button does: it triggers a DAG run as Airflow's own API does it, for the user who pressed."""
+"""What a button does. The page asks here whether it may, and then triggers the DAG run through Airflow's own public API.
+
+So Airflow itself checks the user, the form's fields and the DAG, and writes its audit log. What is asked here is what only these pages
+know: which DAG is meant for a button, and which roots the user may see.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from airflow.api_fastapi.common.db.common import SessionDep
-from airflow.api_fastapi.core_api.datamodels.dag_run import TriggerDAGRunPostBody
-from airflow.api_fastapi.core_api.routes.public.dag_run import trigger_dag_run
-from airflow.api_fastapi.core_api.security import GetUserDep
-from airflow.api_fastapi.logging.decorators import action_logging
-from airflow.models.dag import DagModel
 from fastapi import APIRouter, Depends, HTTPException, Request
 
-from stateflow_ui.access import ACTING
-from stateflow_ui.settings import base_path
+from stateflow_ui.access import ACTING, SightDep
+from stateflow_ui.internals import DagModel, SessionDep
+from stateflow_ui.settings import action_dags
 
 MOST_BYTES = 64 << 10
 
@@ -34,8 +33,6 @@ async def action_form(request: Request) -> ActionForm:
         body += chunk
         if len(body) > MOST_BYTES:
             raise HTTPException(413, f"the body is too long: a form has {MOST_BYTES} bytes at most")
-    # As `request.body()` keeps it: Airflow's audit log reads it once more.
-    request._body = bytes(body)
     try:
         form = json.loads(body)
     except (ValueError, RecursionError):
@@ -55,18 +52,20 @@ async def action_form(request: Request) -> ActionForm:
 router = APIRouter()
 
 
-@router.post(
-    "/api/actions/{dag_id}",
-    dependencies=[*ACTING, Depends(action_form), Depends(action_logging("trigger_dag_run"))],
-)
+@router.post("/api/actions/{dag_id}", dependencies=[*ACTING, Depends(action_form)])
 def act(
-    dag_id: str,
-    form: Annotated[ActionForm, Depends(action_form)],
-    request: Request,
-    user: GetUserDep,
-    session: SessionDep,
-) -> dict[str, str]:
-    """Triggers the DAG; the run says the rest."""
+    dag_id: str, form: Annotated[ActionForm, Depends(action_form)], session: SessionDep, seen: SightDep
+) -> dict[str, Any]:
+    """The request that the page makes of Airflow then, relative to Airflow's own path. Nothing has happened yet."""
+    conn_id = str(form.conf.get("conn_id") or "")
+    if conn_id:
+        seen.require(conn_id)
+    if dag_id not in action_dags(conn_id).values():
+        raise HTTPException(
+            404,
+            f"no button of these pages starts DAG {dag_id!r} for connection {conn_id or 'stateflow_default'!r}: start it in "
+            "Airflow, or name it in section [stateflow] of Airflow's configuration",
+        )
     dag = session.get(DagModel, dag_id)
     if dag is None or dag.is_stale:
         raise HTTPException(
@@ -78,23 +77,10 @@ def act(
         raise HTTPException(
             409, f"DAG {dag_id!r} is paused, so nothing would happen: turn it on in Airflow first"
         )
-    try:
-        run = trigger_dag_run(
-            dag_id=dag_id,
-            body=TriggerDAGRunPostBody(logical_date=None, conf=form.conf, note=form.note),
-            dag_bag=request.app.state.dag_bag,
-            user=user,
-            session=session,
-            request=request,
-        )
-    except HTTPException as error:
-        raise HTTPException(error.status_code, first_sentence(error.detail)) from error
-    # Its annotation says what FastAPI makes of the run, not what it returns.
-    run_id: str = getattr(run, "run_id", None) or run.dag_run_id
     return {
         "dag_id": dag_id,
-        "run_id": run_id,
-        "url": f"{base_path()}/dags/{quote(dag_id, safe='')}/runs/{quote(run_id, safe='')}",
+        "path": f"api/v2/dags/{quote(dag_id, safe='')}/dagRuns",
+        "body": {"logical_date": None, "conf": form.conf, "note": form.note},
     }
 
 

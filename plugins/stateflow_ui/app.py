@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from airflow.api_fastapi.common.dagbag import create_dag_bag
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
@@ -24,7 +23,6 @@ def create_app(catalog: Catalog | None = None) -> FastAPI:
     # FastAPI's own pages would be routes without a guard.
     app = FastAPI(title="Stateflow", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.catalog = catalog or Catalog(read_roots)
-    app.state.dag_bag = create_dag_bag()
     for router in (routes.router, actions.router, pages.router):
         app.include_router(router)
     app.add_exception_handler(StateflowError, _stateflow_error)

@@ -27,7 +27,7 @@ from stateflow.storage.store import Store
 from stateflow_ui.cached_value import CachedValue, CacheState
 from stateflow_ui.job_reader import JobFacts, JobReader
 from stateflow_ui.reader_threads import ReaderThreads
-from stateflow_ui.root import Root
+from stateflow_ui.root import Root, no_root
 from stateflow_ui.storage import StorageFacts, read_storage
 
 _log = logging.getLogger(__name__)
@@ -394,10 +394,7 @@ class Catalog:
                 known = self._sources.known()
                 if known.value is None:
                     self._value(known, "Airflow's connections of type stateflow")
-                known_ids = ", ".join(self._roots) or "none"
-                raise NotFoundError(
-                    f"there is no connection {conn_id!r} of type stateflow; those that these pages know are: {known_ids}"
-                )
+                raise NotFoundError(no_root(conn_id))
             if root.source.problem:
                 raise UnavailableError(root.source.problem)
         if name not in root.jobs:

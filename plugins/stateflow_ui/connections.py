@@ -6,12 +6,11 @@ import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from airflow.models.connection import Connection
-from airflow.utils.session import create_session
 from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from stateflow.errors import StateflowError, UnavailableError
+from stateflow_ui.internals import Connection, create_session
 from stateflow_ui.root import Root
 from stateflow_ui.settings import named_connections
 
@@ -23,16 +22,17 @@ def read_roots() -> list[Root]:
     """Asks Airflow's database and the environment; what a secrets backend holds has to be named."""
     try:
         with create_session(scoped=False) as session:
-            stored = list(
-                session.scalars(select(Connection.conn_id).where(Connection.conn_type == CONN_TYPE))
+            of_type = select(Connection.conn_id, Connection.team_name).where(
+                Connection.conn_type == CONN_TYPE
             )
+            stored = {row.conn_id: row.team_name for row in session.execute(of_type)}
     except SQLAlchemyError as error:
         raise UnavailableError(
             f"Airflow's database did not list its connections ({type(error).__name__}): see the API server's log"
         ) from error
     named = named_connections()
     conn_ids = dict.fromkeys([*sorted(stored), *in_environment(os.environ), *named])
-    roots = [root_of(conn_id) for conn_id in conn_ids]
+    roots = [root_of(conn_id, stored.get(conn_id) or "") for conn_id in conn_ids]
     if DEFAULT not in conn_ids:
         default = root_of(DEFAULT)
         # It need not exist; nobody has named it.
@@ -61,11 +61,14 @@ def in_environment(environment: Mapping[str, str]) -> list[str]:
     return conn_ids
 
 
-def root_of(conn_id: str) -> Root:
-    """The root of a connection, or why it has none."""
+def root_of(conn_id: str, team: str = "") -> Root:
+    """The root of a connection, or why it has none. `team`: whose connection it is."""
     from stateflow.airflow.connections.stateflow import StateflowHook
 
     hook = StateflowHook(conn_id)
+    if team:
+        # Airflow gives a team's connection to a task of that team; asked without a team it knows none of that name.
+        hook.get_connection = lambda conn_id: Connection.get_connection_from_secrets(conn_id, team_name=team)  # type: ignore[method-assign]
     address = ""
     try:
         address = shown(hook.root)

@@ -189,7 +189,7 @@ def _held(status: JobStatus) -> dict[str, Any] | None:
 
 def masked(parameters: dict[str, str]) -> dict[str, str]:
     """Parameters of a pipeline, as a plan shows them, and without what Airflow takes for a secret or knows to be one."""
-    from airflow.sdk._shared.secrets_masker import redact
+    from stateflow_ui.internals import redact
 
     return {name: str(redact(value, name)) for name, value in all_masked(parameters).items()}
 

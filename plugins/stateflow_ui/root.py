@@ -11,6 +11,11 @@ from stateflow_ui.reading_store import ReadingStore
 _PATIENCE = 10.0
 
 
+def no_root(conn_id: str) -> str:
+    """The same for a connection that there is not and for one that somebody may not see."""
+    return f"there is no connection {conn_id!r} of type stateflow, or none whose root you may see"
+
+
 @dataclass(frozen=True, slots=True)
 class Root:
     """A connection, and the root that it names."""

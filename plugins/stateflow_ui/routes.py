@@ -12,8 +12,8 @@ from fastapi.responses import PlainTextResponse, Response
 from stateflow.errors import NotFoundError
 from stateflow.jobs.job import COLLECTED_RETAINED
 from stateflow_ui import details, documents, metrics
-from stateflow_ui.access import READING, KnownActionsDep
-from stateflow_ui.catalog import Catalog
+from stateflow_ui.access import READING, SEEING, KnownActionsDep, Sight, SightDep
+from stateflow_ui.catalog import Catalog, JobState, RootState
 from stateflow_ui.charts import timeline as timeline_columns
 from stateflow_ui.responses import HEADERS, json_response
 from stateflow_ui.settings import stale_after
@@ -28,17 +28,17 @@ Text = Annotated[str, Query(max_length=250)]
 
 
 @router.get("/api/jobs")
-async def all_jobs(request: Request, dag_id: Text = "", run_id: Text = "") -> Response:
-    """All roots and jobs; with `dag_id` (and `run_id`) the jobs of which that DAG (run) wrote a record."""
+async def all_jobs(request: Request, seen: SightDep, dag_id: Text = "", run_id: Text = "") -> Response:
+    """All roots and jobs that the user may see; with `dag_id` (and `run_id`) those of which that DAG (run) wrote a record."""
     catalog = _catalog(request)
-    roots, jobs = await catalog.overview()
+    roots, jobs = await _overview(catalog, seen)
     return await _answered(
         request,
         lambda: documents.overview(roots, jobs, catalog.clock(), stale_after(), _dag_run(dag_id, run_id)),
     )
 
 
-@router.get(JOB)
+@router.get(JOB, dependencies=SEEING)
 async def one_job(request: Request, conn_id: Name, job: Name, actions: KnownActionsDep) -> Response:
     """A job's status, summary and percentiles, and what the user may do with it."""
     catalog = _catalog(request)
@@ -49,7 +49,7 @@ async def one_job(request: Request, conn_id: Name, job: Name, actions: KnownActi
     )
 
 
-@router.get(JOB + "/timeline")
+@router.get(JOB + "/timeline", dependencies=SEEING)
 async def timeline(
     request: Request,
     conn_id: Name,
@@ -65,7 +65,7 @@ async def timeline(
     )
 
 
-@router.get(JOB + "/history")
+@router.get(JOB + "/history", dependencies=SEEING)
 async def history(
     request: Request,
     conn_id: Name,
@@ -83,7 +83,7 @@ async def history(
     )
 
 
-@router.get(JOB + "/checkpoints/{slot}")
+@router.get(JOB + "/checkpoints/{slot}", dependencies=SEEING)
 async def checkpoint(request: Request, conn_id: Name, job: Name, slot: Slot) -> Response:
     """One record: operators, states, shards and key groups, sources and sinks."""
     facts, body = await _catalog(request).checkpoint(conn_id, job, slot)
@@ -96,7 +96,7 @@ async def checkpoint(request: Request, conn_id: Name, job: Name, slot: Slot) -> 
     return await _answered(request, lambda: details.checkpoint(facts, line, body))
 
 
-@router.get(JOB + "/graph")
+@router.get(JOB + "/graph", dependencies=SEEING)
 async def graph(request: Request, conn_id: Name, job: Name) -> Response:
     """The history as a graph of timelines, tags, savepoints, and what people did."""
     catalog = _catalog(request)
@@ -105,7 +105,7 @@ async def graph(request: Request, conn_id: Name, job: Name) -> Response:
     return await _answered(request, lambda: details.graph(facts, listed, catalog.clock()))
 
 
-@router.get(JOB + "/savepoints")
+@router.get(JOB + "/savepoints", dependencies=SEEING)
 async def savepoints(request: Request, conn_id: Name, job: Name) -> Response:
     """Savepoints in the default place of the root."""
     catalog = _catalog(request)
@@ -116,7 +116,7 @@ async def savepoints(request: Request, conn_id: Name, job: Name) -> Response:
     )
 
 
-@router.get(JOB + "/storage")
+@router.get(JOB + "/storage", dependencies=SEEING)
 async def storage(
     request: Request,
     conn_id: Name,
@@ -131,10 +131,10 @@ async def storage(
 
 
 @router.get("/metrics")
-async def prometheus(request: Request) -> Response:
-    """All jobs in Prometheus' text format."""
+async def prometheus(request: Request, seen: SightDep) -> Response:
+    """All jobs that the user may see in Prometheus' text format."""
     catalog = _catalog(request)
-    roots, jobs = await catalog.overview()
+    roots, jobs = await _overview(catalog, seen)
     text = await run_in_threadpool(metrics.page, roots, jobs, catalog.clock(), stale_after())
     return PlainTextResponse(text, media_type=metrics.CONTENT_TYPE, headers=HEADERS)
 
@@ -142,6 +142,15 @@ async def prometheus(request: Request) -> Response:
 def _catalog(request: Request) -> Catalog:
     catalog: Catalog = request.app.state.catalog
     return catalog
+
+
+async def _overview(catalog: Catalog, seen: Sight) -> tuple[list[RootState], list[JobState]]:
+    """What is known of the roots that the user may see."""
+    roots, jobs = await catalog.overview()
+    visible = await run_in_threadpool(seen.among, [root.conn_id for root in roots])
+    return [root for root in roots if root.conn_id in visible], [
+        job for job in jobs if job.conn_id in visible
+    ]
 
 
 async def _answered(request: Request, document: Callable[[], Any]) -> Response:

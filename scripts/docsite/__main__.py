@@ -12,7 +12,8 @@ from scripts.docsite.links import ROOT
 def main() -> None:
     # Without the variable each build prints a page about a fork of MkDocs.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", *sys.argv[1:]]
+    # Not --quiet: warnings that are not written are not counted, and then nothing is strict.
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", *sys.argv[1:]]
     if code := subprocess.run(command, check=False, cwd=ROOT, env=environment).returncode:
         sys.exit(code)
     if not sys.argv[1:]:

@@ -29,7 +29,9 @@ class Topic:
 
 
 TOPICS = {
-    "pipelines": Topic("Pipelines", ("pipelines.pipeline", "pipelines.flow", "pipelines.tables", "spark")),
+    "pipelines": Topic(
+        "Pipelines", ("pipelines.pipeline", "pipelines.flow", "pipelines.tables", "pipelines.files", "spark")
+    ),
     "processes": Topic("Processes", ("pipelines.process",)),
     "state": Topic("State", ("state",)),
     "operators": Topic("Ready-made operators", ("pipelines",)),

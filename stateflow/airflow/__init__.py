@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stateflow.airflow.connections.stateflow import StateflowHook as StateflowHook
     from stateflow.airflow.launchers import InProcess as InProcess
+    from stateflow.airflow.launchers import Kubernetes as Kubernetes
     from stateflow.airflow.launchers import SparkSubmit as SparkSubmit
     from stateflow.airflow.operators.assets import checkpoint_asset as checkpoint_asset
     from stateflow.airflow.operators.base import StateflowOperator as StateflowOperator
@@ -36,6 +37,7 @@ _HOME = {
     "CheckpointFreshnessTrigger": "triggers.job",
     "CheckpointLink": "operators.links",
     "InProcess": "launchers",
+    "Kubernetes": "launchers",
     "SparkSubmit": "launchers",
     "StaleJobs": "staleness",
     "StateflowCleanupOperator": "operators.cleanup",

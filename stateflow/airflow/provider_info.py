@@ -64,10 +64,16 @@ def get_provider_info() -> dict[str, Any]:
                 },
             }
         ],
+        "task-decorators": [
+            {"name": "stateflow", "class-name": "stateflow.airflow.operators.decorated.stateflow_task"}
+        ],
         "notifications": ["stateflow.airflow.staleness.StaleJobs"],
         "asset-uris": [{"schemes": ["stateflow"], "handler": None}],
         "config": {"stateflow": {"description": "The pages of Stateflow.", "options": _options()}},
-        "extra-links": ["stateflow.airflow.operators.links.CheckpointLink"],
+        "extra-links": [
+            f"stateflow.airflow.operators.links.{link}"
+            for link in ("CheckpointLink", "DriverLogLink", "SparkLink")
+        ],
     }
 
 
@@ -80,10 +86,25 @@ def _options() -> dict[str, Any]:
             "26 hours",
             "26 hours, orders=15 minutes, replay=never",
         ),
+        "visible_to": (
+            "Who sees a root: `team` (members of its connection's team; all, if it has none), or `connection` (who may read it).",
+            "team",
+            "connection",
+        ),
     }
+    for name, page in (("spark_page", "Spark's pages of a run"), ("driver_log", "the log of a run's driver")):
+        options[name] = (
+            f"The address of {page}, with {{application}}, {{host}}, {{job}} and {{epoch}}.",
+            "",
+            "https://history.example.com/history/{application}/jobs/",
+        )
     for button in ("savepoint", "recovery", "stop", "cleanup"):
         dag = f"stateflow_{button}"
-        options[f"{button}_dag"] = (f"The DAG that the button {button} starts.", dag, f"our_{button}")
+        options[f"{button}_dag"] = (
+            f"The DAG that the button {button} starts, with exceptions by connection.",
+            dag,
+            f"our_{button}, lake=lake_{button}",
+        )
     return {
         name: {
             "description": description,

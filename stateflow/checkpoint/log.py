@@ -401,17 +401,21 @@ def _read_slot(store: Store, folder: Folder, bodies: BodyCache | None) -> SlotCo
     named = {_name(entry): entry for entry in folder.entries}
     unreadable: list[str] = []
 
-    def body(name: str, kind: type[B]) -> B | None:
+    def body(name: str, kind: type[Numbered]) -> Numbered | None:
         entry = named.get(name)
         if entry is None:
             return None
         try:
-            return read_body(store, entry.path, entry.size, kind, bodies)
+            found = read_body(store, entry.path, entry.size, kind, bodies)
         except NotFoundError:
             return None  # collected since the listing
         except (CorruptError, IncompatibleError):
             unreadable.append(entry.path)
             return None
+        if found.slot != folder.slot:
+            unreadable.append(entry.path)  # no stateflow has put it there
+            return None
+        return found
 
     return SlotContent(
         number=folder.slot,
@@ -429,6 +433,7 @@ def _name(entry: Entry) -> str:
 
 
 B = TypeVar("B", bound=msgspec.Struct)
+Numbered = TypeVar("Numbered", Record, Outcome)
 
 
 def read_body(store: Store, path: str, size: int, kind: type[B], bodies: BodyCache | None) -> B:

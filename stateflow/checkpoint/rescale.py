@@ -18,12 +18,7 @@ from stateflow.format.records import OperatorListState, OperatorState, Record, S
 
 def rescaled(operator: OperatorState, parallelism: int, where: str) -> OperatorState:
     """The operator's state, divided among another number of subtasks."""
-    if not 1 <= parallelism <= operator.max_parallelism:
-        raise UsageError(
-            f"{where} cannot have parallelism {parallelism}: use 1 to {operator.max_parallelism}, its max_parallelism; for "
-            "more, restore a canonical savepoint with --max-parallelism"
-        )
-    assignment = default_assignment(parallelism, operator.max_parallelism)
+    assignment = first_assignment(parallelism, operator.max_parallelism, where)
     if assignment == operator.assignment:
         return operator
     shards = sorted((s for subtask in operator.shards for s in subtask), key=lambda shard: shard.first)
@@ -39,6 +34,16 @@ def rescaled(operator: OperatorState, parallelism: int, where: str) -> OperatorS
         },
         hosts=(),
     )
+
+
+def first_assignment(parallelism: int, max_parallelism: int, where: str) -> tuple[tuple[int, int], ...]:
+    """The key groups of each subtask, before any other assignment."""
+    if not 1 <= parallelism <= max_parallelism:
+        raise UsageError(
+            f"{where} cannot have parallelism {parallelism}: use 1 to {max_parallelism}, its max_parallelism; for "
+            "more, restore a canonical savepoint with --max-parallelism"
+        )
+    return default_assignment(parallelism, max_parallelism)
 
 
 def kept_key_groups(record: Record, count: int, job: str) -> str:
@@ -87,8 +92,8 @@ def joined(shards: Sequence[Shard], limit: int) -> tuple[tuple[Shard, ...], ...]
 
 
 def redistributed(state: OperatorListState, parallelism: int) -> OperatorListState:
-    """Gives list elements to the subtasks round-robin. Union and broadcast state stay as they are: every subtask has all of it."""
-    if state.kind != "list":
+    """Gives the elements of lists and unions to the subtasks round-robin. Broadcast state is one copy and stays as it is."""
+    if state.kind == "broadcast":
         return state
     elements = [element for part in state.parts for element in part]
     parts = tuple(tuple(elements[subtask::parallelism]) for subtask in range(parallelism))
@@ -96,17 +101,28 @@ def redistributed(state: OperatorListState, parallelism: int) -> OperatorListSta
 
 
 def rescaled_operators(
-    operators: Mapping[str, OperatorState], parallelism: int, job: str
+    operators: Mapping[str, OperatorState], parallelism: int, job: str, own: Mapping[str, int] | None = None
 ) -> dict[str, OperatorState]:
-    """Every operator at the same parallelism."""
-    return {
-        uid: rescaled(operator, parallelism, f"operator {uid!r} of job {job!r}")
+    """Every operator at this parallelism, but those that have one of their own.
+
+    A run's pipeline says in `own` which have; it may have changed since the record. For a run 0 keeps what the others have.
+    """
+    out = {}
+    for uid, operator in operators.items():
+        wanted = _own(uid, operator, own) or parallelism
+        keeps = not wanted and own is not None
+        out[uid] = operator if keeps else rescaled(operator, wanted, f"operator {uid!r} of job {job!r}")
+    return out
+
+
+def needs_rescale(record: Record | None, parallelism: int, own: Mapping[str, int] | None = None) -> bool:
+    """Whether a run must first write a rescale record. 0 keeps the current parallelism."""
+    operators = record.operators if record is not None else {}
+    return any(
+        (wanted := _own(uid, operator, own) or parallelism) and len(operator.assignment) != wanted
         for uid, operator in operators.items()
-    }
+    )
 
 
-def needs_rescale(record: Record | None, parallelism: int) -> bool:
-    """Whether a run must first write a rescale record; never for 0, which keeps the current parallelism."""
-    if record is None or not parallelism:
-        return False
-    return any(len(operator.assignment) != parallelism for operator in record.operators.values())
+def _own(uid: str, operator: OperatorState, own: Mapping[str, int] | None) -> int:
+    return operator.parallelism if own is None else own.get(uid, 0)

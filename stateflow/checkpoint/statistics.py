@@ -73,7 +73,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     numberOfCompletedCheckpoints: int
     numberOfInProgressCheckpoints: int
     numberOfFailedCheckpoints: int
-    """Abandoned checkpoints: any other failed batch leaves no record."""
+    """Batches that failed and were tried again, and abandoned checkpoints. What ended its run leaves no record: that run's
+    outcome says so."""
     lastCheckpointId: int | None = None
     lastCheckpointDuration: int | None = None
     lastCheckpointSize: int | None = None
@@ -173,13 +174,18 @@ def summary(lines: Iterable[HistoryLine]) -> Summary:
     return Summary(
         numberOfCompletedCheckpoints=sum(line.status == "COMPLETED" for line in completed),
         numberOfInProgressCheckpoints=len(checkpoints) - len(completed),
-        numberOfFailedCheckpoints=sum(line.status == "ABANDONED" for line in completed),
+        numberOfFailedCheckpoints=sum(_failed(line) for line in checkpoints),
         lastCheckpointId=last.id if last else None,
         lastCheckpointDuration=last.end_to_end_duration if last else None,
         lastCheckpointSize=last.checkpointed_size if last else None,
         lastCheckpointFullSize=last.state_size if last else None,
         lastCheckpointRestoreTimestamp=restores[-1].latest_ack_timestamp if restores else None,
     )
+
+
+def _failed(line: HistoryLine) -> int:
+    tries = line.metrics.get("failed_tries", 0)
+    return (line.status == "ABANDONED") + (min(tries, MOST) if isinstance(tries, int) and tries > 0 else 0)
 
 
 def keep_history(store: Store, layout: JobLayout, log: Log, removals: Iterable[int]) -> None:

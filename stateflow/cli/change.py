@@ -45,7 +45,9 @@ def tag(
 def rescale(
     call: Invocation,
     job: JobName,
-    parallelism: Annotated[int, flag("--parallelism", min=1, help="Subtasks of every keyed operator.")],
+    parallelism: Annotated[
+        int, flag("--parallelism", min=1, help="Subtasks of every operator without its own.")
+    ],
     takeover: Takeover = False,
     note: Note = "",
 ) -> None:
@@ -54,6 +56,9 @@ def rescale(
     operators = done.record.operators
     shards = {uid: sum(map(len, o.shards)) for uid, o in operators.items()}
     rows = [(uid, len(o.assignment), shards[uid]) for uid, o in operators.items()]
+    for uid, operator in operators.items():
+        if operator.parallelism:
+            call.output.log(f"operator {uid} keeps {operator.parallelism}, which its pipeline gives it")
     call.output.answer(
         {"job": job, "record": done.slot, "parallelism": parallelism, "shards": shards},
         Table(("operator", "parallelism", "shards"), rows, right=("parallelism", "shards")),

@@ -13,6 +13,7 @@ from stateflow.cli.options import (
     Parameters,
     PipelinesJob,
     Settings,
+    Strict,
     command,
     flag,
     pairs,
@@ -30,9 +31,7 @@ def check(
     parameter: Parameters = None,
     parallelism: Annotated[int | None, flag(min=1)] = None,
     allow_non_restored_state: AllowNonRestoredState = False,
-    strict: Annotated[
-        bool, flag("--strict", help="Refuse any change of a state's type, also by rule.")
-    ] = False,
+    strict: Strict = False,
     option: Settings = None,
 ) -> None:
     """Plans a pipeline and compares it with the job's newest record. Exit code 4 if it does not fit."""
@@ -77,15 +76,10 @@ def check(
     for warning in result.warnings:
         call.output.log(f"warning: {warning}")
     for o in result.operators:
-        if o.evolution and o.entries:
-            call.output.log(
-                f"operator {o.uid}: about {o.entries} entries, which are converted as they are read"
-            )
-    evolving = [f"{o.uid}.{name}" for o in result.operators for name in o.evolution]
-    if result.compatible and strict and evolving:
-        raise IncompatibleError(
-            f"the type of state {', '.join(evolving)} changes: leave out --strict to let its values be converted as they are read"
-        )
+        if o.conversion:
+            call.output.log(f"operator {o.uid}: {o.conversion}")
+    if result.compatible and strict:
+        result.refuse_evolution()
     if not result.compatible:
         for problem in result.problems[1:]:
             call.output.log(problem)

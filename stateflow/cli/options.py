@@ -79,6 +79,7 @@ AllowNonRestoredState = Annotated[
         help="State without an operator may be dropped, and what is new may begin empty where a state or source is gone.",
     ),
 ]
+Strict = Annotated[bool, flag("--strict", help="Refuse any change of a state's type, also by rule.")]
 Yes = Annotated[bool, flag("--yes", help="Do it; without it the command only says what it would do.")]
 Takeover = Annotated[bool, flag("--takeover", help="Fence a live run instead of refusing.")]
 Note = Annotated[str, flag("--note", help="Why: kept in the record.")]

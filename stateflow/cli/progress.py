@@ -115,10 +115,11 @@ def _event_time(body: dict[str, Any]) -> list[str]:
     if watermark is None:
         return []
     text = moment(watermark)
-    if _is_backfill(body):
+    is_date = text[:1].isdigit()  # not of a drained job, whose watermark is the end of time
+    if is_date and _is_backfill(body):
         return [f"backfill at {text[:10]}"]
     # While the run is at the newest events, everybody knows the day.
-    known = body["event_time_lag"] is not None and text[:1].isdigit()
+    known = is_date and body["event_time_lag"] is not None
     return [f"watermark {text[11:] if known else text}"]
 
 

@@ -16,6 +16,7 @@ from stateflow.cli.options import (
     Note,
     Parameters,
     Settings,
+    Strict,
     Takeover,
     Yes,
     command,
@@ -62,8 +63,12 @@ def restore(
             metavar="DIGEST", help="Of the plan that was approved: it is carried out as it was, or refused."
         ),
     ] = None,
+    strict: Strict = False,
     takeover: Takeover = False,
     note: Note = "",
+    revision: Annotated[
+        str, flag("--revision", help="The version of the pipeline's code, such as a commit.")
+    ] = "",
     yes: Yes = False,
     conf: Conf = None,
     option: Settings = None,
@@ -80,7 +85,7 @@ def restore(
     mode = claim_mode.replace("-", "_")
     if mode not in ("claim", "no_claim"):
         raise UsageError(f"--claim-mode {claim_mode!r} is neither claim nor no-claim")
-    loaded = load_pipeline(file, Path.cwd())
+    loaded = load_pipeline(file, Path.cwd(), revision)
     given = pairs(parameter, "-p")
     found = new_job_of(options, job)
     plan = found.restore(
@@ -100,6 +105,8 @@ def restore(
         owner=this_process(note=note),
         conf=pairs(conf, "--conf"),
     )
+    if strict:
+        plan.check.refuse_evolution()
     if not yes:
         call.output.answer(
             {**plan.document(), "restored": False}, str(plan), note="Nothing was done: --yes restores it."

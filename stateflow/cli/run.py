@@ -15,6 +15,7 @@ from stateflow.cli.options import (
     Parameters,
     PipelinesJob,
     Settings,
+    Strict,
     command,
     flag,
     new_job_of,
@@ -81,11 +82,15 @@ def run(
         bool, flag("--takeover", help="Fence a live run instead of refusing to start.")
     ] = False,
     allow_non_restored_state: AllowNonRestoredState = False,
+    strict: Strict = False,
     final: Annotated[
         bool,
         flag("--final", help="When the input is drained, fire every event-time timer: the job is over then."),
     ] = False,
     note: Annotated[str, flag("--note", help="Kept with every record of the run.")] = "",
+    revision: Annotated[
+        str, flag("--revision", help="The version of the pipeline's code, such as a commit: kept likewise.")
+    ] = "",
     dag_run: Annotated[
         str, flag("--dag-run", help="The scheduler's run that this is part of: kept with every record.")
     ] = "",
@@ -106,13 +111,16 @@ def run(
     from stateflow.pipelines.loading import load_pipeline
 
     options = call.options(option, parallelism=parallelism, trigger=trigger)
-    loaded = load_pipeline(file, Path.cwd())
+    loaded = load_pipeline(file, Path.cwd(), revision)
     name = job or loaded.pipeline.name
     secrets, bound = handed_over(), parse_bounds(until)
     given = {**secrets.parameters, **pairs(parameter, "-p")}
     spark_conf = {**secrets.conf, **pairs(conf, "--conf")}
     found = new_job_of(options, name)
     checked = checked_parameters(loaded, found, given)
+    if strict:
+        compared = found.check(loaded.pipeline, checked, allow_non_restored_state=allow_non_restored_state)
+        compared.refuse_evolution()
     logs.about(job=name)
     if taken := {n: v for n, v in checked.items() if n not in given}:
         told = taken_document(name, taken)

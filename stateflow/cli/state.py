@@ -179,6 +179,12 @@ def erase(
     job: JobName,
     key: Annotated[str, argument(metavar="KEY", help="The key; a JSON list for one of several columns.")],
     operator: Annotated[str, flag("--operator", metavar="UID", help="Only from this operator.")] = "",
+    empty: Annotated[
+        list[str] | None,
+        flag(
+            "--empty", metavar="UID.STATE", help="Empty this operator state, too: its elements have no key."
+        ),
+    ] = None,
     takeover: Takeover = False,
     note: Note = "",
     yes: Yes = False,
@@ -186,13 +192,14 @@ def erase(
 ) -> None:
     """Takes a key out of the job's state for good: a person's right to be forgotten.
 
-    Older checkpoints and tags hold the key and go with it; savepoints that may hold it are listed, for their owners.
+    Older checkpoints and tags hold the key and go with it; savepoints that may hold it are listed, for their owners, and so is
+    state without keys, which stays unless --empty names it.
     """
     from stateflow.checkpoint.process import this_process
     from stateflow.jobs.erasure import plan_erase
 
     options = call.options(option)
-    plan = plan_erase(job_of(options, job), key, options, operator=operator)
+    plan = plan_erase(job_of(options, job), key, options, operator=operator, empty=empty or ())
     body: dict[str, Any] = {
         "job": job,
         "key": key,
@@ -201,6 +208,8 @@ def erase(
         "released": [p.name or p.kind for p in plan.pins],
         "savepoints": list(plan.savepoints),
         "rewritten_bytes": plan.rewritten_bytes,
+        "emptied": list(plan.emptied),
+        "unreached": list(plan.unreached),
         "erased": False,
     }
     call.output.say(
@@ -211,6 +220,8 @@ def erase(
                 ("checkpoints that go", ", ".join(map(str, plan.dropped))),
                 ("tags and pins let go", ", ".join(p.name or p.kind for p in plan.pins) or "none"),
                 ("savepoints that may hold it", ", ".join(plan.savepoints) or "none in this root"),
+                ("operator state that is emptied", ", ".join(plan.emptied) or "none"),
+                ("operator state that stays", ", ".join(plan.unreached) or "none"),
             ]
         )
     )

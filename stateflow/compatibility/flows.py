@@ -16,14 +16,17 @@ from stateflow.compatibility.states import (
     check_replaced,
     check_sources,
     compared_states,
+    declared_elements,
     declared_states,
+    element_names,
+    forgets,
 )
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
 from stateflow.pipelines.flow import Flow, KeyedNode
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
-from stateflow.state.values.declared_types import Change
+from stateflow.state.values.declared_types import RULES, Change
 
 Verdict = Literal["compatible", "new", "incompatible", "dropped"]
 
@@ -39,6 +42,11 @@ class OperatorCheck:
     """Of states whose type has changed: what becomes of their values."""
     entries: int | None = None
     """About how many entries all its states have together, if any evolves and the record says it."""
+
+    @property
+    def conversion(self) -> str:
+        """How much there is to convert, for people; empty when no type changes or the record does not say it."""
+        return f"about {self.entries:,} entries, which are converted as they are read" if self.entries else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,13 @@ class Check:
     """Of the sources together."""
     warnings: tuple[str, ...] = ()
     """What works, and may not be meant."""
+
+    def refuse_evolution(self) -> None:
+        """Raises IncompatibleError when any state's type changes, also by rule."""
+        if evolving := [f"{o.uid}.{name}" for o in self.operators for name in o.evolution]:
+            raise IncompatibleError(
+                f"the type of state {', '.join(evolving)} changes: leave out --strict to let its values be converted as they are read"
+            )
 
     @property
     def problems(self) -> list[str]:
@@ -132,8 +147,8 @@ def _operator(
             _check_key(node, before)
             if not allow_non_restored_state:
                 check_replaced(node, before)
-            if parallelism:
-                rescaled(before, parallelism, f"operator {node.uid!r}")
+            if node.parallelism or parallelism:
+                rescaled(before, node.parallelism or parallelism, f"operator {node.uid!r}")
     except NewerTypeError as error:
         older = [slot for slot in checkpoints if slot < error.below]
         newest = f": the newest of them is checkpoint:{max(older)}" if older else ""
@@ -141,7 +156,7 @@ def _operator(
     except (IncompatibleError, UsageError) as error:
         return OperatorCheck(node.uid, "incompatible", {}, str(error))
     if before is None:
-        return OperatorCheck(node.uid, "new", dict.fromkeys(resolved, "new"))
+        return OperatorCheck(node.uid, "new", dict.fromkeys((*resolved, *declared_elements(node)), "new"))
     ids = {schema.id: name for name, schema in before.states.items()}
     states = {}
     declared = declared_states(node)
@@ -153,6 +168,7 @@ def _operator(
             states[name] = "forgotten" if schema.forgotten else "undeclared"
         else:
             states[name] = "kept" if old == name else f"renamed from {old}"
+    states |= _elements(node, before)
     for name, change in evolution.items():
         states[name] = f"{states.get(name, 'kept')}, {_evolves(change)}"
     entries = sum(shard.entries for subtask in before.shards for shard in subtask)
@@ -161,10 +177,24 @@ def _operator(
     )
 
 
+def _elements(node: KeyedNode, before: OperatorState) -> dict[str, str]:
+    """What becomes of state that has no key."""
+    names = element_names(node, before)
+    states = {
+        name: "new" if name not in names else "kept" if names[name] == name else f"renamed from {names[name]}"
+        for name in declared_elements(node)
+    }
+    left = [name for name in before.operator_states if name not in names.values()]
+    # The next record leaves out what is forgotten: unlike keyed state it lies in the record itself.
+    return states | {name: "dropped" if name in forgets(node) else "undeclared" for name in left}
+
+
 def _evolves(change: Change) -> str:
     """One line: who converts the values, what changes, and what is lost."""
     rest = [one for one in change.changes if one not in change.losses]
     what = f"evolves by {change.by}: {', '.join(rest) or 'classes are renamed'}"
+    if change.by != RULES:
+        what += "; until a run has written a value anew, tables, queries and canonical savepoints refuse it"
     return f"{what}; loses values: {', '.join(change.losses)}" if change.losses else what
 
 

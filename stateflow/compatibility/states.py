@@ -369,7 +369,7 @@ def check_key_columns(node: KeyedNode, before: OperatorState) -> None:
     if node.keyed and len(node.keyed[0].columns) != len(before.key):
         raise IncompatibleError(
             f"operator {node.uid!r} was keyed by {_key(before.key)} and is keyed by "
-            f"{', '.join(node.keyed[0].columns)} now: state cannot be found under another key; give it a new uid"
+            f"{', '.join(node.keyed[0].columns) or 'no column'} now: state cannot be found under another key; give it a new uid"
         )
 
 
@@ -384,7 +384,7 @@ def check_key(uid: str, types: tuple[str, ...], before: OperatorState) -> None:
 
 
 def _key(key: tuple[tuple[str, str], ...]) -> str:
-    return ", ".join(f"{name} ({kind})" for name, kind in key)
+    return ", ".join(f"{name} ({kind})" for name, kind in key) or "no column"
 
 
 def indexes(states: Mapping[str, StateSchema]) -> dict[str, StateSchema]:

@@ -107,7 +107,8 @@ class Options:
     )
     inline_threshold: int = _size(
         "20 KiB",
-        "A shard's state, or one of its files, travels inside the checkpoint's record when it is at most this large.",
+        "A shard's state travels inside the checkpoint's record when it is at most this large, with either backend; of larger "
+        "state, RocksDB's small files do, but none above this size.",
         "state.storage.fs.memory-threshold",
         most="1 MiB",
     )
@@ -129,6 +130,18 @@ class Options:
         "drain: end when the input is used up; until-stopped: one batch after the other; "
         "a duration: one batch per interval, until stopped.",
         "execution.checkpointing.interval",
+    )
+    min_pause: timedelta = _duration(
+        "0",
+        "The least time between the end of one checkpoint and the begin of the next; rows that come meanwhile may wait for one batch "
+        "more.",
+        "execution.checkpointing.min-pause",
+    )
+    incremental: bool = _flag(
+        True,
+        "Whether a checkpoint names files of earlier ones. false: all its files are its own, for who copies roots by hand; each "
+        "checkpoint then copies all state.",
+        "execution.checkpointing.incremental",
     )
     batch_deadline: timedelta = _duration(
         "10 minutes",

@@ -33,6 +33,8 @@ class ProcessStatus:
     running: bool
     exit_code: int | None = None
     """None while it runs, and when its supervisor died before it: then nobody saw its end."""
+    reason: str = ""
+    """Why it ended, where its host says so: out of memory, evicted."""
 
 
 class DriverProcess:

@@ -32,6 +32,8 @@ class RunSpec:
     allow_non_restored_state: bool = False
     final: bool = False
     note: str = ""
+    revision: str = ""
+    """The version of the pipeline's code, as far as the scheduler knows it."""
     above: int = 0
     """The job's newest epoch when the driver was started."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +55,12 @@ class RunSpec:
         for flag, pairs in (("-p", parameters), ("--option", options)):
             for name, value in pairs.items():
                 words += [flag, f"{name}={value}"]
-        for flag, value in (("--until", self.until), ("--trigger", self.trigger), ("--note", self.note)):
+        for flag, value in (
+            ("--until", self.until),
+            ("--trigger", self.trigger),
+            ("--note", self.note),
+            ("--revision", self.revision),
+        ):
             if value:
                 words += [flag, value]
         if self.parallelism is not None:

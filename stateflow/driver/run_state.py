@@ -66,13 +66,15 @@ def run_state(observation: Observation, patience: float, last_words: Sequence[st
             # The run is over, but something keeps its process alive.
             return Ended(_last(beat), epoch)
         code = observation.process.exit_code
-        if code is not None and (outcome := _outcome(code, beat, last_words)) is not None:
+        why = observation.process.reason
+        if code is not None and (outcome := _outcome(code, beat, last_words, why)) is not None:
             return Ended(outcome, epoch)
     if beat is not None and beat.ended:
         return Ended(_last(beat), epoch)
     if beat is None:
         if observation.process is not None:
-            return Lost("the driver was gone before it had claimed the job")
+            gone = "the driver was gone before it had claimed the job"
+            return Lost(f"{gone}: {observation.process.reason}" if observation.process.reason else gone)
         if silence > START_PATIENCE:
             return Lost(f"no heartbeat came within {silence:.0f} s")
         return Running()
@@ -85,18 +87,23 @@ def _last(beat: Heartbeat) -> RunOutcome:
     return beat.outcome or RunOutcome(exit_code=1, error="the run ended without saying how")
 
 
-def _outcome(code: int, beat: Heartbeat | None, last_words: Sequence[str]) -> RunOutcome | None:
+def _outcome(
+    code: int, beat: Heartbeat | None, last_words: Sequence[str], why: str = ""
+) -> RunOutcome | None:
     """None when the process exited with 0 and the run has not reported success yet: then nobody knows the outcome."""
     reported = beat.outcome if beat is not None and beat.ended else None
     if reported is not None and reported.exit_code == code:
         return reported
     if code < 0 or code in (137, 143):
         number = -code if code < 0 else code - 128
-        return RunOutcome(exit_code=1, error=f"the driver was killed (signal {number})")
+        named = f"signal {number}, {why}" if why else f"signal {number}"
+        return RunOutcome(exit_code=1, error=f"the driver was killed ({named})")
     if reported is not None and reported.exit_code:
         return reported
     if code == 0:
         return None
+    if why:
+        return RunOutcome(exit_code=code, error=f"the driver ended with exit code {code}: {why}")
     return RunOutcome(
         exit_code=code, error=_sentence(last_words) or f"the driver ended with exit code {code}"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -84,6 +85,7 @@ class Supervision:
         on_live: OnLive = "refuse",
         busy_timeout: float | None = None,
         foresee: Callable[[], RunOutcome | None] = lambda: None,
+        begun: Callable[[int], bool] = lambda epoch: True,
         say: Callable[[str], object] = lambda line: None,
         patience: float = 10.0,
         monotonic: Callable[[], float] = time.monotonic,
@@ -93,10 +95,13 @@ class Supervision:
         """`busy_timeout`: seconds to wait for another run with `on_live="wait"`; None for no limit.
 
         `foresee` is asked while no run lives: what a run would come to that has nothing to do. Then none is started.
+        `begun` is called with the run's epoch at each of its heartbeats, until it returns True.
         """
         self.job, self.spec, self.launcher, self.owner = job, spec, launcher, owner
         self.on_live, self.say, self.patience = on_live, say, patience
-        self._busy_timeout, self._foresee = busy_timeout, foresee
+        self._busy_timeout, self._foresee, self._begun = busy_timeout, foresee, begun
+        self._noticed = 0
+        """The epoch that `begun` has taken note of."""
         self.foreseen: RunOutcome | None = None
         """The outcome of a run that was not needed."""
         self._busy_since: float | None = None
@@ -213,8 +218,15 @@ class Supervision:
             self.epoch = beat.epoch
             if self._counter != (beat.epoch, beat.counter):
                 self._counter, self._changed = (beat.epoch, beat.counter), self._monotonic()
+                self._notice(beat.epoch)
         observation = Observation(process, beat, self._monotonic() - self._changed)
         return run_state(observation, self.patience, driver.last_words() if driver else ())
+
+    def _notice(self, epoch: int) -> None:
+        if self._noticed == epoch:
+            return
+        with suppress(StateflowError):  # for people's eyes only, and the next heartbeat asks again
+            self._noticed = epoch if self._begun(epoch) else 0
 
     def run(self, interval: float = 0.5) -> RunOutcome:
         """Follows the run to its end. Raises the error that the run itself would have raised."""

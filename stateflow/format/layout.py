@@ -114,6 +114,9 @@ class JobLayout:
     def progress(self, epoch: int) -> str:
         return f"{self.job}/control/progress-{epoch:0{SLOT_DIGITS}d}"
 
+    def lineage(self, epoch: int) -> str:
+        return f"{self.job}/control/lineage-{epoch:0{SLOT_DIGITS}d}"
+
     @property
     def scheduled_runs(self) -> str:
         return f"{self.job}/scheduled/"

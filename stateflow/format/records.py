@@ -51,6 +51,8 @@ Checksum = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]*\Z", min_length=1)]
 """XXH3-64. A savepoint whose record leaves it out could hand over any bytes, so such a record is refused."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 KeyGroup = Annotated[int, msgspec.Meta(ge=0, lt=MAX_PARALLELISM_LIMIT)]
+StateId = Annotated[int, msgspec.Meta(ge=0, le=65_534)]
+"""A state's number in the keys of its entries has two bytes there, and a timer takes the next number too."""
 Parallelism = Annotated[int, msgspec.Meta(ge=1, le=MAX_PARALLELISM_LIMIT)]
 
 
@@ -137,7 +139,7 @@ class SchemaVersion(msgspec.Struct, frozen=True, omit_defaults=True):
 class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a declared state was when the record was written; compared before a run starts."""
 
-    id: Count
+    id: StateId
     kind: str
     """value, list, map, reducing, aggregating, columns, timer"""
     value: str
@@ -152,7 +154,7 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     """What begins a ttl anew: write, or read as well"""
     ttl_existing: bool = False
     """Whether the sweep gives entries without an expiry one."""
-    expiry_index: Count = 0
+    expiry_index: StateId = 0
     """The state id of the index of expiries; 0 when the state never had a ttl. Tables and queries do not show it."""
     expiry_sweep: Count = 0
     """The number of the sweep that looks for entries which the index may lack; 0 when there can be none."""
@@ -184,10 +186,10 @@ class StateSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Everything one keyed operator has at this record."""
+    """Everything one operator has at this record."""
 
     key: tuple[tuple[str, str], ...]
-    """Key columns and their types, in order."""
+    """Key columns and their types, in order. Empty for an operator without keys: its subtasks have no shards."""
     max_parallelism: Parallelism
     assignment: tuple[tuple[KeyGroup, KeyGroup], ...]
     """Key groups (inclusive bounds) of each subtask."""
@@ -199,6 +201,8 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     operator_states: dict[str, OperatorListState] = {}
     hosts: tuple[str, ...] = ()
     """Where each subtask last ran, as a scheduler's preferred location; a hint only."""
+    parallelism: Count = 0
+    """How many subtasks the pipeline gives it, whatever the run has; 0 when the pipeline leaves that to the run."""
 
     @property
     def files(self) -> Iterator[FileRef]:

@@ -16,6 +16,8 @@ from stateflow.format.records import SourceState
 
 NOTHING = "-"
 """The line of a leaf that has not had data yet."""
+_NO_OFFSET = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""What reading a line as an offset of a kind may raise."""
 _WRITTEN = {
     "delta": '{"sourceVersion":1,"reservoirId":"TABLE ID","reservoirVersion":8,"index":-1,"isStartingVersion":false}',
     "kafka": '{"TOPIC":{"0":12,"1":7}}',
@@ -132,8 +134,8 @@ def check_given(uid: str, kinds: Sequence[str], line: str) -> None:
 
 def _is_offset(kind: str, line: str) -> bool:
     try:
-        return kind_of(line) == kind and bool(decode(line))
-    except (KeyError, TypeError, ValueError):
+        return kind_of(line) == kind and bool(_decoded(line, kind))
+    except _NO_OFFSET:
         return False
 
 
@@ -143,7 +145,7 @@ def kind_of(line: str) -> str:
         return ""
     try:
         offset = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return "other"
     if isinstance(offset, dict):
         if "reservoirId" in offset:
@@ -162,10 +164,18 @@ def kinds_of(lines: Sequence[str]) -> str:
 
 
 def decode(line: str, kind: str = "") -> dict[str, Any]:
-    """An offset for people: what has been read, in the words of the source."""
+    """An offset for people: what has been read, in the words of the source. A line that is no offset of its source is shown as
+    it is, since whoever hands out a savepoint has written its lines."""
     kind = kind or kind_of(line)
     if line == NOTHING:
         return {"kind": kind, "position": "nothing read yet"}
+    try:
+        return _decoded(line, kind)
+    except _NO_OFFSET:
+        return {"kind": kind, "offset": line, "position": line}
+
+
+def _decoded(line: str, kind: str) -> dict[str, Any]:
     match kind:
         case "delta":
             return {"kind": kind, **_decode_delta(json.loads(line))}
@@ -205,5 +215,5 @@ def _decode_delta(offset: dict[str, Any]) -> dict[str, Any]:
 
 def _is_partition_map(value: object) -> bool:
     return isinstance(value, dict) and all(
-        partition.isdigit() and type(offset) is int for partition, offset in value.items()
+        partition.isdecimal() and type(offset) is int for partition, offset in value.items()
     )

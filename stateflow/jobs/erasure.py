@@ -5,12 +5,15 @@ every other shard whose files may still hold such bytes. It copies the files of 
 folder, so that these savepoints can be deleted. Then it decides a record that names the new files, deletes everything
 older, and releases the tags and other pins on it. It waits for readers of older checkpoints: a savepoint or fork in the
 making would hold the key again. Finished savepoints belong to their owners: the report names them, and they stay.
+
+Elements of operator state have no key, so nobody but the pipeline's author knows whether they tell of the person. The plan
+names each such state that has elements, and the erasure empties those that the caller chooses.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +23,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from stateflow.checkpoint.collection import CollectionReport
+from stateflow.checkpoint.copying import copy_files
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.history_erasure import may_hold, spans
@@ -36,7 +40,6 @@ from stateflow.format.records import OperatorState, Owner, Pin, Record, Shard
 from stateflow.liveness.heart import Heart
 from stateflow.liveness.stale_pins import stale
 from stateflow.reading.query import key_from_text
-from stateflow.restore.copying import copy_files
 from stateflow.savepoints.format import list_savepoints, unfinished
 from stateflow.spark.carry_out import Sinks
 from stateflow.spark.task.shards import TaskShards
@@ -72,6 +75,10 @@ class ErasePlan:
     """Savepoints of the job in its root, also unfinished ones. They may hold the key, and stay."""
     rewritten_bytes: int
     """An upper bound: the erasure only reads some of these shards."""
+    emptied: tuple[str, ...] = ()
+    """Operator states, as `UID.STATE`, whose elements all go."""
+    unreached: tuple[str, ...] = ()
+    """Operator states with elements that stay, whatever is in them."""
 
     def apply(self, owner: Owner, *, takeover: bool = False) -> Erased:
         return _Erasure(self, owner, takeover).run()
@@ -88,8 +95,13 @@ class Erased:
     """The plan's savepoints that are still there, and new ones."""
 
 
-def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> ErasePlan:
-    """Plans to erase `key`, given as text. Without `operator`: from every operator whose key it can be."""
+def plan_erase(
+    job: Job, key: str, options: Options, *, operator: str = "", empty: Collection[str] = ()
+) -> ErasePlan:
+    """Plans to erase `key`, given as text. Without `operator`: from every operator whose key it can be.
+
+    `empty` names operator states, as `UID.STATE`, that lose all their elements.
+    """
     log = job.log()
     head = log.head
     if head is None:
@@ -97,6 +109,17 @@ def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> E
     if operator and operator not in head.operators:
         names = ", ".join(sorted(head.operators)) or "none"
         raise NotFoundError(f"job {job.name!r} has no operator {operator!r}; its operators are: {names}")
+    elements = {
+        f"{uid}.{name}"
+        for uid, state in head.operators.items()
+        for name, each in state.operator_states.items()
+        if any(each.parts)
+    }
+    if unknown := sorted(set(empty) - elements):
+        raise NotFoundError(
+            f"job {job.name!r} has no operator state {unknown[0]!r} with elements to empty: those that have some are "
+            f"{', '.join(sorted(elements)) or 'none'}"
+        )
     keys = dict(_keys(head, key, operator))
     if not keys:
         raise UsageError(
@@ -111,12 +134,14 @@ def plan_erase(job: Job, key: str, options: Options, *, operator: str = "") -> E
         pins=tuple(_pins_to_release(log, list_pins(job.store, job.layout))),
         savepoints=_savepoints(job),
         rewritten_bytes=_bytes_to_rewrite(head, keys, head.cut),
+        emptied=tuple(sorted(empty)),
+        unreached=tuple(sorted(elements.difference(empty))),
     )
 
 
 def _keys(head: Record, text: str, operator: str) -> Iterator[tuple[str, object]]:
     for uid, state in head.operators.items():
-        if operator and uid != operator:
+        if not state.key or (operator and uid != operator):
             continue
         try:
             yield uid, key_from_text(state, text)
@@ -248,6 +273,7 @@ class _Erasure:
         for uid, key in self.plan.keys.items():
             if uid in operators:
                 operators[uid] = self._without(operators[uid], key, writer, cut)
+        operators = {uid: _emptied(uid, state, self.plan.emptied) for uid, state in operators.items()}
         # A claimed savepoint is deleted as a whole, once no record names any of its files.
         own, _ = copy_files(
             msgspec.structs.replace(parent, operators=operators),
@@ -316,6 +342,17 @@ class _Erasure:
                 source.close()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _emptied(uid: str, operator: OperatorState, names: Collection[str]) -> OperatorState:
+    """The operator without the elements of those of its operator states that are named."""
+    states = {
+        name: msgspec.structs.replace(state, parts=((),) * len(state.parts))
+        if f"{uid}.{name}" in names
+        else state
+        for name, state in operator.operator_states.items()
+    }
+    return msgspec.structs.replace(operator, operator_states=states)
 
 
 class _Keep:

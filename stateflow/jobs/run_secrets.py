@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
 
 import msgspec
 
 HANDED_OVER = "STATEFLOW_RUN_SECRETS"
 """The environment variable that holds it, as JSON."""
+MOUNTED = "STATEFLOW_RUN_SECRETS_FOLDER"
+"""The environment variable that names a folder of variables: a file for each, as Kubernetes mounts a secret."""
 
 
 class RunSecrets(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -20,6 +23,16 @@ class RunSecrets(msgspec.Struct, frozen=True, omit_defaults=True):
     def variable(self) -> dict[str, str]:
         """For the environment of the driver; empty when there are none."""
         return {HANDED_OVER: msgspec.json.encode(self).decode()} if self.parameters or self.conf else {}
+
+
+def take_mounted(env: MutableMapping[str, str] = os.environ) -> None:
+    """Sets the variables of that folder. What the environment says itself stays."""
+    if folder := env.get(MOUNTED):
+        for file in sorted(Path(folder).iterdir()):
+            if (
+                not file.name.startswith(".") and file.is_file()
+            ):  # Kubernetes has hidden folders of its own in there
+                env.setdefault(file.name, file.read_text(encoding="utf-8"))
 
 
 def handed_over(env: Mapping[str, str] = os.environ) -> RunSecrets:

@@ -248,6 +248,11 @@ def _operator(uid: str, head: Record) -> OperatorStatus:
         states={
             name: f"{s.kind} {f'{s.map_key} -> ' if s.map_key else ''}{s.value}".strip()
             for name, s in state.states.items()
+        }
+        | {
+            # The pages' copy of a record has no elements, so they are not counted here.
+            name: f"operator {s.kind} {s.schema}"
+            for name, s in state.operator_states.items()
         },
         ttl={name: _ttl(s, s.ttl) for name, s in state.states.items() if s.ttl is not None},
         expired=expired if isinstance(expired, int) else 0,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from stateflow.state.bound import (
     BoundReducingState,
     BoundTimer,
     BoundTimers,
+    BoundUnionList,
     BoundValueState,
     Cursor,
     StoredState,
@@ -37,8 +38,14 @@ from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.namespaces import Namespaced
 from stateflow.state.values.declared_types import DeclaredType, declared_type, evolved_serializer
 from stateflow.state.values.key_types import key_types_for
+from stateflow.state.values.migrations import migrations_of
 from stateflow.state.values.serializers import Serializer, serializer_for
 
+_ELEMENTS: Mapping[str, Callable[[], Any]] = {
+    "list": BoundOperatorList,
+    "union": BoundUnionList,
+    "broadcast": dict,
+}
 TIMER_IDS = 2
 """A timer takes two state ids: its queue, and the time per key."""
 
@@ -52,7 +59,7 @@ class Binding:
     timers: dict[str, BoundTimer | BoundTimers]
     handlers: dict[str, Any]
     operator: dict[str, Any]
-    """BoundOperatorList, or a dict for broadcast state."""
+    """Lists and unions, or a dict for broadcast state."""
     keyed: tuple[Namespaced, ...] = ()
     """All states and timers of a key."""
     expiring: tuple[Expiry, ...] = ()
@@ -97,8 +104,7 @@ def bind(
         handlers[name] = getattr(process, timer.handler or "")
     operator: dict[str, Any] = {}
     for name, declaration in declared.operator.items():
-        operator[name] = {} if declaration.kind == "broadcast" else BoundOperatorList([])
-        process.__dict__[name] = operator[name]
+        operator[name] = process.__dict__[name] = _ELEMENTS[declaration.kind]()
     cursor.expiring = expiring
     return Binding(tuple(stored), timers, handlers, operator, tuple(keyed), tuple(expiring))
 
@@ -169,12 +175,18 @@ def schemas(process_type: type[Process[Any]], uid: str) -> dict[str, StateSchema
             value = serializer_for(declaration.type).schema  # type: ignore[attr-defined]
             map_key = ",".join(key_types_for(declaration.key)) if isinstance(declaration, MapState) else ""
             namespace = _namespace_types(declaration)
+            migrations_of(declaration.migrate)
         except StateflowError as error:
             raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
         out[name] = StateSchema(
             id=0, kind=declaration.kind, value=value, map_key=map_key, queryable=declaration.queryable,
             aliases=declaration.aliases, namespace=namespace, **ttl_fields(declaration.expiry),
         )  # fmt: skip
+    for name, elements in declared.operator.items():
+        try:
+            migrations_of(elements.migrate)
+        except StateflowError as error:
+            raise type(error)(f"operator {uid!r}, state {name!r}: {error}") from error
     for name, timer in declared.timers.items():
         try:
             namespace = _namespace_types(timer)

@@ -14,8 +14,8 @@ import pyarrow as pa
 from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
 from stateflow.format.records import StateSchema
 from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.engine import REPEATED
 from stateflow.operators.expiry import OperatorExpiry, share_of
-from stateflow.operators.keyed import REPEATED
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.operators import MAIN
 from stateflow.pipelines.process import Output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from random import Random
@@ -11,7 +11,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.format.instants import instant
 from stateflow.pipelines.process import Output
-from stateflow.state.bound import Cursor
+from stateflow.state.bound import BoundTimer, BoundTimers, Cursor
 from stateflow.state.namespaces import Namespaced
 
 
@@ -26,6 +26,14 @@ class Moment:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     shift: int = 0
     """Added to the slot where stored entries are ordered by it: see `Record.shift`."""
+
+
+@dataclass(frozen=True)
+class Visit:
+    """A function that is to be called for every key that has something in a state."""
+
+    state: Any
+    function: Callable[[Any, Any], Any]
 
 
 class TaskCounter:
@@ -49,15 +57,20 @@ class TaskMetrics:
 class OperatorContext:
     """One per task."""
 
-    def __init__(self, cursor: Cursor, moment: Moment, subtask: int, outputs: Mapping[str, Any]) -> None:
+    def __init__(
+        self, cursor: Cursor, moment: Moment, subtask: int, outputs: Mapping[str, Any], parallelism: int = 1
+    ) -> None:
         self._cursor = cursor
         self._moment = moment
         self._random: Random | None = None
         self._random_at = -1
         self.subtask = subtask
+        self.parallelism = parallelism
         self.late = False
         self.namespace: Any = None
         self.keyed: Sequence[Namespaced] = ()
+        self.visits: list[Visit] | None = None
+        """What `for_each_key` has asked for; None where it may not ask."""
         self.metrics = TaskMetrics()
         self.parameters = moment.parameters
         self.checkpoint_id = moment.slot
@@ -82,6 +95,19 @@ class OperatorContext:
     def clear_key(self) -> None:
         for state in self.keyed:
             state.clear_key()
+
+    def for_each_key(self, state: Any, function: Callable[[Any, Any], Any]) -> None:
+        if self.visits is None:
+            raise UsageError(
+                "ctx.for_each_key is of no use here: a process visits its keys in process_broadcast, where it has none"
+            )
+        own = any(state is each for each in self.keyed) and not isinstance(state, BoundTimer | BoundTimers)
+        if not own or not callable(function):
+            raise UsageError(
+                "ctx.for_each_key takes a keyed state of the process, such as self.total, and a function of (key, ctx), such as "
+                "self.reprice"
+            )
+        self.visits.append(Visit(state, function))
 
     def emit(self, output: Output[Any], row: Any) -> None:
         try:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
+import numpy as np
+
 from stateflow.format.encoding import SIGN, encode_timestamp, split, split_timer, timer_range
+from stateflow.operators.decoded import signed
 from stateflow.state.backends.base import Backend
+from stateflow.state.values.packed_instants import datetimes_of
 
 LEAST = 4
 """Entries that are read at once from a queue, at least."""
@@ -33,6 +38,15 @@ def turn(at: int, base: bytes, rank: int) -> bytes:
 
 def time_of(due: bytes) -> int:
     return int.from_bytes(due[:8], "big") - SIGN
+
+
+def times_of(block: Sequence[bytes]) -> tuple[list[int], Sequence[datetime | None]]:
+    """The time of each turn, in microseconds and as what handlers get; None where no datetime can be that time."""
+    micros = signed(np.frombuffer(b"".join([due[:8] for due in block]), dtype=">u8"))
+    try:
+        return micros.tolist(), datetimes_of(micros)
+    except ValueError:
+        return micros.tolist(), [None] * len(block)
 
 
 def base_of(due: bytes) -> bytes:

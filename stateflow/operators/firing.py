@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from types import GeneratorType
 from typing import Any
 
@@ -14,14 +15,15 @@ from stateflow.format.encoding import EMPTY_NAMESPACE, SIGN, split, split_timer,
 from stateflow.format.instants import instant
 from stateflow.operators.binding import Binding
 from stateflow.operators.context import Moment, OperatorContext
-from stateflow.operators.due import KEY_AT, DueTimers, Queue, base_of, rank_of, time_of, turn
+from stateflow.operators.decoded import decoded_keys
+from stateflow.operators.due import KEY_AT, DueTimers, Queue, base_of, rank_of, time_of, times_of, turn
 from stateflow.operators.output import returned
 from stateflow.pipelines.operators import OperatorSpec
 from stateflow.state.bound import BoundTimer, BoundTimers, Change, Cursor
 from stateflow.state.keys.codec import KeyCodec
 
-FIRED_AT_ONCE = 10_000
-"""Timers in a block, about."""
+FIRED_AT_ONCE = 40_000
+"""Timers in a block, about. In a small one the keys lie far apart, and looking them up costs half as much again."""
 FIRST_BLOCK = 256
 """The first block is small: it shows which states the handlers read."""
 OUTPUT_ROWS = 20_000
@@ -62,7 +64,8 @@ class Firing:
             rank: timer.namespace for rank, timer in enumerate(self._timers) if timer.namespace is not None
         }
         """How the namespaces of timers that have any are written, by rank."""
-        self._decode = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ()).decode
+        self._codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
+        self._decode = self._codec.decode
         self._prefetch: list[Any] = []
         self._changes: list[Change] = []
         self._keys: list[Any] = []
@@ -127,7 +130,7 @@ class Firing:
         of_timers = list(map(self._key_of, block)) if self._namespaced else list(map(base_of, block))
         bases = sorted(set(of_timers))
         cursor = self._cursor
-        self._keys = [None] * len(bases)
+        self._keys = decoded_keys(self._codec, bases)
         cursor.base, cursor.keys = bases, self._keys
         self._place = dict(zip(bases, range(len(bases)), strict=True))
         for state in self._chunked:
@@ -149,14 +152,14 @@ class Firing:
         """Fires the timers of a block, and those up to `bound` that their handlers set."""
         of_timers = self._begin(block)
         keys, heap, out = len(self._place), self._set, self._out
-        for due, base in zip(block, of_timers, strict=True):
+        for due, base, at, moment in zip(block, of_timers, *times_of(block), strict=True):
             while heap and heap[0] < due:
-                self._fire(first := heapq.heappop(heap), self._key_of(first))
-            self._fire(due, base)
+                self._fire(first := heapq.heappop(heap), self._key_of(first), time_of(first), None)
+            self._fire(due, base, at, moment)
             if len(out) >= OUTPUT_ROWS:
                 yield
         while heap and heap[0] <= bound:
-            self._fire(first := heapq.heappop(heap), self._key_of(first))
+            self._fire(first := heapq.heappop(heap), self._key_of(first), time_of(first), None)
             if len(out) >= OUTPUT_ROWS:
                 yield
         self._settle()
@@ -166,17 +169,18 @@ class Firing:
                 self._prefetch.append(state)
             state.reads = 0
 
-    def _fire(self, due: bytes, base: bytes) -> None:
-        """Fires a timer, unless a handler has moved or cleared it. Nearly all time of firing goes by here."""
+    def _fire(self, due: bytes, base: bytes, at: int, moment: datetime | None) -> None:
+        """Fires a timer, unless a handler has moved or cleared it. Nearly all time of firing goes by here. `moment` is the
+        same as `at`, where it is known."""
         if self._waiting and (due in self._waiting or due[8:] in self._waiting):
             return
-        cursor, rank, at = self._cursor, due[-2] << 8 | due[-1], time_of(due)
+        cursor, rank = self._cursor, due[-2] << 8 | due[-1]
         i = self._place.pop(base, None)
         if i is None:
             i = self._again(base)
         cursor.i = i
         cursor.serial += 1
-        cursor.key = self._keys[i] = self._decode(base, 4)[0]
+        cursor.key = self._keys[i]
         timer = self._timers[rank]
         if self._namespaced:
             timer = self._enter_namespace(timer, due, len(base))
@@ -187,7 +191,7 @@ class Firing:
             return
         self.fired += 1
         try:
-            news = self._call(self._handlers[self._names[rank]], timer, at)
+            news = self._call(self._handlers[self._names[rank]], timer, at, moment)
         except Exception as error:
             self._failed(error, cursor.key)
             # The key has no turn any more, nor what was taken in it.
@@ -217,7 +221,7 @@ class Firing:
         """The key of a block whose turn comes again: what it has changed must be written before it is read."""
         self._settle()
         self._cursor.base.append(base)
-        self._keys.append(None)
+        self._keys.append(self._decode(base, 4)[0])
         for state in self._chunked:
             state.append()
         return len(self._keys) - 1
@@ -234,12 +238,14 @@ class Firing:
                 # It would fire for ever.
                 self._waiting.add(due if self._timers[rank].many else due[8:])
 
-    def _call(self, handler: Callable[..., Any], timer: AnyTimer, at: int) -> list[_News]:
+    def _call(
+        self, handler: Callable[..., Any], timer: AnyTimer, at: int, moment: datetime | None
+    ) -> list[_News]:
         """Calls the handler. Gives the timers that it has set or cleared."""
         cursor = self._cursor
         if self._careful:
             return self._call_carefully(handler, timer, at)
-        produced = handler(cursor.key, instant(at), self._context)
+        produced = handler(cursor.key, moment or instant(at), self._context)
         if produced is not None:
             self._out.extend(produced if type(produced) is GeneratorType else returned(self._uid, produced))
         news = self._news(timer, at)
@@ -295,9 +301,9 @@ class Firing:
                 if self._passed == groups and not self._waiting and limit != _NEVER:
                     # What was due has fired, and only its deletions are left.
                     begin = timer_range(group, timer.queue_id, limit)[1]
-                first = next(iter(self._cursor.backend.scan(begin, end)), None)
+                first = self._cursor.backend.first(begin, end)
                 if first is not None:
-                    at = split_timer(split(first[0]).body)[0]
+                    at = split_timer(split(first).body)[0]
                     earliest[timer.time] = min(at, earliest.get(timer.time, at))
         return earliest.get("event"), earliest.get("processing")
 

@@ -21,26 +21,23 @@ from stateflow.errors import (
     IncompatibleError,
     StateflowError,
     UnavailableError,
-    UsageError,
     UserCodeError,
     own_frames,
     placed,
 )
-from stateflow.operators.binding import Binding, bind
-from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.context import Moment
+from stateflow.operators.engine import REPEATED, ProcessEngine
 from stateflow.operators.expiry import OperatorExpiry, share_of
 from stateflow.operators.firing import PREFETCH_SHARE, Firing
 from stateflow.operators.output import returned
+from stateflow.operators.visiting import Visiting
 from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
 from stateflow.pipelines.process import ConnectedProcess
 from stateflow.state.backends.base import Backend
-from stateflow.state.bound import Change, Cursor
-from stateflow.state.cursor import NO_KEY
+from stateflow.state.bound import Change
 from stateflow.state.expiry.index import NextDue
 from stateflow.state.keys.codec import KeyCodec
 
-REPEATED = "nothing of the batch was stored, and a run with changed code repeats it"
-"""How to go on after user code has raised."""
 _NEVER_DIVERTED = (
     BusyError, CorruptError, DisagreementError, FencedError, IncompatibleError, UnavailableError, MemoryError,
 )  # fmt: skip
@@ -70,30 +67,28 @@ class Chunk:
     """For one input without late rows: all rows, and where each key's begin and end."""
 
 
-class KeyedEngine:
-    """One operator in one task. `attach` a shard's backend, `run` chunks, `fire` timers; `out` fills with rows."""
+class KeyedEngine(ProcessEngine):
+    """One keyed operator in one task. `attach` a shard's backend, `run` chunks, `fire` timers."""
 
-    def __init__(self, spec: OperatorSpec, moment: Moment, subtask: int) -> None:
-        self.spec = spec
-        self.moment = moment
-        self.cursor = Cursor(moment.slot + moment.shift, moment.now, moment.watermark)
-        self.process = spec.process()
-        sides = [*spec.sides, *([DEAD_LETTERS] if spec.on_error == "dead_letter" else [])]
-        self.context = OperatorContext(self.cursor, moment, subtask, dict.fromkeys(sides))
-        self.binding: Binding = bind(
-            self.process, spec.uid, self.cursor, spec.state_ids, spec.evolved, spec.indexes
-        )
+    def __init__(self, spec: OperatorSpec, moment: Moment, subtask: int, parallelism: int = 1) -> None:
+        super().__init__(spec, moment, subtask, parallelism)
         self.context.keyed = self.binding.keyed
         self.expiry = OperatorExpiry(self.binding.expiring)
         self.codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
-        self.out: list[Any] = []
-        self.keys = 0
         self.dead_letters = 0
         self._diverted = 0
         self._prefetch: list[Any] = []
         self._firing = Firing(
             spec,
             moment,
+            self.context,
+            self.binding,
+            self.cursor,
+            self.out,
+            lambda error, key: self._failed(error, key, ()),
+        )
+        self.visiting = Visiting(
+            spec,
             self.context,
             self.binding,
             self.cursor,
@@ -227,11 +222,22 @@ class KeyedEngine:
                 repr(key),
                 f"{type(error).__name__}: {error}",
                 _user_frames(error),
-                _json(rows),
+                as_json(rows),
                 len(rows),
                 self.moment.slot,
             )
         )
+
+    def broadcast(self, name: str, rows: Sequence[Any]) -> None:
+        self.context.visits = self.visiting.asked
+        try:
+            super().broadcast(name, rows)
+        finally:
+            self.context.visits = None
+
+    def visit(self, groups: range) -> Iterator[None]:
+        """Visits the keys of the attached shard, before its rows; yields when output should be taken."""
+        return self.visiting.run(groups)
 
     def fire(self, groups: range) -> Iterator[None]:
         """Fires timers that are due in these key groups, in time order; yields when output should be taken."""
@@ -258,62 +264,12 @@ class KeyedEngine:
         for state in self.binding.chunked:
             state.begin(1, None)
 
-    def open(self) -> None:
-        self._user("open", self.process.open)
-
-    def restore(self) -> None:
-        if self.binding.operator:
-            self._user("restore", self.process.restore)
-
-    def snapshot(self) -> None:
-        if self.binding.operator:
-            self._user("snapshot", self.process.snapshot)
-
-    def close(self) -> None:
-        self._user("close", self.process.close, without_context=True)
-
-    def broadcast(self, name: str, rows: Sequence[Any]) -> None:
-        self._user(
-            "process_broadcast", lambda context: self.process.process_broadcast(name, iter(rows), context)
-        )
-
-    def _user(self, what: str, method: Callable[..., Any], *, without_context: bool = False) -> None:
-        """Calls a method of the operator's life cycle, where there is no key."""
-        self._leave_key()
-        try:
-            method() if without_context else method(self.context)
-            if self.cursor.dirty:
-                self.cursor.discard()
-                raise UsageError(NO_KEY)
-        except StateflowError as error:
-            raise type(error)(f"operator {self.spec.uid!r}, {what}: {error}") from error
-        except Exception as error:
-            raise UserCodeError(
-                f"operator {self.spec.uid!r} failed in {what}: {placed(error)}: {REPEATED}"
-            ) from error
-
-    def _leave_key(self) -> None:
-        self.cursor.serial += 1
-        self.cursor.base = _NoKey()
-        for state in self.binding.chunked:
-            state.leave(_NoKey())
-
-
-class _NoKey(list[Any]):
-    """Stands in for keys and values where there are none."""
-
-    def __getitem__(self, index: Any) -> Any:
-        raise UsageError(NO_KEY)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        raise UsageError(NO_KEY)
-
 
 def _user_frames(error: Exception) -> str:
     return "".join(f"  {f.filename}:{f.lineno} in {f.name}: {f.line}\n" for f in own_frames(error)[-3:])
 
 
-def _json(rows: list[Any]) -> str:
+def as_json(rows: list[Any]) -> str:
     try:
         return msgspec.json.encode(rows, enc_hook=repr).decode()
     except (TypeError, ValueError, msgspec.MsgspecError):

@@ -31,6 +31,11 @@ class Watch:
             if isinstance(state, (StoredState, BoundListState, BoundMapState)):
                 self._follow(state)
         engine._handlers = tuple(map(self._checked, engine._handlers))
+        # One key at a time, so that what is read belongs to the key whose function has just run.
+        engine.visiting.at_once = 1
+        engine.visiting.asked = [
+            replace(visit, function=self._checked(visit.function)) for visit in engine.visiting.asked
+        ]
         for name, handler in engine.binding.handlers.items():
             engine.binding.handlers[name] = self._checked(handler)
 

@@ -6,12 +6,16 @@ so that a batch costs what its rows cost. Nulls do not count, as in SQL; an aggr
 
 from __future__ import annotations
 
+import builtins
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from stateflow.errors import UsageError
+from stateflow.format.scalars import BY_TYPE
+from stateflow.pipelines.conditions import Expression, condition_of, is_name
 from stateflow.pipelines.rows import Field, RowType, spark_type
 
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
@@ -28,8 +32,14 @@ KEPT_AS: Mapping[str, type[Any]] = {
 """The type of the state column that keeps a value of a column; a date is kept as its day since 1970."""
 
 _NUMBERS = "a number"
-_EXACT = "a whole number, a string, a binary, a boolean, a date or a timestamp"
+_EXACT = "a whole number, a decimal, a string, a binary, a boolean, a date or a timestamp"
 _ORDERED = "a number, a string, a binary, a boolean, a date or a timestamp"
+_MOST_DIGITS = 38
+
+
+def kept_as(type_: str) -> type[Any] | None:
+    """The type of the state column that keeps a value of a column; a decimal is kept as bytes that sort as it does."""
+    return bytes if type_.startswith("decimal") else KEPT_AS.get(type_)
 
 
 @dataclass(frozen=True)
@@ -51,13 +61,21 @@ class Aggregate:
     kind: str
     column: str = ""
     where: str = ""
-    """A boolean column: only rows in which it is true count."""
+    """A boolean column, or a condition in SQL: only rows in which it is true count."""
     code: OwnCode | None = None
+    share: float = 0.0
+    """Of a quantile: 0.5 is the median."""
+    accuracy: float = 0.0
+    """Of a quantile: by which share of the exact one it may be off."""
+    limit: int = 0
+    """How many values come out, at most."""
+    counts: bool = False
+    """Of the most frequent values: whether their counts come out, too."""
 
     @property
     def is_ordered(self) -> bool:
         """Whether the order of the rows decides."""
-        return self.kind in ("first", "last")
+        return self.kind in ("first", "last", "collect")
 
 
 def count(column: str = "", *, where: str = "") -> Aggregate:
@@ -105,10 +123,39 @@ def last(column: str, *, where: str = "") -> Aggregate:
     return Aggregate("last", column, where)
 
 
-def count_distinct(column: str, *, where: str = "") -> Aggregate:
+def count_distinct(column: str, *, approximate: bool = False, where: str = "") -> Aggregate:
     """How many different values there are, exactly. Each value is an entry of state, so that a batch costs what its own values
-    cost."""
-    return Aggregate("count_distinct", column, where)
+    cost. `approximate=True` keeps a sketch of at most 4 KB instead, with a standard error of 1.6 %."""
+    return Aggregate("approximate_count_distinct" if approximate else "count_distinct", column, where)
+
+
+def quantile(column: str, share: float, *, accuracy: float = 0.01, where: str = "") -> Aggregate:
+    """The smallest value that at least `share` of the values do not exceed: `quantile("ms", 0.95)`. What comes out is off by at
+    most `accuracy` of it; with `accuracy=0` it is exact, and every different value is kept."""
+    if not isinstance(share, int | float) or not 0 <= share <= 1:
+        raise UsageError(f"quantile({column!r}, {share!r}): give it a share from 0 to 1, such as 0.95")
+    if not isinstance(accuracy, int | float) or not (accuracy == 0 or 1e-4 <= accuracy < 1):
+        raise UsageError(
+            f"quantile({column!r}, accuracy={accuracy!r}): give it a share such as 0.01, at least 0.0001, or 0 for exact"
+        )
+    return Aggregate("quantile", column, where, share=float(share), accuracy=float(accuracy))
+
+
+def top_values(column: str, n: int, *, counts: bool = False, where: str = "") -> Aggregate:
+    """The `n` most frequent values, the most frequent first; of those that are as frequent, the smallest. With `counts=True` each
+    is a struct of `value` and `count`. All different values are kept."""
+    return Aggregate("top_values", column, where, limit=_at_least_one("top_values", n), counts=counts)
+
+
+def collect(column: str, limit: int, *, where: str = "") -> Aggregate:
+    """The first `limit` values by the key's `order_by`, as a list."""
+    return Aggregate("collect", column, where, limit=_at_least_one("collect", limit))
+
+
+def _at_least_one(aggregate: str, given: int) -> int:
+    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
+        raise UsageError(f"{aggregate}: {given!r} values: give it a whole number of at least 1")
+    return given
 
 
 def aggregate(
@@ -148,70 +195,155 @@ class Aggregated:
     """The columns that order the rows; one that begins with a minus descends."""
     value: type[Any] | None = None
     """The type of the values that it must know one by one."""
+    condition: Expression | None = None
+    kept: tuple[str, ...] = ()
+    """Of an aggregate that keeps values in one column: their scalar types, the value's first, then those of the order."""
+    scale: int | None = None
+    """Of decimals that are summed: their digits behind the point."""
+    as_floats: bool = False
+
+    @property
+    def needs(self) -> set[str]:
+        """The columns that it reads."""
+        condition = () if self.condition is None else self.condition.columns()
+        return {self.aggregate.column, *condition, *(by.removeprefix("-") for by in self.order)} - {""}
 
 
 def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tuple[str, ...]) -> Aggregated:
     """Checks an aggregate against the rows that it is given; `where` names the operator."""
     if not isinstance(aggregate, Aggregate):
         raise UsageError(f"{where}: {name}={aggregate!r} is not an aggregate: say one such as sf.count()")
-    if aggregate.where:
-        condition = _column(where, name, aggregate.where, rows)
-        if condition.type != "boolean":
+    found = _typed(where, name, aggregate, rows, order)
+    return (
+        replace(found, condition=_condition(where, name, aggregate.where, rows)) if aggregate.where else found
+    )
+
+
+def _condition(where: str, name: str, text: str, rows: RowType) -> Expression:
+    if is_name(text):
+        column = _column(where, name, text, rows)
+        if column.type != "boolean":
             raise UsageError(
-                f"{where}: the condition of {name!r}, column {aggregate.where!r} ({condition.type}), is no "
-                "boolean: compute a boolean column with transform()"
+                f"{where}: the condition of {name!r}, column {text!r} ({column.type}), is no boolean: say what it must be, "
+                f'as in "{text} > 0"'
             )
+        return Expression("column", "boolean", value=text)
+    return condition_of(f"{where}, {name!r}", text, rows)
+
+
+def _typed(where: str, name: str, aggregate: Aggregate, rows: RowType, order: tuple[str, ...]) -> Aggregated:
     kind = aggregate.kind
     if kind == "count":
         if aggregate.column:
             _column(where, name, aggregate.column, rows)
         return Aggregated(name, aggregate, "bigint", {name: int})
     column = _column(where, name, aggregate.column, rows)
-    if kind == "count_distinct":
-        value = KEPT_AS.get(column.type)
-        if value is None or value is float:
-            raise UsageError(
-                f"{where}: {name!r} counts the distinct values of column {column.name!r} ({column.type}), and takes {_EXACT}: cast "
-                "the column with transform()"
-            )
-        return Aggregated(name, aggregate, "bigint", {name: int}, value=value)
     if aggregate.code is not None:
         result, _ = spark_type(aggregate.code.output, f"{where}: the result of {name!r}")
         return Aggregated(name, aggregate, result, {name: bytes})
-    numbers = kind in ("sum", "mean", "variance", "stddev")
-    if column.type not in ((*INTEGERS, *FLOATS) if numbers else KEPT_AS):
-        raise UsageError(
-            f"{where}: {name!r} is the {kind} of column {column.name!r} ({column.type}), and takes "
-            f"{_NUMBERS if numbers else _ORDERED}: cast the column with transform()"
-        )
-    whole = column.type in INTEGERS
+    value = kept_as(column.type)
     match kind:
+        case "sum" | "mean" | "variance" | "stddev" | "quantile":
+            return _numeric(where, name, aggregate, column)
+        case "count_distinct" | "top_values":
+            if value is None or value is float:
+                verb = "counts the distinct values" if kind == "count_distinct" else "counts the values"
+                raise UsageError(
+                    f"{where}: {name!r} {verb} of column {column.name!r} ({column.type}), and takes {_EXACT}: cast the column "
+                    "with transform()"
+                )
+            if kind == "count_distinct":
+                return Aggregated(name, aggregate, "bigint", {name: int}, value=value)
+            item = f"struct<value:{column.type},count:bigint>" if aggregate.counts else column.type
+            return Aggregated(name, aggregate, f"array<{item}>", {name: bytes}, kept=(BY_TYPE[value].name,))
+    if value is None:
+        raise UsageError(
+            f"{where}: {name!r} is the {kind} of column {column.name!r} ({column.type}), and takes {_ORDERED}: cast the column "
+            "with transform()"
+        )
+    if kind == "approximate_count_distinct":
+        return Aggregated(name, aggregate, "bigint", {f"{name}_sketch": bytes})
+    if not aggregate.is_ordered:
+        return Aggregated(name, aggregate, column.type, {name: value})
+    return _in_order(where, name, aggregate, column, rows, order)
+
+
+def _numeric(where: str, name: str, aggregate: Aggregate, column: Field) -> Aggregated:
+    kind, digits = aggregate.kind, _digits(column.type)
+    if digits is None and column.type not in (*INTEGERS, *FLOATS):
+        raise UsageError(
+            f"{where}: {name!r} is the {kind} of column {column.name!r} ({column.type}), and takes {_NUMBERS}: cast the column "
+            "with transform()"
+        )
+    match kind:
+        case "sum" if digits is not None:
+            result = f"decimal({builtins.min(digits[0] + 10, _MOST_DIGITS)},{digits[1]})"
+            return Aggregated(name, aggregate, result, {name: bytes}, scale=digits[1])
+        case "mean" if digits is not None:
+            parts: dict[str, type[Any]] = {f"{name}_sum": bytes, f"{name}_n": int}
+            return Aggregated(name, aggregate, _type_of_mean(*digits), parts, scale=digits[1])
         case "sum":
+            whole = column.type in INTEGERS
             return Aggregated(
                 name, aggregate, "bigint" if whole else "double", {name: int if whole else float}
             )
         case "mean":
             return Aggregated(name, aggregate, "double", {f"{name}_sum": float, f"{name}_n": int})
-        case "variance" | "stddev":
-            return Aggregated(
-                name, aggregate, "double", {f"{name}_n": int, f"{name}_mean": float, f"{name}_m2": float}
-            )
-    value = KEPT_AS[column.type]
-    if not aggregate.is_ordered:
-        return Aggregated(name, aggregate, column.type, {name: value})
+        case "quantile":
+            # What is in a bucket depends on the accuracy: another one begins anew.
+            within = f"{aggregate.accuracy:g}".replace(".", "_").replace("-", "_")
+            return Aggregated(name, aggregate, "double", {f"{name}_within_{within}": bytes}, as_floats=True)
+    moments: dict[str, type[Any]] = {f"{name}_n": int, f"{name}_mean": float, f"{name}_m2": float}
+    return Aggregated(name, aggregate, "double", moments, as_floats=digits is not None)
+
+
+def _in_order(
+    where: str, name: str, aggregate: Aggregate, column: Field, rows: RowType, order: tuple[str, ...]
+) -> Aggregated:
     if not order:
         raise UsageError(
-            f"{where}: {name!r} is the {kind} of its rows, which have no order: say key_by(..., order_by=...)"
+            f"{where}: {name!r} is the {aggregate.kind} of its rows, which have no order: say key_by(..., order_by=...)"
         )
-    keys = {}
-    for index, by in enumerate(order):
+    kinds = [_kept_kind(column.type)]
+    for by in order:
         place = _column(where, name, by.removeprefix("-"), rows)
-        if place.type not in KEPT_AS:
+        if kept_as(place.type) is None:
             raise UsageError(
                 f"{where}: {name!r} is ordered by column {place.name!r}, ({place.type}): order by {_ORDERED}"
             )
-        keys[f"{name}_by{index}"] = KEPT_AS[place.type]
-    return Aggregated(name, aggregate, column.type, {name: value, **keys}, order)
+        kinds.append(_kept_kind(place.type))
+    if aggregate.kind == "collect":
+        return Aggregated(
+            name,
+            aggregate,
+            f"array<{column.type}>",
+            {name: bytes},
+            order,
+            kept=tuple(BY_TYPE[each].name for each in kinds),
+        )
+    keys = {f"{name}_by{index}": kind for index, kind in enumerate(kinds[1:])}
+    return Aggregated(name, aggregate, column.type, {name: kinds[0], **keys}, order)
+
+
+def _kept_kind(type_: str) -> type[Any]:
+    kind = kept_as(type_)
+    assert kind is not None, "the caller has checked it"
+    return kind
+
+
+def _digits(type_: str) -> tuple[int, int] | None:
+    """Of a decimal how many digits it has, and how many of them stand behind the point."""
+    match = re.fullmatch(r"decimal(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?", type_)
+    return None if match is None else (int(match[1] or 10), int(match[2] or 0))
+
+
+def _type_of_mean(precision: int, scale: int) -> str:
+    """As in Spark: four digits more behind the point, as far as 38 digits go; at least six stay."""
+    precision, scale = precision + 4, scale + 4
+    if precision > _MOST_DIGITS:
+        scale = builtins.max(_MOST_DIGITS - (precision - scale), builtins.min(scale, 6))
+        precision = _MOST_DIGITS
+    return f"decimal({precision},{scale})"
 
 
 def _column(where: str, name: str, column: str, rows: RowType) -> Field:
@@ -228,4 +360,7 @@ def fits(type_: str, field: str) -> bool:
     for widths in (INTEGERS, FLOATS):
         if type_ in widths and field in widths:
             return widths.index(type_) <= widths.index(field)
+    mine, other = _digits(type_), _digits(field)
+    if mine is not None and other is not None:
+        return mine[1] <= other[1] and mine[0] - mine[1] <= other[0] - other[1]
     return type_ == field

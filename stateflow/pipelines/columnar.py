@@ -75,6 +75,8 @@ class ColumnarOperator:
     """Most rows of a table."""
     ordered: bool = False
     """Whether a key's rows must lie together, in the order of `order_by`. It costs a sort."""
+    null_keys: bool = False
+    """Whether rows with a null in their key come, too. They have no state."""
     waits: int = 0
     """By how many microseconds, at most, `next_due` is later than the earliest time of the timed states."""
 

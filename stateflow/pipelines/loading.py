@@ -7,14 +7,18 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.pipelines.pipeline import Pipeline
 
 MODULE_PREFIX = "_stateflow_pipeline_"
+NAMED = "stateflow_pipeline"
+"""Whoever wraps a pipeline function, as a scheduler's decorator does, puts the pipeline's name into this attribute and the
+function into `__wrapped__`."""
 _LIBRARY = Path(__file__).resolve().parents[1]
 
 
@@ -45,15 +49,24 @@ class LoadedPipeline:
         ]
 
 
-def load_pipeline(spec: str, folder: Path) -> LoadedPipeline:
-    """`orders.py:orders`, or `orders.py` when the file has one pipeline. Relative files are looked for in `folder`."""
+def load_pipeline(spec: str, folder: Path, revision: str = "") -> LoadedPipeline:
+    """`orders.py:orders`, or `orders.py` when the file has one pipeline. Relative files are looked for in `folder`.
+
+    `revision`: what the caller knows of the version of the code, such as a commit.
+    """
     path, name = _split(spec, folder)
+    versions = {"pipeline": f"{path.name}@sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"}
+    if revision:
+        versions["revision"] = revision
     module = _module(path)
+    by_variable = {
+        variable: replace(pipeline, versions=versions)
+        for variable, value in vars(module).items()
+        if (pipeline := _pipeline_in(value)) is not None
+    }
     pipelines: dict[str, Pipeline] = {}
-    for value in vars(module).values():
-        if isinstance(value, Pipeline):
-            pipelines.setdefault(value.name, value)
-    by_variable = {n: v for n, v in vars(module).items() if isinstance(v, Pipeline)}
+    for each in by_variable.values():
+        pipelines.setdefault(each.name, each)
     if not pipelines:
         raise UsageError(f"{path} has no pipeline: decorate a function of (flow) with @sf.pipeline('name')")
     names = ", ".join(sorted(pipelines))
@@ -67,6 +80,13 @@ def load_pipeline(spec: str, folder: Path) -> LoadedPipeline:
     if pipeline is None:
         raise NotFoundError(f"{path} has no pipeline {name!r}; it has: {names}")
     return LoadedPipeline(pipeline, module, path)
+
+
+def _pipeline_in(value: Any) -> Pipeline | None:
+    if isinstance(value, Pipeline):
+        return value
+    name, function = getattr(value, NAMED, None), getattr(value, "__wrapped__", None)
+    return Pipeline(name, function) if isinstance(name, str) and callable(function) else None
 
 
 def refuse_outside(spec: str, folder: Path, allowed: Sequence[Path]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from stateflow.errors import StateflowError, UsageError, placed
@@ -19,6 +19,8 @@ class Pipeline:
 
     name: str
     function: Callable[..., Any]
+    versions: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    """Which version of its code this is, for the records of its runs; empty when it was not loaded from a file."""
 
     def build(self, parameters: Mapping[str, Any] | None = None) -> Flow:
         """The flow, checked. Texts become the types that parameters are annotated with."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABCMeta
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
@@ -46,7 +46,10 @@ class Context(Protocol):
     """What user code can ask while it processes a key. Every answer is the same when the batch is replayed."""
 
     @property
-    def key(self) -> Any: ...
+    def key(self) -> Any:
+        """None where there is no key."""
+        ...
+
     @property
     def now(self) -> datetime:
         """The batch's processing time, fixed when it began."""
@@ -72,6 +75,12 @@ class Context(Protocol):
         """In a timer's handler the namespace that the timer was set under; None without one."""
         ...
 
+    def for_each_key(self, state: Any, function: Callable[[Any, Context], Iterable[Any] | None]) -> None:
+        """In `process_broadcast`: calls `function(key, ctx)` for every key that has something in `state`, in every subtask.
+
+        The calls come before the rows of the batch, in key order, each with the states bound to its key. What they return is put out.
+        """
+
     def clear_key(self) -> None:
         """Clears all states and timers of the key, in all namespaces. What is set afterwards stays."""
 
@@ -82,6 +91,11 @@ class Context(Protocol):
 
     @property
     def subtask(self) -> int: ...
+    @property
+    def parallelism(self) -> int:
+        """How many subtasks the operator has."""
+        ...
+
     @property
     def parameters(self) -> Mapping[str, Any]: ...
     @property
@@ -184,12 +198,32 @@ class ConnectedProcess(Process[K], Generic[K, L, R, O]):
         )
 
 
+class PartitionProcess(Process[None], Generic[R, O]):
+    """One call of `process` per subtask and batch, also when the subtask gets no rows. It has no key: its states are those of the
+    subtask, `OperatorListState`, `UnionListState` and `BroadcastState`."""
+
+    def process(self, rows: Iterator[R], ctx: Context) -> Iterable[O] | None:
+        raise NotImplementedError(f"{type(self).__name__} does not define process(self, rows, ctx)")
+
+    @classmethod
+    def declarations(cls) -> Declared:
+        found = super().declarations()
+        for name in (*found.states, *found.timers):
+            raise UsageError(
+                f"{name!r} of {cls.__name__} belongs to a key, and a PartitionProcess has none: use OperatorListState, "
+                "UnionListState or BroadcastState, or key the stream with key_by and make it a KeyedProcess"
+            )
+        return found
+
+
 def type_arguments(cls: type[Process[Any]]) -> tuple[Any, ...]:
-    """The types in `KeyedProcess[int, Order, Total]`; empty when the class names none."""
+    """The types in `KeyedProcess[int, Order, Total]` or its like; empty when the class names none."""
     for klass in cls.__mro__:
         for base in getattr(klass, "__orig_bases__", ()):
             origin = get_origin(base)
-            if isinstance(origin, type) and issubclass(origin, (KeyedProcess, ConnectedProcess)):
+            if isinstance(origin, type) and issubclass(
+                origin, (KeyedProcess, ConnectedProcess, PartitionProcess)
+            ):
                 arguments = get_args(base)
                 if not any(isinstance(a, TypeVar) for a in arguments):
                     return arguments

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.aggregates import KEPT_AS, Aggregated, aggregated, fits
+from stateflow.pipelines.aggregates import Aggregated, aggregated, fits, kept_as
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.rows import RowType, key_type, row_type
-from stateflow.pipelines.windows import Session, Window
+from stateflow.pipelines.windows import Counted, Session, Window
 from stateflow.state.columns.layout import ColumnLayout
 
 LATE = "late"
@@ -27,6 +28,8 @@ FOREVER = 253_402_300_799_999_999
 """The last instant that there is."""
 SEEN, VALUE = "seen", "distinct_value"
 PANE = "is_pane"
+FILLED, FIRST_TIME, LAST_TIME, NUMBER = "rows_so_far", "first_time", "last_time", "number"
+"""Of a window of a count: how full it is, the times of its rows, and what tells rows of one time apart."""
 EMITS = ("final", "changes", "on_time")
 
 
@@ -59,6 +62,11 @@ class ReadyOperator(ColumnarOperator):
         return {}
 
     @property
+    def operation(self) -> str:
+        """The column of what it puts out that says whether a change is an upsert or a delete; empty when none is a delete."""
+        return ""
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """What works, and may not be meant."""
         return ()
@@ -69,6 +77,15 @@ class ReadyOperator(ColumnarOperator):
             return self.rows
         fields = tuple(field for field in self.rows.fields if field.name in self.reads)
         return RowType(self.rows.name, fields, self.rows.make, self.rows.typed)
+
+    def needed_of_each(self, read: Set[str]) -> tuple[RowType, ...]:
+        """The same for each of its inputs."""
+        return (self.needed(read),)
+
+    @property
+    def holds_back(self) -> str:
+        """What comes out only when the watermark has passed its time, so that it is late for what follows; empty: nothing."""
+        return ""
 
 
 @dataclass(frozen=True)
@@ -87,6 +104,10 @@ class WindowAggregate(ReadyOperator):
     window: Window = field(default_factory=Window)
     lateness: int = 0
     emit: str = "final"
+
+    @property
+    def holds_back(self) -> str:
+        return "windows"
 
     @property
     def sides(self) -> Mapping[str, RowType]:
@@ -184,42 +205,31 @@ def window_aggregate(
             "window: add the field window_start or window_end"
         )
     partials = _partials(uid, declared)
-    distinct = _distinct_states(declared, timed=True)
     counts = [each.name for each in declared if each.value is not None]
-    if isinstance(window, Session):
-        if distinct:
-            raise UsageError(
-                f"operator {uid!r}: session windows grow together, so that {counts[0]!r} would have to be counted anew: "
-                "count_distinct is for the other windows; sf.aggregate() can keep a set"
-            )
-        if emit != "final":
-            raise UsageError(
-                f"operator {uid!r}: session windows grow together, so that rows put out before would have to be taken back: "
-                "say emit='final'"
-            )
-        if SESSION_END in partials:
-            raise UsageError(f"operator {uid!r} keeps {SESSION_END!r} itself: rename the aggregate")
-        by = {SESSION_START: datetime}
-        states = {
-            "sessions": ColumnLayout({**partials, SESSION_END: datetime}, by=by),
-            "ends": ColumnLayout(by=by, timed=True),
-        }
-    elif emit == "final" and window.count > 1 and not distinct:
-        if PANE in partials:
-            raise UsageError(f"operator {uid!r} keeps {PANE!r} itself: rename the aggregate")
-        states = {
-            "panes": ColumnLayout({**partials, PANE: bool}, timed=True),
-            "ends": ColumnLayout(timed=True),
-        }
-    else:
-        states = {**_window_states(partials, told=emit == "on_time" and lateness > 0), **distinct}
+    if counts and isinstance(window, Session | Counted):
+        reason = (
+            "session windows grow together"
+            if isinstance(window, Session)
+            else "windows of a count have no end in time"
+        )
+        raise UsageError(
+            f"operator {uid!r}: {reason}, so that {counts[0]!r} would have to be counted anew: say approximate=True, which is a "
+            "sketch; the exact count is for the other windows"
+        )
+    reads = _reads(keyed, declared, time)
+    row = tuple(name for name in reads if name not in (*keyed.columns, time))
+    stored = stored_columns(uid, rows, row) if isinstance(window, Counted) else {}
+    distinct = _distinct_states(declared, timed=True)
+    states = window_states(
+        uid, partials, stored, window=window, emit=emit, lateness=lateness, distinct=distinct
+    )
     return WindowAggregate(
         uid,
         keyed.key(),
         rows,
         out,
         states,
-        _reads(keyed, declared, time),
+        reads,
         None if emit == "final" else (*keyed.columns, *bounds[:1]),
         declared,
         time,
@@ -227,6 +237,63 @@ def window_aggregate(
         lateness,
         emit,
     )
+
+
+def window_states(
+    uid: str,
+    partials: Mapping[str, type[Any]],
+    row: Mapping[str, type[Any]],
+    *,
+    window: Window,
+    emit: str,
+    lateness: int,
+    distinct: Mapping[str, ColumnLayout] = MappingProxyType({}),
+) -> dict[str, ColumnLayout]:
+    """What a window operator keeps; `row` are the columns of rows that wait."""
+    if isinstance(window, Session | Counted) and emit != "final":
+        reason = (
+            "session windows grow together, so that rows put out before would have to be taken back"
+            if isinstance(window, Session)
+            else "a window of a count comes out when it is full"
+        )
+        raise UsageError(f"operator {uid!r}: {reason}: say emit='final'")
+    for name in (SESSION_END, PANE, FILLED, FIRST_TIME, LAST_TIME):
+        if name in partials:
+            raise UsageError(f"operator {uid!r} keeps {name!r} itself: rename the aggregate")
+    if isinstance(window, Session):
+        by = {SESSION_START: datetime}
+        return {
+            "sessions": ColumnLayout({**partials, SESSION_END: datetime}, by=by),
+            "ends": ColumnLayout(by=by, timed=True),
+        }
+    if isinstance(window, Counted):
+        bounds = {FILLED: int, FIRST_TIME: datetime, LAST_TIME: datetime}
+        return {
+            "waiting": ColumnLayout({ROW_THERE: bool, **row}, by={NUMBER: int}, timed=True),
+            "open": ColumnLayout({**partials, **bounds}, timed=True),
+        }
+    if emit == "final" and window.count > 1 and not distinct:
+        return {
+            "panes": ColumnLayout({**partials, PANE: bool}, timed=True),
+            "ends": ColumnLayout(timed=True),
+        }
+    return {**_window_states(partials, told=emit == "on_time" and lateness > 0), **distinct}
+
+
+def stored_columns(uid: str, rows: RowType, names: tuple[str, ...]) -> dict[str, type[Any]]:
+    """The state columns of columns of rows that wait."""
+    stored: dict[str, type[Any]] = {}
+    for name in names:
+        column = rows.field(name)
+        assert column is not None
+        kind = kept_as(column.type)
+        if kind is None:
+            raise UsageError(
+                f"operator {uid!r} cannot keep and compare column {name!r} ({column.type}): take it out, or make a string of "
+                "it, with transform()"
+            )
+        stored[stored_name(name)] = kind
+    return stored
 
 
 def deduplicate(keyed: KeyedRows, *, time: str, within: int | None, keep: str) -> Deduplicate:
@@ -244,16 +311,7 @@ def deduplicate(keyed: KeyedRows, *, time: str, within: int | None, keep: str) -
             f"operator {uid!r}: column {time!r} is the event time, and cannot be what rows are alike in"
         )
     kept = tuple(name for name in rows.names if name != time and name not in keyed.columns)
-    row: dict[str, type[Any]] = {ROW_THERE: bool}
-    for name in kept:
-        column = rows.field(name)
-        assert column is not None
-        if column.type not in KEPT_AS:
-            raise UsageError(
-                f"operator {uid!r} cannot keep and compare column {name!r} ({column.type}): take it out, or make a string of "
-                "it, with transform()"
-            )
-        row[stored_name(name)] = KEPT_AS[column.type]
+    row: dict[str, type[Any]] = {ROW_THERE: bool, **stored_columns(uid, rows, kept)}
     states = _deduplication_states(row, time=bool(time), ends=within is not None, last=keep == "last")
     changes = keyed.columns if keep == "last" and within is None else None
     return Deduplicate(
@@ -360,6 +418,5 @@ def _reads(keyed: KeyedRows, aggregates: tuple[Aggregated, ...], *more: str) -> 
     """In the order that the rows have them."""
     needed = {*keyed.columns, *more}
     for each in aggregates:
-        needed |= {each.aggregate.column, each.aggregate.where}
-        needed |= {by.removeprefix("-") for by in each.order}
+        needed |= each.needs
     return tuple(name for name in keyed.known().names if name in needed)

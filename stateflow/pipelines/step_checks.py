@@ -25,10 +25,12 @@ def check_source(uid: str, factory: Any) -> None:
     if hasattr(factory, "streaming"):
         return
     if isinstance(factory, str | PathLike):
-        raise UsageError(f"source {uid!r} cannot read {str(factory)!r}: say sf.delta({str(factory)!r})")
+        raise UsageError(
+            f"source {uid!r} cannot read {str(factory)!r}: say sf.delta({str(factory)!r}), or sf.files({str(factory)!r}, 'json')"
+        )
     if not callable(factory) or not _takes(factory, 1):
         raise UsageError(
-            f"source {uid!r} cannot read {factory!r}: give it sf.delta(path), or a function from SparkSession to a "
+            f"source {uid!r} cannot read {factory!r}: give it sf.delta(path), sf.files(path, format), or a function from SparkSession to a "
             "streaming DataFrame"
         )
 
@@ -54,7 +56,7 @@ def check_sink(
 ) -> None:
     """Whether `stream.<mode>(uid, target, **options)` can be; `rows` are the stream's, when they are declared."""
     given = {name: value for name, value in options.items() if value is not None}
-    taken = {"keys", "order_by"} if mode == "upsert" else set()
+    taken = {"keys", "order_by", "operation"} if mode == "upsert" else set()
     if unknown := sorted(set(given) - taken):
         raise UsageError(f"sink {uid!r} ({mode}) does not take {', '.join(unknown)}: leave it out")
     if not _fits(mode, target):
@@ -108,3 +110,15 @@ def _takes(function: Callable[..., Any], count: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def own_parallelism(uid: str, parallelism: int | None) -> int:
+    """What a step says of the number of its subtasks; 0 when it leaves that to the run."""
+    if parallelism is None:
+        return 0
+    if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
+        raise UsageError(
+            f"operator {uid!r}: parallelism is the number of its subtasks, at least 1, not {parallelism!r}: leave it out for the "
+            "run's"
+        )
+    return parallelism

@@ -61,6 +61,13 @@ class Session(Window):
     gap: int
 
 
+@dataclass(frozen=True)
+class Counted(Window):
+    """So many rows of a key, in the order of event time."""
+
+    n: int
+
+
 def tumbling(size: Duration, *, offset: Duration = "0 seconds") -> Window:
     """Windows of one length that follow on each other; `offset` shifts where they begin, which is a multiple of `size`
     since 1970 in UTC."""
@@ -95,6 +102,13 @@ def session(gap: Duration) -> Window:
     return Session(_positive("session", "gap", gap))
 
 
+def count_window(n: int) -> Window:
+    """Windows of `n` rows of a key, in the order of event time; the next one begins behind them."""
+    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
+        raise UsageError(f"count_window({n!r}): give it a whole number of at least 1")
+    return Counted(n)
+
+
 def window_of(given: Any) -> Window:
     if not isinstance(given, Window):
         raise UsageError(f"window: {given!r} is not a window: say one such as sf.tumbling('1 minute')")
@@ -106,6 +120,11 @@ def not_negative(step: str, name: str, given: Duration) -> int:
     if length < 0:
         raise UsageError(f"{step}: {name} is {given!r}: give it zero or more, such as '5 minutes'")
     return length
+
+
+def signed(step: str, name: str, given: Duration) -> int:
+    """A duration that may be below zero."""
+    return _micros(step, name, given)
 
 
 def event_time(uid: str, rows: RowType | None, sources: Set[str], named: str) -> str:
@@ -132,10 +151,10 @@ def event_time(uid: str, rows: RowType | None, sources: Set[str], named: str) ->
     return name
 
 
-def refuse_window_of_windows(uid: str, before: str) -> None:
+def refuse_what_is_held_back(uid: str, before: str, what: str) -> None:
     raise UsageError(
-        f"operator {uid!r}: the windows of {before!r} come out when the watermark has passed them, so that a window over "
-        "them would find them late: aggregate the rows themselves, or read the table of these windows in another pipeline"
+        f"operator {uid!r}: the {what} of {before!r} come out when the watermark has passed them, so that a window over "
+        f"them would find them late: aggregate the rows themselves, or read the table of these {what} in another pipeline"
     )
 
 

@@ -18,8 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from stateflow.errors import CorruptError, NotFoundError, UsageError
-from stateflow.format.encoding import EMPTY_NAMESPACE, NAMESPACE, after, prefix, read_timestamp
+from stateflow.errors import CorruptError, IncompatibleError, NotFoundError, UsageError
+from stateflow.format.encoding import (
+    EMPTY_NAMESPACE,
+    NAMESPACE,
+    PREFIX_WIDTH,
+    TIME_WIDTH,
+    after,
+    prefix,
+    read_timestamp,
+)
 from stateflow.format.instants import instant
 from stateflow.format.keygroups import xxhash64
 from stateflow.format.records import END_OF_TIME, OperatorState, Record, Shard, StateSchema
@@ -36,6 +44,8 @@ from stateflow.storage.store import Store
 LIMIT = 1000
 """Most entries of a list or map in one answer, by default."""
 OPEN_SHARDS = 64
+MOST_TIMES = 10_000
+"""Most instants of a key group that a look-up in a state ordered by time goes through."""
 _EXPIRED_AT_ONCE = 10_000
 """A look-up skips at most this many expired entries; then it says that there may be more."""
 
@@ -273,6 +283,9 @@ class StateReader:
         self, target: Target, opening: Opening, full: bytes, suffix: bytes | None, limit: int | None
     ) -> LookupResult:
         now = self._moment(target.schema)
+        if target.schema.timed:
+            with opening.scanning:
+                return _at_times(target, opening.backend, full, limit)
         if target.schema.many and suffix is None:
             with opening.scanning:
                 return _times(target, list(opening.backend.scan(full, after(full))), len(full), limit)
@@ -314,17 +327,17 @@ class StateReader:
                 f"operator {operator!r} has no state {name!r} in checkpoint {self.record.slot}: its states are {known}"
             )
         shards = _flat(owner)
-        if schema.timed:
-            raise UsageError(
-                f"state {name!r} of operator {operator!r} is ordered by time, so no key can be looked up in it: read it as a "
-                f"table, with `stateflow state export`"
+        if schema.kind not in _WHAT:
+            raise IncompatibleError(
+                f"state {name!r} of operator {operator!r} is of kind {schema.kind[:80]!r}, which this stateflow does not know: a newer one "
+                "wrote it, use that version"
             )
         timer = schema.kind == "timer"
         return Target(
             operator=operator,
             name=name,
             schema=schema,
-            what="list" if schema.by or schema.many else _WHAT[schema.kind],
+            what="list" if schema.by or schema.many or schema.timed else _WHAT[schema.kind],
             key=owner.key,
             codec=KeyCodec([kind for _, kind in owner.key]),
             map_codec=KeyCodec(schema.map_key.split(",")) if schema.kind == "map" else None,
@@ -413,6 +426,33 @@ def _parts(types: Sequence[str]) -> Callable[[bytes, int], tuple[Any, ...]]:
     if len(types) > 1:
         return lambda key, at: decode(key, at)[0]
     return lambda key, at: (decode(key, at)[0],)
+
+
+def _at_times(target: Target, backend: Backend, full: bytes, limit: int | None) -> LookupResult:
+    """The entries of a key in a state that is ordered by time, each with its time. From each time that there is in the key group
+    it goes on to the next one, whatever lies between."""
+    begin, key = full[:PREFIX_WIDTH], full[PREFIX_WIDTH:]
+    end, at, times = after(begin), begin, 0
+    found: list[dict[str, Any]] = []
+    most = MOST_TIMES if limit is None else min(limit, MOST_TIMES)
+    while (first := next(iter(backend.scan(at, end)), None)) is not None:
+        times += 1
+        if times > MOST_TIMES:
+            raise UsageError(
+                f"state {target.name!r} of operator {target.operator!r} has entries of more than {MOST_TIMES:,} instants beside "
+                "this key's: read it as a table, with `stateflow state export`"
+            )
+        time = first[0][: PREFIX_WIDTH + TIME_WIDTH]
+        moment = {"at": instant(read_timestamp(first[0], PREFIX_WIDTH))}
+        own = time + key
+        entries = list(backend.scan(own, after(own)))
+        found += [moment | entry for entry in _gathered(target, len(own), entries)]
+        if len(found) > most:
+            break
+        at = after(time)
+    if not found:
+        return target.empty_result(None)
+    return LookupResult(True, found[:most], target.what, len(found) > most)
 
 
 def _times(

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from stateflow.checkpoint.copying import copy_files
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.edit import Edited, edit
 from stateflow.checkpoint.handle import JobHandle
@@ -32,7 +33,6 @@ from stateflow.format.references import bases
 from stateflow.liveness.heart import Heart
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.parameters import as_texts
-from stateflow.restore.copying import copy_files
 from stateflow.restore.digest import require_same
 from stateflow.restore.plan import Plan, Progress, Restored, same_job
 from stateflow.restore.planning import make_plan, taken_over
@@ -222,7 +222,7 @@ class RestoreRun:
             watermark=watermark,
             now=snapshot.now,
             parameters=as_texts(self.plan.values),
-            versions=snapshot.versions,
+            versions={**snapshot.versions, **request.pipeline.versions},
             origin=origin.label,
             shift=max(0, snapshot.slot + snapshot.shift - writer.next_slot),
             statistics={"trigger_timestamp": self.job.clock() // 1000, "restored_bytes": self.copied_bytes},

@@ -40,6 +40,7 @@ def bound(plan: Plan, *, masked: bool = False) -> dict[str, Any]:
     return {
         "job": {"name": request.job.name, "root": request.job.store.url, "uuid": plan.job_uuid},
         "pipeline": plan.check.pipeline,
+        "code": dict(request.pipeline.versions),
         "snapshot": {
             "from": origin.label,
             "job": origin.job,
@@ -116,6 +117,7 @@ _WORDS = {
     "options": "option",
     "snapshot": "the snapshot's",
     "job": "the job's",
+    "code": "the code's",
 }
 
 

@@ -64,7 +64,14 @@ def _lines(plan: Plan) -> Iterator[str]:
             (
                 code(o.uid),
                 o.verdict,
-                ", ".join(f"{code(name)} {prose(verdict)}" for name, verdict in o.states.items()),
+                "; ".join(
+                    part
+                    for part in (
+                        ", ".join(f"{code(name)} {prose(verdict)}" for name, verdict in o.states.items()),
+                        o.conversion,
+                    )
+                    if part
+                ),
             )
             for o in plan.check.operators
         ],

@@ -6,7 +6,7 @@ If something changes between the plan and its application, the claim or the stor
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -98,6 +98,7 @@ def make_plan(request: RestoreRequest) -> Plan:
         bytes=sum(ref.size for ref in refs) + sum(part.size for part in parts),
         warnings=(
             *_warnings(request, log),
+            *_other_code(request),
             *(_unhashed([*refs, *parts]) if origin.savepoint is not None else ()),
             *shared,
             *_inherited_outputs(flow, parameters),
@@ -246,6 +247,20 @@ def _warnings(request: RestoreRequest, log: Log | None) -> Iterator[str]:
             yield f"the job goes back by {records}; {stay} restorable until collected by retention"
     if request.claim_mode == "claim" and request.origin.savepoint is not None:
         yield "the savepoint becomes the job's own: it is deleted when no checkpoint needs its files any more"
+
+
+def _other_code(request: RestoreRequest) -> Iterator[str]:
+    """The restore goes on with the code that it was given. The snapshot's record says which code made it."""
+    made_by, used = request.origin.record.versions, request.pipeline.versions
+    if "pipeline" in made_by and used and _code(made_by) != _code(used):
+        yield f"the snapshot was made by {quoted(_code(made_by))}, and the job goes on with {quoted(_code(used))}"
+
+
+def _code(versions: Mapping[str, str]) -> str:
+    """A pipeline's file with the beginning of its checksum, and what is known of its revision."""
+    file, revision = versions["pipeline"], versions.get("revision", "")
+    name, _, checksum = file.rpartition("@sha256:")
+    return f"{name} {checksum[:12]}" + (f" of {revision}" if revision else "")
 
 
 def _unhashed(refs: Iterable[FileRef | TableFile]) -> Iterator[str]:

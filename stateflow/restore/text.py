@@ -41,6 +41,8 @@ def _lines(plan: Plan) -> Iterator[str]:
     for operator in plan.check.operators:
         states = ", ".join(f"{quoted(name)} {verdict}" for name, verdict in operator.states.items())
         yield f"  operator    {quoted(operator.uid)}: {operator.verdict} ({states}){_key_groups(plan, operator.uid)}"
+        if operator.conversion:
+            yield f"              {operator.conversion}"
     for source in plan.sources:
         now = f" (now at {quoted(source.now)})" if source.now and source.now != source.position else ""
         of = " ".join(quoted(part) for part in (source.kind, source.reads) if part)

@@ -96,7 +96,9 @@ def _queryable(target: Target) -> Target:
     advice = (
         f"opt in with sf.{kind}(..., queryable=True) and run the job once"
         if kind
-        else "timers and columns cannot opt in; `stateflow query` shows them"
+        else "opt in with sf.columns(..., queryable=True), or with queryable=True of the operator, and run the job once"
+        if target.schema.kind == "columns"
+        else "timers cannot opt in; `stateflow query` shows them"
     )
     raise Refusal(
         403,

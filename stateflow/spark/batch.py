@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from stateflow.checkpoint.rescale import first_assignment
 from stateflow.compatibility.states import (
     begin_to_sweep,
     check_key,
@@ -30,11 +31,11 @@ from stateflow.compatibility.states import (
     todays_elements,
 )
 from stateflow.errors import StateflowError, UsageError
-from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard, StateSchema
 from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.context import Moment
-from stateflow.operators.ready.made import runnable
+from stateflow.operators.elements import check_alike
+from stateflow.operators.joins.made import runnable
 from stateflow.pipelines.flow import (
     Flow,
     KeyedNode,
@@ -48,7 +49,7 @@ from stateflow.pipelines.flow import (
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import RowType, row_type
-from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
+from stateflow.spark.exchange import LATE, KeyedInput, carried_by, exchanged, same_key_types, spread
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.placement import Placement
 from stateflow.spark.sinks.base import Sink
@@ -63,7 +64,9 @@ from stateflow.spark.sinks.staging import (
 )
 from stateflow.spark.task.acks import Ack, AckList, collected, decoded, summed, total
 from stateflow.spark.task.arrow_worker import ArrowTask, arrow_worker
+from stateflow.spark.task.carried import Carried
 from stateflow.spark.task.columns import RowReader
+from stateflow.spark.task.partition_worker import partition_worker
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.base import OpenShard
@@ -247,10 +250,16 @@ class Batch:
         )
         self._running[node.uid] = running
         assert node.output is not None
-        ordered = node.columnar is None or node.columnar.ordered
-        frame = exchanged(node.uid, inputs, types, self._max_parallelism(before), assignment, ordered=ordered)
+        carry = None
+        if node.has_key:
+            ordered = node.columnar is None or node.columnar.ordered
+            groups = self._max_parallelism(before)
+            carry = carried_by(inputs, types) if node.columnar is None else None
+            frame = exchanged(node.uid, inputs, types, groups, assignment, ordered=ordered, carry=carry)
+        else:
+            frame = spread(node.uid, inputs[0], len(assignment))
         frame = settings.placement.pin(frame, before.hosts if before else ())
-        worker = self._worker(node, running, inputs, shards, before, stage)
+        worker = self._worker(node, running, inputs, shards, before, stage, carry)
         return frame.mapInArrow(worker, node.output.ddl)
 
     def _read_outputs(self, node: KeyedNode) -> frozenset[str]:
@@ -265,9 +274,13 @@ class Batch:
         if before is not None:
             return before.assignment, begin_to_sweep(before, states)
         settings = self.settings
-        assignment = default_assignment(
-            min(settings.parallelism, settings.max_parallelism), settings.max_parallelism
+        assignment = first_assignment(
+            node.parallelism or min(settings.parallelism, settings.max_parallelism),
+            settings.max_parallelism,
+            f"operator {node.uid!r}",
         )
+        if not node.has_key:
+            return assignment, ((),) * len(assignment)
         return assignment, tuple((Shard(first=a, last=b, backend=settings.backend),) for a, b in assignment)
 
     def _worker(
@@ -278,6 +291,7 @@ class Batch:
         shards: tuple[tuple[Shard, ...], ...],
         before: OperatorState | None,
         stage: Callable[[str, Any], Any] | None,
+        carry: Carried | None,
     ) -> Callable[..., Any]:
         assert node.output is not None
         main = _arrow(node.output)
@@ -332,10 +346,18 @@ class Batch:
             stage=stage,
             read_outputs=read_outputs,
             elements=todays_elements(node, before) if before else {},
+            begins=self._begins(),
             broadcast={name: self._broadcast(stream) for name, stream in node.broadcast.items()},
             user_paths=self.settings.user_paths,
+            carry=carry,
         )
-        return keyed_worker(task, running.accumulator)
+        worker = keyed_worker if node.has_key else partition_worker
+        return worker(task, running.accumulator)
+
+    def _begins(self) -> bool:
+        """Whether this is a run's first batch: what the batch goes on from is another run's, or an edit's."""
+        parent = self.parent
+        return parent is None or parent.kind != "checkpoint" or parent.epoch != self.storage.epoch
 
     def _broadcast(self, stream: Stream) -> tuple[Any, ...]:
         frame = self._visible(self._frame(stream))
@@ -387,6 +409,7 @@ class Batch:
             next_state_id=running.next_id,
             operator_states={**_left_alone(node, before), **_operator_states(node, acks)},
             hosts=self.settings.placement.hosts_of([ack.attempt for ack in acks]),
+            parallelism=node.parallelism,
         )
         return acks
 
@@ -404,7 +427,7 @@ class Batch:
 
 def _needed(node: KeyedNode, read: frozenset[str]) -> tuple[RowType | None, ...]:
     """The columns that go through the exchange."""
-    return (node.columnar.needed(read),) if isinstance(node.columnar, ReadyOperator) else node.rows
+    return node.columnar.needed_of_each(read) if isinstance(node.columnar, ReadyOperator) else node.rows
 
 
 def _splits(node: Node) -> bool:
@@ -437,11 +460,7 @@ def _operator_states(node: KeyedNode, acks: list[Ack]) -> dict[str, OperatorList
     for name, declaration in node.process_type.declarations().operator.items():
         parts = tuple(ack.elements.get(name, ()) for ack in acks)
         if declaration.kind == "broadcast":
-            if any(part != parts[0] for part in parts):
-                raise StateflowError(
-                    f"operator {node.uid!r}: broadcast state {name!r} differs between subtasks: process_broadcast must do "
-                    "the same everywhere"
-                )
+            check_alike(node.uid, name, parts)
             parts = parts[:1]
         out[name] = OperatorListState(
             kind=declaration.kind,  # type: ignore[arg-type]

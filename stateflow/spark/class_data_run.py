@@ -56,7 +56,7 @@ def exercise(folder: Path, archive: Path) -> None:
     spark.stop()
     # Java writes the archive when it ends, and it ends when its standard input closes.
     gateway.proc.stdin.close()
-    gateway.proc.wait(120)
+    gateway.proc.wait(600)
 
 
 if __name__ == "__main__":

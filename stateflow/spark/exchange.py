@@ -1,7 +1,7 @@
 """Brings the rows of a key together: key group, subtask, one shuffle, one sort.
 
-    _sf_group     pmod(xxhash64(key), max parallelism)
-    sort prefix   one long that decides nearly all comparisons: the key group, then the key's low bits or a hash of it
+    _sf_group   pmod(xxhash64(key), max parallelism)
+    _sf_place   one long that decides nearly all comparisons: the key group, then the key's low bits or a hash of it
 
 If the sort began with the key group alone, it would compare whole rows for all but the first key of a group.
 """
@@ -18,6 +18,7 @@ from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.scalars import BY_NAME
 from stateflow.pipelines.rows import RowType, key_type
+from stateflow.spark.task.carried import GROUP_AT, Carried, carried, everything
 
 _CUTS_OFF = {
     "spark.sql.optimizer.excludedRules": "org.apache.spark.sql.catalyst.optimizer.PropagateEmptyRelation",
@@ -25,7 +26,7 @@ _CUTS_OFF = {
         "org.apache.spark.sql.execution.adaptive.AQEPropagateEmptyRelation"
     ),
 }
-GROUP, LATE, SIDE = "_sf_group", "_sf_late", "_sf_side"
+GROUP, PLACE, LATE, SIDE = "_sf_group", "_sf_place", "_sf_late", "_sf_side"
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,10 @@ def same_key_types(uid: str, inputs: Sequence[KeyedInput]) -> tuple[str, ...]:
     return types
 
 
-def key_names(count: int) -> list[str]:
-    return [f"_sf_key{i}" for i in range(count)]
+def carried_by(inputs: Sequence[KeyedInput], key_types: Sequence[str]) -> Carried:
+    """The columns that an operator's task needs of these inputs."""
+    late = any(LATE in keyed.frame.columns for keyed in inputs)
+    return carried(inputs[0].columns, key_types, [keyed.rows for keyed in inputs], late=late)
 
 
 def exchanged(
@@ -80,13 +83,18 @@ def exchanged(
     assignment: Sequence[tuple[int, int]],
     *,
     ordered: bool = True,
+    carry: Carried | None = None,
 ) -> DataFrame:
     """The operator's rows, partition by subtask, sorted by key group, key, side and order.
 
-    Columns: group, keys, late, then the fields of the one input, or the side and a struct per input. Built as SQL
-    text: every Column built in Python costs a dozen calls into the JVM, which slows small batches down.
+    `carry` says which columns there are; without it all. Built as SQL text: every Column built in Python costs a dozen
+    calls into the JVM, which slows small batches down.
     """
-    names = key_names(len(key_types))
+    carry = carry or everything(len(key_types))
+    names = [
+        f"_sf_key{i}" if field is None else _quoted(inputs[0].rows.fields[field].name)
+        for i, field in enumerate(carry.keys)
+    ]
     connected = len(inputs) > 1
     frames = []
     for side, keyed in enumerate(inputs):
@@ -99,11 +107,18 @@ def exchanged(
             for column, kind in zip(keyed.columns, key_types, strict=True)
         ]
         fields = [(f.name, _field(uid, keyed, f.name, f.type)) for f in keyed.rows.fields]
+        group = f"cast(pmod(xxhash64({', '.join(keys)}), {max_parallelism}) as int)"
+        place = _place(group, key_types, keys)
         columns = [
-            f"cast(pmod(xxhash64({', '.join(keys)}), {max_parallelism}) as int) as {GROUP}",
-            *(f"{key} as {name}" for key, name in zip(keys, names, strict=True)),
-            f"{LATE if LATE in keyed.frame.columns else 'false'} as {LATE}",
+            f"{place if carry.place else group} as {PLACE if carry.place else GROUP}",
+            *(
+                f"{key} as {name}"
+                for key, name, field in zip(keys, names, carry.keys, strict=True)
+                if field is None
+            ),
         ]
+        if carry.late:
+            columns.append(f"{LATE if LATE in keyed.frame.columns else 'false'} as {LATE}")
         if connected:
             columns.append(f"cast({side} as tinyint) as {SIDE}")
             for other, theirs in enumerate(inputs):
@@ -122,11 +137,31 @@ def exchanged(
         # Each input has its own order columns: they may differ in number, type and direction.
         frame = frame.unionByName(further, allowMissingColumns=True)
     names_kept = [name for name in frame.columns if not name.startswith("_sf_by")]
-    frame = frame.repartitionById(len(assignment), F.expr(subtask_of(assignment, max_parallelism)))
+    of_row = f"cast(shiftright({PLACE}, {GROUP_AT}) as int)" if carry.place else GROUP
+    frame = frame.repartitionById(len(assignment), F.expr(subtask_of(assignment, max_parallelism, of_row)))
     if ordered:
-        by = [_prefix(key_types), *names, *([SIDE] if connected else [])]
+        first = PLACE if carry.place else _place(GROUP, key_types, names)
+        by = [first, *names, *([SIDE] if connected else [])]
         frame = frame.sortWithinPartitions(*(F.expr(e) for e in by), *_directions(inputs))
     return frame.selectExpr(*map(_quoted, names_kept)) if len(names_kept) < len(frame.columns) else frame
+
+
+def spread(uid: str, given: KeyedInput, parallelism: int) -> DataFrame:
+    """The rows of an operator without keys, evenly over its subtasks, in their order. Columns: late, then the fields.
+
+    Spark sorts the rows of each task before it deals them out, so that a task that runs twice deals them alike.
+    """
+    _keep_empty_tasks(given.frame.sparkSession)
+    columns = [
+        f"{LATE if LATE in given.frame.columns else 'false'} as {LATE}",
+        *(f"{_field(uid, given, f.name, f.type)} as {_quoted(f.name)}" for f in given.rows.fields),
+        *(f"{_order_column(uid, given, o)} as _sf_by0_{i}" for i, o in enumerate(given.order_by)),
+    ]
+    frame = given.frame.selectExpr(*columns).repartition(parallelism)
+    if not given.order_by:
+        return frame
+    ordered = frame.sortWithinPartitions(*_directions([given]))
+    return ordered.selectExpr(LATE, *(_quoted(f.name) for f in given.rows.fields))
 
 
 def _keep_empty_tasks(spark: SparkSession) -> None:
@@ -140,21 +175,21 @@ def _keep_empty_tasks(spark: SparkSession) -> None:
             spark.conf.set(name, ",".join([*excluded, rule]))
 
 
-def subtask_of(assignment: Sequence[tuple[int, int]], max_parallelism: int) -> str:
+def subtask_of(assignment: Sequence[tuple[int, int]], max_parallelism: int, group: str = GROUP) -> str:
     """The subtask that owns a key group, as SQL."""
     parallelism = len(assignment)
     if tuple(assignment) == default_assignment(parallelism, max_parallelism):
-        return f"cast({GROUP} * {parallelism} div {max_parallelism} as int)"
+        return f"cast({group} * {parallelism} div {max_parallelism} as int)"
     owner = [0] * max_parallelism
     for subtask, (first, last) in enumerate(assignment):
         owner[first : last + 1] = [subtask] * (last + 1 - first)
-    return f"element_at(array({','.join(map(str, owner))}), {GROUP} + 1)"
+    return f"element_at(array({','.join(map(str, owner))}), {group} + 1)"
 
 
-def _prefix(key_types: tuple[str, ...]) -> str:
-    names = ", ".join(key_names(len(key_types)))
-    low = "_sf_key0" if key_types == ("int",) else f"xxhash64({names})"
-    return f"shiftleft(cast({GROUP} as bigint), 48) | ({low} & 281474976710655L)"
+def _place(group: str, key_types: tuple[str, ...], keys: Sequence[str]) -> str:
+    # A null key goes to a task, too: the task refuses it by name.
+    low = f"coalesce({keys[0]}, 0L)" if key_types == ("int",) else f"xxhash64({', '.join(keys)})"
+    return f"(shiftleft(cast({group} as bigint), {GROUP_AT}) | ({low} & {(1 << GROUP_AT) - 1}L))"
 
 
 def _directions(inputs: Sequence[KeyedInput]) -> list[Column]:

@@ -40,6 +40,7 @@ from stateflow.spark.inputs import (
     observations,
     watermark_of,
 )
+from stateflow.spark.own_files import with_own_files
 from stateflow.spark.seeding import capture
 from stateflow.spark.task.failures import translated
 from stateflow.spark.task.storage import TaskStorage
@@ -50,6 +51,7 @@ _log = logging.getLogger(__name__)
 _NEVER_RETRIED = (FencedError, IncompatibleError, CorruptError, UsageError)
 _INLINE_LOG_ENTRY = 2048
 _LONGEST_PAUSE = 60.0
+_CANCEL_EVERY = 0.5
 ORPHANS_EVERY = 64
 MOST_INPUT_FREE = 100
 
@@ -83,6 +85,8 @@ class BatchLoop:
     listener: Callable[[BatchReport], None]
     clock: Callable[[], int]
     parameters: Mapping[str, Any]
+    code: Mapping[str, str] = field(default_factory=dict)
+    """Which version of the pipeline's own code runs."""
     location: Path = Path()
     failure: BaseException | None = None
     ended: bool = False
@@ -94,6 +98,10 @@ class BatchLoop:
     rows: int = 0
     began: int = field(init=False)
     """When the run began: time without a run is no time in which a source was idle."""
+    _failed_tries: int = 0
+    """Of the batch that is under way."""
+    _ended: float | None = None
+    """When the last batch was complete."""
     _tidying: Future[Any] | None = None
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "stateflow-tidy"))
 
@@ -104,6 +112,7 @@ class BatchLoop:
         """For foreachBatch. It keeps an error in `failure`, because Spark passes on only the error's text."""
         with self.lock:
             try:
+                self._pause()
                 if self.ended or self.stop.is_set():
                     raise InterruptedError("the run is stopping; this batch is not run")
                 self._run_with_retries(
@@ -116,6 +125,7 @@ class BatchLoop:
     def input_free(self) -> None:
         """Makes a checkpoint without new input, for timers that are due."""
         with self.lock:
+            self._pause()
             self._run_with_retries(
                 lambda: self.inputs.empty(self.spark),
                 lambda: dict(self.writer.parent.sources) if self.writer.parent else {},
@@ -136,7 +146,7 @@ class BatchLoop:
             sources={**(parent.sources if parent else {}), **beginnings},
             now=now,
             parameters=as_texts(self.parameters),
-            versions=versions(),
+            versions={**versions(), **self.code},
             statistics={"trigger_timestamp": now // 1000, "positions": sorted(sources)},
         )
         permit = self.writer.decide(record)
@@ -169,6 +179,13 @@ class BatchLoop:
             self._tidying.result()
         self._pool.shutdown(wait=True)
 
+    def _pause(self) -> None:
+        """Waits until `min_pause` has passed since the last batch, unless the run is to stop."""
+        if self._ended is not None:
+            left = self._ended + self.options.min_pause.total_seconds() - time.perf_counter()
+            if left > 0:
+                self.stop.wait(left)
+
     def _run_with_retries(
         self,
         frames: Callable[[], SourceFrames],
@@ -176,7 +193,7 @@ class BatchLoop:
         *,
         input_free: bool,
     ) -> None:
-        failures = 0
+        failures = self._failed_tries = 0
         refetched = False
         pause = self.options.failure_backoff.total_seconds()
         while True:
@@ -195,6 +212,7 @@ class BatchLoop:
                     _log.warning("state was damaged on a host and is fetched again: %s", problem)
                     continue
                 failures += 1
+                self._failed_tries = failures
                 # Also when a listener failed after the record was complete: the rows are in the state then.
                 decided = self.writer.running is not True or self.writer.next_slot != slot
                 if (
@@ -250,11 +268,12 @@ class BatchLoop:
             "trigger_timestamp": now // 1000,
             "processed_rows": rows,
             "input_free": input_free,
+            "source_rows": {uid: seen.rows for uid, seen in observed.items()},
+            "sink_rows": {uid: sink.rows for uid, sink in prepared.items()},
             **batch.statistics(),
         }
-        statistics["checkpointed_size"] = int(
-            statistics["metrics"].get("uploaded_bytes", 0) + statistics["metrics"].get("inlined_bytes", 0)
-        )
+        if self._failed_tries:
+            statistics["failed_tries"] = self._failed_tries
         positions = advanced(sources(), observed, now)
         if not self.draining and (holder := holder_of(self.settings.flow, positions, now, self._idle_after)):
             statistics["watermark_held_by"] = holder
@@ -270,9 +289,23 @@ class BatchLoop:
             seed=moment.seed,
             watermark=moment.watermark,
             parameters=as_texts(self.parameters),
-            versions=versions(),
+            versions={**versions(), **self.code},
             statistics=statistics,
             final=self.draining,
+        )
+        copied = 0
+        if not self.options.incremental:
+            record, copied = with_own_files(
+                record,
+                writer,
+                batch.storage.store,
+                ids=lambda: uuid.uuid4().hex,
+                scratch=Path(batch.storage.scratch_dir),
+            )
+        # The record has this very mapping.
+        figures = statistics["metrics"]
+        statistics["checkpointed_size"] = copied + int(
+            figures.get("uploaded_bytes", 0) + figures.get("inlined_bytes", 0)
         )
         permit = writer.decide(record)
         decided = time.perf_counter()
@@ -284,7 +317,8 @@ class BatchLoop:
             "commit_ms": round((committed - decided) * 1000),
         }
         writer.complete(permit, outcomes, phases)
-        duration = time.perf_counter() - began
+        self._ended = time.perf_counter()
+        duration = self._ended - began
         self.batches += 1
         self.rows += rows
         statistics = {**statistics, **phases, "duration_ms": round(duration * 1000)}
@@ -372,32 +406,37 @@ class BatchLoop:
 
 
 class _Deadline:
-    """Cancels the Spark jobs of a block that takes too long."""
+    """Cancels the Spark jobs of a block that takes too long, and fails the block."""
 
     def __init__(self, spark: SparkSession, seconds: float) -> None:
         self._context = spark.sparkContext
         self._seconds = seconds
         self._tag = f"stateflow-{uuid.uuid4().hex}"
         self._expired = False
-        self._timer: threading.Timer | None = None
+        self._over = threading.Event()
+        self._watch: threading.Thread | None = None
 
     def __enter__(self) -> None:
         if self._seconds > 0:
             self._context.addJobTag(self._tag)
-            self._timer = threading.Timer(self._seconds, self._cancel)
-            self._timer.daemon = True
-            self._timer.start()
+            self._watch = threading.Thread(target=self._cancel, name="stateflow-deadline", daemon=True)
+            self._watch.start()
 
     def _cancel(self) -> None:
-        self._expired = True
-        self._context.cancelJobsWithTag(self._tag)
+        # Again and again: at the deadline the driver may be between two jobs, and Spark cancels none that begins later.
+        left = self._seconds
+        while not self._over.wait(left):
+            self._expired = True
+            self._context.cancelJobsWithTag(self._tag)
+            left = _CANCEL_EVERY
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if self._timer is None:
+        if self._watch is None:
             return
-        self._timer.cancel()
+        self._over.set()
+        self._watch.join()
         self._context.removeJobTag(self._tag)
-        if self._expired and error is not None:
+        if self._expired:
             raise BatchDeadlineError(
                 f"the batch took longer than batch_deadline={self._seconds:g} s and was cancelled: give it more time or "
                 "smaller batches"

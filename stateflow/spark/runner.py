@@ -50,6 +50,7 @@ from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
 from stateflow.spark.inputs import OpenInputs, open_inputs
+from stateflow.spark.lineage import traced
 from stateflow.spark.loop import MOST_INPUT_FREE, BatchLoop, BatchReport
 from stateflow.spark.placement import Placement
 from stateflow.spark.schemas import Outline
@@ -278,20 +279,21 @@ class _Run:
             outline.check(writer.parent)
             self._rescale(writer)
             loop = self._loop(spark, inputs, open_sinks, sinks, writer, scratch)
-            with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
-                stopped = (
-                    JOB_DRAINED
-                    if drained
-                    else self._batches(spark, inputs, loop, writer, scratch, heart.found_nothing)
-                )
-            if heart.fenced is not None:
-                raise heart.fenced
-            if heart.drain or (self.request.drain and not self.stop.is_set()):
-                loop.drain()
-                stopped = JOB_DRAINED
-            elif self.request.drain and (not drained or loop.due()):
-                stopped = INTERRUPTED  # its timers have not fired, so the next try does that
-            loop.finish()
+            with traced(spark, self.flow, inputs, outline, writer):
+                with _set_by(self.stop, signal.SIGTERM, signal.SIGINT):
+                    stopped = (
+                        JOB_DRAINED
+                        if drained
+                        else self._batches(spark, inputs, loop, writer, scratch, heart.found_nothing)
+                    )
+                if heart.fenced is not None:
+                    raise heart.fenced
+                if heart.drain or (self.request.drain and not self.stop.is_set()):
+                    loop.drain()
+                    stopped = JOB_DRAINED
+                elif self.request.drain and (not drained or loop.due()):
+                    stopped = INTERRUPTED  # its timers have not fired, so the next try does that
+                loop.finish()
             report = RunReport(
                 job=self.job,
                 epoch=writer.epoch,
@@ -307,11 +309,12 @@ class _Run:
             return report
 
     def _rescale(self, writer: Writer) -> None:
-        """Hands the state to another number of subtasks, in a record of its own, if the options ask for it."""
+        """Hands the state to another number of subtasks, in a record of its own, if the options or the pipeline ask for it."""
         parent, parallelism = writer.parent, self.options.parallelism
-        if parent is None or not needs_rescale(parent, parallelism):
+        own = {node.uid: node.parallelism for node in self.flow.operators}
+        if parent is None or not needs_rescale(parent, parallelism, own):
             return
-        operators = rescaled_operators(parent.operators, parallelism, self.job)
+        operators = rescaled_operators(parent.operators, parallelism, self.job, own)
         permit = writer.decide(Draft.continuing("rescale", parent, operators=operators))
         writer.complete(permit, {})
 
@@ -373,6 +376,7 @@ class _Run:
             listener=self._reporting(),
             clock=_micros,
             parameters=self.parameters,
+            code=self.request.pipeline.versions,
             stop=self.stop,
         )
 

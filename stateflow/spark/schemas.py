@@ -15,7 +15,7 @@ from stateflow.pipelines.flow import Flow, KeyedNode, SourceNode, Stream, Transf
 from stateflow.pipelines.operators import MAIN
 from stateflow.pipelines.rows import row_type
 from stateflow.pipelines.step_checks import aggregates
-from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types
+from stateflow.spark.exchange import LATE, KeyedInput, exchanged, same_key_types, spread
 from stateflow.spark.inputs import OpenInputs, first_line, unioned
 from stateflow.spark.sources.leaves import STATEFUL, plan_nodes
 
@@ -44,7 +44,10 @@ class Outline:
             if before is not None:
                 check_key(node.uid, types, before)
             try:
-                _ = exchanged(node.uid, inputs, types, 128, default_assignment(1, 128)).schema
+                if node.has_key:
+                    _ = exchanged(node.uid, inputs, types, 128, default_assignment(1, 128)).schema
+                else:
+                    _ = spread(node.uid, inputs[0], 1).schema
             except StateflowError:
                 raise
             except Exception as error:

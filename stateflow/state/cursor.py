@@ -157,6 +157,10 @@ class ValuesState(BoundState):
             dumps, at = serializer.dumps_with_expiry, expiry.at
             self._dumps = lambda value: dumps(value, at)
 
+    def is_live(self, raw: bytes) -> bool:
+        """Whether a stored value has not expired."""
+        return self._expiry is None or not has_expired(raw, self._expiry.clock)
+
     def _live(self, raw: bytes | None) -> Any:
         """The value, or `ABSENT` when there is none or it has expired."""
         if raw is None:

@@ -259,7 +259,9 @@ class OperatorListState(OperatorState[T]):
 
 
 class UnionListState(OperatorListState[T]):
-    """Like OperatorListState, but every subtask is given the elements of all of them."""
+    """Like OperatorListState, but when a run begins every subtask is shown the elements of all of them.
+
+    `get` gives these until `update` or `clear` replaces them. Each subtask records its own: what it had before, and what it adds."""
 
     kind = "union"
 

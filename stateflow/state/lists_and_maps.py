@@ -43,6 +43,10 @@ class BoundListState(ValuesState, Namespaced, Generic[T]):
         """The same state of the same key under a namespace; under None this one."""
         return self.view_of(namespace)
 
+    def _begin(self) -> None:
+        # A view that nobody uses is written with its key, too: it must not clear what the state itself has cleared.
+        self._here()
+
     def _holds(self) -> bool:
         return self.exists()
 
@@ -149,6 +153,10 @@ class BoundMapState(ValuesState, Namespaced, MutableMapping[K, V]):
     def at(self, namespace: Any) -> Self:
         """The same state of the same key under a namespace; under None this one."""
         return self.view_of(namespace)
+
+    def _begin(self) -> None:
+        # As of lists: a view that nobody uses must not clear its namespace.
+        self._here()
 
     def _holds(self) -> bool:
         return not self.is_empty()

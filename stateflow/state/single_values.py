@@ -114,7 +114,10 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
     def _read_many(self, raws: Sequence[bytes | None]) -> list[Any]:
         if not self.serializer.evolved:
             return self._loads_many(raws, ABSENT)
-        return [self._readable(raw) for raw in raws]
+        try:
+            return self._loads_many(raws, ABSENT)
+        except StateflowError:
+            return [self._readable(raw) for raw in raws]
 
     def _readable(self, raw: bytes | None) -> Any:
         """What cannot be read is read once more when its key asks for it, so that only this key fails and is named."""

@@ -21,11 +21,11 @@ from stateflow.format.records import Shard
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.context import Moment
+from stateflow.operators.joins.made import runnable
 from stateflow.operators.lateness import is_late
-from stateflow.operators.ready.made import runnable
 from stateflow.pipelines.columnar import ALONE, ColumnarOperator, columnar_operator
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.operators import MAIN, side_outputs
+from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.process import Output
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.state.backends.base import Backend
@@ -101,13 +101,17 @@ class ColumnarHarness:
                 f"flow {flow.name!r} has no columnar operator {uid!r} whose rows have a type; it has "
                 f"{', '.join(columnar) or 'none'}"
             )
-        outputs: list[Output[Any]] = [Output(name, rows) for name, rows in node.sides.items()]
+        outputs: list[Output[Any]] = [
+            Output(name, rows) for name, rows in node.sides.items() if name != DEAD_LETTERS
+        ]
         operator = partial(runnable, node.columnar, frozenset(node.sides))
         harness = cls(
             operator(), *node.rows, key=node.keyed[0].columns, right_key=node.keyed[-1].columns,
             output=node.output, outputs=outputs, **arguments,
         )  # fmt: skip
-        harness._spec = replace(harness._spec, uid=uid)
+        harness._outputs |= node.sides
+        schemas = {name: arrow_schema_of(of) for name, of in harness._outputs.items()}
+        harness._spec = replace(harness._spec, uid=uid, outputs=schemas)
         harness._operator = operator
         return harness
 
@@ -161,7 +165,7 @@ class ColumnarHarness:
                 [pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema
             )
         for name in self._keys[index]:
-            if table.column(name).null_count:
+            if not self._operator().null_keys and table.column(name).null_count:
                 raise UsageError(
                     f"a row has no {name!r}, which is its key: drop such rows before key_by, or give them a value"
                 )

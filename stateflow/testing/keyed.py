@@ -26,6 +26,7 @@ from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, key_group
 from stateflow.format.records import OperatorListState, OperatorState, Shard
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.context import Moment, OperatorContext
+from stateflow.operators.elements import gathered, hand_out
 from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.operators.lateness import is_late
 from stateflow.operators.output import writers
@@ -46,7 +47,7 @@ from stateflow.state.bound import (
 )
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.key_types import key_types_for
-from stateflow.state.values.serializers import Serializer, serializer_for
+from stateflow.state.values.serializers import serializer_for
 
 _ANY = RowType("Any", (), lambda *values: values, False)
 _END = b"\xff" * 8
@@ -113,7 +114,7 @@ class KeyedHarness:
         declared = {**({} if rows is None else {MAIN: rows}), **sides}
         self._writers = writers(self._spec, {name: arrow_schema_of(of) for name, of in declared.items()})
         self._codec = KeyCodec(types, self._spec.key_columns if len(types) > 1 else ())
-        self._elements: dict[str, Any] = {}
+        self._elements: dict[str, tuple[tuple[bytes, ...], ...]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="stateflow-harness-")
         self._backend = self._backend_with(())
         if after is not None and before is not None:
@@ -122,22 +123,16 @@ class KeyedHarness:
     def _recorded(self) -> OperatorState:
         """The state as a record has it."""
         declared = self._process_type.declarations().operator
-        elements: dict[str, OperatorListState] = {}
-        for name, declaration in declared.items():
-            serializer: Serializer = serializer_for(declaration.type)
-            kept = self._elements.get(name, {} if declaration.kind == "broadcast" else [])
-            values = [kept] if declaration.kind == "broadcast" else kept
-            parts = (tuple(map(serializer.dumps, values)),)
-            elements[name] = OperatorListState(declaration.kind, serializer.schema, parts)  # type: ignore[arg-type]
+        elements = {
+            name: OperatorListState(declared[name].kind, serializer_for(declared[name].type).schema, parts)  # type: ignore[arg-type]
+            for name, parts in self._elements.items()
+        }
         return msgspec.structs.replace(self._operator, operator_states=elements)
 
     def _go_on(self, after: KeyedHarness, elements: Mapping[str, tuple[tuple[bytes, ...], ...]]) -> None:
         self.now, self.watermark, self._slot = after.now, after.watermark, after._slot
         self._backend.write(after._backend.scan(b"", _END))
-        for name, (part,) in elements.items():
-            declaration = self._process_type.declarations().operator[name]
-            values = list(map(serializer_for(declaration.type).loads, part))
-            self._elements[name] = values[0] if declaration.kind == "broadcast" else values
+        self._elements = dict(elements)
 
     def _backend_with(self, entries: Iterable[tuple[bytes, bytes]]) -> Backend:
         shard = Shard(first=0, last=self._max - 1, backend="memory")
@@ -169,10 +164,9 @@ class KeyedHarness:
     def _key(self, row: Any) -> Any:
         return _as_key(self._codec, self._key_of(row))
 
-    def broadcast(self, name: str, *rows: Any) -> None:
-        """A batch with rows of a broadcast stream."""
-        with self._engine() as engine:
-            engine.broadcast(name, rows)
+    def broadcast(self, name: str, *rows: Any) -> list[Any]:
+        """A batch with rows of a broadcast stream; gives the rows that it puts out."""
+        return self._batch([], None, lambda engine: engine.broadcast(name, rows))
 
     def advance(
         self, watermark: datetime | None = None, *, now: datetime | timedelta | None = None
@@ -218,13 +212,21 @@ class KeyedHarness:
     def dead_letters(self) -> list[Any]:
         return self.sides.get(DEAD_LETTERS, [])
 
-    def _batch(self, rows: list[tuple[Any, int, Any]], late: bool | None) -> list[Any]:
+    def _batch(
+        self,
+        rows: list[tuple[Any, int, Any]],
+        late: bool | None,
+        before: Callable[[KeyedEngine], None] = lambda engine: None,
+    ) -> list[Any]:
         by_key: dict[Any, tuple[list[Any], list[Any]]] = {}
         for key, side, row in rows:
             by_key.setdefault(key, ([], []))[side].append(row)
         with self._engine() as engine:
+            before(engine)
             engine.expire(range(self._max))
             watch = Watch(engine)
+            for _ in engine.visit(range(self._max)):
+                watch.raise_violation()
             inputs = 2 if isinstance(engine.process, ConnectedProcess) else 1
             for key in by_key:
                 base = _full_key(self._codec, self._max, key)
@@ -272,24 +274,21 @@ class KeyedHarness:
         self._slot += 1
         before = list(self._backend.scan(b"", _END))
         engine = self._new_engine()
-        for name, elements in self._elements.items():
-            bound = engine.binding.operator[name]
-            if isinstance(bound, dict):
-                bound.update(elements)
-            else:
-                bound.elements = list(elements)
+        hand_out(engine.process, self._elements, 0, whole=True)
         try:
             engine.open()
             engine.restore()
             yield engine
             engine.snapshot()
+            elements: dict[str, tuple[tuple[bytes, ...], ...]] = {
+                name: (part,) for name, part in gathered(engine.process).items()
+            }
         except BaseException:
             # As in a run: a batch that fails has changed nothing.
             self._backend = self._backend_with(before)
             raise
         else:
-            for name, bound in engine.binding.operator.items():
-                self._elements[name] = dict(bound) if isinstance(bound, dict) else list(bound.elements)
+            self._elements = elements
         finally:
             engine.close()
 

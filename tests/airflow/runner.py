@@ -70,8 +70,10 @@ def run_task(
     resumed: tuple[str, Mapping[str, Any]] | None = None,
     max_tries: int = 0,
     interval_end: datetime | None = None,
+    listener: Any = None,
 ) -> Outcome:
-    """One try of the task. `resumed`: the method that a deferral names, and the trigger's event."""
+    """One try of the task. `resumed`: the method that a deferral names, and the trigger's event. `listener` is told of its
+    beginning and its end, as Airflow tells one."""
     with DAG("orders_dag", schedule=None) as dag:
         if not operator.has_dag():
             dag.add_task(operator)
@@ -95,6 +97,12 @@ def run_task(
     )  # fmt: skip
     supervisor = Supervisor(rescheduled_at)
     with supervised(supervisor):
+        if listener is not None:
+            listener.on_task_instance_running(None, ti)
         state, message, error = task_runner.run(ti, ti.get_template_context(), structlog.get_logger("task"))
+        if listener is not None and state is TaskInstanceState.SUCCESS:
+            listener.on_task_instance_success(TaskInstanceState.RUNNING, ti)
+        elif listener is not None and state in (TaskInstanceState.FAILED, TaskInstanceState.UP_FOR_RETRY):
+            listener.on_task_instance_failed(TaskInstanceState.RUNNING, ti, error)
     xcoms = {each.key: each.value for each in supervisor.told if isinstance(each, comms.SetXCom)}
     return Outcome(state, message, error, xcoms)

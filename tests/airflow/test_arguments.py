@@ -113,7 +113,12 @@ def test_only_objects_and_what_shapes_the_task_are_no_templates() -> None:
     plain = {kind.__name__: set(kind.arguments) - set(kind.template_fields) for kind in DECLARING}
     sensor = {"deferrable", "store_patience"}
     assert {name: arguments for name, arguments in plain.items() if arguments} == {
-        "StateflowRunOperator": {"deferrable", "table_assets"},
+        "StateflowRunOperator": {
+            "deferrable",
+            "table_assets",
+            "openlineage_inject_parent_job_info",
+            "openlineage_inject_transport_info",
+        },
         "CheckpointFreshnessSensor": sensor,
         "WatermarkSensor": sensor,
         "StaleJobs": {"send"},

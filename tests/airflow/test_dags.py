@@ -10,10 +10,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
@@ -223,7 +225,8 @@ def test_a_recovery_restores_what_was_planned_after_the_driver_has_stopped(bag: 
     for before, after in itertools.pairwise(order):
         assert before in dag.get_task(after).get_flat_relative_ids(upstream=True)
     plan, restore = dag.get_task("plan"), dag.get_task("restore")
-    same = set(plan.template_fields) - {"dry_run", "takeover", "origin", "approved"}
+    of_approvals = {"approved", "approval", "four_eyes", "approvers"}
+    same = set(plan.template_fields) - {"dry_run", "takeover", "origin", *of_approvals}
     again = dag.get_task("plan_again")
     for task in (again, restore):
         assert {n: str(getattr(plan, n)) for n in same} == {n: str(getattr(task, n)) for n in same}
@@ -244,6 +247,28 @@ def test_an_approval_whose_time_is_up_says_what_to_do(bag: DagBag) -> None:
         AirflowFailException, match=r"nobody approved within 1:00:00, so nothing was changed: trigger"
     ):
         approve.execute_complete({}, {"error": "The timeout has passed", "error_type": "timeout"})
+
+
+def test_one_person_cannot_ask_and_approve_where_the_settings_want_two(
+    bag: DagBag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recovery = sys.modules[type(bag.dags["stateflow_recovery"].get_task("approve")).__module__]
+    strict = msgspec.structs.replace(recovery.SETTINGS, four_eyes=True, approvers=["bob"])
+    monkeypatch.setattr(recovery, "SETTINGS", strict)
+    approve = bag.dags["stateflow_recovery"].get_task("approve")
+    asked: Any = {"dag_run": SimpleNamespace(triggering_user_name="ann")}
+
+    def answered(by: str) -> Any:
+        event = {
+            "chosen_options": ["Approve"], "params_input": {}, "responded_at": datetime(2026, 1, 1, tzinfo=UTC),
+            "responded_by_user": {"id": by, "name": by},
+        }  # fmt: skip
+        return approve.execute_complete(asked, event)
+
+    assert answered("bob")["chosen_options"] == ["Approve"]
+    for by in ("ann", "eve"):
+        with pytest.raises(AirflowFailException, match="is none of its approvers"):
+            answered(by)
 
 
 PLAN = {

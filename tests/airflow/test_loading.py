@@ -14,6 +14,14 @@ import pytest
 import stateflow.airflow
 
 HEAVY = ("pyspark", "py4j", "delta", "rocksdict", "pyarrow", "pandas", "numpy", "obstore", "stateflow.spark")
+WORKING = (
+    "stateflow.airflow.triggers",
+    "stateflow.checkpoint",
+    "stateflow.config.options",
+    "stateflow.driver",
+    "stateflow.format.records",
+)
+"""What a run's task needs once it works. Airflow parses every DAG file again and again, in a fresh process each time."""
 DAGS = sorted((Path(__file__).resolve().parents[2] / "dags").glob("*.py"))
 
 LOADED = """
@@ -43,9 +51,11 @@ print(json.dumps(told))
 """
 
 
-def loaded(names: list[str], files: list[Path], folder: Path) -> Mapping[str, str]:
+def loaded(
+    names: list[str], files: list[Path], folder: Path, heavy: tuple[str, ...] = HEAVY
+) -> Mapping[str, str]:
     """Each heavy module that was imported, and what it was that first did."""
-    request = json.dumps([HEAVY, names, list(map(str, files))])
+    request = json.dumps([heavy, names, list(map(str, files))])
     done = subprocess.run(
         [sys.executable, "-c", LOADED, request],
         env={**os.environ, "AIRFLOW_HOME": str(folder), "AIRFLOW__CORE__LOAD_EXAMPLES": "False"},
@@ -61,6 +71,20 @@ def loaded(names: list[str], files: list[Path], folder: Path) -> Mapping[str, st
 
 def test_no_public_name_loads_spark_or_what_reads_state(tmp_path: Path) -> None:
     assert loaded(list(stateflow.airflow.__all__), [], tmp_path) == {}
+
+
+def test_a_file_that_declares_runs_loads_nothing_that_carries_them_out(tmp_path: Path) -> None:
+    names = ["StateflowRunOperator", "SparkSubmit", "checkpoint_asset"]
+    dag = tmp_path / "ten.py"
+    dag.write_text(
+        "from airflow.sdk import DAG\n"
+        "from stateflow.airflow import SparkSubmit, StateflowRunOperator, checkpoint_asset\n"
+        "with DAG('ten', schedule=None):\n"
+        "    for n in range(10):\n"
+        "        StateflowRunOperator(task_id=f't{n}', pipeline='/p/a.py:a', launcher=SparkSubmit(), options={'a': 1},\n"
+        "                             until='{{ data_interval_end }}', outlets=[checkpoint_asset('a')])\n"
+    )
+    assert loaded(names, [dag], tmp_path, (*HEAVY, *WORKING)) == {}
 
 
 @pytest.mark.skipif(not DAGS, reason="no dags/ beside this checkout")

@@ -37,7 +37,7 @@ from tests.airflow.tasks import Try, context_of, ran, task
 from tests.jobs.made import made_job
 
 FROZEN = """
-CheckpointFreshnessSensor CheckpointFreshnessTrigger CheckpointLink InProcess SparkSubmit StaleJobs StateflowCleanupOperator
+CheckpointFreshnessSensor CheckpointFreshnessTrigger CheckpointLink InProcess Kubernetes SparkSubmit StaleJobs StateflowCleanupOperator
 StateflowHook StateflowIdleTrigger StateflowOperator StateflowRescaleOperator StateflowRestoreOperator StateflowRunOperator StateflowRunTrigger
 StateflowSavepointOperator StateflowStopOperator StateflowVerifyOperator WatermarkSensor WatermarkTrigger checkpoint_asset
 """
@@ -210,8 +210,8 @@ def test_airflow_takes_what_the_package_says_of_itself() -> None:
     assert info["asset-uris"][0]["schemes"] == [checkpoint_asset("orders").uri.partition(":")[0]]
     triggers = {StateflowIdleTrigger, StateflowRunTrigger, WatermarkTrigger}
     assert {kind.__module__ for kind in triggers} == set(info["triggers"][0]["python-modules"])
-    link: Any = stateflow.airflow.CheckpointLink
-    assert info["extra-links"] == [f"{link.__module__}.{link.__name__}"]
+    links = {type(link) for kind in (*OPERATORS, StateflowRunOperator) for link in kind.operator_extra_links}
+    assert set(info["extra-links"]) == {f"{link.__module__}.{link.__name__}" for link in links}
 
 
 def test_airflow_lists_the_settings_that_the_pages_read() -> None:
@@ -220,7 +220,14 @@ def test_airflow_lists_the_settings_that_the_pages_read() -> None:
 
     options = get_provider_info()["config"][settings.SECTION]["options"]
     assert {name: options[f"{name}_dag"]["default"] for name in settings.ACTIONS} == settings.ACTIONS
-    assert set(options) == {"conn_ids", "stale_after", *(f"{name}_dag" for name in settings.ACTIONS)}
+    assert set(options) == {
+        "conn_ids",
+        "stale_after",
+        "visible_to",
+        "spark_page",
+        "driver_log",
+        *(f"{name}_dag" for name in settings.ACTIONS),
+    }
     assert StaleAfter(options["stale_after"]["default"]).of("orders") == StaleAfter("").of("orders")
 
 

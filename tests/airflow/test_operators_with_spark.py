@@ -50,7 +50,7 @@ class Desk:
     def run(self, files: int = 2) -> None:
         self.orders.add(files, 50)
         options = StateflowHook().options(retained_checkpoints=20, progress=False)
-        run_loaded(load_pipeline(PIPELINE, self.folder), self.job, self.parameters, options=options)
+        run_loaded(load_pipeline(PIPELINE, self.folder, "1a2b"), self.job, self.parameters, options=options)
 
     @property
     def totals(self) -> list[str]:
@@ -85,6 +85,7 @@ def test_outputs_go_back_with_the_state_once_for_all_tries(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     early, totals = desk.job.checkpoints()[-1].slot, desk.totals
+    assert desk.job.checkpoints()[-1].versions["revision"] == "1a2b", "which code made it"
     desk.run()
     assert desk.totals != totals
     restore = {

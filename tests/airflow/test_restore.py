@@ -16,7 +16,7 @@ from stateflow.checkpoint.pins import list_pins
 from stateflow.format.records import Record
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
-from tests.airflow.tasks import Try, files_of, killed_at_every_write, ran
+from tests.airflow.tasks import Try, context_of, files_of, killed_at_every_write, ran, task
 from tests.jobs.made import ORDERS, REPOSITORY, made_job
 
 PIPELINE = f"{ORDERS}:orders"
@@ -109,6 +109,74 @@ def test_an_approval_that_is_empty_approves_nothing(tmp_path: Path, connect: Con
     ):
         restore(origin="checkpoint:2", approved=rendered, params={"nothing": ""})
     assert restores(tmp_path) == []
+
+
+def answer(by: str | None, chosen: str = "Approve") -> dict[str, Any]:
+    """What Airflow's approval task returns."""
+    person = {"id": by, "name": by} if by else None
+    return {"chosen_options": [chosen], "params_input": {}, "responded_by_user": person}
+
+
+@pytest.mark.parametrize(
+    ("approval", "user", "sentence"),
+    [
+        (
+            answer("ann"),
+            "ann",
+            "'ann' has asked for this restore and approved it: four_eyes needs two people",
+        ),
+        (answer("Ann"), "ann", "'Ann' has asked for this restore and approved it"),
+        (
+            answer("eve"),
+            "ann",
+            r"'eve' has approved this restore, and is none of its approvers \(Ann, ann, bob\)",
+        ),
+        (answer("bob"), None, "nobody knows who asked for this restore"),
+        (answer(None), "ann", "nobody has approved this restore"),
+        (answer("bob", "Reject"), "ann", "nobody has approved this restore"),
+        (None, "ann", "nobody has approved this restore"),
+        ("{'chosen_options': ['Approve']}", "ann", "approval=.* has to be what an approval task returns"),
+    ],
+)
+def test_a_restore_that_needs_two_people_is_refused_where_it_is_carried_out(
+    tmp_path: Path, connect: Connect, approval: Any, user: str | None, sentence: str
+) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    digest = approved(origin="checkpoint:2")
+    before = files_of(tmp_path)
+    made = task(
+        StateflowRestoreOperator, pipeline=PIPELINE, origin="checkpoint:2", approved=digest,
+        four_eyes=True, approvers=["bob", "ann", "Ann"],
+    )  # fmt: skip
+    made.approval = approval  # as Airflow renders it
+    with pytest.raises(AirflowFailException, match=sentence):
+        made.execute(context_of(Try("it"), user=user))
+    assert files_of(tmp_path) == before
+
+
+def test_a_list_of_approvers_that_came_out_empty_opens_nothing(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    with pytest.raises((AirflowFailException, ValueError), match="approvers='' names nobody"):
+        restore(origin="checkpoint:2", approvers="{{ params.nobody }}", params={"nobody": ""})
+    assert restores(tmp_path) == []
+
+
+def test_a_restore_that_two_people_wanted_names_both_in_the_history(tmp_path: Path, connect: Connect) -> None:
+    connect(tmp_path)
+    made_job(tmp_path)
+    strict = {
+        "origin": "checkpoint:2",
+        "approval": answer("bob"),
+        "four_eyes": "true",
+        "approvers": "bob, carl",
+    }
+    with pytest.raises(AirflowFailException, match="which plan was approved is not known"):
+        restore(**strict)
+    restore(**strict, approved=approved(origin="checkpoint:2"), note="bad prices")
+    [record] = restores(tmp_path)
+    assert (record.owner.user, record.owner.note) == ("ann", "bad prices; approved by bob")
 
 
 def test_a_run_that_went_on_after_the_approval_makes_it_void(tmp_path: Path, connect: Connect) -> None:

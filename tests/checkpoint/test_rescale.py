@@ -119,6 +119,10 @@ class TestClipped:
         assert (again.first, again.last, again.physical_first, again.physical_last) == (4, 5, 4, 11)
 
 
+def _counts(operators: dict[str, OperatorState]) -> dict[str, int]:
+    return {uid: len(state.assignment) for uid, state in operators.items()}
+
+
 class TestRescaled:
     def test_the_same_parallelism_changes_nothing(self) -> None:
         state = operator(3)
@@ -140,6 +144,18 @@ class TestRescaled:
         found = rescaled_operators({"a": operator(1), "b": operator(5)}, 3, "orders")
         assert {uid: len(state.shards) for uid, state in found.items()} == {"a": 3, "b": 3}
 
+    def test_an_operator_that_has_its_own_keeps_it_unless_the_pipeline_says_otherwise(self) -> None:
+        given = {"a": operator(1), "b": msgspec.structs.replace(operator(5), parallelism=5)}
+        assert _counts(rescaled_operators(given, 3, "orders")) == {"a": 3, "b": 5}
+        assert _counts(rescaled_operators(given, 3, "orders", {"a": 2})) == {"a": 2, "b": 3}
+        assert _counts(rescaled_operators(given, 0, "orders", {"b": 4})) == {"a": 1, "b": 4}
+        of = msgspec.structs.replace(record(3), operators=given)
+        assert not needs_rescale(of, 1)
+        assert needs_rescale(of, 1, {"b": 4})
+        assert needs_rescale(of, 0, {"b": 4})
+        assert not needs_rescale(of, 0, {"b": 5})
+        assert not needs_rescale(of, 0)
+
     def test_operator_state_goes_round(self) -> None:
         parts = ((b"a", b"b", b"c"), (), (b"d", b"e"))
         given = OperatorListState(kind="list", schema="bytes", parts=parts)
@@ -148,9 +164,13 @@ class TestRescaled:
         wide = redistributed(given, 7).parts
         assert wide == ((b"a",), (b"b",), (b"c",), (b"d",), (b"e",), (), ())
 
-    @pytest.mark.parametrize("kind", ["union", "broadcast"])
-    def test_what_everybody_has_stays_everybodys(self, kind: Any) -> None:
-        given = OperatorListState(kind=kind, schema="bytes", parts=((b"a",), (b"b",)))
+    def test_a_union_goes_round_as_well_so_that_fewer_subtasks_still_have_all_of_it(self) -> None:
+        given = OperatorListState(kind="union", schema="bytes", parts=((b"a",), (b"b",), (b"c",)))
+        assert redistributed(given, 2).parts == ((b"a", b"c"), (b"b",))
+        assert redistributed(given, 5).parts == ((b"a",), (b"b",), (b"c",), (), ())
+
+    def test_a_broadcast_stays_the_one_copy_that_it_is(self) -> None:
+        given = OperatorListState(kind="broadcast", schema="bytes", parts=((b"a",),))
         assert redistributed(given, 5) is given
 
     def test_it_is_needed_when_any_operator_has_another(self) -> None:

@@ -173,6 +173,9 @@ def test_a_type_that_changes_by_rule_is_told_and_strict_refuses_it(
     assert refused.code == 4
     assert "the type of state balance.total changes: leave out --strict" in refused.err
     assert command(*arguments[:-2]).code == 0
+    for others in (("run",), ("restore", "orders", "--from", "latest")):
+        also = command(*others, f"{file}:orders", "--checkpoint-dir", root, "--strict")
+        assert (also.code, "the type of state balance.total changes" in also.err) == (4, True), also.err
 
 
 def test_a_state_under_another_name_and_type_is_refused_with_what_to_write(

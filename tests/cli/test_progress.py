@@ -12,6 +12,7 @@ from rich.console import Console
 from stateflow import logs
 from stateflow.cli.output import ConsoleOutput
 from stateflow.cli.progress import WIDTH, batch_line, full_line, run_document, run_line
+from stateflow.format.records import END_OF_TIME
 from stateflow.spark.runner import RunReport
 
 SINCE = 1_767_225_600_000_000
@@ -54,6 +55,10 @@ def body(**others: Any) -> dict[str, Any]:
         (
             {"event_time_lag": None},
             "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  watermark 2026-01-01 00:00:00  to totals 512",
+        ),
+        (
+            {"event_time_lag": 7694 * 60 * MINUTE, "watermark": END_OF_TIME},
+            "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  watermark the end of time  to totals 512",
         ),
         ({"watermark": None}, "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  to totals 512"),
         (

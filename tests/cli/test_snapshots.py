@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from stateflow.checkpoint.log import read_log
@@ -231,6 +232,21 @@ def test_a_rescale_copies_nothing_and_says_where_the_state_went(
     too_many = command("rescale", "orders", "--parallelism", "4000", "--checkpoint-dir", root)
     assert too_many.code == 2
     assert "use 1 to 128" in too_many.err
+
+
+def test_a_rescale_names_the_operators_that_keep_what_their_pipeline_gives_them(
+    command: Command, root: Path, job: MadeJob
+) -> None:
+    operators = job.head().operators
+    own = {uid: msgspec.structs.replace(operator, parallelism=4) for uid, operator in operators.items()}
+    job.decide(operators=own)
+    for _ in range(2):
+        said = command("rescale", "orders", "--parallelism", "3", "--checkpoint-dir", root, "-o", "json")
+        assert said.code == 0, said.err
+        assert all(f"operator {uid} keeps 4, which its pipeline gives it" in said.err for uid in own)
+        head = read_log(LocalStore(root), JobLayout("orders")).head
+        assert head is not None
+        assert {len(operator.assignment) for operator in head.operators.values()} == {4}
 
 
 def test_a_deleted_job_leaves_only_its_tombstone_and_savepoints_of_others(

@@ -11,7 +11,7 @@ import pytest
 import stateflow as sf
 from stateflow.compatibility.flows import compare
 from stateflow.compatibility.states import check_flow, check_key, resolve_states, state_ids
-from stateflow.format.records import OperatorState, Owner, Record, SourceState
+from stateflow.format.records import OperatorListState, OperatorState, Owner, Record, SourceState
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.pipeline import Pipeline
 
@@ -204,3 +204,47 @@ def test_a_comparison_names_both() -> None:
     assert not found.compatible
     assert ["source" in problem for problem in found.problems] == [True, False]
     assert compare(flow(renamed), "job", reading("events"), allow_non_restored_state=True).compatible
+
+
+class Counting(sf.PartitionProcess[Order, Order]):
+    seen = sf.OperatorListState(int, aliases=["count"])
+    fresh = sf.UnionListState(str)
+    forgets = ("gone",)
+
+
+def partitioned() -> Flow:
+    def declare(flow: Flow) -> None:
+        rows = flow.source("in", sf.delta("/nowhere"), Order)
+        rows.process_partition("op", Counting, parallelism=2).collect("out", sf.memory("x"))
+
+    return Pipeline("job", declare).build()
+
+
+def bare(groups: int, *names: str) -> Record:
+    elements = {name: OperatorListState("list", "int", ((),)) for name in names}
+    return record(
+        op=OperatorState(
+            key=(),
+            max_parallelism=groups,
+            assignment=((0, groups - 1),),
+            shards=((),),
+            operator_states=elements,
+        )
+    )
+
+
+def test_operator_state_is_told_with_what_becomes_of_it() -> None:
+    (new,) = compare(partitioned(), "job", None).operators
+    assert new.states == {"seen": "new", "fresh": "new"}
+    (check,) = compare(partitioned(), "job", bare(4, "count", "gone")).operators
+    assert check.states == {"seen": "renamed from count", "fresh": "new", "gone": "dropped"}
+    (lost,) = compare(partitioned(), "job", bare(4, "count", "left")).operators
+    assert "state 'left', a operator state (list) of int, is not declared any more" in lost.problem
+
+
+def test_an_operator_without_keys_stays_one_and_has_room_for_its_subtasks() -> None:
+    keyed = flow(process(seen=sf.OperatorListState(int)))
+    (check,) = compare(keyed, "job", bare(4, "seen")).operators
+    assert "was keyed by no column and is keyed by user now" in check.problem
+    (narrow,) = compare(partitioned(), "job", bare(1, "seen")).operators
+    assert "operator 'op' cannot have parallelism 2: use 1 to 1" in narrow.problem

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scripts.configuration_page import page
+from scripts.configuration_page import SHOWN_BY, page
 from stateflow.config.options import DECLARATIONS, Options, cache_folder, load
 from stateflow.errors import UsageError
 
@@ -206,3 +206,10 @@ def test_the_configuration_page_shows_every_option_with_flinks_name() -> None:
     for name, declaration in DECLARATIONS.items():
         assert f"| `{name}` |" in text
         assert all(f"| `{flink}` | `{name}` |" in text for flink in declaration.flink)
+
+
+def test_the_configuration_page_names_a_test_that_is_there_for_every_option() -> None:
+    assert list(SHOWN_BY) == list(DECLARATIONS)
+    for test in SHOWN_BY.values():
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text(encoding="utf-8"), test

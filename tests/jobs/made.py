@@ -35,6 +35,8 @@ class MadeJob(ClaimedJob):
         self.watermark, self.small = watermark, small
         self.noted = noted or {}
         """Further statistics of each batch."""
+        self.code: Mapping[str, str] = {}
+        """Which version of a pipeline's file made the batches, if that is noted."""
         super().__init__(root, name, **claimed)
 
     def batch(self, *, rows: int = 100, carried_out: bool = True, kind: str = "delta_append") -> int:
@@ -64,7 +66,7 @@ class MadeJob(ClaimedJob):
             operators={"balance": operator},
             sinks={"totals": Prepared(kind=kind, target="/data/totals", prev=last, rows=rows)},
             parameters=PARAMETERS,
-            versions={"stateflow": "0.1.0"},
+            versions={"stateflow": "0.1.0", **self.code},
             statistics={
                 "trigger_timestamp": now // 1000,
                 "processed_rows": rows,

@@ -133,7 +133,7 @@ class QueriedJob(ClaimedJob):
 
     def __init__(
         self,
-        root: Path,
+        root: Path | str,
         name: str = "orders",
         *,
         process: Any = Balance,

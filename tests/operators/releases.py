@@ -104,6 +104,16 @@ class Releases:
         )  # fmt: skip
         return list(engine.out)
 
+    def snapshot(self) -> tuple[OperatorState | None, list[tuple[bytes, bytes]]]:
+        """What a checkpoint holds: the record's part and all entries."""
+        return self.operator, list(self.on.scan(b"", b"\xff" * 8))
+
+    def restore(self, snapshot: tuple[OperatorState | None, list[tuple[bytes, bytes]]]) -> None:
+        """Goes back to a snapshot; the slots go on, as those of a restored job do."""
+        self.operator, entries = snapshot
+        self.on.delete_range(b"", b"\xff" * 8)
+        self.on.write(entries)
+
     def table(self, state: str) -> list[dict[str, Any]]:
         """The state as tables, exports and canonical savepoints show it."""
         assert self.operator is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from dataclasses import dataclass, field, make_dataclass
 from decimal import Decimal
@@ -18,6 +19,7 @@ from stateflow.errors import UserCodeError
 from tests.operators.releases import Releases, flow_of, opened, operator_of
 
 BACKENDS = ("memory", "rocksdb")
+LONG = bool(os.environ.get("STATEFLOW_LONG"))
 
 
 @pytest.fixture(params=BACKENDS)
@@ -314,9 +316,12 @@ def next_fields(draw: Any, fields: list[Field], number: int) -> list[Field]:
     return draw(st.permutations(out)) if out else [("last", "int", 1, ())]
 
 
+Writes = list[tuple[int, dict[str, Any]]]
+
+
 @st.composite
-def histories(draw: Any) -> list[tuple[list[Field], list[tuple[int, dict[str, Any]]]]]:
-    """Up to five versions of a record, and what each release writes for which keys."""
+def histories(draw: Any) -> list[tuple[list[Field], Writes, Writes]]:
+    """Up to five versions of a record, what each release writes for which keys, and what it writes in vain: a restore follows."""
     fields: list[Field] = [
         (f"f{n}", draw(st.sampled_from(sorted(TYPES))), ..., ()) for n in range(draw(st.integers(1, 4)))
     ]
@@ -324,11 +329,12 @@ def histories(draw: Any) -> list[tuple[list[Field], list[tuple[int, dict[str, An
     for number in range(draw(st.integers(2, 5))):
         if number:
             fields = draw(next_fields(fields, number))
-        writes = [
-            (draw(st.integers(0, 5)), {name: draw(VALUES[kind]) for name, kind, _, _ in fields})
-            for _ in range(draw(st.integers(0, 3)))
-        ]
-        history.append((list(fields), writes))
+        written = st.tuples(
+            st.integers(0, 5), st.fixed_dictionaries({name: VALUES[kind] for name, kind, _, _ in fields})
+        )
+        history.append(
+            (list(fields), draw(st.lists(written, max_size=3)), draw(st.lists(written, max_size=2)))
+        )
     return history
 
 
@@ -348,7 +354,7 @@ def check_history(releases: Releases, history: Any) -> None:
     model: dict[int, dict[str, Any]] = {}
     items: list[dict[str, Any]] = []
     fields: list[Field] = []
-    for number, (now, writes) in enumerate(history):
+    for number, (now, writes, in_vain) in enumerate(history):
         if number:
             model = {key: stepped(fields, now, values) for key, values in model.items()}
             items = [stepped(fields, now, values) for values in items]
@@ -362,6 +368,11 @@ def check_history(releases: Releases, history: Any) -> None:
             releases.run(process, {key: [put(cls, values)], 99: [add(cls, values)]})
             model[key] = values
             items.append(values)
+        snapshot = releases.snapshot()
+        for key, values in in_vain:
+            releases.run(process, {key: [put(cls, values)], 99: [add(cls, values)]})
+        if in_vain:
+            releases.restore(snapshot)
         keys = sorted(model)
         assert releases.run(process, {key: [lambda p, k: p.value.value] for key in keys}) == [
             cls(**model[key]) for key in keys
@@ -379,14 +390,14 @@ def check_history(releases: Releases, history: Any) -> None:
             assert shown == model[row["user"]]
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=2000 if LONG else 50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories())
 def test_any_chain_of_releases_reads_what_the_rules_say(history: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:
         check_history(Releases(opened("memory", Path(folder))), history)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300 if LONG else 8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(history=histories())
 def test_any_chain_of_releases_reads_what_the_rules_say_from_files(history: Any) -> None:
     with tempfile.TemporaryDirectory() as folder:

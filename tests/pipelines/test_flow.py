@@ -96,7 +96,10 @@ def test_two_uids_alike_are_refused_whatever_they_name(kind: str) -> None:
         else:
             orders.append("same", NOWHERE)
 
-    refused(declare, f"{kind} uid 'same' is taken by a source: every uid of a pipeline is its own")
+    refused(
+        declare,
+        f"{kind} uid 'same' is taken by a source: every uid of a pipeline is its own: say another, such as 'same-{kind}'",
+    )
 
 
 @pytest.mark.parametrize("uid", ["", "a/b", "..", "a b", "é", "x" * 500])

@@ -77,6 +77,55 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
         "operator 'op': 'n' is the sum of column 'sku' (string), and takes a number: cast the column with transform()",
     ),
     (
+        lambda k: k.aggregate("op", Total, n=sf.count(where="amount > 'x'")),
+        None,
+        "operator 'op', 'n': > in the condition \"amount > 'x'\" does not take number and string",
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.count(where="amuont > 1")),
+        None,
+        ("operator 'op', 'n': the condition 'amuont > 1' needs column 'amuont', but Order has none; it has user, sku, amount, "
+        "tags, paid, ts"),
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.count(where="upper(sku) = 'A'")),
+        None,
+        ("operator 'op', 'n': the condition \"upper(sku) = 'A'\" needs column 'upper', but Order has none; it has user, sku, "
+        "amount, tags, paid, ts"),
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.count(where="amount > 1 AND")),
+        None,
+        ("operator 'op', 'n': the condition 'amount > 1 AND' cannot be read at 'its end': it takes comparisons, AND, OR, NOT, "
+        "IS NULL, IN, BETWEEN, LIKE and arithmetic; compute anything else as a boolean column with transform()"),
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.collect("sku", 3)),
+        None,
+        "operator 'op': 'n' is the collect of its rows, which have no order: say key_by(..., order_by=...)",
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.quantile("amount", 95)),
+        None,
+        "quantile('amount', 95): give it a share from 0 to 1, such as 0.95",
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.quantile("amount", 0.5, accuracy=2)),
+        None,
+        "quantile('amount', accuracy=2): give it a share such as 0.01, at least 0.0001, or 0 for exact",
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.top_values("sku", 0)),
+        None,
+        "top_values: 0 values: give it a whole number of at least 1",
+    ),
+    (
+        lambda k: k.aggregate("op", Total, n=sf.top_values("amount", 3)),
+        None,
+        ("operator 'op': 'n' counts the values of column 'amount' (double), and takes a whole number, a decimal, a string, a "
+        "binary, a boolean, a date or a timestamp: cast the column with transform()"),
+    ),
+    (
         lambda k: k.aggregate("op", Total, n=sf.max("tags")),
         None,
         ("operator 'op': 'n' is the max of column 'tags' (array<string>), and takes a number, a string, a binary, a "
@@ -85,8 +134,8 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
     (
         lambda k: k.aggregate("op", Total, n=sf.count(where="sku")),
         None,
-        ("operator 'op': the condition of 'n', column 'sku' (string), is no boolean: compute a boolean column with "
-        "transform()"),
+        ("operator 'op': the condition of 'n', column 'sku' (string), is no boolean: say what it must be, as in "
+        '"sku > 0"'),
     ),
     (
         lambda k: k.aggregate("op", Total, n=sf.last("sku")),
@@ -177,7 +226,7 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
         lambda k: k.aggregate("op", Total, n=sf.count_distinct("amount")),
         None,
         (
-            "operator 'op': 'n' counts the distinct values of column 'amount' (double), and takes a whole number, a string, a "
+            "operator 'op': 'n' counts the distinct values of column 'amount' (double), and takes a whole number, a decimal, a string, a "
             "binary, a boolean, a date or a timestamp: cast the column with transform()"
         ),
     ),
@@ -185,8 +234,8 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
         lambda k: k.window(sf.session("1 minute")).aggregate("op", PerWindow, n=sf.count_distinct("sku")),
         None,
         (
-            "operator 'op': session windows grow together, so that 'n' would have to be counted anew: count_distinct is for the "
-            "other windows; sf.aggregate() can keep a set"
+            "operator 'op': session windows grow together, so that 'n' would have to be counted anew: say "
+            "approximate=True, which is a sketch; the exact count is for the other windows"
         ),
     ),
     (

@@ -491,3 +491,30 @@ def test_a_plan_says_how_types_of_states_change(scene: Scene) -> None:
     plan = planned(scene, "checkpoint:2", pipeline=changed)
     assert plan.document()["operators"][0]["states"]["total"] == "kept, evolves by rules: may be None now"
     assert "evolves by rules: may be None now" in str(plan)
+
+
+def of_file(folder: Path, text: str, revision: str) -> Pipeline:
+    folder.mkdir(exist_ok=True)
+    (folder / "orders.py").write_text(text)
+    return load_pipeline(f"{folder / 'orders.py'}:orders", folder, revision).pipeline
+
+
+def test_a_plan_says_which_code_made_the_snapshot_and_which_goes_on(scene: Scene, tmp_path: Path) -> None:
+    text = ORDERS.read_text(encoding="utf-8")
+    old, new = (
+        of_file(tmp_path / "a", text, "team@1a2b"),
+        of_file(tmp_path / "b", text + "# mended\n", "team@3c4d"),
+    )
+    writer = MadeJob(str(scene.root), "orders", run="again")
+    writer.code = old.versions
+    slot = writer.batch()
+    same = planned(scene, f"checkpoint:{slot}", pipeline=old, takeover=True)
+    assert not [warning for warning in same.warnings if "was made by" in warning]
+    other = planned(scene, f"checkpoint:{slot}", pipeline=new, takeover=True)
+    [warning] = [warning for warning in other.warnings if "was made by" in warning]
+    assert re.search(
+        r"was made by .*orders\.py [0-9a-f]{12} of team@1a2b.* goes on with .*of team@3c4d", warning
+    )
+    assert same.digest != other.digest, "an approval is for the code that was looked at"
+    changes = differences(bound(same, masked=True), bound(other, masked=True))
+    assert any('the code\'s revision was "team@1a2b" and is "team@3c4d"' in change for change in changes)

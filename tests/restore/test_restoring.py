@@ -115,6 +115,15 @@ def test_it_is_pinned_until_the_record_stands_and_let_go_then(scene: Scene) -> N
     assert list_pins(scene.store, scene.job().layout) == []
 
 
+def test_a_savepoint_that_is_restored_again_is_pinned_until_the_decision(scene: Scene) -> None:
+    """By the record that names it: a collector of the job may be about to dispose of it."""
+    url, _ = scene.savepoint()
+    naming = scene.restore(url, claim_mode="claim").checkpoint
+    held = scene.held_at_the_decision()
+    scene.restore(url, claim_mode="claim")
+    assert [(pin.slot, pin.kind) for pin in held] == [(naming, "reader")]
+
+
 def when_it_claims(scene: Scene, act: Callable[[], object]) -> None:
     """Before the next claim of an epoch; what it does is not interrupted itself."""
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import stateflow as sf
 from tests.spark.murder_points import passed
@@ -327,6 +327,99 @@ def ready(flow: sf.Flow, *, folder: str) -> None:
             f"{name}-table", sf.delta(str(at / name))
         )
     ticks.deduplicate("once", by="user", within="15 minutes").append("once-table", sf.delta(str(at / "once")))
+
+
+@dataclass
+class Tally:
+    """The state of the first release."""
+
+    n: int
+    ids: int
+
+
+@dataclass
+class WiderTally:
+    """Of the second one: a field is renamed and wider, another is new."""
+
+    n: int
+    total: Annotated[float, sf.field(aliases=["ids"])]
+    note: str = "-"
+
+
+@dataclass
+class Summed:
+    """Of the third one, which no rule makes."""
+
+    text: str
+
+
+def summed(old: WiderTally) -> Summed:
+    return Summed(f"{old.n} {round(old.total)}")
+
+
+@dataclass
+class Grown:
+    id: int
+    user: int
+    n: int
+    ids: int
+    recent: int
+
+
+class Growing(sf.KeyedProcess[int, Tick, Grown]):
+    """Puts out the same whatever the release; `recent` counts what came within the hour of the watermark."""
+
+    def add(self, id: int) -> tuple[int, int]:
+        raise NotImplementedError
+
+    recent = sf.ValueState(int, ttl=sf.ttl("1 hour", time="event"))
+    marks = sf.MapState(int, Tally, ttl=sf.ttl("1 hour", time="event"))
+
+    def process(self, key: int, rows: Any, ctx: Any) -> Any:
+        for row in rows:
+            n, ids = self.add(row.id)
+            self.recent.value = (self.recent.value or 0) + 1
+            self.marks[row.id] = Tally(n, ids)
+            assert len(self.marks) == self.recent.value, "both have the same life"
+            yield Grown(row.id, key, n, ids, self.recent.value)
+
+
+class FirstRelease(Growing):
+    tally = sf.ValueState(Tally)
+
+    def add(self, id: int) -> tuple[int, int]:
+        before = self.tally.value or Tally(0, 0)
+        self.tally.value = Tally(before.n + 1, before.ids + id)
+        return before.n + 1, before.ids + id
+
+
+class SecondRelease(Growing):
+    tally = sf.ValueState(WiderTally)
+
+    def add(self, id: int) -> tuple[int, int]:
+        before = self.tally.value or WiderTally(0, 0.0)
+        self.tally.value = WiderTally(before.n + 1, before.total + id)
+        return before.n + 1, round(before.total) + id
+
+
+class ThirdRelease(Growing):
+    sums = sf.ValueState(Summed, aliases=["tally"], migrate=summed)
+
+    def add(self, id: int) -> tuple[int, int]:
+        n, ids = map(int, (self.sums.value or Summed("0 0")).text.split())
+        self.sums.value = Summed(f"{n + 1} {ids + id}")
+        return n + 1, ids + id
+
+
+RELEASES = (FirstRelease, SecondRelease, ThirdRelease)
+
+
+@sf.pipeline(JOB)
+def growing(flow: sf.Flow, *, folder: str, release: int) -> None:
+    at = Path(folder)
+    ticks = flow.source("ticks", _orders(at), Tick, event_time="at", watermark="10 minutes")
+    grown = ticks.key_by("user", order_by="id").process("growing", RELEASES[release])
+    grown.append("grown-table", sf.delta(str(at / "grown")))
 
 
 def _orders(folder: Path, **options: str) -> Any:

@@ -13,7 +13,7 @@ import msgspec
 import stateflow as sf
 from tests.quick_java import QUICK_JAVA
 from tests.spark import murder_pipelines
-from tests.spark.murder_pipelines import JOB, attempts, chain, copies, ready, windows
+from tests.spark.murder_pipelines import JOB, attempts, chain, copies, growing, ready, windows
 from tests.spark.murder_points import arm, tell
 
 QUICK = {
@@ -39,6 +39,8 @@ class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
     upsert: bool = False
     straggle: float = 0.0
     """The share of tasks of the first operator whose first attempt takes seconds."""
+    release: int = 0
+    """Of the code, where the story has several."""
     conf: dict[str, str] = {}
     options: dict[str, Any] = {}
 
@@ -47,6 +49,7 @@ PIPELINES: dict[str, Callable[[Errand], tuple[Any, dict[str, Any]]]] = {
     "chain": lambda e: (chain, {"folder": e.folder, "upsert": e.upsert, "straggle": e.straggle}),
     "attempts": lambda e: (attempts, {"folder": e.folder}),
     "copies": lambda e: (copies, {"folder": e.folder}),
+    "growing": lambda e: (growing, {"folder": e.folder, "release": e.release}),
     "ready": lambda e: (ready, {"folder": e.folder}),
     "windows": lambda e: (windows, {"folder": e.folder}),
 }

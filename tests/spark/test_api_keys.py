@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import stateflow as sf
 from stateflow.format.keygroups import default_assignment, xxhash64
 from stateflow.pipelines.rows import row_type
-from stateflow.spark.exchange import KeyedInput, exchanged, key_types_of
+from stateflow.spark.exchange import KeyedInput, carried_by, exchanged, key_types_of
 from stateflow.spark.session.shipping import by_value
 from tests.spark import pipelines
 from tests.spark.pipelines import COUNTED, Count, Workbench
@@ -107,6 +107,24 @@ def test_keys_are_cast_before_they_are_hashed(spark: SparkSession) -> None:
     assert key_types_of("x", given) == ("int",)
     out = exchanged("x", [given], ("int",), 128, default_assignment(2, 128)).collect()
     assert {row["_sf_key0"]: row["_sf_group"] for row in out} == {k: xxhash64(k) % 128 for k in (1, 2, -7)}
+
+
+def test_the_shuffle_carries_no_key_that_a_field_repeats_and_no_flag_that_is_always_false(
+    spark: SparkSession,
+) -> None:
+    frame = spark.createDataFrame(
+        [(1, 10, "a"), (2, 20, "b"), (-7, 30, "a")], "user int, large long, text string"
+    )
+    columns, types = ("large", "user", "text"), ("int", "int", "str")
+    given = KeyedInput(frame, columns, ("text",), row_type("user int, text string, large long"))
+    carry = carried_by([given], types)
+    lean = exchanged("x", [given], types, 128, default_assignment(1, 128), carry=carry)
+    whole = exchanged("x", [given], types, 128, default_assignment(1, 128))
+    assert lean.columns == ["_sf_place", "_sf_key1", "user", "text", "large"]
+    assert [row["user"] for row in lean.collect()] == [row["user"] for row in whole.collect()]
+    timed = KeyedInput(frame.selectExpr("*", "user > 1 as _sf_late"), columns, (), given.rows)
+    kept = exchanged("x", [timed], types, 128, default_assignment(1, 128), carry=carried_by([timed], types))
+    assert kept.columns == ["_sf_place", "_sf_key1", "_sf_late", "user", "text", "large"]
 
 
 def test_a_null_key_and_a_float_key_are_refused(bench: Workbench) -> None:

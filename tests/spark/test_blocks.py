@@ -14,10 +14,12 @@ from stateflow.errors import UsageError
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.pipelines.rows import row_type
 from stateflow.spark.task.blocks import Blocks, Shape
+from stateflow.spark.task.carried import carried, everything
 from stateflow.state.cursor import Cursor
 from stateflow.state.keys.codec import KeyCodec
 
 ROWS = row_type("n long")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 KINDS = {
     "int": pa.int64(),
     "str": pa.string(),
@@ -102,6 +104,59 @@ def test_however_rows_are_cut_into_batches_every_key_is_whole(sizes: list[int]) 
         (0, 5, ([9, 10],)),
         (0, 6, ([11],)),
     ]
+
+
+KEYS: dict[str, list[Any]] = {
+    "int": [3, 3, -1, 7],
+    "str": ["a", "a", "", "b"],
+    "bytes": [b"\0", b"\0", b"", b"b"],
+    "bool": [True, True, False, False],
+    "date": [date(2026, 1, 1), date(2026, 1, 1), date(1969, 1, 1), date(2027, 1, 1)],
+    "datetime": [NOON, NOON, NOON.replace(year=1960), NOON.replace(microsecond=5)],
+    "decimal": [Decimal("1.5"), Decimal("1.5"), Decimal("-2"), Decimal("0")],
+}
+SPARK = {"int": "bigint", "str": "string", "bytes": "binary", "bool": "boolean", "datetime": "timestamp", "date": "date",
+         "decimal": "decimal(38,18)"}  # fmt: skip
+
+
+@pytest.mark.parametrize("kinds", [*((kind,) for kind in KEYS), ("int", "datetime"), ("str", "bool")])
+@pytest.mark.parametrize("late", [True, False])
+def test_keys_that_fields_repeat_need_no_columns_of_their_own(kinds: tuple[str, ...], late: bool) -> None:
+    names = tuple(f"k{i}" for i in range(len(kinds)))
+    columns = ", ".join(f"{name} {SPARK[kind]}" for name, kind in zip(names, kinds, strict=True))
+    rows = row_type(f"n bigint, {columns}")
+    keys = [pa.array(KEYS[kind], KINDS[kind]) for kind in kinds]
+    groups, flags = pa.array([0, 0, 0, 1], pa.int32()), pa.array([False, late, False, late])
+    fields = [pa.array([1, 2, 3, 4], pa.int64()), *keys]
+    lean = carried(names, kinds, (rows,), late=late)
+    assert lean.own_keys == 0
+    places = pa.array([5, 5, (1 << 48) - 1, 1 << 48], pa.int64())
+    whole = [groups, *keys, flags, *fields]
+    needed = [places, *([flags] if late else []), *fields]
+    results = []
+    for carry, arrays in ((everything(len(kinds)), whole), (lean, needed)):
+        codec = KeyCodec(kinds, names if len(kinds) > 1 else ())
+        given = pa.RecordBatch.from_arrays(arrays, names=[f"c{i}" for i in range(len(arrays))])
+        found: list[Any] = []
+        at = context()
+        for batches in ([given], [given.slice(0, 1), given.slice(1, 3)]):
+            blocks = Blocks(iter(batches), Shape("op", codec, names, (rows,), carry))
+            for shard, chunk in blocks.chunks(at, [0, 1]):
+                for i, key in enumerate(chunk.keys):
+                    (of_key,) = chunk.rows(i)
+                    found.append((shard, key, chunk.base[i], [(tuple(row), at.late) for row in of_key]))
+        results.append(found)
+    assert results[0] == results[1]
+    assert sum(len(of_key) for _, _, _, of_key in results[1]) == 8
+
+
+def test_a_field_of_another_type_than_the_key_does_not_stand_for_it() -> None:
+    rows = row_type("user int, text string, at timestamp_ntz")
+    assert carried(("user", "text"), ("int", "str"), (rows,), late=False).keys == (None, 1)
+    assert carried(("at",), ("datetime",), (rows,), late=False).keys == (None,)
+    assert carried(("text",), ("str",), (rows, rows), late=False).keys == (None,), "two inputs are structs"
+    lean = carried(("user", "text"), ("int", "str"), (rows,), late=True)
+    assert (lean.key_indices, lean.late_index, lean.fields_index) == ((1, 4), 2, 3)
 
 
 def test_no_rows_are_no_keys() -> None:

@@ -200,6 +200,36 @@ def test_ready_made_operators_lose_and_double_nothing_when_a_run_is_killed(
     assert examine_store(tmp_path) == []
 
 
+def test_state_that_changes_with_every_run_and_expires_loses_and_doubles_nothing_when_runs_are_killed(
+    tmp_path: Path, runs: list[Run]
+) -> None:
+    schema = {"id": "long", "user": "long", "at": "timestamp"}
+    inbox = Inbox(tmp_path / "orders", random.Random(SEED))
+    wanted: Counter[Any] = Counter()
+    n, ids, recent = Counter[int](), Counter[int](), Counter[int]()
+    # A release is killed in mid-batch, when a batch is decided, and between two; the next one carries on each time.
+    for release, at in ((0, "acked:2:kill"), (1, "decided:3:kill"), (2, "completed:2:kill"), (2, "")):
+        for _ in range(2):
+            # A day for each commit, which is a batch: what the batch before has written has expired.
+            first, day = inbox.commits * 20, NOON + timedelta(days=inbox.commits)
+            ticks = [(first + i, i * 7 % 5, day + timedelta(minutes=i)) for i in range(20)]
+            # The time of what is written before there is a watermark begins with the first one, in the second batch.
+            recent = recent if inbox.commits == 1 else Counter[int]()
+            for id, user, _ in ticks:
+                n[user], ids[user], recent[user] = n[user] + 1, ids[user] + id, recent[user] + 1
+                wanted[id, ids[user], n[user], recent[user], user] += 1
+            inbox.commit(ticks, schema)
+        run = Run.start(Errand(str(tmp_path), story="growing", release=release, at=at))
+        runs.append(run)
+        code = run.wait(600)
+        assert bool(run.told("kill")) == bool(at), run.story()
+        assert at or code == 0, run.story()
+    assert difference(delta_rows(tmp_path / "grown"), wanted) == ""
+    growing = head(tmp_path).operators["growing"]
+    assert [len(growing.states["sums"].versions), growing.states["sums"].evolved] == [2, True]
+    assert examine_store(tmp_path) == []
+
+
 def _without_zones(rows: Counter[Any]) -> Counter[Any]:
     """Instants as Parquet has them, in UTC; without the user whose rows only move the watermark."""
 

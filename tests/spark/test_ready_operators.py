@@ -45,6 +45,9 @@ class PerHour(PerMinute):
     window_end: datetime
 
 
+ORDER_COLUMNS = ("user", "sku", "amount", "ts")
+
+
 def orders(batch: int) -> list[Order]:
     """Ten minutes of orders, two of which are minutes behind."""
     made = [
@@ -134,7 +137,7 @@ class Visit:
 
 
 def test_sessions_and_single_rows_reach_their_tables_once(bench: Workbench) -> None:
-    visits, single = str(bench.folder / "visits"), str(bench.folder / "single")
+    visits, single, best = (str(bench.folder / name) for name in ("visits", "single", "best"))
 
     @sf.pipeline("more")
     def more(flow: sf.Flow) -> None:
@@ -143,6 +146,8 @@ def test_sessions_and_single_rows_reach_their_tables_once(bench: Workbench) -> N
             "visits", Visit, orders=sf.count()
         ).append("v", sf.delta(visits))
         events.deduplicate("single", by=("user", "sku"), within="5 minutes").append("s", sf.delta(single))
+        listed = events.key_by("user").top("best", 2, by="-amount", per="sku")
+        listed.upsert("b", sf.delta(best))
 
     everything: list[Order] = []
     for batch in range(3):
@@ -170,3 +175,15 @@ def test_sessions_and_single_rows_reach_their_tables_once(bench: Workbench) -> N
     spark = bench.spark
     assert sorted(tuple(r.values()) for r in rows_of(spark, visits)) == sorted(wanted)
     assert sorted(tuple(r.values()) for r in rows_of(spark, single)) == sorted(firsts)
+    listed = {}
+    for user in by_user:
+        largest = {sku: max(o.amount for o in mine) for (of, sku), mine in by_sku.items() if of == user}
+        first = sorted(largest.items(), key=lambda each: -each[1])[:2]
+        listed[user] = [amount for _, amount in first]
+        assert all(sku in largest for sku, _ in first)
+    found: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for r in rows_of(spark, best):
+        assert set(r) == {*ORDER_COLUMNS, "rank"}, "what says upsert or delete is no column of the table"
+        found[r["user"]].append((r["rank"], r["amount"]))
+    assert {user: [a for _, a in sorted(mine)] for user, mine in found.items()} == listed
+    assert all([rank for rank, _ in sorted(mine)] == [1, 2][: len(mine)] for mine in found.values())

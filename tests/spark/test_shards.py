@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,13 @@ import stateflow as sf
 from stateflow.config.options import load
 from stateflow.format.records import FileRef, Shard
 from stateflow.spark.task.acks import Ack
+from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import keyed_worker
 from stateflow.state.backends import rocksdb
+from stateflow.state.backends.base import NewFile, Snapshot
 from stateflow.state.backends.choice import open_backend
+from stateflow.storage.local import LocalStore
 from tests.spark.test_worker import Acks, Event, Sum, Total, batch, task
 
 
@@ -92,3 +96,60 @@ def test_after_damage_a_host_forgets_its_copies(tmp_path: Path) -> None:
 def test_the_folder_that_a_task_works_in_is_its_users_own(tmp_path: Path) -> None:
     storage = TaskStorage(str(tmp_path), "job", 1, 1, str(tmp_path / "cache"), 1, str(tmp_path / "scratch"))
     assert storage.folder().stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_as_many_files_of_one_shard_travel_at_the_same_time_as_there_are_threads(
+    tmp_path: Path, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each upload, and each download, waits until as many are under way; one more would break the barrier's count."""
+    under_way, most, lock = [0], [0], threading.Lock()
+    gate = threading.Barrier(threads)
+
+    def counted(transfer: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            with lock:
+                under_way[0] += 1
+                most[0] = max(most[0], under_way[0])
+            try:
+                gate.wait(30)
+                return transfer(*given, **named)
+            finally:
+                with lock:
+                    under_way[0] -= 1
+
+        return call
+
+    monkeypatch.setattr(LocalStore, "upload", counted(LocalStore.upload))
+    monkeypatch.setattr(LocalStore, "download", counted(LocalStore.download))
+    places = [TaskStorage(
+        str(tmp_path / "root"), "job", 1, 1, str(tmp_path / cache), 1 << 30, str(tmp_path / "scratch"), threads
+    ) for cache in ("written", "read")]  # fmt: skip
+    shards = TaskShards((Shard(0, 127, "fake"),), places[0], lambda name: Three)
+    shards.finish(0, shards.open(0), (None, None))
+    (shard,) = shards.handles()
+    assert (len(shard.files), most[0]) == (3, threads)
+    shards.close()
+    most[0] = 0
+    again = TaskShards((shard,), places[1], lambda name: Three)
+    again.keep(0, again.open(0))
+    assert most[0] == threads
+    again.close()
+
+
+class Three:
+    """A backend whose snapshot is three files, and which reads them all when it is opened."""
+
+    def __init__(self, shard: Shard, directory: Path, fetch: Callable[[FileRef], Path]) -> None:
+        self.directory = directory
+        for ref in shard.files:
+            fetch(ref)
+
+    def snapshot(self) -> Snapshot:
+        paths = [self.directory / f"{n}.sst" for n in range(3)]
+        for path in paths:
+            path.write_bytes(path.name.encode())
+        return Snapshot((), tuple(NewFile(path.name, path=path) for path in paths), 3)
+
+    def close(self) -> None:
+        pass

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from stateflow.errors import UsageError
+from stateflow.operators.binding import schemas
 from stateflow.spark.session.shipping import by_value, packed, unpacked
 
 FILE = '''
@@ -122,3 +123,43 @@ def test_what_cannot_be_sent_and_what_cannot_be_loaded_is_told() -> None:
     )
     with pytest.raises(UsageError, match=r"cannot be loaded in a worker: .*test_nothings.*--py-files"):
         unpacked(missing)
+
+
+RELEASE = """
+from __future__ import annotations
+from dataclasses import dataclass
+import stateflow as sf
+
+@dataclass
+class Old:
+    n: int
+
+@dataclass
+class New:
+    text: str
+
+def to_new(old: Old) -> New:
+    return New(str(old.n))
+
+class Totals(sf.KeyedProcess[int, dict, dict]):
+    total = sf.ValueState(New, migrate=to_new)
+    elements = sf.OperatorListState(New, migrate=[to_new])
+"""
+
+
+def test_a_migrate_function_arrives_with_the_types_that_only_its_annotations_name() -> None:
+    module = ModuleType("a_release_of_a_user")
+    sys.modules[module.__name__] = module
+    exec(compile(RELEASE, "pipeline.py", "exec"), vars(module))
+    by_value([module])
+    try:
+        totals = vars(module)["Totals"]
+        schemas(totals, "op")  # as every batch asks for them before it sends the operator
+        read = (
+            "from stateflow.operators.binding import type_of\n"
+            "for name in ('total', 'elements'):\n"
+            "    print(type_of(got, 'op', name).migrations[0].argument.schema)"
+        )
+        assert len(set(there(totals, read).splitlines())) == 1
+    finally:
+        del sys.modules[module.__name__]

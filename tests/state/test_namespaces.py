@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -520,3 +522,131 @@ def test_a_timer_may_get_many_times_and_a_state_namespaces_but_not_lose_them() -
     ):
         resolved(Many, Single)
     assert TIMER_IDS == 2
+
+
+class Emptied(sf.KeyedProcess[int, Any, Any]):
+    skus = sf.ListState(str, namespace=str)
+    counts = sf.MapState(str, int, namespace=str)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> None:
+        for _, what in rows:
+            if what == "clear":
+                self.skus.clear()
+                self.counts.clear()
+            if what == "fill":
+                self.skus.at("a").add("tea")
+                self.counts.at("a")["tea"] = 1
+            # Taken, and neither read nor written.
+            self.skus.at("a")
+            self.counts.at("a")
+
+
+@pytest.mark.parametrize("batches", [["fill", "clear"], ["fill", "clear", "look"]])
+def test_clearing_a_state_leaves_the_namespaces_that_are_taken_and_not_used(batches: list[str]) -> None:
+    harness = sf.testing.KeyedHarness(Emptied, key=lambda row: row[0])
+    for what in batches:
+        harness.rows((1, what), (2, what))
+    for key in (1, 2):
+        assert harness.snapshot(key) == {"skus": {"a": ["tea"]}, "counts": {"a": {"tea": 1}}}
+
+
+class Living(sf.KeyedProcess[int, Any, Any]):
+    """Each kind of state that can have namespaces and a ttl."""
+
+    value = sf.ValueState(int, ttl="10 s", namespace=int)
+    items = sf.ListState(int, ttl=sf.ttl("10 s", renew="read"), namespace=str)
+    counts = sf.MapState(int, int, ttl="10 s", namespace=tuple[int, str])
+    most = sf.ReducingState(int, max, ttl=sf.ttl("10 s", renew="read"), namespace=int)
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for _, act in rows:
+            yield act(self)
+
+
+NAMESPACES: dict[str, list[Any]] = {
+    "value": [None, 1, -5], "items": [None, "a", "a\0b"], "counts": [None, (1, "a"), (1, "b")], "most": [None, 0, 7],
+}  # fmt: skip
+
+
+def test_every_namespace_expires_by_itself_as_a_plain_model_says() -> None:
+    """The model: per key, state and namespace what was written, and when it expires."""
+    chance, clock = random.Random(5), 0
+    harness = KeyedHarness(Living, key=lambda row: row[0], max_parallelism=4)
+    model: dict[tuple[int, str, Any], dict[Any, tuple[int, int]]] = {}
+
+    def live(place: tuple[int, str, Any]) -> dict[Any, int]:
+        return {part: n for part, (n, until) in model.get(place, {}).items() if until > clock}
+
+    for step in range(250):
+        if chance.random() < 0.5:
+            clock += (passed := chance.randrange(1, 5))
+            harness.advance(now=timedelta(seconds=passed))
+        key, name = chance.randrange(3), chance.choice(list(NAMESPACES))
+        namespace = chance.choice(NAMESPACES[name])
+        place, what = (key, name, namespace), chance.choice(["write", "write", "read", "clear", "list"])
+        if what == "clear":
+            harness.rows((key, partial(_clear, name, namespace)))
+            model.pop(place, None)
+        elif what == "list":
+            (found,) = harness.rows((key, partial(_namespaces, name)))
+            wanted = [each for each in NAMESPACES[name][1:] if live((key, name, each))]
+            assert sorted(found) == sorted(wanted)
+            if name in ("items", "most"):
+                for each in wanted:
+                    _renew(model, (key, name, each), clock, first=name == "items")
+        elif what == "write":
+            harness.rows((key, partial(_write, name, namespace, step)))
+            parts = model.setdefault(place, {})
+            before = live(place)
+            if name == "most":
+                parts[0] = (max(step, before.get(0, step)), clock + 10)
+            else:
+                part = {"value": 0, "items": step, "counts": step % 3}[name]
+                parts[part] = (step, clock + 10)
+        else:
+            (found,) = harness.rows((key, partial(_read, name, namespace)))
+            wanted_now = live(place)
+            if name == "counts":
+                assert found == wanted_now
+            elif name == "items":
+                assert found == list(wanted_now.values())
+            else:
+                assert found == wanted_now.get(0)
+            if name in ("items", "most"):
+                _renew(model, place, clock)
+    harness.advance(now=timedelta(seconds=11))
+    assert list(harness._backend.scan(b"", END)) == [], "what has expired is gone, and so is what told of it"
+
+
+def _renew(model: Any, place: Any, clock: int, *, first: bool = False) -> None:
+    """Reading renews; whoever only asks whether a list holds something reads its first element."""
+    for part, (n, until) in model.get(place, {}).items():
+        if until > clock:
+            model[place][part] = (n, clock + 10)
+            if first:
+                return
+
+
+def _write(name: str, namespace: Any, step: int, process: Any) -> None:
+    state = getattr(process, name).at(namespace)
+    if name == "value":
+        state.value = step
+    elif name == "counts":
+        state[step % 3] = step
+    else:
+        state.add(step)
+
+
+def _clear(name: str, namespace: Any, process: Any) -> None:
+    getattr(process, name).at(namespace).clear()
+
+
+def _namespaces(name: str, process: Any) -> Any:
+    return getattr(process, name).namespaces()
+
+
+def _read(name: str, namespace: Any, process: Any) -> Any:
+    state = getattr(process, name).at(namespace)
+    if name == "value":
+        return state.value
+    return dict(state) if name == "counts" else state.get()

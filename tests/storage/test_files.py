@@ -11,9 +11,9 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stateflow.checkpoint.copying import copy_files
 from stateflow.errors import CorruptError, NotFoundError
 from stateflow.format.references import references
-from stateflow.restore.copying import copy_files
 from stateflow.savepoints.format import resolved
 from stateflow.storage.files import checksum, inline, upload_file, verify
 from stateflow.storage.memory import MemoryStore

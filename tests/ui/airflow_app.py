@@ -63,6 +63,21 @@ class AirflowApp:
     """The plugin's own FastAPI app."""
 
 
+def press(person: Any, dag_id: str, form: Any, **headers: str) -> Any:
+    """What a button does in the browser: it asks the plugin, and takes its answer to Airflow's public API.
+
+    The last answer: the plugin's refusal, or what Airflow says.
+    """
+    headers = {"X-Stateflow-Action": "1", "Content-Type": "application/json", **headers}
+    text = form if isinstance(form, str) else json.dumps(form)
+    asked = person.post(f"/stateflow/api/actions/{dag_id}", content=text, headers=headers)
+    if asked.status_code != 200:
+        return asked
+    wanted = asked.json()
+    signed = {name: value for name, value in headers.items() if name == "Authorization"}
+    return person.post(f"/{wanted['path']}", json=wanted["body"], headers=signed)
+
+
 @pytest.fixture(scope="module")
 def airflow_app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AirflowApp]:
     folder = tmp_path_factory.mktemp("airflow")

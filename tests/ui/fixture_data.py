@@ -485,11 +485,12 @@ def operator_rows() -> list[dict[str, Any]]:
     return [
         {
             "uid": uid, "key": key, "parallelism": 8, "max_parallelism": groups, "shards": 8, "entries": entries,
-            "state_size": size, "backend": "rocksdb", "states": states,
+            "state_size": size, "backend": "rocksdb", "states": states, "expired": expired, "expiring": expired > 0,
+            "ttl": {"by_page": "7 days after it was written"} if expired else {},
         }
-        for uid, key, groups, entries, size, states in (
-            ("balance", "user bigint", 128, 18_204_113, 1_340 * MB, {"total": "value double", "seen": "value timestamp"}),
-            ("sessions", "user bigint, device string", 1024, 2_204_991, 391 * MB, {"events": "list Event", "by_page": "map string -> long"}),
+        for uid, key, groups, entries, size, states, expired in (
+            ("balance", "user bigint", 128, 18_204_113, 1_340 * MB, {"total": "value double", "seen": "value timestamp"}, 0),
+            ("sessions", "user bigint, device string", 1024, 2_204_991, 391 * MB, {"events": "list Event", "by_page": "map string -> long"}, 12_408),
         )
     ]  # fmt: skip
 
@@ -618,7 +619,9 @@ def checkpoint_document(world: World, lines: list[HistoryLine], slot: int) -> di
             "operators": {"balance": {"keys": 412_008}, "sessions": {"keys": 96_114}},
         },
         "parameters": {},
-        "versions": {},
+        "versions": {}
+        if collected
+        else {"pipeline": f"orders.py@sha256:{'0123456789abcdef' * 4}", "revision": "team@1a2b"},
     }
 
 

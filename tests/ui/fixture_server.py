@@ -46,6 +46,11 @@ def application(world: World, base: str = "") -> FastAPI:
     airflow.mount(f"{base}/stateflow", plugin(world))
     asked: Counter[str] = Counter()
 
+    @airflow.post(f"{base}/api/v2/dags/{{dag_id}}/dagRuns")
+    async def trigger(request: Request, dag_id: str) -> dict[str, Any]:
+        world.posted.append({"dag_id": dag_id, "conf": (await request.json())["conf"]})
+        return {"dag_id": dag_id, "dag_run_id": f"manual__2026-11-20T03:04:{len(world.posted):02d}+00:00"}
+
     @airflow.get(f"{base}/api/v2/dags/{{dag_id}}/dagRuns/{{run_id}}")
     def dag_run(dag_id: str, run_id: str) -> dict[str, Any]:
         asked[run_id] += 1
@@ -162,16 +167,15 @@ def plugin(world: World) -> FastAPI:
     @app.post("/api/actions/{dag_id}")
     async def act(
         request: Request, dag_id: str, role: Role = "admin", x_stateflow_action: Annotated[str, Header()] = ""
-    ) -> dict[str, str]:
+    ) -> dict[str, Any]:
         if x_stateflow_action != "1":
             raise HTTPException(400, "an action needs the header X-Stateflow-Action: 1")
         if role == "viewer":
             raise HTTPException(
                 403, f"user 'viewer' may not trigger the DAG {dag_id!r}: ask for the permission to edit it"
             )
-        world.posted.append({"dag_id": dag_id, **await request.json()})
-        run_id = f"manual__2026-11-20T03:04:{len(world.posted):02d}+00:00"
-        return {"dag_id": dag_id, "run_id": run_id, "url": f"../dags/{dag_id}/runs/{run_id}"}
+        body = {"logical_date": None, **await request.json()}
+        return {"dag_id": dag_id, "path": f"api/v2/dags/{dag_id}/dagRuns", "body": body}
 
     @app.get("/")
     def index() -> FileResponse:

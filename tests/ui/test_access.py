@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.records import Made, make_job
-from tests.ui.airflow_app import AirflowApp, airflow_app, pause
+from tests.ui.airflow_app import AirflowApp, airflow_app, pause, press
 
 __all__ = ["airflow_app"]
 
@@ -91,6 +91,20 @@ def test_a_viewer_cannot_act_and_no_run_is_made(airflow_app: AirflowApp) -> None
     before = runs(airflow_app)
     answer = airflow_app.viewer.post("/stateflow/api/actions/stateflow_savepoint", json=BODY, headers=ACTION)
     assert answer.status_code == 403
+    # Airflow itself refuses, too: whoever leaves the pages out gets no further.
+    body = {"logical_date": None, **BODY}
+    assert airflow_app.viewer.post("/api/v2/dags/stateflow_savepoint/dagRuns", json=body).status_code == 403
+    assert runs(airflow_app) == before
+
+
+def test_asking_whether_a_button_may_act_does_nothing(airflow_app: AirflowApp) -> None:
+    before = runs(airflow_app)
+    answer = airflow_app.admin.post("/stateflow/api/actions/stateflow_savepoint", json=BODY, headers=ACTION)
+    assert answer.json() == {
+        "dag_id": "stateflow_savepoint",
+        "path": "api/v2/dags/stateflow_savepoint/dagRuns",
+        "body": {"logical_date": None, "conf": BODY["conf"], "note": None},
+    }
     assert runs(airflow_app) == before
 
 
@@ -107,13 +121,13 @@ def test_an_action_needs_the_header_that_foreign_pages_cannot_send(airflow_app: 
 
 def test_an_admin_acts_and_airflow_knows_who_it_was(airflow_app: AirflowApp) -> None:
     before = runs(airflow_app)
-    answer = airflow_app.admin.post("/stateflow/api/actions/stateflow_savepoint", json=BODY, headers=ACTION)
+    answer = press(airflow_app.admin, "stateflow_savepoint", BODY)
     assert answer.status_code == 200, answer.text
     said = answer.json()
     made = runs(airflow_app) - before
-    assert made == {said["run_id"]}
+    assert made == {said["dag_run_id"]}
     assert said["dag_id"] == "stateflow_savepoint"
-    run = airflow_app.admin.get(f"/api/v2/dags/stateflow_savepoint/dagRuns/{said['run_id']}").json()
+    run = airflow_app.admin.get(f"/api/v2/dags/stateflow_savepoint/dagRuns/{said['dag_run_id']}").json()
     assert (run["triggering_user_name"], run["conf"], run["run_type"]) == ("admin", BODY["conf"], "manual")
     audit = airflow_app.admin.get("/api/v2/eventLogs?event=trigger_dag_run").json()["event_logs"]
     assert [(each["owner"], each["dag_id"]) for each in audit][-1] == ("admin", "stateflow_savepoint")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastapi import HTTPException, Request
+from fastapi import HTTPException
 
 from stateflow_ui.actions import MOST_BYTES, ActionForm, action_form
 
@@ -28,26 +28,6 @@ def sent(*chunks: bytes) -> tuple[Any, list[int]]:
 def test_a_form_is_read_however_it_is_cut() -> None:
     request, _ = sent(b'{"conf": {"job": ', b'"orders"}, "note": "x"}')
     assert asyncio.run(action_form(request)) == ActionForm({"job": "orders"}, "x")
-
-
-def test_whoever_reads_the_body_after_the_form_finds_it() -> None:
-    """Airflow's audit log does."""
-    messages = iter(
-        [
-            {"type": "http.request", "body": each, "more_body": more}
-            for each, more in ((b'{"conf": ', True), (b"{}}", False))
-        ]
-    )
-
-    async def receive() -> Any:
-        return next(messages)
-
-    async def both() -> bytes:
-        request = Request({"type": "http", "method": "POST", "headers": []}, receive)
-        await action_form(request)
-        return await request.body()
-
-    assert asyncio.run(both()) == b'{"conf": {}}'
 
 
 def test_a_body_that_no_form_has_is_refused_before_it_has_come() -> None:

@@ -11,8 +11,9 @@ import pytest
 from stateflow.format.layout import JobLayout, default_savepoint
 from stateflow.format.records import Owner, Savepoint, encode
 from stateflow.jobs.job import Job
+from stateflow_ui.actions import first_sentence
 from tests.jobs.records import Made, make_job, put
-from tests.ui.airflow_app import SECRET, AirflowApp, airflow_app, pause
+from tests.ui.airflow_app import SECRET, AirflowApp, airflow_app, pause, press
 
 __all__ = ["airflow_app"]
 
@@ -267,12 +268,8 @@ def test_no_answer_holds_a_secret(airflow_app: AirflowApp) -> None:
 
 
 def act(app: AirflowApp, dag_id: str, body: Any) -> tuple[int, str]:
-    answer = app.admin.post(
-        f"/stateflow/api/actions/{dag_id}",
-        content=body if isinstance(body, str) else json.dumps(body),
-        headers={"X-Stateflow-Action": "1", "Content-Type": "application/json"},
-    )
-    return answer.status_code, answer.json().get("detail", "")
+    answer = press(app.admin, dag_id, body)
+    return answer.status_code, first_sentence(answer.json().get("detail", ""))
 
 
 @pytest.mark.parametrize(
@@ -315,14 +312,10 @@ def test_a_dag_that_is_not_there_or_paused_is_not_started(airflow_app: AirflowAp
 
 
 def test_an_action_says_where_its_run_is_found(airflow_app: AirflowApp) -> None:
-    answer = airflow_app.admin.post(
-        "/stateflow/api/actions/stateflow_savepoint",
-        json={"conf": {"job": "orders"}, "note": "from the pages"},
-        headers={"X-Stateflow-Action": "1"},
-    ).json()
-    assert set(answer) == {"dag_id", "run_id", "url"}
-    assert answer["url"].startswith("/dags/stateflow_savepoint/runs/manual__")
-    run = airflow_app.admin.get(f"/api/v2/dags/stateflow_savepoint/dagRuns/{answer['run_id']}").json()
+    form = {"conf": {"job": "orders"}, "note": "from the pages"}
+    answer = press(airflow_app.admin, "stateflow_savepoint", form).json()
+    assert answer["dag_run_id"].startswith("manual__")
+    run = airflow_app.admin.get(f"/api/v2/dags/stateflow_savepoint/dagRuns/{answer['dag_run_id']}").json()
     assert (run["note"], run["conf"]["job"]) == ("from the pages", "orders")
 
 
@@ -345,6 +338,8 @@ def test_connections_are_found_in_database_and_environment(airflow_app: AirflowA
     assert list(roots) == ["stateflow_default", "nowhere", "stored"]
     assert roots["stored"].shown == f"file://{root}"
     assert SECRET not in repr(list(roots.values()))
+    for conn_id in ("stored", "mail"):  # other modules' tests have the same database
+        airflow_app.admin.delete(f"/api/v2/connections/{conn_id}")
 
 
 def test_a_connection_without_a_root_says_so(

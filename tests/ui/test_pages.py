@@ -136,6 +136,17 @@ def test_one_job_at_one_glance(served: Served, visit: Visit) -> None:
         assert page.get_by_role("table", name=name).is_visible()
 
 
+def test_what_expires_is_told_of_each_operator(served: Served, visit: Visit) -> None:
+    page = visit(served.job).page
+    settled(page)
+    operators = page.get_by_role("table", name="Operators")
+    assert operators.locator("td.col-expired").last.inner_text().strip() == "12,408+"
+    assert operators.locator("td.col-expired span").count() == 1, "nothing of the other operator expires"
+    assert "by_page: 7 days after it was written" in (
+        operators.locator("td.col-expired span").get_attribute("title") or ""
+    )
+
+
 def test_why_the_last_run_failed_is_said_first(served: Served, visit: Visit) -> None:
     page = visit(f"{served.pages}#/jobs/stateflow_default/orders_features").page
     settled(page)
@@ -292,6 +303,7 @@ def test_a_checkpoint_down_to_its_key_groups(served: Served, visit: Visit) -> No
     page = visit(f"{served.job}/checkpoints/{served.world.head}").page
     sessions = page.get_by_role("region", name="Operator sessions")
     sessions.wait_for()
+    assert "with orders.py 0123456789ab of team@1a2b" in page.locator(".after").first.inner_text()
     assert re.search(r"heaviest subtask 2\.\d . the average", sessions.inner_text())
     assert "subtask 5" in sessions.locator(".readout").inner_text()
     assert sessions.get_by_role("table", name="States of sessions").locator("tbody tr").count() == 2

@@ -13,13 +13,12 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import mask_secret
 
-from stateflow.config.declaration import read
-from stateflow.config.options import DECLARATIONS, Options, load
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
+    from stateflow.config.options import Options
     from stateflow.jobs.job import Job
 
 _PREFIX = "STATEFLOW_"
@@ -72,6 +71,8 @@ class StateflowHook(BaseHook):
 
     def options(self, **overrides: Any) -> Options:
         """The task's options, then the connection's, then those of the worker's environment and its `stateflow.toml`."""
+        from stateflow.config.options import load  # a DAG file must not load the options
+
         settings = {**self._settings, **overrides}
         env = {name: value for name, value in os.environ.items() if not _is_option(name, settings)}
         return load(
@@ -183,6 +184,8 @@ class StateflowHook(BaseHook):
     @cached_property
     def _settings(self) -> dict[str, Any]:
         """Every option that the connection sets, the root and its credentials among them."""
+        from stateflow.config.options import DECLARATIONS  # as above
+
         options = self._extra.get("options")
         settings: dict[str, Any] = {}
         if options not in (None, ""):
@@ -210,6 +213,9 @@ class StateflowHook(BaseHook):
         return value
 
     def _mapping(self, field: str, value: Any) -> dict[str, str]:
+        from stateflow.config.declaration import read  # as above
+        from stateflow.config.options import DECLARATIONS
+
         try:
             return dict(read(DECLARATIONS[field], value))
         except ValueError:

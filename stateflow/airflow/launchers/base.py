@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from stateflow.driver.supervision import Launcher
+if TYPE_CHECKING:
+    from stateflow.driver.supervision import Launcher
 
 
 class LaunchMethod(Protocol):

@@ -102,7 +102,7 @@ class _Thread(threading.Thread):
         settings |= {"trigger": spec.trigger or None}
         settings |= {"parallelism": None if spec.parallelism is None else str(spec.parallelism)}
         options = load(cli=settings, env={**os.environ, **spec.environment}, folder=Path.cwd())
-        loaded = load_pipeline(spec.pipeline, Path.cwd())
+        loaded = load_pipeline(spec.pipeline, Path.cwd(), spec.revision)
         job = Job(
             checkpoint_root(options),
             spec.job,

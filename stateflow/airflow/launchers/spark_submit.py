@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
-import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stateflow.airflow.connections.spark import submit_hook
-from stateflow.config.options import cache_folder
-from stateflow.driver.processes import DriverFolder, DriverProcess
-from stateflow.driver.run_spec import RunSpec
-from stateflow.driver.supervision import Launcher
+from stateflow.airflow.internals.submit_commands import submit_command
 from stateflow.errors import UsageError
-from stateflow.jobs.run_secrets import HANDED_OVER, handed_over
-from stateflow.masking import is_secret
 
-_SILENT = logging.getLogger(f"{__name__}.silent")
-_SILENT.disabled = True
+if TYPE_CHECKING:
+    from stateflow.driver.processes import DriverProcess
+    from stateflow.driver.run_spec import RunSpec
+    from stateflow.driver.supervision import Launcher
+
 _TAKEN = ("conf", "conn_id", "application_args", "env_vars", "name", "java_class", "spark_conn_id")
 
 
@@ -60,9 +57,14 @@ class _Submitting:
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def find(self, spec: RunSpec) -> DriverProcess | None:
+        from stateflow.driver.processes import DriverFolder  # a DAG file loads what declares, not what works
+
         return DriverFolder(spec.job, spec.dag_run, spec.task).newest()
 
     def launch(self, spec: RunSpec) -> DriverProcess:
+        from stateflow.driver.processes import DriverFolder  # as above
+        from stateflow.masking import is_secret
+
         # The connection may choose the mode, and some settings are right only for a driver on this host.
         plain = self._command(spec, {}, quietly=True)
         cluster = _following(plain, "--deploy-mode") == "cluster"
@@ -75,7 +77,7 @@ class _Submitting:
         folder = DriverFolder(spec.job, spec.dag_run, spec.task)
         return folder.start(
             argv,
-            {**self._environment(), **variables},
+            {**environment(self.environment), **variables},
             Path.cwd(),
             above=spec.above,
             temporary="" if self._says_where(argv) else "SPARK_LOCAL_DIRS",
@@ -90,10 +92,7 @@ class _Submitting:
             application_args=spec.arguments(),
             name=f"stateflow {spec.job}",
         )
-        if quietly:
-            hook._log = _SILENT  # type: ignore[assignment]
-        command: list[str] = hook._build_spark_submit_command(_application())
-        return command
+        return submit_command(hook, _application(), quietly=quietly)
 
     def _says_where(self, argv: Sequence[str]) -> bool:
         """Whether a setting chooses a place for Spark's temporary files. A file of properties may do so."""
@@ -104,6 +103,7 @@ class _Submitting:
 
     def _conf(self, spec: RunSpec, master: str, *, here: bool) -> dict[str, str]:
         """Settings that Python would make too late: the driver's JVM starts first. `here`: the driver runs on this host."""
+        from stateflow.config.options import cache_folder
         from stateflow.spark.session import class_data  # a DAG file must not load stateflow.spark
         from stateflow.spark.session.java import require_java
         from stateflow.spark.session.settings import (
@@ -130,18 +130,19 @@ class _Submitting:
             return {**own, **spec.conf, "spark.sql.extensions": extensions}
         return {**own, **spec.conf}
 
-    def _environment(self) -> dict[str, str]:
-        from stateflow.spark.session.java import require_java
 
-        # spark-submit and Python of this very installation, wherever the worker's PATH leads.
-        binaries = f"{Path(sys.executable).parent}{os.pathsep}{self.environment.get('PATH', '')}"
-        return {
-            "PATH": binaries,
-            "JAVA_HOME": str(require_java(cache_folder())),
-            "PYSPARK_PYTHON": self.environment.get("PYSPARK_PYTHON", sys.executable),
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "PYTHONUNBUFFERED": "1",
-        }
+def environment(given: Mapping[str, str]) -> dict[str, str]:
+    """For spark-submit: it and Python are those of this very installation, wherever the worker's PATH leads."""
+    from stateflow.config.options import cache_folder
+    from stateflow.spark.session.java import require_java  # a DAG file must not load stateflow.spark
+
+    return {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{given.get('PATH', '')}",
+        "JAVA_HOME": str(require_java(cache_folder())),
+        "PYSPARK_PYTHON": given.get("PYSPARK_PYTHON", sys.executable),
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYTHONUNBUFFERED": "1",
+    }
 
 
 def _following(argv: Sequence[str], flag: str) -> str:
@@ -157,6 +158,8 @@ def _application() -> str:
 
 def _for_cluster(argv: list[str], variables: Mapping[str, str]) -> list[str]:
     """In cluster mode the driver gets only its command line from here, no environment."""
+    from stateflow.jobs.run_secrets import HANDED_OVER, handed_over  # as above
+
     if "STATEFLOW_STORAGE_OPTIONS" in variables:
         raise UsageError(
             "the connection's storage_options cannot reach a driver in cluster mode without standing on a command line: give "

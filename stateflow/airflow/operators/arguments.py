@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from types import NoneType, UnionType
@@ -18,7 +18,6 @@ from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origi
 
 from airflow.sdk.configuration import conf
 
-from stateflow.checkpoint.names import Elsewhere, parse
 from stateflow.errors import UsageError
 from stateflow.quantities import duration
 
@@ -203,6 +202,8 @@ def table(value: Any) -> dict[str, Any]:
 
 def snapshot(value: Any) -> str:
     """A checkpoint: `latest`, its number or `checkpoint:N`, or `tag:NAME`."""
+    from stateflow.checkpoint.names import Elsewhere, parse  # loads records, and few DAG files need it
+
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value)
     try:
@@ -233,13 +234,36 @@ def optional(reader: Reader[T]) -> Reader[T | None]:
     return none_or
 
 
+def people(value: Any) -> tuple[str, ...]:
+    """Ids or names; a template gives them with commas between. Only None means everybody: a list that came out empty must not."""
+    if value is None:
+        return ()
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise TypeError("has to be a list of people's ids or names")
+    found = tuple(name.strip() for name in names if name.strip())
+    if not found:
+        raise ValueError(
+            "names nobody: give people's ids or names, or None for everybody whom Airflow lets answer"
+        )
+    return found
+
+
+def answer(value: Any) -> dict[str, Any] | None:
+    """What Airflow's approval task returns, or None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise TypeError("has to be what an approval task returns, such as `approve.output`")
+    return dict(value) if value is not None else None
+
+
 def anything(value: Any) -> Any:
     """An object that the DAG file makes."""
     return value
 
 
-def _deferrable_by_default() -> bool:
-    return bool(conf.getboolean("operators", "default_deferrable", fallback=False))
+def setting(section: str, name: str) -> Callable[[], bool]:
+    """What Airflow's configuration says, when a DAG is parsed."""
+    return lambda: bool(conf.getboolean(section, name, fallback=False))
 
 
 # What a signature says. `Name | None` is read as None, too.
@@ -251,5 +275,8 @@ Span = Annotated[timedelta | str, Argument(span)]
 SomeTime = Annotated[timedelta | str, Argument(some_time)]
 Snapshot = Annotated[str | int, Argument(snapshot)]
 Table = Annotated[Mapping[str, Any] | None, Argument(table, when_none=dict)]
+People = Annotated[Sequence[str] | str | None, Argument(people)]
 Kind = Annotated[str, Argument(one_of("native", "canonical"))]
-Deferrable = Annotated[bool | None, Argument(flag, template=False, when_none=_deferrable_by_default)]
+Deferrable = Annotated[
+    bool | None, Argument(flag, template=False, when_none=setting("operators", "default_deferrable"))
+]

@@ -15,12 +15,12 @@ from stateflow.airflow.connections.failures import spoken
 from stateflow.airflow.connections.sessions import own_session
 from stateflow.airflow.connections.spark import spark_master
 from stateflow.airflow.connections.stateflow import StateflowHook
+from stateflow.airflow.internals.task_instances import first_try
 from stateflow.airflow.operators.arguments import DeclaredArguments, Name, Text
 from stateflow.airflow.operators.links import XCOM_KEY, CheckpointLink
-from stateflow.checkpoint.process import this_process
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow.sdk import BaseOperatorLink, Context
 
     from stateflow.checkpoint.statistics import HistoryLine
     from stateflow.format.records import Owner
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class StateflowOperator(DeclaredArguments, BaseOperator):
     """An operator about one job."""
 
-    operator_extra_links = (CheckpointLink(),)
+    operator_extra_links: tuple[BaseOperatorLink, ...] = (CheckpointLink(),)
     ui_color = "#e3f0f4"
 
     _at_work = False
@@ -68,14 +68,17 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
         `run` is the idempotency key: all retries have the same one, so a retry finds what a killed try did. After somebody
         has cleared the task it is another one.
         """
+        from stateflow.checkpoint.process import this_process  # loads records, and a DAG file must not
+
         ti, dag_run = context["ti"], context["dag_run"]
         named_run = f"{ti.dag_id}/{ti.run_id}"
         mapped = ti.map_index is not None and ti.map_index >= 0
         task = f"{ti.task_id}[{ti.map_index}]" if mapped else ti.task_id
-        # Clearing a task raises max_tries by the tries there were, so the tries after it get another idempotency key.
-        first_try = max(1, (ti.max_tries or 0) - (self.retries or 0) + 1)
         owner = this_process(
-            run=f"{named_run}/{task}/{first_try}", dag_run=named_run, task=task, note=self.given("note")
+            run=f"{named_run}/{task}/{first_try(ti, self.retries)}",
+            dag_run=named_run,
+            task=task,
+            note=self.given("note"),
         )
         if user := getattr(dag_run, "triggering_user_name", None):
             return msgspec.structs.replace(owner, user=user)
@@ -129,10 +132,16 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
             job.release_left()
         return line
 
-    def linked(self, context: Context, checkpoint: int | None = None) -> None:
-        """Stores what the task is about, for its link."""
-        subject = {"conn_id": self.hook.page_conn_id, "job": self.given("job"), "checkpoint": checkpoint}
+    def linked(self, context: Context, checkpoint: int | None = None, **more: Any) -> dict[str, Any]:
+        """Stores what the task is about, for its links."""
+        subject = {
+            "conn_id": self.hook.page_conn_id,
+            "job": self.given("job"),
+            "checkpoint": checkpoint,
+            **more,
+        }
         context["ti"].xcom_push(XCOM_KEY, subject)
+        return subject
 
     def result(self, checkpoint: int | None, **facts: Any) -> dict[str, Any]:
         """The result for XCom: small, and plain."""

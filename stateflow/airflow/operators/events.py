@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias
-from airflow.sdk.definitions.asset import AssetRef
 
+from stateflow.airflow.internals.asset_references import AssetRef
 from stateflow.airflow.operators.assets import table_asset
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""The button of a task that leads to the checkpoints of its job."""
+"""The buttons of a task: to the checkpoints of its job, to Spark's pages of its run, and to the driver's log."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ import attrs
 from airflow.sdk import BaseOperatorLink
 from airflow.sdk.configuration import conf
 
+from stateflow.airflow.internals.xcoms import xcom_of
+
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator
     from airflow.sdk.types import TaskInstanceKey
 
 XCOM_KEY = "stateflow"
-"""The XCom key for what a task is about: `{"conn_id", "job", "checkpoint"}`."""
+"""The XCom key for what a task is about: `{"conn_id", "job", "checkpoint"}`, and of a run's driver `{"driver": {...}}`."""
 
 
 @attrs.define()
@@ -24,9 +26,56 @@ class CheckpointLink(BaseOperatorLink):
     name = "Checkpoints"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
-        from airflow.sdk.execution_time.xcom import XCom
+        return page_of(xcom_of(ti_key, XCOM_KEY), conf.get("api", "base_url", fallback=""))
 
-        return page_of(XCom.get_value(ti_key=ti_key, key=XCOM_KEY), conf.get("api", "base_url", fallback=""))
+
+@attrs.define()
+class SparkLink(BaseOperatorLink):
+    """To where `[stateflow] spark_page` says, such as a history server; else to Spark's own pages, which are off by default."""
+
+    name = "Spark"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        return spark_page(xcom_of(ti_key, XCOM_KEY))
+
+
+@attrs.define()
+class DriverLogLink(BaseOperatorLink):
+    """To where `[stateflow] driver_log` says: whatever collects the logs of a cluster's or a worker's processes."""
+
+    name = "Driver log"
+
+    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:
+        return driver_log(xcom_of(ti_key, XCOM_KEY))
+
+
+def spark_page(subject: Any) -> str:
+    driver = _driver_of(subject)
+    return _filled("spark_page", driver) or _web_address(driver.get("pages", ""))
+
+
+def driver_log(subject: Any) -> str:
+    return _filled("driver_log", _driver_of(subject))
+
+
+def _driver_of(subject: Any) -> dict[str, str]:
+    driver = subject.get("driver") if isinstance(subject, dict) else None
+    return {str(name): str(value) for name, value in driver.items()} if isinstance(driver, dict) else {}
+
+
+def _filled(setting: str, driver: dict[str, str]) -> str:
+    """The setting with the driver's facts in the place of `{application}`, `{host}` and so on."""
+    address = conf.get("stateflow", setting, fallback="") or ""
+    if not address or not driver.get("application"):
+        return ""
+    for name, value in driver.items():
+        address = address.replace(f"{{{name}}}", quote(value, safe=""))
+    return address
+
+
+def _web_address(text: str) -> str:
+    """Whoever may write into a root has written the text: no other kind of address becomes a link."""
+    return text if urlsplit(text).scheme in ("http", "https") else ""
 
 
 def page_of(subject: Any, base_url: str) -> str:

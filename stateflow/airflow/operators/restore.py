@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
+from airflow.sdk.exceptions import AirflowFailException
+
+from stateflow.airflow.internals.task_instances import code_revision
+from stateflow.airflow.operators.approvals import person_of, refusal
 from stateflow.airflow.operators.arguments import (
     Argument,
     Count,
     Flag,
     Name,
+    People,
     Table,
     Text,
+    answer,
     one_of,
     plan_digest,
 )
@@ -22,6 +29,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from stateflow.checkpoint.statistics import HistoryLine
+    from stateflow.format.records import Owner
     from stateflow.jobs.job import Job
     from stateflow.restore.planned import RestorePlan
 
@@ -58,6 +66,16 @@ class StateflowRestoreOperator(StateflowOperator):
             Argument(plan_digest),
             "the digest of the plan that was approved; any other plan is refused. Empty text is no digest",
         ] = None,
+        approval: Annotated[
+            Any, Argument(answer), "what the approval task has returned, such as `approve.output`"
+        ] = None,
+        four_eyes: Annotated[
+            Flag, "refuse unless somebody else than whoever triggered the DAG run has approved"
+        ] = False,
+        approvers: Annotated[
+            People,
+            "ids or names of those whose approval is taken; None: of everybody whom Airflow lets answer",
+        ] = None,
         dry_run: Annotated[Flag, "plan, and do nothing"] = False,
         spark_conn_id: Annotated[
             Name | None, "where Spark is, when outputs are taken back or delivered; else on this worker"
@@ -67,8 +85,30 @@ class StateflowRestoreOperator(StateflowOperator):
         super().__init__(**kwargs)
         self.accept(locals())
 
+    def acts_as(self, context: Context) -> Owner:
+        """With whoever approved in the note, where the job's history shows it."""
+        owner = super().acts_as(context)
+        id_, name = person_of(self.given("approval"))
+        if self.given("dry_run") or not (id_ or name):
+            return owner
+        note = "; ".join(filter(None, (owner.note, f"approved by {name or id_}")))
+        return msgspec.structs.replace(owner, note=note)
+
+    def _require_approval(self, context: Context) -> None:
+        """Here, where the plan is carried out: whoever changes or skips the approval task changes nothing."""
+        rules = {"four_eyes": self.given("four_eyes"), "approvers": self.given("approvers")}
+        asked_by = getattr(context["dag_run"], "triggering_user_name", None) or ""
+        if sentence := refusal(self.given("approval"), asked_by=asked_by, **rules):
+            raise AirflowFailException(sentence)
+        if any(rules.values()) and self.given("approved") is None:
+            raise AirflowFailException(
+                "which plan was approved is not known: give the digest of the plan that people saw as `approved`"
+            )
+
     def execute(self, context: Context) -> dict[str, Any]:
         with self.at_work():
+            if not self.given("dry_run"):
+                self._require_approval(context)
             conf = self.spark_conf()
             job = self.job_for(context, conf=conf)
             self.linked(context)
@@ -97,7 +137,9 @@ class StateflowRestoreOperator(StateflowOperator):
     def _plan(self, context: Context, job: Job, conf: Mapping[str, str]) -> RestorePlan:
         from stateflow.pipelines.loading import load_pipeline
 
-        loaded = load_pipeline(self.given("pipeline"), self.beside_dag(context))
+        pipeline, folder = self.given("pipeline"), self.beside_dag(context)
+        file = folder / Path(pipeline.rpartition(":")[0] or pipeline).expanduser()
+        loaded = load_pipeline(pipeline, folder, code_revision(context["ti"], file))
         same = (
             "claim_mode",
             "rewind_sinks",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from airflow.sdk.exceptions import AirflowFailException, AirflowRescheduleException, AirflowSkipException
 
+from stateflow.airflow.internals.task_instances import code_revision
 from stateflow.airflow.launchers.base import LaunchMethod
 from stateflow.airflow.launchers.spark_submit import SparkSubmit
 from stateflow.airflow.operators.arguments import (
@@ -27,17 +28,19 @@ from stateflow.airflow.operators.arguments import (
     flag,
     is_deferred,
     one_of,
+    setting,
 )
 from stateflow.airflow.operators.assets import checkpoint_asset, tables_alias
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.airflow.operators.events import announce, announce_tables, keep_quiet
-from stateflow.airflow.triggers.idle import StateflowIdleTrigger
-from stateflow.airflow.triggers.run import StateflowRunTrigger
-from stateflow.checkpoint import control, scheduled
-from stateflow.driver.handover import Handover
-from stateflow.driver.run_spec import RunSpec
-from stateflow.driver.run_state import Running
-from stateflow.driver.supervision import Supervision
+from stateflow.airflow.operators.lineage import ReportsLineage
+from stateflow.airflow.operators.links import (
+    CheckpointLink,
+    DriverLogLink,
+    SparkLink,
+    driver_log,
+    spark_page,
+)
 from stateflow.errors import BusyError, StateflowError, UsageError
 from stateflow.pipelines.parameters import as_texts
 from stateflow.quantities import written_duration
@@ -45,8 +48,11 @@ from stateflow.quantities import written_duration
 if TYPE_CHECKING:
     from airflow.sdk import AssetAlias, Context
 
+    from stateflow.airflow.operators.task_lineage import TaskLineage
     from stateflow.checkpoint.control import RunOutcome
     from stateflow.checkpoint.scheduled import ScheduledRun
+    from stateflow.driver.run_spec import RunSpec
+    from stateflow.driver.supervision import Supervision
     from stateflow.jobs.job import Job
     from stateflow.observe.status import JobStatus
 
@@ -55,15 +61,27 @@ OnRerun = Annotated[str, Argument(one_of("go_on", "skip", "rewind"))]
 OnPast = Annotated[str, Argument(one_of("fail", "skip"))]
 OnEmpty = Annotated[str, Argument(one_of("succeed", "skip"))]
 Plain = Annotated[bool, Argument(flag, template=False)]
+ParentInfo = Annotated[
+    bool | None,
+    Argument(flag, template=False, when_none=setting("openlineage", "spark_inject_parent_job_info")),
+]
+TransportInfo = Annotated[
+    bool | None,
+    Argument(flag, template=False, when_none=setting("openlineage", "spark_inject_transport_info")),
+]
 Launch = Annotated[LaunchMethod | None, Argument(anything, when_none=SparkSubmit)]
 LOOK_AGAIN = timedelta(seconds=30)
 """After this time a task that has given way looks again."""
 
 
-class StateflowRunOperator(StateflowOperator):
+class StateflowRunOperator(ReportsLineage, StateflowOperator):
     """Carries on from the job's newest checkpoint, to the end of the run's trigger."""
 
     launcher: Any
+    operator_extra_links = (CheckpointLink(), SparkLink(), DriverLogLink())
+
+    _driver: dict[str, Any] | None = None
+    """What is known of the driver, for links."""
 
     def __init__(
         self,
@@ -122,6 +140,16 @@ class StateflowRunOperator(StateflowOperator):
             Plain,
             "send an event for the asset of each Delta table that the run has written: `s3://lake/totals`",
         ] = False,
+        openlineage_inject_parent_job_info: Annotated[
+            ParentInfo,
+            "tell Spark's OpenLineage listener which task its run belongs to; by default as `[openlineage] "
+            "spark_inject_parent_job_info` says",
+        ] = None,
+        openlineage_inject_transport_info: Annotated[
+            TransportInfo,
+            "tell that listener where Airflow sends its own lineage; by default as `[openlineage] "
+            "spark_inject_transport_info` says",
+        ] = None,
         grace: Annotated[Span, "how long the driver of a killed task may take to end its batch"] = timedelta(
             minutes=2
         ),
@@ -156,12 +184,23 @@ class StateflowRunOperator(StateflowOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         return self._carry_on(context)
 
+    def _own_lineage(self, context: Context) -> TaskLineage | None:
+        from stateflow.airflow.operators.task_lineage import lineage_of
+
+        owner = self.acts_as(context)
+        return lineage_of(self.hook.job(self.given("job"), acts_as=owner), owner)
+
     def _carry_on(self, context: Context) -> dict[str, Any]:
-        with self.at_work(), self._in_turn(context):
+        with self.noting_lineage(lambda: self._own_lineage(context)), self.at_work(), self._in_turn(context):
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             self.linked(context)
             slot = _head(job)
+            from stateflow.checkpoint import (  # Airflow parses DAG files all day: they load no work
+                control,
+                scheduled,
+            )
+
             mark = scheduled.begin(job.store, job.layout, owner.dag_run, owner.task, slot, job.clock)
             if mark.ended is not None and mark.ended_by == owner.run:
                 self.log.info("%s has ended well in an earlier try of this task", owner.dag_run)
@@ -189,10 +228,14 @@ class StateflowRunOperator(StateflowOperator):
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Called by Airflow after the triggerer has seen the end of the run."""
-        with self.at_work(), self._in_turn(context):
+        with self.noting_lineage(lambda: self._own_lineage(context)), self.at_work(), self._in_turn(context):
             owner = self.acts_as(context)
             job = self.hook.job(self.given("job"), acts_as=owner)
             supervision = self._supervise(context, job)
+            from stateflow.checkpoint import scheduled  # as above
+            from stateflow.driver.handover import Handover
+            from stateflow.driver.run_state import Running
+
             supervision.rejoin(Handover.of(event))
             state = supervision.settled()
             if isinstance(state, Running):
@@ -217,6 +260,8 @@ class StateflowRunOperator(StateflowOperator):
         super().on_kill()
 
     def _supervise(self, context: Context, job: Job) -> Supervision:
+        from stateflow.driver.supervision import Supervision  # as above
+
         self._supervision = Supervision(
             job,
             self._spec(context),
@@ -228,10 +273,34 @@ class StateflowRunOperator(StateflowOperator):
             else self.given("on_live"),
             busy_timeout=self.given("busy_timeout").total_seconds(),
             foresee=lambda: self._foresee(context, job),
+            begun=lambda epoch: self._noticed(context, job, epoch),
             say=lambda line: self.log.info("%s", line),
             patience=self.hook.options().heartbeat_timeout.total_seconds(),
         )
         return self._supervision
+
+    def _noticed(self, context: Context, job: Job, epoch: int) -> bool:
+        """Lets the task's buttons lead to the driver while it runs. False: it has not said yet what it is."""
+        from stateflow.checkpoint.lineage import read_lineage  # as above
+
+        run = read_lineage(job.store, job.layout, epoch)
+        if run is None:
+            return False
+        self._driver = {
+            "application": run.application,
+            "pages": run.pages,
+            "host": run.owner.host,
+            "job": job.name,
+            "epoch": epoch,
+        }
+        subject = self.linked(context, **self._known_driver())
+        for link, address in ((SparkLink(), spark_page), (DriverLogLink(), driver_log)):
+            # Airflow itself stores them when the task has ended.
+            context["ti"].xcom_push(link.xcom_key, address(subject))
+        return True
+
+    def _known_driver(self) -> dict[str, Any]:
+        return {"driver": self._driver} if self._driver is not None else {}
 
     def _foresee(self, context: Context, job: Job) -> RunOutcome | None:
         from stateflow.jobs.running import foreseen  # loads stateflow.spark, and a DAG file must not
@@ -284,6 +353,8 @@ class StateflowRunOperator(StateflowOperator):
 
     def _defer_until_idle(self, context: Context, since: float, limit: timedelta) -> NoReturn:
         owner = self.acts_as(context)
+        from stateflow.airflow.triggers.idle import StateflowIdleTrigger  # as above
+
         self.defer(
             trigger=StateflowIdleTrigger(
                 job=self.given("job"),
@@ -300,6 +371,8 @@ class StateflowRunOperator(StateflowOperator):
 
     def _spec(self, context: Context) -> RunSpec:
         owner = self.acts_as(context)
+        from stateflow.driver.run_spec import RunSpec  # as above
+
         return RunSpec(
             pipeline=self._file(context),
             job=self.given("job"),
@@ -307,21 +380,41 @@ class StateflowRunOperator(StateflowOperator):
             task=owner.task,
             parameters=as_texts(self.given("parameters")),
             options=as_texts(self.given("options")),
-            conf=as_texts(self.given("conf")),
+            conf=as_texts(self._conf(context)),
             until=self.given("until") or "",
             parallelism=self.given("parallelism"),
             trigger=self.given("trigger") or "",
             allow_non_restored_state=self.given("allow_non_restored_state"),
             final=self.given("final"),
             note=owner.note,
+            revision=self._revision(context),
             environment=self.hook.environment(),
         )
+
+    def _conf(self, context: Context) -> dict[str, Any]:
+        """Spark's settings, with what its OpenLineage listener needs to know of this task."""
+        conf: dict[str, Any] = self.given("conf")
+        parent, transport = (
+            self.given(f"openlineage_inject_{what}_info") for what in ("parent_job", "transport")
+        )
+        if parent or transport:
+            from airflow.providers.common.compat.openlineage.utils import spark
+
+            if parent:
+                conf = spark.inject_parent_job_information_into_spark_properties(conf, context)
+            if transport:
+                conf = spark.inject_transport_information_into_spark_properties(conf, context)
+        return conf
 
     def _file(self, context: Context) -> str:
         """`FILE:PIPELINE`; a relative file lies beside the DAG's."""
         pipeline: str = self.given("pipeline")
         folder = getattr(context["dag"], "folder", "") or "."
         return str(Path(folder).absolute() / Path(pipeline).expanduser())
+
+    def _revision(self, context: Context) -> str:
+        file = self._file(context)
+        return code_revision(context["ti"], Path(file.rpartition(":")[0] or file))
 
     def _rewind(self, context: Context, job: Job, mark: ScheduledRun) -> None:
         from stateflow.pipelines.loading import load_pipeline  # loads pyarrow, and a DAG file must not
@@ -336,7 +429,7 @@ class StateflowRunOperator(StateflowOperator):
         self.log.info(
             "%s is run again: job %s goes back to checkpoint %d", mark.dag_run, job.name, mark.began_from
         )
-        loaded = load_pipeline(self._file(context), Path.cwd())
+        loaded = load_pipeline(self._file(context), Path.cwd(), self._revision(context))
         plan = job.restore(
             f"checkpoint:{mark.began_from}",
             loaded.pipeline,
@@ -349,6 +442,8 @@ class StateflowRunOperator(StateflowOperator):
         plan.apply(self.progress())
 
     def _defer(self, supervision: Supervision) -> NoReturn:
+        from stateflow.airflow.triggers.run import StateflowRunTrigger  # as above
+
         self.defer(
             trigger=StateflowRunTrigger(
                 job=supervision.job.name,
@@ -366,6 +461,8 @@ class StateflowRunOperator(StateflowOperator):
     def _finished(
         self, context: Context, job: Job, mark: ScheduledRun | None, outcome: RunOutcome
     ) -> dict[str, Any]:
+        from stateflow.checkpoint import control, scheduled  # as above
+
         if outcome.stopped == control.BOUND_BEHIND and not self._has_worked(job, mark, outcome):
             sentence = self._past_until(job)
             raise (AirflowSkipException if self.given("on_past_until") == "skip" else AirflowFailException)(
@@ -415,7 +512,7 @@ class StateflowRunOperator(StateflowOperator):
             status = None
         head = status.head if status else None
         checkpoint = outcome.checkpoint if outcome.checkpoint is not None else head
-        self.linked(context, checkpoint)
+        self.linked(context, checkpoint, **self._known_driver())
         empty = not self._has_worked(job, mark, outcome)
         result = self.result(
             checkpoint,

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from stateflow.errors import StateflowError
+from stateflow.errors import StateflowError, UserCodeError, placed
+from stateflow.operators.arrow_types import arrow_type
+from stateflow.operators.engine import REPEATED
+from stateflow.operators.ready.collected import Collected, Frequencies
+from stateflow.operators.ready.conditions import holds
+from stateflow.operators.ready.decimals import DecimalMean, DecimalSum, decimals, floats, stored
 from stateflow.operators.ready.distinct import Seen
+from stateflow.operators.ready.distinct_sketch import DistinctSketch
+from stateflow.operators.ready.encoded_rows import EncodedRows
 from stateflow.operators.ready.groups import Groups, whole
-from stateflow.operators.ready.own import Own
+from stateflow.operators.ready.own import FailedCode, Own
 from stateflow.operators.ready.partials import Kernel, OverflowedSum, Values, kernel_of
+from stateflow.operators.ready.quantiles import Quantile
 from stateflow.pipelines.aggregates import Aggregated
 from stateflow.state.keys.arrow_types import ARROW
 
@@ -29,14 +37,11 @@ class Accumulator:
         inputs = _Inputs(rows, groups)
         columns: dict[str, Any] = {}
         for each, kernel in self._aggregates:
-            try:
-                values = inputs.of(each)
-                if each.value is not None:
-                    assert seen is not None, "the operator has no state for single values"
-                    values = seen.unseen(each, values, keys)
-                parts = kernel.create(values, groups)
-            except OverflowedSum as error:
-                raise self._overflowed(each, keys, error) from None
+            values = inputs.of(each)
+            if each.value is not None:
+                assert seen is not None, "the operator has no state for single values"
+                values = seen.unseen(each, values, keys)
+            parts = self._named(each, keys, kernel.create, values, groups)
             columns.update(zip(each.partials, parts, strict=True))
         return _table(columns, groups.size)
 
@@ -45,10 +50,7 @@ class Accumulator:
         columns: dict[str, Any] = {}
         for each, kernel in self._aggregates:
             left, right = ([whole(side[name]) for name in each.partials] for side in (one, other))
-            try:
-                parts = kernel.merge(left, right)
-            except OverflowedSum as error:
-                raise self._overflowed(each, keys, error) from None
+            parts = self._named(each, keys, kernel.merge, left, right)
             columns.update(zip(each.partials, parts, strict=True))
         return _table(columns, len(keys))
 
@@ -89,20 +91,38 @@ class Accumulator:
             partials = _replaced(partials, merged, paired).take(pa.array(kept))
             into, keys = into[kept], keys.take(pa.array(kept))
 
-    def results(self, partials: pa.Table) -> dict[str, Any]:
+    def results(self, partials: pa.Table, keys: pa.Table) -> dict[str, Any]:
         """The columns that come out, by name."""
         out = {}
         for each, kernel in self._aggregates:
-            result = kernel.result([whole(partials[name]) for name in each.partials])
-            out[each.name] = result.cast(pa.int32()).view(pa.date32()) if each.result == "date" else result
+            parts = [whole(partials[name]) for name in each.partials]
+            result = self._named(each, keys, kernel.result, parts)
+            if each.result == "date":
+                result = result.cast(pa.int32()).view(pa.date32())
+            elif each.result.startswith("decimal") and pa.types.is_binary(result.type):
+                result = decimals(result, arrow_type(each.result))
+            out[each.name] = result
         return out
 
-    def _overflowed(self, each: Aggregated, keys: pa.Table, error: OverflowedSum) -> StateflowError:
-        key = ", ".join(f"{name}={keys[name][error.group].as_py()!r}" for name in keys.column_names)
-        return StateflowError(
-            f"{self._where}: {each.name!r}, the sum of {each.aggregate.column!r}, is beyond 64 bits for {key}: "
-            f"give the operator a new uid and sum the column as a double, cast with transform()"
-        )
+    def _named(self, each: Aggregated, keys: pa.Table, code: Callable[..., Any], *given: Any) -> Any:
+        """What a kernel gives; what goes wrong is told with the operator, the aggregate and the key."""
+        try:
+            return code(*given)
+        except OverflowedSum as error:
+            digits = "38 digits" if each.result.startswith("decimal") else "64 bits"
+            raise StateflowError(
+                f"{self._where}: {each.name!r}, the sum of {each.aggregate.column!r}, is beyond {digits} for "
+                f"{_key(keys, error.group)}: give the operator a new uid and sum the column as a double, cast with transform()"
+            ) from None
+        except FailedCode as failed:
+            raise UserCodeError(
+                f"{self._where}: {failed.function}() of {each.name!r} failed for {_key(keys, failed.group)}: "
+                f"{placed(failed.error)}: {REPEATED}"
+            ) from failed.error
+
+
+def _key(keys: pa.Table, group: int) -> str:
+    return ", ".join(f"{name}={keys[name][group].as_py()!r}" for name in keys.column_names)
 
 
 class _Inputs:
@@ -111,25 +131,26 @@ class _Inputs:
     def __init__(self, rows: pa.Table, groups: Groups) -> None:
         self._rows = rows
         self._groups = groups
-        self._columns: dict[str, Any] = {}
-        self._values: dict[tuple[str, str], tuple[Any, Any, Any]] = {}
+        self._columns: dict[tuple[str, bool], Any] = {}
+        self._values: dict[tuple[str, str, bool], tuple[Any, Any, Any]] = {}
 
     def of(self, each: Aggregated) -> Values:
-        ids, column, counts = self._counting(each.aggregate.column, each.aggregate.where)
+        ids, column, counts = self._counting(each)
         order = []
         for by in each.order:
             place = self._column(by.removeprefix("-"))
             order.append((place if counts is None else place.filter(counts), by.startswith("-")))
         return Values(ids, column, tuple(order))
 
-    def _counting(self, name: str, where: str) -> tuple[Any, Any, Any]:
+    def _counting(self, each: Aggregated) -> tuple[Any, Any, Any]:
         """The groups and the values of the rows that count, and a mask of these rows: None when all do."""
-        if (name, where) not in self._values:
+        name, where = each.aggregate.column, each.aggregate.where
+        known = (name, where, each.as_floats)
+        if known not in self._values:
             mask: Any = None
-            if where:
-                condition = self._column(where)
-                mask = condition.fill_null(False).to_numpy(zero_copy_only=False)
-            column = self._column(name) if name else None
+            if each.condition is not None:
+                mask = holds(each.condition, lambda column: whole(self._rows[column]), self._rows.num_rows)
+            column = self._column(name, as_floats=each.as_floats) if name else None
             if column is not None and column.null_count:
                 valid = column.is_valid().to_numpy(zero_copy_only=False)
                 mask = valid if mask is None else mask & valid
@@ -138,13 +159,18 @@ class _Inputs:
                 counts = pa.array(mask)
                 ids = ids[mask]
                 column = column.filter(counts) if column is not None else None
-            self._values[name, where] = (ids, column, counts)
-        return self._values[name, where]
+            self._values[known] = (ids, column, counts)
+        return self._values[known]
 
-    def _column(self, name: str) -> Any:
-        if name not in self._columns:
-            self._columns[name] = _kept(whole(self._rows[name]))
-        return self._columns[name]
+    def _column(self, name: str, *, as_floats: bool = False) -> Any:
+        if (name, as_floats) not in self._columns:
+            column = whole(self._rows[name])
+            self._columns[name, as_floats] = _as_floats(column) if as_floats else _kept(column)
+        return self._columns[name, as_floats]
+
+
+def _as_floats(column: Any) -> Any:
+    return floats(column) if pa.types.is_decimal(column.type) else column.cast(pa.float64())
 
 
 def _kept(column: Any) -> Any:
@@ -156,14 +182,30 @@ def _kept(column: Any) -> Any:
         return column.cast(ARROW["datetime"])
     if pa.types.is_large_string(kind):
         return column.cast(pa.string())
-    return column
+    return stored(column) if pa.types.is_decimal(kind) else column
 
 
 def _kernel(each: Aggregated) -> Kernel:
-    kept_as = next(iter(each.partials.values()))
-    if each.aggregate.code is not None:
-        return Own(each.aggregate.code, each.result)
-    return kernel_of(each.aggregate.kind, kept_as, [by.startswith("-") for by in each.order])
+    aggregate, kept_as = each.aggregate, next(iter(each.partials.values()))
+    descends = [by.startswith("-") for by in each.order]
+    if aggregate.code is not None:
+        return Own(aggregate.code, each.result)
+    match aggregate.kind:
+        case "approximate_count_distinct":
+            return DistinctSketch()
+        case "quantile":
+            return Quantile(aggregate.share, aggregate.accuracy)
+        case "collect":
+            return Collected(aggregate.limit, descends, each.kept, arrow_type(each.result))
+        case "rows":
+            return EncodedRows()
+        case "top_values":
+            return Frequencies(aggregate.limit, each.kept[0], arrow_type(each.result))
+        case "sum" if each.scale is not None:
+            return DecimalSum()
+        case "mean" if each.scale is not None:
+            return DecimalMean(each.scale, arrow_type(each.result))
+    return kernel_of(aggregate.kind, kept_as, descends)
 
 
 def _replaced(table: pa.Table, rows: pa.Table, places: Any) -> pa.Table:

@@ -35,7 +35,7 @@ class FirstToCome(ColumnarOperator):
     def __init__(self, declared: Deduplicate) -> None:
         self.states = declared.states
         self._key = declared.key
-        self._stored = StoredRows(declared)
+        self._stored = StoredRows(declared.rows, declared.kept, declared.time)
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         columns = key_columns(rows, self._key)
@@ -55,8 +55,8 @@ class LastSoFar(ColumnarOperator):
         self.states = declared.states
         self._key = declared.key
         self._time = declared.time
-        self._stored = StoredRows(declared)
-        self._latest = LatestRows(declared.key_columns, declared.key_columns)
+        self._stored = StoredRows(declared.rows, declared.kept, declared.time)
+        self._latest = LatestRows(declared.key, declared.key_columns)
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._time)
@@ -67,7 +67,7 @@ class LastSoFar(ColumnarOperator):
         keys, after = one_of_each(columns, self._key, best), stored.take(pa.array(best))
         wins = _wins(_largest(states["groups"].get(keys)), after)
         states["groups"].put(keys.filter(wins), after.filter(wins))
-        yield from self._latest.put(rows.take(pa.array(best).filter(wins)))
+        yield from self._latest.put(rows.take(pa.array(best).filter(wins)), rows)
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._latest.rest()
@@ -83,7 +83,7 @@ class Deduplicated(ColumnarOperator):
         self._late = late
         self._key = declared.key
         self._is_last = declared.keep == "last"
-        self._stored = StoredRows(declared)
+        self._stored = StoredRows(declared.rows, declared.kept, declared.time)
         self._ordered = _largest if self._is_last else _smallest
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:

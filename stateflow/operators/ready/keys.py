@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from stateflow.operators.ready.groups import grouped, whole
+from stateflow.operators.ready.ordered_values import ranks
 from stateflow.state.keys.arrow_types import ARROW
 
 Key = Sequence[tuple[str, str]]
@@ -30,9 +31,9 @@ def one_of_each(columns: Sequence[Any], key: Key, firsts: Any) -> pa.Table:
 
 
 def has_alike(table: pa.Table, others: pa.Table, names: Sequence[str]) -> Any:
-    """For each row of `table` whether a row of `others` has the same values in the columns `names`."""
-    columns = [pa.chunked_array([*table[name].chunks, *others[name].chunks]) for name in names]
-    groups = grouped(columns, len(table) + len(others))
+    """For each row of `table` whether a row of `others` has the same values in the columns `names`; null is like null."""
+    columns = [whole(pa.chunked_array([*table[name].chunks, *others[name].chunks])) for name in names]
+    groups = grouped([pa.array(ranks(c)) if c.null_count else c for c in columns], len(table) + len(others))
     is_there = np.zeros(groups.size, dtype=bool)
     is_there[groups.ids[len(table) :]] = True
     return is_there[groups.ids[: len(table)]]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from stateflow.operators.ready.keys import has_alike
+from stateflow.operators.ready.keys import Key, has_alike, key_columns
 
 
 class LatestRows:
@@ -16,17 +16,21 @@ class LatestRows:
     may leave, for an upsert takes one row per key.
     """
 
-    def __init__(self, key: Sequence[str], names: Sequence[str]) -> None:
+    def __init__(self, key: Key, names: Sequence[str]) -> None:
         self._key = key
         self._names = names
         """The columns by which rows replace each other; with the key as the first of them."""
         self._held: pa.Table | None = None
 
-    def put(self, rows: pa.Table) -> Iterator[pa.Table]:
+    def put(self, rows: pa.Table, came: pa.Table) -> Iterator[pa.Table]:
+        """Takes what came out of a table of input rows, `came`. A key of these may go on in the next table, also when nothing
+        came out for it here."""
         held = self._held
         if held is not None:
             held = held.filter(pa.array(~has_alike(held, rows, self._names)))
-            goes_on = has_alike(held, rows, self._key)
+            names = [name for name, _ in self._key]
+            keys = pa.table(dict(zip(names, key_columns(came, self._key), strict=True)))
+            goes_on = has_alike(held, keys, names)
             yield held.filter(pa.array(~goes_on))
             rows = pa.concat_tables([held.filter(pa.array(goes_on)), rows])
         self._held = rows

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Set
 
+from stateflow.operators.ready.counted import CountedAggregates
 from stateflow.operators.ready.deduplicating import Deduplicated, FirstToCome, LastSoFar
 from stateflow.operators.ready.late_rows import LateRows
+from stateflow.operators.ready.latest import LatestOfEach
 from stateflow.operators.ready.running import RunningAggregates
 from stateflow.operators.ready.sessions import SessionAggregates
 from stateflow.operators.ready.sliced import SlicedAggregates
+from stateflow.operators.ready.top import TopRows
+from stateflow.operators.ready.window_code import CodePerWindow
 from stateflow.operators.ready.windowed import WindowedAggregates
 from stateflow.pipelines.columnar import ColumnarOperator
+from stateflow.pipelines.latest import Latest
+from stateflow.pipelines.operators import DEAD_LETTERS
 from stateflow.pipelines.ready import LATE, Deduplicate, RunningAggregate, WindowAggregate
-from stateflow.pipelines.windows import Session
+from stateflow.pipelines.top import Top
+from stateflow.pipelines.window_process import WindowCode
+from stateflow.pipelines.windows import Counted, Session
 
 
 def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
@@ -22,6 +30,8 @@ def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
             return RunningAggregates(operator)
         case WindowAggregate(window=Session()):
             return SessionAggregates(operator, LateRows(wanted=LATE in read))
+        case WindowAggregate(window=Counted()):
+            return CountedAggregates(operator, LateRows(wanted=LATE in read))
         case WindowAggregate() if "panes" in operator.states:
             return SlicedAggregates(operator, LateRows(wanted=LATE in read))
         case WindowAggregate():
@@ -32,4 +42,10 @@ def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
             return LastSoFar(operator)
         case Deduplicate():
             return Deduplicated(operator, LateRows(wanted=LATE in read))
+        case WindowCode(inner=WindowAggregate() as inner):
+            return CodePerWindow(operator, runnable(inner, read), dead_letters=DEAD_LETTERS in read)
+        case Latest():
+            return LatestOfEach(operator)
+        case Top():
+            return TopRows(operator)
     return operator

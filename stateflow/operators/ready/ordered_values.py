@@ -92,3 +92,11 @@ def lower(left: Any, right: Any) -> Any:
         below = below | nan.to_numpy(zero_copy_only=False) | infinite.to_numpy(zero_copy_only=False)
     missing = pc.and_(pc.is_null(left), pc.is_valid(right))
     return below | missing.to_numpy(zero_copy_only=False)
+
+
+def ranks(column: Any) -> Any:
+    """A number for each value of a column, in the order of the values. Null is below all values, NaN above all numbers."""
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    out = np.zeros(len(column), dtype=np.int64)
+    out[valid] = np.unique(ordered(column.drop_null()).numbers, return_inverse=True)[1] + 1
+    return out

@@ -61,7 +61,7 @@ class Count:
         return [pa.array(groups.counts(values.ids))]
 
     def merge(self, one: Parts, other: Parts) -> Parts:
-        return [_added(one[0], other[0])]
+        return [added(one[0], other[0])]
 
     def result(self, parts: Parts) -> Any:
         return pc.fill_null(parts[0], 0)
@@ -95,7 +95,7 @@ class FloatSum:
         return [pa.array(sums, mask=groups.counts(values.ids) == 0)]
 
     def merge(self, one: Parts, other: Parts) -> Parts:
-        return [_added(one[0], other[0])]
+        return [added(one[0], other[0])]
 
     def result(self, parts: Parts) -> Any:
         return parts[0]
@@ -108,7 +108,7 @@ class Mean:
         return [pa.array(sums), pa.array(counts)]
 
     def merge(self, one: Parts, other: Parts) -> Parts:
-        return [_added(one[0], other[0]), _added(one[1], other[1])]
+        return [added(one[0], other[0]), added(one[1], other[1])]
 
     def result(self, parts: Parts) -> Any:
         sums, counts = parts
@@ -214,7 +214,7 @@ def _decided(left: Any, right: Any, take_right: Any) -> Any:
     return (take_right | missing[0]) & ~missing[1]
 
 
-def _added(left: Any, right: Any) -> Any:
+def added(left: Any, right: Any) -> Any:
     """The sum of both, or the one that there is."""
     if not left.null_count and not right.null_count:
         return pc.add(left, right)

@@ -23,7 +23,7 @@ class RunningAggregates(ColumnarOperator):
         self.states = declared.states
         self._key = declared.key
         self._accumulator = Accumulator(declared.where, declared.aggregates)
-        self._latest = LatestRows(declared.key_columns, declared.key_columns)
+        self._latest = LatestRows(declared.key, declared.key_columns)
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
         columns = key_columns(rows, self._key)
@@ -33,8 +33,8 @@ class RunningAggregates(ColumnarOperator):
         partials = self._accumulator.create(rows, groups, keys, Seen(states))
         merged = self._accumulator.merge(state.get(keys), partials, keys)
         state.put(keys, merged)
-        results = self._accumulator.results(merged)
-        yield from self._latest.put(pa.table({**_columns(keys), **results}))
+        results = self._accumulator.results(merged, keys)
+        yield from self._latest.put(pa.table({**_columns(keys), **results}), rows)
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
         yield from self._latest.rest()

@@ -141,7 +141,7 @@ class SessionAggregates(ColumnarOperator):
     def _rows(self, keys: pa.Table, by: pa.Table, found: pa.Table) -> pa.Table:
         columns = dict(zip(keys.column_names, keys.columns, strict=True))
         columns[WINDOW_START], columns[WINDOW_END] = by[SESSION_START], found[SESSION_END]
-        return pa.table({**columns, **self._accumulator.results(found)})
+        return pa.table({**columns, **self._accumulator.results(found, keys)})
 
 
 class _Spans:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from stateflow.operators.arrow_types import arrow_type
 from stateflow.operators.ready.assigning import INSTANT, instants
+from stateflow.operators.ready.decimals import decimals, stored
 from stateflow.operators.ready.groups import whole
-from stateflow.pipelines.ready import ROW_THERE, Deduplicate, stored_name
+from stateflow.pipelines.ready import ROW_THERE, stored_name
+from stateflow.pipelines.rows import RowType
 
 
 class StoredRows:
     """Rows as state columns: without the key and the time, which an entry is found by."""
 
-    def __init__(self, declared: Deduplicate) -> None:
-        self._fields = declared.rows.fields
-        self._time = declared.time
-        self._kept = declared.kept
-        self.names = [ROW_THERE, *map(stored_name, declared.kept)]
+    def __init__(self, rows: RowType, kept: Sequence[str], time: str = "") -> None:
+        self._fields = rows.fields
+        self._time = time
+        self._kept = kept
+        self.names = [ROW_THERE, *map(stored_name, kept)]
 
     def of_rows(self, rows: pa.Table) -> pa.Table:
         """The first column is never null, and so tells whether there is a row."""
@@ -28,16 +32,15 @@ class StoredRows:
             columns[stored_name(name)] = _kept(whole(rows[name]))
         return pa.table(columns)
 
-    def rows(self, entries: pa.Table, times: Any) -> pa.Table:
-        """The rows of entries, which have the key columns and the state columns."""
+    def rows(self, entries: pa.Table, times: Any = None) -> pa.Table:
+        """The rows of entries, which have the key columns and the state columns; `times` are those that are not kept."""
         columns: dict[str, Any] = {}
         for field in self._fields:
             if field.name == self._time:
                 columns[field.name] = instants(times)
             elif field.name in self._kept:
                 column = whole(entries[stored_name(field.name)])
-                is_date = field.type == "date"
-                columns[field.name] = column.cast(pa.int32()).view(pa.date32()) if is_date else column
+                columns[field.name] = _as_it_was(column, field.type)
             else:
                 columns[field.name] = entries[field.name]
         return pa.table(columns)
@@ -52,4 +55,13 @@ def _kept(column: Any) -> Any:
         return column.cast(pa.int64())
     if pa.types.is_floating(kind):
         return column.cast(pa.float64())
+    if pa.types.is_decimal(kind):
+        return stored(column)
     return column.cast(INSTANT) if pa.types.is_timestamp(kind) else column
+
+
+def _as_it_was(column: Any, kind: str) -> Any:
+    """The column in the type that the rows have."""
+    if kind == "date":
+        return column.cast(pa.int32()).view(pa.date32())
+    return decimals(column, arrow_type(kind)) if kind.startswith("decimal") else column

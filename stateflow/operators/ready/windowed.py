@@ -37,20 +37,25 @@ class WindowedAggregates(ColumnarOperator):
         self._window = declared.window
         self._lateness = declared.lateness
         self._accumulator = Accumulator(declared.where, declared.aggregates)
-        self._latest = LatestRows(declared.key_columns, (*declared.key_columns, WINDOW_END))
+        self._latest = LatestRows(declared.key, (*declared.key_columns, WINDOW_END))
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._declared.time)
-        closed = self._closed(ctx)
+        closed, came = self._closed(ctx), rows
         taken = valid & (newest_end(self._window, times) > closed)
         if not bool(taken.all()):
             yield from self._late.put(rows.filter(pa.array(~taken)), ctx)
             rows, times = rows.filter(pa.array(taken)), times[taken]
         if rows.num_rows:
-            yield from self._take(rows, _open(assigned(self._window, times), closed), states, ctx)
+            yield from self._take(rows, _open(assigned(self._window, times), closed), states, ctx, came)
 
     def _take(
-        self, rows: pa.Table, windows: Assigned, states: Mapping[str, Any], ctx: ColumnarContext
+        self,
+        rows: pa.Table,
+        windows: Assigned,
+        states: Mapping[str, Any],
+        ctx: ColumnarContext,
+        came: pa.Table,
     ) -> Produced:
         if windows.rows is not None:
             rows = rows.take(pa.array(windows.rows))
@@ -65,10 +70,10 @@ class WindowedAggregates(ColumnarOperator):
             case "changes":
                 merged = self._merge(states["windows"], keys, ends, partials)
                 yield from self._latest.put(
-                    window_rows(self._declared, self._accumulator, keys, ends, merged)
+                    window_rows(self._declared, self._accumulator, keys, ends, merged), came
                 )
             case _:
-                yield from self._merge_told(keys, ends, partials, states, ctx)
+                yield from self._merge_told(keys, ends, partials, states, ctx, came)
 
     def _merge(self, state: Any, keys: pa.Table, ends: Any, partials: pa.Table) -> pa.Table:
         at = instants(ends)
@@ -77,7 +82,13 @@ class WindowedAggregates(ColumnarOperator):
         return merged
 
     def _merge_told(
-        self, keys: pa.Table, ends: Any, partials: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext
+        self,
+        keys: pa.Table,
+        ends: Any,
+        partials: pa.Table,
+        states: Mapping[str, Any],
+        ctx: ColumnarContext,
+        came: pa.Table,
     ) -> Produced:
         """Windows whose end has come are put out at once; the others when it comes."""
         has_ended = ends <= _watermark(ctx)
@@ -96,7 +107,7 @@ class WindowedAggregates(ColumnarOperator):
             states["windows"].delete(mine, at=at)
             merged = self._merge(states["told"], mine, ends_here, parts)
             yield from self._latest.put(
-                window_rows(self._declared, self._accumulator, mine, ends_here, merged)
+                window_rows(self._declared, self._accumulator, mine, ends_here, merged), came
             )
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
@@ -142,7 +153,7 @@ def window_rows(
     columns = dict(zip(keys.column_names, keys.columns, strict=True))
     columns[WINDOW_START] = instants(starts(declared.window, ends))
     columns[WINDOW_END] = instants(ends)
-    return pa.table({**columns, **accumulator.results(partials)})
+    return pa.table({**columns, **accumulator.results(partials, keys)})
 
 
 NEVER = -(1 << 63)

@@ -77,6 +77,10 @@ class DeltaLog:
         self._log.update(False, self._none, self._none)
         return bool(self._log.tableExists())
 
+    def version(self) -> int:
+        """The newest version; -1 when there is no table."""
+        return int(self._log.update(False, self._none, self._none).version())
+
     def begin(self) -> Transaction:
         """A transaction on the newest version."""
         return Transaction(self, self._log.startTransaction(self._none, self._none))

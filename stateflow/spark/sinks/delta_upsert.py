@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import Prepared
+from stateflow.pipelines.changes import DELETE
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, is_committed
 from stateflow.spark.sinks.delta_append import conflicted, open_table, refuse_disagreement, stuck
@@ -39,13 +40,16 @@ class DeltaUpsert:
         keys: Sequence[str],
         order_by: str | Sequence[str] | None = None,
         delivery: Delivery = "exactly_once",
+        operation: str = "",
     ) -> None:
+        """`operation` is the column that says of each row whether it is an upsert or a delete; the table does not have it."""
         if isinstance(keys, str) or not keys:
             raise UsageError(f"upsert into {table} needs its key columns as a list: keys=['id']")
         self.table = table
         self.keys = tuple(keys)
         self.order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
         self.delivery: Delivery = delivery
+        self.operation = operation
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         names = {field.name.lower() for field in schema.fields}
@@ -55,6 +59,7 @@ class DeltaUpsert:
                 raise UsageError(
                     f"{what} of the upsert into {self.table} names {unknown}, not among {schema.names}"
                 )
+        schema = self._written(schema)
         self._check(open_table(spark, self.table, schema, self.delivery), schema)
         _violations(
             spark.createDataFrame([], schema),
@@ -68,7 +73,7 @@ class DeltaUpsert:
         shape = txn.shape()
         if self.delivery == "exactly_once":
             refuse_disagreement(txn, at, str(self.table), prev)
-        self._check(shape, frame.schema)
+        self._check(shape, self._written(frame.schema))
         rows = cast_to(frame, shape)
         staged = stager.write(rows, at)
         if staged.files:
@@ -83,11 +88,22 @@ class DeltaUpsert:
                 "marks": column_marks(shape, rows.columns),
                 "keys": list(self.keys),
                 "order_by": list(self.order_by),
+                **({"operation": self.operation} if self.operation else {}),
                 "exactly_once": self.delivery == "exactly_once",
             },
             files=staged.files,
             rows=staged.rows,
         )
+
+    def _written(self, schema: StructType) -> StructType:
+        """The columns that the table has."""
+        from pyspark.sql.types import StructType
+
+        if self.operation and self.operation not in schema.names:
+            raise UsageError(
+                f"the rows for {self.table} have no column {self.operation!r}, which says what is deleted: let transform() keep it"
+            )
+        return StructType([field for field in schema.fields if field.name != self.operation])
 
     def _check(self, shape: TableShape, schema: StructType) -> None:
         check_fit(schema, shape, str(self.table))
@@ -101,7 +117,12 @@ class DeltaUpsert:
         from pyspark.sql import functions as F
 
         absent = {f"a null in the key column {key!r}": F.col(quoted(key)).isNull() for key in self.keys}
-        conditions = {**absent, **_violations(rows, shape, str(self.table))}
+        violations = _violations(rows, shape, str(self.table))
+        if self.operation:
+            # A row that goes breaks nothing.
+            stays = F.col(quoted(self.operation)) != DELETE
+            violations = {what: stays & condition for what, condition in violations.items()}
+        conditions = {**absent, **violations}
         counts = [F.count_if(condition).alias(str(k)) for k, condition in enumerate(conditions.values())]
         row = rows.agg(*counts).first()
         for count, what in zip(row or (), conditions, strict=False):
@@ -171,18 +192,22 @@ def _merge(spark: SparkSession, prepared: Prepared, at: SinkSlot, stager: Stager
     schema = StructType.fromJson(json.loads(payload["schema"]))
     rows = newest(stager.read(session, prepared.files, schema), payload["keys"], payload["order_by"])
     keys = {key.lower() for key in payload["keys"]}
-    values: dict[str, str | Column] = {quoted(name): f"s.{quoted(name)}" for name in schema.names}
-    changes = {
-        k: v for (k, v), name in zip(values.items(), schema.names, strict=True) if name.lower() not in keys
-    }
+    operation = payload.get("operation", "")
+    names = [name for name in schema.names if name != operation]
+    values: dict[str, str | Column] = {quoted(name): f"s.{quoted(name)}" for name in names}
+    changes = {k: v for (k, v), name in zip(values.items(), names, strict=True) if name.lower() not in keys}
     merge = (
         Table.forPath(session, prepared.target)
         .alias("t")
         .merge(rows.alias("s"), " AND ".join(f"t.{quoted(k)} = s.{quoted(k)}" for k in payload["keys"]))
     )
+    stays = "true"
+    if operation:
+        goes = f"s.{quoted(operation)} = '{DELETE}'"
+        merge, stays = merge.whenMatchedDelete(condition=goes), f"NOT ({goes})"
     if changes:
         merge = merge.whenMatchedUpdate(set=changes)
-    merge.whenNotMatchedInsert(values=values).execute()
+    merge.whenNotMatchedInsert(condition=stays, values=values).execute()
 
 
 def newest(rows: DataFrame, keys: Sequence[str], order_by: Sequence[str]) -> DataFrame:

@@ -76,11 +76,12 @@ def check_fit(schema: StructType, table: TableShape, target: str) -> None:
 
 
 def cast_to(frame: DataFrame, table: TableShape) -> DataFrame:
-    """`frame` cast to the table's types. Casting adds no shuffle, so its last stage stays the last."""
+    """`frame` cast to the table's types; what the table does not have stays. Casting adds no shuffle, so its last stage stays
+    the last."""
     from pyspark.sql import functions
 
     columns = {field.name.lower(): field for field in table.schema.fields}
-    matches = [(field, columns[field.name.lower()]) for field in frame.schema.fields]
+    matches = [(field, columns.get(field.name.lower(), field)) for field in frame.schema.fields]
     if all(_text(mine.dataType) == _text(theirs.dataType) for mine, theirs in matches):
         return frame
     return frame.select(

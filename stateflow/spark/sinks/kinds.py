@@ -44,7 +44,9 @@ def make_sink(
     if mode == "append":
         return DeltaAppend(target, delivery)
     if mode == "upsert":
-        return DeltaUpsert(target, given["keys"], given.get("order_by"), delivery)
+        return DeltaUpsert(
+            target, given["keys"], given.get("order_by"), delivery, given.get("operation") or ""
+        )
     return FunctionSink(target) if mode == "function" else MemorySink(target)
 
 

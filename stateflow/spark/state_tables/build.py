@@ -18,10 +18,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import is_job
+from stateflow.checkpoint.rescale import first_assignment
 from stateflow.compatibility.states import recorded_names, resolve_states
 from stateflow.config.options import Options, cache_folder
 from stateflow.errors import NotFoundError, StateflowError, UsageError
-from stateflow.format.keygroups import default_assignment
 from stateflow.format.layout import SAVEPOINT_BUILT, JobLayout
 from stateflow.format.records import (
     FileRef,
@@ -168,11 +168,14 @@ def _operator(
         before = OperatorState(
             key=_key(node, own_tables),
             max_parallelism=options.max_parallelism,
-            assignment=default_assignment(
-                min(options.parallelism or spark.sparkContext.defaultParallelism, options.max_parallelism),
+            assignment=first_assignment(
+                node.parallelism
+                or min(options.parallelism or spark.sparkContext.defaultParallelism, options.max_parallelism),
                 options.max_parallelism,
+                f"operator {node.uid!r}",
             ),
             shards=(),
+            parallelism=node.parallelism,
         )
     operator = msgspec.structs.replace(before, states=states, next_state_id=next_id)
     tables = tables_of(before) if like is not None and before.states else {}

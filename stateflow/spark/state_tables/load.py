@@ -88,7 +88,8 @@ def load_state(
         target,
         # Without rows Spark may skip the tasks.
         shards=tuple(
-            by_subtask.get(subtask) or (Shard(first=first, last=last, backend=backend),)
+            by_subtask.get(subtask)
+            or ((Shard(first=first, last=last, backend=backend),) if operator.key else ())
             for subtask, (first, last) in enumerate(target.assignment)
         ),
         operator_states={

@@ -37,7 +37,8 @@ def load_canonical(
             operator,
             storage=storage,
             backend=options.backend,
-            parallelism=parallelism
+            parallelism=operator.parallelism
+            or parallelism
             or min(len(operator.assignment), max_parallelism or operator.max_parallelism),
             max_parallelism=max_parallelism or operator.max_parallelism,
             open_shard=open_backend(options),

@@ -196,6 +196,7 @@ class _TableFeed:
     def __init__(self, batches: Iterator[Any], task: ArrowTask) -> None:
         limit, storage = task.spec.operator.chunk_rows, task.storage
         self._uid, self._key_columns = task.spec.uid, [name for name, _ in task.spec.key]
+        self._null_keys = task.spec.operator.null_keys
         self._batches = batches
         self._limit = limit
         self._storage = storage
@@ -212,7 +213,9 @@ class _TableFeed:
         for batch in self._batches:
             if not batch.num_rows:
                 continue
-            for name, index in zip(self._key_columns, range(1, 1 + keys), strict=True):
+            for name, index in (
+                () if self._null_keys else zip(self._key_columns, range(1, 1 + keys), strict=True)
+            ):
                 refuse_nulls(self._uid, name, batch.column(index))
             batches.append(batch)
             rows += batch.num_rows

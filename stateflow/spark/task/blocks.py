@@ -19,6 +19,7 @@ from stateflow.errors import UsageError
 from stateflow.operators.context import OperatorContext
 from stateflow.operators.keyed import Chunk, StreamError
 from stateflow.pipelines.rows import RowType
+from stateflow.spark.task.carried import Carried, everything, groups_of
 from stateflow.spark.task.columns import RowReader, values_of
 from stateflow.state.keys.codec import KeyCodec
 
@@ -59,20 +60,27 @@ class Block:
         self.size = len(self.starts)
         self.first = 0
         """The index of the first key that no chunk has taken yet."""
-        self.groups = batch.column(0).to_numpy()[starts]
+        first = batch.column(0).to_numpy()[starts]
+        self.groups = groups_of(first) if shape.placed else first
         key_values = [column.take(pa.array(starts)) for column in columns]
         self.key_columns = [
             c.to_numpy() if t == "int" else c for c, t in zip(key_values, shape.codec.types, strict=True)
         ]
         parts = [values_of(column) for column in key_values]
         self.keys: list[Any] = parts[0] if len(parts) == 1 else list(map(shape.codec.make, *parts))
-        late = batch.column(shape.late_index)
-        self.late: list[bool] | None = values_of(late) if pc.any(late).as_py() else None
+        late = None if shape.late_index is None else batch.column(shape.late_index)
+        self.late: list[bool] | None = values_of(late) if late is not None and pc.any(late).as_py() else None
         self.rows: list[list[Any]] = []
         self.offsets: list[list[int]] | None = None
         """Per input the index at which each key's rows begin, and the end; None when there is one input."""
         if len(shape.readers) == 1:
-            self.rows.append(shape.readers[0].read(batch))
+            counts = np.diff(starts, append=batch.num_rows)
+            repeated = {
+                field: _repeated(part, counts)
+                for field, part in zip(shape.key_fields, parts, strict=True)
+                if field is not None
+            }
+            self.rows.append(shape.readers[0].read(batch, repeated))
         else:
             self._read_sides(batch, shape, starts)
 
@@ -97,22 +105,36 @@ class Block:
 
 
 class Shape:
-    """The columns of an operator's Arrow batches: group, keys, late, (side, struct per input | fields)."""
+    """The columns of an operator's Arrow batches, and how rows are made from them."""
 
     def __init__(
-        self, uid: str, codec: KeyCodec, key_columns: Sequence[str], rows: Sequence[RowType]
+        self,
+        uid: str,
+        codec: KeyCodec,
+        key_columns: Sequence[str],
+        rows: Sequence[RowType],
+        carry: Carried | None = None,
     ) -> None:
         self.uid = uid
         self.codec = codec
         self.key_columns = tuple(key_columns)
-        count = len(self.key_columns)
-        self.key_indices = range(1, 1 + count)
-        self.late_index = 1 + count
-        self.side_index = 2 + count
+        carry = carry or everything(len(self.key_columns))
+        self.key_indices = carry.key_indices
+        self.key_fields = carry.keys
+        self.placed = carry.place
+        self.late_index = carry.late_index
+        self.side_index = first = carry.fields_index
         if len(rows) == 1:
-            self.readers = [RowReader(rows[0], range(2 + count, 2 + count + len(rows[0].fields)))]
+            self.readers = [RowReader(rows[0], range(first, first + len(rows[0].fields)))]
         else:
             self.readers = [RowReader(r, range(len(r.fields))) for r in rows]
+
+
+def _repeated(values: list[Any], counts: Any) -> list[Any]:
+    """Each value as often as its key has rows: copying references costs less than reading every row's own value."""
+    held = np.empty(len(values), dtype=object)
+    held[:] = values
+    return np.repeat(held, counts).tolist()
 
 
 def _starts(columns: Sequence[Any]) -> Any:

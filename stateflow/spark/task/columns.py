@@ -6,7 +6,7 @@ for values that numpy cannot hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -71,10 +71,14 @@ class RowReader:
             _converter(f.hint, f.type) for f in rows.fields
         )
 
-    def read(self, batch: Any) -> Values:
-        """One row object per row of an Arrow batch (or struct array's flattened children)."""
+    def read(self, batch: Any, known: Mapping[int, Values] = {}) -> Values:
+        """One row object per row of an Arrow batch (or struct array's flattened children). `known` has the values of
+        fields that the caller has read already, by the field's place."""
         columns = []
-        for index, convert in zip(self._columns, self._convert, strict=True):
+        for place, (index, convert) in enumerate(zip(self._columns, self._convert, strict=True)):
+            if place in known:
+                columns.append(known[place])
+                continue
             values = values_of(batch[index])
             columns.append(values if convert is None else [None if v is None else convert(v) for v in values])
         return list(map(self._make, *columns))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import subprocess
@@ -19,6 +20,7 @@ _DYING = 2.0
 """Seconds to wait, after a connection broke, for the process at its other end to end."""
 _FULL = "No space left on device"
 DISK_FULL = "a disk is full"
+_UNREADABLE = re.compile(r"\[FAILED_READ_FILE[\w.]*\].*? reading file (\S+?)\.(?=\s|$)")
 
 
 def translated(error: BaseException) -> StateflowError:
@@ -45,6 +47,10 @@ def translated(error: BaseException) -> StateflowError:
     if full is not None:
         return errors.UnavailableError(
             f"{DISK_FULL} ({full[-_SHORT:].lstrip(': ')}): free space in the scratch folder and where the output goes, and run again"
+        )
+    if unreadable := _UNREADABLE.search(text):
+        return StateflowError(
+            f"the file {unreadable[1]} cannot be read: {_deepest(text)}; correct it or take it away, and run again"
         )
     problem = StateflowError(f"the batch failed: {_first(text)}")
     problem.frames = frames_in(text)
@@ -89,3 +95,13 @@ def _first(text: str) -> str:
         line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")
     ]
     return " ".join(lines[:3])[:_LIMIT]
+
+
+def _deepest(text: str) -> str:
+    """What the last of Java's causes says, without the name of its class."""
+    causes = [cause for cause in text.split("Caused by: ") if not _UNREADABLE.search(cause)]
+    lines = map(str.strip, causes[-1].splitlines())
+    said = ", ".join(
+        line.rstrip(".") for line in itertools.takewhile(lambda line: not line.startswith("at "), lines)
+    )
+    return re.sub(r"^[\w.$]+(Exception|Error): ", "", said)[:_LIMIT]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -44,6 +45,7 @@ class TaskShards:
         self._folder: Path | None = None
         self._open: list[Backend] = []
         self._pool: ThreadPoolExecutor | None = None
+        self._counting = threading.Lock()
         self.metrics: dict[str, float] = dict.fromkeys(
             ("opened", "open_s", "snapshot_s", "upload_s", "uploaded_bytes", "uploaded_files", "compacted_bytes",
              "inlined_bytes", "joined_shards"), 0,
@@ -61,7 +63,10 @@ class TaskShards:
         directory.mkdir()
         fetched = self._folder / f"{index}-fetched"
         fetched.mkdir()
-        fetch = self._storage.cache().fetcher(self._storage.store, fetched)
+        fetch = self._fetched_at_once(
+            [ref for part in self._parts[index] for ref in part.files],
+            self._storage.cache().fetcher(self._storage.store, fetched),
+        )
         backend = self._open_shard(shard.backend)(shard, directory, fetch)
         self._open.append(backend)
         if len(self._parts[index]) > 1:
@@ -69,6 +74,19 @@ class TaskShards:
         self.metrics["opened"] += 1
         self.metrics["open_s"] += time.perf_counter() - began
         return backend
+
+    def _fetched_at_once(self, refs: Iterable[FileRef], fetch: Fetch) -> Fetch:
+        """Fetches the files, several at a time, and returns what gives each to the backend."""
+        files = {ref: None for ref in refs if ref.data is None}
+        if len(files) < 2 or self._storage.upload_threads < 2:
+            return fetch
+        local = dict(zip(files, self._threads().map(fetch, files), strict=True))
+        return lambda ref: local.pop(ref) if ref in local else fetch(ref)
+
+    def _threads(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max(1, self._storage.upload_threads), "stateflow-transfer")
+        return self._pool
 
     def _fill(self, backend: Backend, index: int, fetch: Fetch) -> None:
         """Copies the parts' entries into the new shard. Their files cannot be mixed: their numbers would clash."""
@@ -100,16 +118,23 @@ class TaskShards:
         self.metrics["compacted_bytes"] += snapshot.compacted_bytes
         for name, value in snapshot.metrics.items():
             self.metrics[name] = self.metrics.get(name, 0) + value
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(max(1, self._storage.upload_threads), "stateflow-upload")
-        self._handles[index] = self._pool.submit(self._upload, index, backend, snapshot, timers, expiries)
+        threads = self._threads()
+        uploads = [threads.submit(self._store_file, new) for new in snapshot.new]
+        # It waits for uploads that stand before it in the queue, so with one thread too it waits for nobody in vain.
+        self._handles[index] = threads.submit(
+            self._finish, index, backend, snapshot, uploads, timers, expiries
+        )
 
-    def _upload(
-        self, index: int, backend: Backend, snapshot: Snapshot, timers: Timers, expiries: Timers
+    def _finish(
+        self,
+        index: int,
+        backend: Backend,
+        snapshot: Snapshot,
+        uploads: list[Future[FileRef]],
+        timers: Timers,
+        expiries: Timers,
     ) -> Shard:
-        began = time.perf_counter()
-        files = snapshot.kept + tuple(self._store_file(new) for new in snapshot.new)
-        self.metrics["upload_s"] += time.perf_counter() - began
+        files = snapshot.kept + tuple(upload.result() for upload in uploads)
         backend.close()
         self._open.remove(backend)
         before = self.inputs[index]
@@ -127,16 +152,21 @@ class TaskShards:
 
     def _store_file(self, new: NewFile) -> FileRef:
         if new.data is not None:
-            self.metrics["inlined_bytes"] += len(new.data)
+            self._count(inlined_bytes=len(new.data))
             return inline(new.name, new.data)
         assert new.path is not None
+        began = time.perf_counter()
         storage = self._storage
         store = storage.store()
         ref = upload_file(store, storage.shared_path(Path(new.name).suffix or ".bin"), new.path, new.name)
         storage.cache().add(store, ref, new.path)
-        self.metrics["uploaded_bytes"] += ref.size
-        self.metrics["uploaded_files"] += 1
+        self._count(uploaded_bytes=ref.size, uploaded_files=1, upload_s=time.perf_counter() - began)
         return ref
+
+    def _count(self, **figures: float) -> None:
+        with self._counting:
+            for name, value in figures.items():
+                self.metrics[name] += value
 
     def handles(self) -> tuple[Shard, ...]:
         """Waits until every file is stored. The first failed upload raises its error."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,16 +17,18 @@ from pyspark import TaskContext
 from stateflow.errors import CorruptError, StateflowError, user_frames
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.context import Moment
+from stateflow.operators.elements import gathered, hand_out
+from stateflow.operators.engine import ProcessEngine
 from stateflow.operators.keyed import KeyedEngine, StreamError
 from stateflow.operators.output import writers
 from stateflow.pipelines.operators import MAIN, OperatorSpec
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
 from stateflow.spark.task.blocks import Blocks, Shape
+from stateflow.spark.task.carried import Carried
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, OpenShard
-from stateflow.state.values.serializers import Serializer, serializer_for
 
 OUTPUT_ROWS = 20_000
 EXPIRY_TURNS = 8
@@ -38,7 +40,7 @@ ERROR_MARK = "STATEFLOW-ERROR "
 
 @dataclass(frozen=True)
 class KeyedTask:
-    """What the subtasks of an operator need. One value serves all of them."""
+    """What the subtasks of an operator need, with keys or without. One value serves all of them."""
 
     spec: OperatorSpec
     moment: Moment
@@ -53,8 +55,12 @@ class KeyedTask:
     """The outputs that have a reader. Only these are staged."""
     elements: Mapping[str, tuple[tuple[bytes, ...], ...]] = field(default_factory=dict)
     """Operator state of every subtask."""
+    begins: bool = True
+    """Whether this is the first batch of a run: then union state shows the elements of all subtasks."""
     broadcast: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     user_paths: tuple[str, ...] = ()
+    carry: Carried | None = None
+    """Which columns the exchange sends; None: all."""
 
 
 def keyed_worker(task: KeyedTask, acks: Any) -> Callable[[Iterator[Any]], Iterator[Any]]:
@@ -65,14 +71,15 @@ def keyed_worker(task: KeyedTask, acks: Any) -> Callable[[Iterator[Any]], Iterat
         try:
             yield from _Subtask(unpacked(code, user_paths)).run(batches, acks)
         except StreamError as error:
-            raise _for_driver(error.cause) from error.cause
+            raise for_driver(error.cause) from error.cause
         except StateflowError as error:
             raise marked(error) from error
 
     return run
 
 
-def _for_driver(cause: Exception) -> Exception:
+def for_driver(cause: Exception) -> Exception:
+    """Why the rows could not be read, as the driver finds it."""
     return marked(cause) if isinstance(cause, StateflowError) else cause
 
 
@@ -105,7 +112,7 @@ class Outputs:
             self._files = {name: task.stage(name, schemas[name]) for name in sorted(task.read_outputs)}
         self.rows = 0
 
-    def take(self, engine: KeyedEngine, *, all_of_it: bool = False) -> Iterator[Any]:
+    def take(self, engine: ProcessEngine, *, all_of_it: bool = False) -> Iterator[Any]:
         """Takes the rows that the engine has gathered, once they are enough for a batch."""
         out = engine.out
         if len(out) >= OUTPUT_ROWS or (all_of_it and out):
@@ -126,6 +133,15 @@ class Outputs:
         return {name: writer.close() for name, writer in self._files.items()}
 
 
+def begin_task(engine: ProcessEngine, task: KeyedTask, subtask: int) -> None:
+    """What comes before a subtask's rows: its operator state, the hooks of the process, and broadcast rows."""
+    hand_out(engine.process, task.elements, subtask, whole=task.begins)
+    engine.open()
+    engine.restore()
+    for name, rows in task.broadcast.items():
+        engine.broadcast(name, rows)
+
+
 class _Subtask:
     def __init__(self, task: KeyedTask) -> None:
         spare_the_collector()
@@ -140,22 +156,20 @@ class _Subtask:
 
     def run(self, batches: Iterator[Any], acks: Any) -> Iterator[Any]:
         task = self.task
-        engine = KeyedEngine(task.spec, task.moment, self.index)
+        engine = KeyedEngine(task.spec, task.moment, self.index, len(task.shards))
         outputs = Outputs(task)
         try:
-            _restore(engine, task, self.index)
-            engine.open()
-            engine.restore()
-            for name, rows in task.broadcast.items():
-                engine.broadcast(name, rows)
+            begin_task(engine, task, self.index)
             remember = task.spec.dead_letter_limit if task.spec.on_error == "dead_letter" else 0
             blocks = Blocks(
-                batches, Shape(task.spec.uid, engine.codec, task.spec.key_columns, task.spec.rows), remember
+                batches,
+                Shape(task.spec.uid, engine.codec, task.spec.key_columns, task.spec.rows, task.carry),
+                remember,
             )
             yield from self._shards(engine, blocks, outputs)
             engine.snapshot()
             yield from outputs.take(engine, all_of_it=True)
-            elements = _elements(engine)
+            elements = gathered(engine.process)
             staged = outputs.close()
             handles = self.shards.handles()
         except BaseException as error:
@@ -199,27 +213,37 @@ class _Subtask:
                     yield from self._finish(engine, *current, outputs)
                 current = (index, self.shards.open(index))
                 with_rows.add(index)
-                self._attach(engine, *current)
+                yield from self._attach(engine, *current, outputs)
             engine.run(chunk)
             yield from outputs.take(engine)
         if current is not None:
             yield from self._finish(engine, *current, outputs)
         for index, shard in enumerate(self.inputs):
-            if index not in with_rows and (self._due(shard) or expires_now(shard, self.task.moment)):
+            if index not in with_rows and (
+                self._due(shard) or expires_now(shard, self.task.moment) or self._visited(engine, index)
+            ):
                 backend = self.shards.open(index)
-                self._attach(engine, index, backend)
+                yield from self._attach(engine, index, backend, outputs)
                 yield from self._finish(engine, index, backend, outputs)
 
     def _due(self, shard: Shard) -> bool:
         moment = self.task.moment
         return is_due((shard.next_event_timer, shard.next_processing_timer), moment.watermark, moment.now)
 
-    def _attach(self, engine: KeyedEngine, index: int, backend: Backend) -> None:
+    def _visited(self, engine: KeyedEngine, index: int) -> bool:
+        """Whether broadcast code visits the keys of a shard, which must have some for that."""
+        return bool(engine.visiting.asked) and (bool(self.inputs[index].files) or self.shards.changes(index))
+
+    def _attach(self, engine: KeyedEngine, index: int, backend: Backend, outputs: Outputs) -> Iterator[Any]:
+        """What comes before a shard's rows: expired entries go, and broadcast code visits keys."""
         shard = self.inputs[index]
+        groups = range(shard.first, shard.last + 1)
         engine.attach(backend)
         if engine.binding.expiring:
             due = shard.next_event_expiry, shard.next_processing_expiry
-            engine.expire(range(shard.first, shard.last + 1), due, shard.entries)
+            engine.expire(groups, due, shard.entries)
+        for _ in engine.visit(groups):
+            yield from outputs.take(engine)
 
     def _finish(self, engine: KeyedEngine, index: int, backend: Backend, outputs: Outputs) -> Iterator[Any]:
         shard = self.inputs[index]
@@ -247,27 +271,3 @@ def is_due(first: tuple[int | None, int | None], watermark: int | None, now: int
     return (event is not None and watermark is not None and event <= watermark) or (
         processing is not None and processing <= now
     )
-
-
-def _restore(engine: KeyedEngine, task: KeyedTask, subtask: int) -> None:
-    """Gives operator state its elements: the subtask's part, all parts (union) or the one copy (broadcast)."""
-    declared = type(engine.process).declarations().operator
-    for name, declaration in declared.items():
-        parts = task.elements.get(name, ())
-        serializer: Serializer = serializer_for(declaration.type)
-        if declaration.kind == "broadcast":
-            engine.binding.operator[name].update(serializer.loads(parts[0][0]) if parts and parts[0] else {})
-        elif declaration.kind == "union":
-            engine.binding.operator[name].elements = [serializer.loads(raw) for part in parts for raw in part]
-        elif subtask < len(parts):
-            engine.binding.operator[name].elements = [serializer.loads(raw) for raw in parts[subtask]]
-
-
-def _elements(engine: KeyedEngine) -> dict[str, tuple[bytes, ...]]:
-    out: dict[str, tuple[bytes, ...]] = {}
-    for name, declaration in type(engine.process).declarations().operator.items():
-        serializer: Serializer = serializer_for(declaration.type)
-        state = engine.binding.operator[name]
-        values: Sequence[Any] = [state] if declaration.kind == "broadcast" else state.elements
-        out[name] = tuple(serializer.dumps(value) for value in values)
-    return out

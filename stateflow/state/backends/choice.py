@@ -24,7 +24,7 @@ class Backends:
         if backend == "memory":
             from stateflow.state.backends.memory import memory_backend
 
-            return memory_backend()
+            return memory_backend(self.rocks.inline_threshold)
         raise IncompatibleError(
             f"state was written by the backend {backend!r}, which this version does not have"
         )

@@ -382,7 +382,7 @@ class RocksBackend:
         for name, size in sorted(sizes.items()):
             path = self._directory / name
             small = _SMALL_FILE if name.endswith(".sst") else _SMALL_MANIFEST
-            if everything or size < small:
+            if everything or size < min(small, self._options.inline_threshold + 1):
                 new.append(NewFile(name, data=path.read_bytes()))
             else:
                 new.append(NewFile(name, path=path))

@@ -32,7 +32,9 @@ class ColumnLayout:
     aliases: tuple[str, ...] = ()
     """Names that the state had before."""
     ttl: Ttl | None = None
-    """How long an entry lives after it was put."""
+    """How long an entry lives after it was put, or read, as the ttl says."""
+    queryable: bool = False
+    """Whether `stateflow serve` may answer from it."""
 
     def check(self, where: str, key: Sequence[str] = ()) -> None:
         """Raises UsageError for a layout that cannot be; `key` are the names of the key's columns, as far as known."""
@@ -41,10 +43,6 @@ class ColumnLayout:
         if self.ttl is not None and self.timed:
             raise UsageError(
                 f"{where}: the entries of a timed state leave by their time: call delete_due() in place of ttl="
-            )
-        if self.ttl is not None and self.ttl.renew == "read":
-            raise UsageError(
-                f"{where}: reading renews no columns: leave renew='read' out, and put what is to live longer"
             )
         if not self.columns and not self.by and not self.timed:
             raise UsageError(f"{where}: state has no columns: name them, such as state={{'total': float}}")
@@ -83,6 +81,7 @@ class ColumnLayout:
             by=tuple((name, BY_TYPE[hint].name) for name, hint in self.by.items()),
             timed=self.timed,
             aliases=self.aliases,
+            queryable=self.queryable,
             **ttl_fields(self.ttl),
         )
 
@@ -94,7 +93,9 @@ def columns(
     timed: bool = False,
     aliases: Sequence[str] = (),
     ttl: str | timedelta | Ttl | None = None,
+    queryable: bool = False,
 ) -> ColumnLayout:
-    """A state of `process_arrow`: `sf.columns({"total": float}, by={"product": str}, ttl="7 days")`."""
+    """A state of `process_arrow`: `sf.columns({"total": float}, by={"product": str}, ttl="7 days")`. With `queryable=True`
+    `stateflow serve` answers from it."""
     expiry = ttl_of(ttl) if ttl is not None else None
-    return ColumnLayout(dict(values or {}), dict(by or {}), timed, tuple(aliases), expiry)
+    return ColumnLayout(dict(values or {}), dict(by or {}), timed, tuple(aliases), expiry, queryable)

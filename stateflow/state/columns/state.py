@@ -122,6 +122,8 @@ class ColumnState:
             own_entries = self._unexpired(entries)
             counts[index] = len(own_entries)
             found += own_entries
+        # Nothing may be written while the backend scans.
+        found = self._read(found)
         place = dict(zip(begins, range(len(begins)), strict=True))
         own = np.fromiter(map(place.__getitem__, given), dtype=np.int64, count=len(given))
         rows, numbers = _spans(np.cumsum(counts) - counts, counts, own)
@@ -180,14 +182,40 @@ class ColumnState:
         raws = self._opened.get_many(full)
         if self._expiry is None:
             return raws
+        unexpired = live(raws, self._expiry.clock)[0]
+        if self._expiry.on_read:
+            renewed = self._renewed([(key, raw) for key, raw in zip(full, unexpired, strict=True) if raw])
+            raws = [renewed.get(key, raw) for key, raw in zip(full, raws, strict=True)]
         self._found = full, raws
-        return plain(live(raws, self._expiry.clock)[0])
+        return plain(unexpired)
 
     def _unexpired(self, entries: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
         if self._expiry is None:
             return entries
         clock = self._expiry.clock
-        return [(key, plain_value(raw)) for key, raw in entries if not has_expired(raw, clock)]
+        return [(key, raw) for key, raw in entries if not has_expired(raw, clock)]
+
+    def _read(self, entries: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+        """Entries without their expiries, which begin anew when reading renews them."""
+        if self._expiry is None:
+            return entries
+        if self._expiry.on_read:
+            self._renewed(entries)
+        return [(key, plain_value(raw)) for key, raw in entries]
+
+    def _renewed(self, entries: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+        """Stores live entries that were read with the expiry that they have from now on; gives those that got another."""
+        expiry = self._expiry
+        assert expiry is not None
+        stored = stamped([raw for _, raw in entries], expiry.at) if entries else []
+        changed = [(key, new, raw) for (key, raw), new in zip(entries, stored, strict=True) if new != raw]
+        if changed:
+            expiry.wrote(key for key, _, raw in changed if not expires(raw))
+            changes: list[tuple[bytes, bytes | None]] = [(key, new) for key, new, _ in changed]
+            expiry.settle(self._opened, changes)
+            self._opened.write(changes)
+            self.changed = True
+        return {key: new for key, new, _ in changed}
 
     def _write(self, full: list[bytes], raws: list[bytes]) -> None:
         expiry, found, self._found = self._expiry, self._found, None

@@ -86,6 +86,10 @@ def _nodes(node: Any, seen: list[Any]) -> Iterator[Any]:
                 yield from _nodes(part, seen)
 
 
+RULES = "rules"
+"""Who converts what no function does."""
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """What has become of a state's type since a record."""
@@ -146,7 +150,7 @@ def _change(old: str, declared: DeclaredType) -> tuple[str, Evolution, bool]:
             f"rules and function {migration.name} of migrate= could both convert this: annotate the function with the type that "
             "it takes"
         )
-    return "rules", change, False
+    return RULES, change, False
 
 
 def readers(declared: DeclaredType, schema: StateSchema) -> dict[int, Loads]:

@@ -7,6 +7,7 @@ and scalars. `schema_text` reads the texts; a field's aliases stand in that of t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +50,9 @@ def evolution(old: str, new: str, tagged: frozenset[str] = frozenset()) -> Evolu
     return _Comparison(tagged).of(*trees, "")
 
 
+_CUSTOM = re.compile(r"custom:([^:]+):(\d{1,10})", re.ASCII)
+
+
 def _is_custom(written: str) -> bool:
     return written.startswith("custom:")
 
@@ -58,7 +62,10 @@ def _custom(old: str, new: str) -> Evolution:
         raise RefusedError(
             "only a function knows how a custom serializer's bytes become another type, or the reverse"
         )
-    (_, old_id, before), (_, new_id, now) = old.split(":"), new.split(":")
+    read = _CUSTOM.fullmatch(old), _CUSTOM.fullmatch(new)
+    if read[0] is None or read[1] is None:
+        raise RefusedError("the name of a custom serializer is not one that stateflow writes")
+    (old_id, before), (new_id, now) = read[0].groups(), read[1].groups()
     if old_id != new_id:
         raise RefusedError(f"custom serializer {new_id!r} does not know what {old_id!r} wrote")
     if int(now) < int(before):

@@ -96,6 +96,9 @@ def _migration(function: Callable[[Any], Any]) -> Migration:
         ) from None
     except (TypeError, ValueError):
         hints, parameters = {}, []
+    if hints:
+        # A worker has the function without its module, where the names in its annotations could be looked up.
+        getattr(function, "__func__", function).__annotations__ = dict(hints)
     argument = hints.get(parameters[0].name) if parameters else None
     result = hints.get("return")
     return Migration(

@@ -12,11 +12,14 @@ from stateflow.format.scalars import BY_NAME
 
 T = TypeVar("T")
 
+_SHOWN = 200
 _PLAIN = frozenset((*BY_NAME, "null"))
 _COLLECTIONS = frozenset({"list", "set", "frozenset"})
 _WORD = re.compile(r"[a-z]+")
 _NAME = re.compile(r"[^{},<>?:]+")
 _FIELD = re.compile(r"[^:{}<>]+:")
+DEEPEST = 100
+"""How deep types may be nested in each other: a savepoint that somebody else has made names any."""
 WAS = " was "
 """Between a field's name and each of its aliases, in texts that were asked for with them."""
 _LITERAL = re.compile(r"""[bB]?'(?:[^'\\]|\\.)*'|[bB]?"(?:[^"\\]|\\.)*"|[^,<>]+""")
@@ -132,11 +135,11 @@ def read_columns(text: str) -> tuple[FieldText, ...]:
 class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
-        self.at = 0
+        self.at = self.depth = 0
 
     def stuck(self) -> UnreadableText:
         return UnreadableText(
-            f"cannot read the type {self.text!r} from {self.text[self.at : self.at + 20]!r} on"
+            f"cannot read the type {self.text[:_SHOWN]!r} from {self.text[self.at : self.at + 20]!r} on"
         )
 
     def skip(self, wanted: str) -> bool:
@@ -168,6 +171,14 @@ class _Reader:
             self.expect(",")
 
     def tree(self) -> Tree:
+        if self.depth == DEEPEST:
+            raise self.stuck()
+        self.depth += 1
+        tree = self._tree()
+        self.depth -= 1
+        return tree
+
+    def _tree(self) -> Tree:
         word = self.match(_WORD)
         if word in _PLAIN:
             return ScalarText(word)
@@ -230,6 +241,6 @@ class _Reader:
         begin = self.at
         try:
             return ast.literal_eval(self.match(_LITERAL))
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             self.at = begin
             raise self.stuck() from None

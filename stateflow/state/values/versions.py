@@ -77,6 +77,9 @@ def versioned(base: Serializer, number: int, readers: dict[int, Loads]) -> Seria
         if not buf:
             raise damaged(buf, base.schema)
         head = buf[0]
+        if head < MARKED and first is not None:
+            # Neither a mark nor an expiry, as most values were stored before their type first changed.
+            return first(buf)
         if not head & MARKED and first is loads_base:
             return loads_base(buf)
         if head == own and buf[1:2] == number_byte:

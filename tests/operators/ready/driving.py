@@ -18,7 +18,7 @@ from stateflow.format.records import Shard, StateSchema
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.context import Moment
-from stateflow.operators.ready.made import runnable
+from stateflow.operators.joins.made import runnable
 from stateflow.pipelines.operators import MAIN
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.state.backends.memory import memory_backend

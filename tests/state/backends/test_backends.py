@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from stateflow.config.options import load
 from stateflow.errors import CorruptError
 from stateflow.format.encoding import group_range, prefix, state_range
 from stateflow.format.records import Shard
+from stateflow.state.backends.choice import open_backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -362,3 +365,30 @@ def test_a_cut_off_file_is_named(shelf: Shelf) -> None:
     path.write_bytes(path.read_bytes()[: ref.size // 2])
     with pytest.raises(CorruptError, match=ref.name):
         shelf.contents(sealed)
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "memory"])
+def test_the_inline_threshold_means_the_same_in_each_backend(backend: str, tmp_path: Path) -> None:
+    """State up to it travels in the record; of larger state no file above it does."""
+
+    def files(threshold: int) -> dict[bool, list[int]]:
+        options = load(code={"inline_threshold": threshold}, env={}, folder=tmp_path)
+        opened = open_backend(options)(backend)(
+            Shard(0, 127, backend), tmp_path / f"{threshold}", lambda ref: tmp_path
+        )
+        opened.write(many(40, value=b"v" * 20))
+        snapshot = opened.snapshot()
+        sizes: dict[bool, list[int]] = {True: [], False: []}
+        for new in snapshot.new:
+            size = len(new.data) if new.data is not None else new.path.stat().st_size if new.path else 0
+            sizes[new.data is not None].append(size)
+        opened.close()
+        return sizes
+
+    whole = files(1 << 20)
+    assert whole[False] == []
+    total = sum(whole[True])
+    assert files(total)[False] == []
+    assert files(0)[True] == []
+    least = min(whole[True]) - 1
+    assert files(least)[True] == []

@@ -65,11 +65,12 @@ def keys(*users: int) -> pa.Array:
     return pa.array(users, pa.int64())
 
 
+@pytest.mark.parametrize("renew", ["write", "read"])
 @pytest.mark.parametrize("time", ["processing", "event"])
 @pytest.mark.parametrize("text", [False, True])
-def test_columns_expire_as_a_plain_model_says(tmp_path: Path, time: Any, text: bool) -> None:
+def test_columns_expire_as_a_plain_model_says(tmp_path: Path, time: Any, text: bool, renew: Any) -> None:
     kind = str if text else int
-    columns = Columns(sf.columns({"n": kind}, ttl=sf.ttl("10 s", time=time)), tmp_path)
+    columns = Columns(sf.columns({"n": kind}, ttl=sf.ttl("10 s", time=time, renew=renew)), tmp_path)
     chance, model, clock = random.Random(7), {}, 100 * SECOND
     for _ in range(150):
         clock += chance.randrange(4 * SECOND)
@@ -79,6 +80,8 @@ def test_columns_expire_as_a_plain_model_says(tmp_path: Path, time: Any, text: b
         if chance.random() < 0.8:
             assert state.get(keys(*users))["n"].to_pylist() == [live.get(user) for user in users]
             assert state.has(keys(*users)).to_pylist() == [user in live for user in users]
+            if renew == "read":
+                model.update({u: (live[u], clock + 10 * SECOND) for u in users if u in live})
         if chance.random() < 0.2:
             state.delete(keys(*users[:2]))
             for user in users[:2]:
@@ -103,6 +106,25 @@ def test_several_entries_of_a_key_expire_one_by_one(tmp_path: Path) -> None:
     assert len(columns.entries()) == 1
 
 
+def test_listing_the_entries_of_a_key_renews_them_and_writes_nothing_twice(tmp_path: Path) -> None:
+    columns = Columns(sf.columns({"n": int}, by={"day": int}, ttl=sf.ttl("10 s", renew="read")), tmp_path)
+    columns.at(0).put(keys(1, 2), pa.table({"n": [5, 6]}), by=pa.array([0, 0]))
+    columns.done()
+    state = columns.at(6 * SECOND)
+    assert state.entries(keys(1)).to_pylist() == [{"user": 1, "day": 0, "n": 5}]
+    assert state.changed
+    columns.done()
+    state = columns.at(6 * SECOND)
+    state.entries(keys(1))
+    assert not state.changed, "it has this expiry already"
+    columns.done()
+    assert columns.at(11 * SECOND).entries(keys(1, 2))["user"].to_pylist() == [1]
+    columns.done()
+    columns.at(21 * SECOND)
+    columns.done()
+    assert columns.entries() == []
+
+
 @pytest.mark.parametrize("kind", [int, str])
 def test_tables_and_queries_read_what_expires(tmp_path: Path, kind: Any) -> None:
     columns = Columns(sf.columns({"n": kind}, ttl="10 s"), tmp_path)
@@ -119,5 +141,3 @@ def test_tables_and_queries_read_what_expires(tmp_path: Path, kind: Any) -> None
 def test_what_a_ttl_cannot_mean_is_refused() -> None:
     with pytest.raises(sf.UsageError, match=r"leave by their time: call delete_due\(\) in place of ttl="):
         sf.columns({"n": int}, timed=True, ttl="1 day").check("x")
-    with pytest.raises(sf.UsageError, match="reading renews no columns"):
-        sf.columns({"n": int}, ttl=sf.ttl("1 day", renew="read")).check("x")

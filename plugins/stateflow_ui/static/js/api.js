@@ -30,15 +30,16 @@ export async function read(url, { known = null } = {}) {
   return { data: await body(answer), tag: answer.headers.get("ETag") };
 }
 
+// The plugin says whether this button may start that DAG, and with what; Airflow's public API starts it, for the user who pressed.
 // The header is what a foreign page cannot send along with somebody's cookie.
 export async function act(dag, conf) {
-  const answer = await reach(apiUrl(`actions/${encodeURIComponent(dag)}`), {
-    method: "POST",
-    headers: { "Content-Type": "application/json", "X-Stateflow-Action": "1" },
-    body: JSON.stringify({ conf }),
-  });
-  return body(answer);
+  const wanted = await body(await post(apiUrl(`actions/${encodeURIComponent(dag)}`), { conf }, { "X-Stateflow-Action": "1" }));
+  const run = await body(await post(airflowUrl(wanted.path), wanted.body));
+  return { dag_id: wanted.dag_id, run_id: run.dag_run_id };
 }
+
+const post = (url, document, headers = {}) =>
+  reach(url, { method: "POST", headers: { "Content-Type": "application/json", ...headers }, body: JSON.stringify(document) });
 
 async function reach(url, request) {
   let answer;
@@ -72,5 +73,7 @@ async function sentence(answer) {
   if (answer.status === 401) return "You are not signed in to Airflow, or your session has ended: sign in, then come back.";
   // Airflow's own guard says no more than this.
   if (answer.status === 403 && (!said || said === "Forbidden")) return "Airflow does not allow you to do this: ask its administrators for the right to it.";
+  // Airflow's refusal of a form goes on with the schema, which nobody can mend.
+  said = said.trim().split("\n")[0].trim();
   return said || `The server answered ${answer.status} ${answer.statusText}`.trim();
 }

@@ -43,7 +43,7 @@ function Title({ conn, job, id, line, status }) {
 }
 
 function Details({ conn, job, data, now }) {
-  const { line, operators = [], sources = [], sinks = [], owner = {}, statistics = {} } = data;
+  const { line, operators = [], sources = [], sinks = [], owner = {}, statistics = {}, versions = {} } = data;
   const at = line.latest_ack_timestamp || line.trigger_timestamp;
   const gone = data.collected ?? !operators.length;
   const facts = [
@@ -58,7 +58,7 @@ function Details({ conn, job, data, now }) {
   ];
   return html`<div class="stack">
     <dl class="factlist">${facts.map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
-    <p class="after">Written by ${written(line, owner)}</p>
+    <p class="after">Written by ${written(line, owner)}${code(versions)}</p>
     ${(line.origin || line.note) && html`<p class="noted">${line.origin && html`Restored from <b>${line.origin}</b>. `}${line.note}</p>`}
     <${Phases} line=${line} statistics=${statistics} />
     ${gone && html`<${Empty} title="Its files were collected"><p>What is told here comes from the statistics, which outlive a checkpoint. It cannot be restored any more; <a href=${jobHref(conn, job, "graph")}>the graph</a> shows those that can.</p><//>`}
@@ -71,6 +71,13 @@ function written(line, owner) {
   const run = line.dag_run || owner.dag_run;
   const who = [line.user || owner.user, line.host || owner.host].filter(Boolean).join(" on ") || "nobody known";
   return run ? html`<${DagRun} name=${run} />${line.task && html`, task ${line.task}`}, as ${who}` : who;
+}
+
+// Which version of the pipeline's own code made it: the file with the beginning of its checksum, and what is known of its revision.
+function code({ pipeline, revision }) {
+  if (!pipeline) return null;
+  const [file, checksum = ""] = pipeline.split("@sha256:");
+  return html`, with <span title=${pipeline}>${file} <code>${checksum.slice(0, 12)}</code></span>${revision && html` of <code>${revision}</code>`}`;
 }
 
 const PHASES = [["evaluate_ms", "evaluate and upload", "evaluate"], ["decide_ms", "decide", "decide"], ["commit_ms", "commit sinks", "commit"]];

@@ -131,7 +131,7 @@ function NoJobs({ roots, filter }) {
   }
   if (!roots.length) {
     return html`<${Empty} title="No checkpoint root is known">
-      <p>Jobs are found through Airflow connections of the type <b>stateflow</b>, and there is none. Add one that names the root:</p>
+      <p>Jobs are found through Airflow connections of the type <b>stateflow</b>, and there is none whose root you may see. Add one that names the root, or ask for the right to see it:</p>
       <${Command} text=${ADD} />
     <//>`;
   }

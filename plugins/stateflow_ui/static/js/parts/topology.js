@@ -12,12 +12,13 @@ const SOURCES = [
 
 const OPERATORS = [
   { key: "uid", name: "Operator", cell: (o) => html`<b>${o.uid}</b>` },
-  { key: "key", name: "Key", cell: (o) => html`<code class="clip" title=${o.key}>${o.key}</code>` },
+  { key: "key", name: "Key", cell: (o) => (o.key ? html`<code class="clip" title=${o.key}>${o.key}</code>` : "–") },
   { key: "states", name: "States", wide: true, cell: (o) => html`<span title=${Object.entries(o.states ?? {}).map(([name, type]) => `${name}: ${type}`).join("\n")}>${Object.keys(o.states ?? {}).join(", ") || "–"}</span>` },
   { key: "parallelism", name: "Parallelism", right: true, cell: (o) => html`${whole(o.parallelism)}<small> of ${whole(o.max_parallelism)}</small>` },
   { key: "shards", name: "Shards", right: true, cell: (o) => whole(o.shards) },
   { key: "entries", name: "Entries", right: true, cell: (o) => short(o.entries) },
   { key: "size", name: "State", right: true, cell: (o) => bytes(o.state_size) },
+  { key: "expired", name: "Expired", right: true, cell: (o) => expired(o) },
   { key: "backend", name: "Backend", cell: (o) => o.backend || "–" },
 ];
 
@@ -26,6 +27,13 @@ const SINKS = [
   { key: "target", name: "Target", wide: true, cell: (s) => html`<span title=${s.target}>${s.target || "–"}</span>` },
   { key: "commit", name: "Has output of", right: true, cell: (s) => (s.last_commit === null || s.last_commit === undefined ? "nothing yet" : `checkpoint ${s.last_commit}`) },
 ];
+
+function expired({ ttl = {}, expired: left, expiring }) {
+  const lives = Object.entries(ttl).map(([name, text]) => `${name}: ${text}`);
+  if (lives.length === 0) return "–";
+  const rest = expiring ? "Entries that left with the newest batch; more wait for the next ones" : "Entries that left with the newest batch";
+  return html`<span title=${[rest, ...lives].join("\n")}>${whole(left)}${expiring ? "+" : ""}</span>`;
+}
 
 export function Topology({ status }) {
   const parts = [

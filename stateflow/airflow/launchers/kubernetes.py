@@ -1,0 +1,187 @@
+"""Drivers as pods of Kubernetes, submitted in Spark's cluster mode: no worker, triggerer or scheduler keeps one alive."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from stateflow.airflow.connections.spark import submit_hook
+from stateflow.airflow.internals.submit_commands import submit_command
+from stateflow.airflow.launchers.driver_pods import (
+    ABOVE,
+    LAUNCH,
+    TASK,
+    DriverPod,
+    DriverPods,
+    labels,
+    new_launch,
+    secret_name,
+    task_label,
+)
+from stateflow.airflow.launchers.spark_submit import SparkSubmit, environment
+from stateflow.driver import supervisor
+from stateflow.driver.processes import DriverFolder, DriverProcess
+from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.supervision import Launcher
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.jobs.run_secrets import MOUNTED
+from stateflow.masking import is_secret
+
+FOLDER = "/etc/stateflow/run"
+"""Where the run's variables are mounted in the driver's pod."""
+_DRIVER = "spark.kubernetes.driver."
+
+
+class Kubernetes:
+    """`Kubernetes(image="registry/team/orders:1.2", namespace="jobs")`
+
+    The image has Spark, the library and the pipeline's file. `secrets`: names of Kubernetes secrets, each with the folder of the driver's
+    and executors' pods where it is mounted. Other arguments are those of SparkSubmit: `num_executors`, `driver_memory`, `packages`, `jars`.
+    """
+
+    detached = True
+    template_fields = ("image", "namespace", "submit")
+    """For Airflow, which renders them with the operator that the launcher is given to."""
+
+    def __init__(
+        self,
+        *,
+        image: str,
+        namespace: str,
+        kubernetes_conn_id: str = "kubernetes_default",
+        service_account: str = "",
+        secrets: Mapping[str, str] | None = None,
+        application: str = "local:///opt/stateflow/submitted.py",
+        **submit: Any,
+    ) -> None:
+        if "deploy_mode" in submit:
+            raise ValueError(
+                "Kubernetes does not take deploy_mode: its drivers are pods, which is cluster mode"
+            )
+        self.image, self.namespace, self.service_account = image, namespace, service_account
+        self.kubernetes_conn_id, self.application = kubernetes_conn_id, application
+        self.secrets = dict(secrets or {})
+        self.submit = SparkSubmit(**submit).submit
+
+    def bound(self, spark_conn_id: str) -> Launcher:
+        pods = DriverPods(_client(self.kubernetes_conn_id), self.namespace)
+        return _Submitting(spark_conn_id, self, pods)
+
+    def conf(self) -> dict[str, str]:
+        """Spark's settings for the pods."""
+        account = {"spark.kubernetes.authenticate.driver.serviceAccountName": self.service_account}
+        mounts = {
+            f"spark.kubernetes.{role}.secrets.{name}": folder
+            for name, folder in self.secrets.items()
+            for role in ("driver", "executor")
+        }
+        return {
+            "spark.kubernetes.container.image": self.image,
+            "spark.kubernetes.namespace": self.namespace,
+            # The pod is followed through the API, by whoever supervises it at the time.
+            "spark.kubernetes.submission.waitAppCompletion": "false",
+            **(account if self.service_account else {}),
+            **mounts,
+        }
+
+    def __repr__(self) -> str:
+        # A DAG file that is parsed again must give the same text.
+        return f"Kubernetes(image={self.image!r}, namespace={self.namespace!r})"
+
+
+@dataclass
+class _Submitting:
+    spark_conn_id: str
+    of: Kubernetes
+    pods: DriverPods
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def find(self, spec: RunSpec) -> DriverPod | None:
+        """By label, from any host; else the submission that an earlier try began on this host."""
+        pod = self.pods.newest({TASK: task_label(spec)})
+        submission = DriverFolder(spec.job, spec.dag_run, spec.task).newest()
+        launch = _launch_of(submission) if submission is not None else ""
+        if submission is not None and launch and submission.look().running:
+            return DriverPod(self.pods, launch, submission.above, submission=submission)
+        if pod is None:
+            return None
+        own = pod["metadata"]["labels"]
+        same = submission if launch == own[LAUNCH] else None
+        return DriverPod(self.pods, own[LAUNCH], int(own.get(ABOVE, 0)), submission=same)
+
+    def launch(self, spec: RunSpec) -> DriverPod:
+        launch = new_launch()
+        own = labels(spec, launch)
+        secrets = {name: value for name, value in spec.conf.items() if _hidden(name)}
+        shown = replace(spec, conf={n: value for n, value in spec.conf.items() if n not in secrets})
+        argv = self._command(spec, self._conf(shown, launch, own))
+        # Nothing of this is on a command line or in the pod's own description, which more people may read than secrets.
+        self.pods.create_secret(secret_name(launch), own, spec.variables(secrets))
+        folder = DriverFolder(spec.job, spec.dag_run, spec.task)
+        submission = folder.start(argv, environment(self.environment), Path.cwd(), above=spec.above)
+        return DriverPod(self.pods, launch, spec.above, submission=submission)
+
+    def _command(self, spec: RunSpec, conf: Mapping[str, str]) -> list[str]:
+        hook = submit_hook(
+            self.spark_conn_id,
+            **self.of.submit,
+            deploy_mode="cluster",
+            conf=dict(conf),
+            application_args=spec.arguments(),
+            name=f"stateflow {spec.job}",
+        )
+        argv = submit_command(hook, self.of.application)
+        master = argv[argv.index("--master") + 1]
+        if not master.startswith("k8s://"):
+            raise UsageError(
+                f"connection {self.spark_conn_id!r} leads to {master}, and Kubernetes(...) needs a cluster: name a Spark connection "
+                "whose host is k8s://https://ADDRESS"
+            )
+        return argv
+
+    def _conf(self, spec: RunSpec, launch: str, own: Mapping[str, str]) -> dict[str, str]:
+        from stateflow.spark.session.settings import (
+            DELTA,
+            GUARDED,
+        )  # a DAG file must not load stateflow.spark
+
+        conf = {
+            **DELTA,
+            **GUARDED,
+            "spark.ui.showConsoleProgress": "false",
+            **self.of.conf(),
+            **{f"{_DRIVER}label.{name}": value for name, value in own.items()},
+            f"{_DRIVER}secrets.{secret_name(launch)}": FOLDER,
+            f"spark.kubernetes.driverEnv.{MOUNTED}": FOLDER,
+        }
+        if "spark.sql.extensions" in spec.conf:
+            extensions = f"{DELTA['spark.sql.extensions']},{spec.conf['spark.sql.extensions']}"
+            return {**conf, **spec.conf, "spark.sql.extensions": extensions}
+        return {**conf, **spec.conf}
+
+
+def _hidden(setting: str) -> bool:
+    """Settings that are called like secrets. Those that name Kubernetes' secrets hold none."""
+    return is_secret(setting) and not setting.startswith("spark.kubernetes.")
+
+
+def _launch_of(submission: DriverProcess) -> str:
+    """The launch that a submission of an earlier try is for."""
+    setting = f"{_DRIVER}label.{LAUNCH}="
+    command = supervisor.read(submission.folder / "command.json") or {}
+    return next(
+        (word.removeprefix(setting) for word in command.get("argv", ()) if word.startswith(setting)), ""
+    )
+
+
+def _client(conn_id: str) -> Any:
+    try:
+        from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+    except ImportError:
+        raise NotFoundError(
+            "drivers on Kubernetes need Airflow's Kubernetes provider: pip install 'airflow-provider-stateflow[kubernetes]'"
+        ) from None
+    return KubernetesHook(conn_id=conn_id).core_v1_client

@@ -1,0 +1,50 @@
+"""Operator state of one subtask: handed out when its task begins, gathered when it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from stateflow.errors import StateflowError
+from stateflow.pipelines.process import Process
+from stateflow.state.values.serializers import Serializer, serializer_for
+
+Elements = Mapping[str, tuple[tuple[bytes, ...], ...]]
+"""Per operator state the stored elements of every subtask, or the one copy of broadcast state."""
+
+
+def hand_out(process: Process[Any], elements: Elements, subtask: int, *, whole: bool) -> None:
+    """Gives a process its subtask's elements. `whole`: a run begins, so union state shows those of all subtasks.
+
+    Between the batches of a run each subtask goes on with its own, as a task of Flink does between two checkpoints.
+    """
+    for name, declaration in type(process).declarations().operator.items():
+        parts = elements.get(name, ())
+        serializer: Serializer = serializer_for(declaration.type)
+        state = process.__dict__[name]
+        if declaration.kind == "broadcast":
+            state.update(serializer.loads(parts[0][0]) if parts and parts[0] else {})
+            continue
+        own = parts[subtask] if subtask < len(parts) else ()
+        shown = whole and declaration.kind == "union"
+        others = [raw for at, part in enumerate(parts) if at != subtask for raw in part] if shown else []
+        state.load(list(map(serializer.loads, own)), list(map(serializer.loads, others)))
+
+
+def check_alike(uid: str, name: str, parts: Sequence[tuple[bytes, ...]]) -> None:
+    """Broadcast state is recorded once, so every subtask must have made the same of it."""
+    if any(part != parts[0] for part in parts):
+        raise StateflowError(
+            f"operator {uid!r}: broadcast state {name!r} differs between subtasks: process_broadcast must do the same everywhere"
+        )
+
+
+def gathered(process: Process[Any]) -> dict[str, tuple[bytes, ...]]:
+    """What the record keeps of a process's operator state for this subtask."""
+    out: dict[str, tuple[bytes, ...]] = {}
+    for name, declaration in type(process).declarations().operator.items():
+        serializer: Serializer = serializer_for(declaration.type)
+        state = process.__dict__[name]
+        values = [state] if declaration.kind == "broadcast" else state.recorded()
+        out[name] = tuple(map(serializer.dumps, values))
+    return out

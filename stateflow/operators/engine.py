@@ -1,0 +1,82 @@
+"""One process in one task: what it holds, and the calls of its life cycle. Keyed and partitioned operators share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
+from stateflow.operators.binding import Binding, bind
+from stateflow.operators.context import Moment, OperatorContext
+from stateflow.pipelines.operators import DEAD_LETTERS, OperatorSpec
+from stateflow.state.cursor import NO_KEY, Cursor
+
+REPEATED = "nothing of the batch was stored, and a run with changed code repeats it"
+"""How to go on after user code has raised."""
+
+
+class ProcessEngine:
+    """The process with its states bound; `out` fills with rows."""
+
+    def __init__(self, spec: OperatorSpec, moment: Moment, subtask: int, parallelism: int) -> None:
+        self.spec = spec
+        self.moment = moment
+        self.cursor = Cursor(moment.slot + moment.shift, moment.now, moment.watermark)
+        self.process = spec.process()
+        sides = [*spec.sides, *([DEAD_LETTERS] if spec.on_error == "dead_letter" else [])]
+        self.context = OperatorContext(self.cursor, moment, subtask, dict.fromkeys(sides), parallelism)
+        self.binding: Binding = bind(
+            self.process, spec.uid, self.cursor, spec.state_ids, spec.evolved, spec.indexes
+        )
+        self.out: list[Any] = []
+        self.keys = 0
+
+    def open(self) -> None:
+        self._user("open", self.process.open)
+
+    def restore(self) -> None:
+        if self.binding.operator:
+            self._user("restore", self.process.restore)
+
+    def snapshot(self) -> None:
+        if self.binding.operator:
+            self._user("snapshot", self.process.snapshot)
+
+    def close(self) -> None:
+        self._user("close", self.process.close, without_context=True)
+
+    def broadcast(self, name: str, rows: Sequence[Any]) -> None:
+        self._user(
+            "process_broadcast", lambda context: self.process.process_broadcast(name, iter(rows), context)
+        )
+
+    def _user(self, what: str, method: Callable[..., Any], *, without_context: bool = False) -> None:
+        """Calls a method of the operator's life cycle, where there is no key."""
+        self._leave_key()
+        try:
+            method() if without_context else method(self.context)
+            if self.cursor.dirty:
+                self.cursor.discard()
+                raise UsageError(NO_KEY)
+        except StateflowError as error:
+            raise type(error)(f"operator {self.spec.uid!r}, {what}: {error}") from error
+        except Exception as error:
+            raise UserCodeError(
+                f"operator {self.spec.uid!r} failed in {what}: {placed(error)}: {REPEATED}"
+            ) from error
+
+    def _leave_key(self) -> None:
+        self.cursor.serial += 1
+        self.cursor.base = _NoKey()
+        for state in self.binding.chunked:
+            state.leave(_NoKey())
+
+
+class _NoKey(list[Any]):
+    """Stands in for keys and values where there are none."""
+
+    def __getitem__(self, index: Any) -> Any:
+        raise UsageError(NO_KEY)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise UsageError(NO_KEY)

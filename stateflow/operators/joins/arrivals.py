@@ -1,0 +1,132 @@
+"""The rows of both inputs of a join as they come: without those that are late, and those that have no key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stateflow.operators.joins.row_blocks import RowBlocks, Rows
+from stateflow.operators.ready.assigning import event_times
+from stateflow.operators.ready.groups import grouped, whole
+from stateflow.operators.ready.keys import one_of_each
+from stateflow.operators.ready.late_rows import COUNTER
+from stateflow.operators.ready.windowed import NEVER
+from stateflow.pipelines.columnar import ColumnarContext
+from stateflow.pipelines.joins import LATE_LEFT, LATE_RIGHT, JoinOperator, Side
+from stateflow.state.keys.arrow_types import ARROW
+
+Produced = Iterator[pa.Table | tuple[str, pa.Table]]
+
+
+@dataclass(frozen=True)
+class Came:
+    """Rows of one input that may have partners."""
+
+    rows: Rows
+    owners: Any
+    """For each row the number of its key."""
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    keys: pa.Table
+    """The keys of all rows that may have partners, each once; columns as the left input calls them."""
+    left: Came
+    right: Came
+    without_key: tuple[tuple[pa.Table, Rows], tuple[pa.Table, Rows]]
+    """Of each input the rows with a null in their key, which are nobody's partners, beside that key."""
+    late: tuple[pa.Table, pa.Table]
+    """Of each input the rows that are late."""
+
+
+class Arriving:
+    def __init__(
+        self,
+        declared: JoinOperator,
+        layouts: tuple[RowBlocks, ...],
+        lasts: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """`lasts` gives for times the instants up to which such rows are not late; without it the times themselves."""
+        self._declared = declared
+        self._lasts = lasts or (lambda times: times)
+        self._layouts = layouts
+
+    def of(self, left: pa.Table, right: pa.Table, closed: int) -> Arrivals:
+        """Rows whose time is after `closed` are not late."""
+        declared, key = self._declared, self._declared.key
+        tables, times, late, bare = [], [], [], []
+        for side, layout, table in zip(
+            (declared.left, declared.right), self._layouts, (left, right), strict=True
+        ):
+            at, in_time = self._times(side, table, closed)
+            if not bool(in_time.all()):
+                late.append(table.filter(pa.array(~in_time)))
+                table, at = table.filter(pa.array(in_time)), at[in_time]
+            else:
+                late.append(table.slice(0, 0))
+            columns = [
+                _typed(whole(table[name]), ARROW[kind]) for name, (_, kind) in zip(side.key, key, strict=True)
+            ]
+            has_key = np.ones(len(at), dtype=bool)
+            for column in columns:
+                if column.null_count:
+                    has_key &= column.is_valid().to_numpy(zero_copy_only=False)
+            rows = Rows(at, np.zeros(len(at), dtype=bool), _kept(table, layout))
+            keys = pa.table({name: column for (name, _), column in zip(key, columns, strict=True)})
+            without = np.flatnonzero(~has_key)
+            bare.append((keys.take(pa.array(without)), rows.take(without)))
+            if len(without):
+                there = np.flatnonzero(has_key)
+                keys, rows = keys.take(pa.array(there)), rows.take(there)
+            tables.append(keys)
+            times.append(rows)
+        together = pa.concat_tables(tables)
+        columns = [whole(column) for column in together.columns]
+        groups = grouped(columns, len(together))
+        keys = one_of_each(columns, key, groups.firsts)
+        split = len(times[0])
+        return Arrivals(
+            keys, Came(times[0], groups.ids[:split]), Came(times[1], groups.ids[split:]), (bare[0], bare[1]), (late[0], late[1])
+        )  # fmt: skip
+
+    def _times(self, side: Side, table: pa.Table, closed: int) -> tuple[Any, Any]:
+        """The times of rows, and which of the rows are not late."""
+        if side.time:
+            at, valid = event_times(table, side.time)
+            return at, valid & (self._lasts(at) > closed)
+        at = np.zeros(table.num_rows, dtype=np.int64)
+        if side.order:
+            at, valid = event_times(table, side.order)
+            at = np.where(valid, at, NEVER)
+        return at, np.ones(table.num_rows, dtype=bool)
+
+
+@dataclass(frozen=True)
+class LateSides:
+    """Counts late rows, and puts those of an input out if somebody reads them."""
+
+    wanted: frozenset[str]
+
+    def put(self, late: tuple[pa.Table, pa.Table], ctx: ColumnarContext) -> Iterator[tuple[str, pa.Table]]:
+        for name, rows in zip((LATE_LEFT, LATE_RIGHT), late, strict=True):
+            if rows.num_rows:
+                ctx.metrics.counter(COUNTER).inc(rows.num_rows)
+                if name in self.wanted:
+                    yield name, rows
+
+
+def watermark_of(ctx: ColumnarContext) -> int:
+    return NEVER if ctx.watermark_micros is None else ctx.watermark_micros
+
+
+def _kept(table: pa.Table, layout: RowBlocks) -> pa.Table:
+    return table.select(layout.schema.names).cast(layout.schema)
+
+
+def _typed(column: Any, kind: Any) -> Any:
+    return column if column.type == kind else pc.cast(column, kind)

@@ -1,0 +1,134 @@
+"""Rows with the answer for their key. An answer that state has is not asked for again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.errors import UserCodeError, placed, user_frames
+from stateflow.operators.arrow_types import arrow_schema_of
+from stateflow.operators.joins.arrivals import Produced
+from stateflow.operators.joins.asked import Block, asked
+from stateflow.operators.ready.groups import grouped, whole
+from stateflow.operators.ready.keys import key_columns, one_of_each
+from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.enrichment import ANSWERED, ANSWERS, ASKED, Enrich, stored_answer
+from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS
+from stateflow.pipelines.rows import row_type
+
+
+class Enriched(ColumnarOperator):
+    """Rows with a null in their key have no answer, and nobody is asked."""
+
+    null_keys = True
+
+    def __init__(self, declared: Enrich) -> None:
+        self.states = declared.states
+        self._declared = declared
+        out = arrow_schema_of(declared.output)
+        self._answers = pa.schema([out.field(field.name) for field in declared.answered])
+
+    def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        declared = self._declared
+        has_key = np.ones(rows.num_rows, dtype=bool)
+        for name in declared.key_columns:
+            has_key &= whole(rows[name]).is_valid().to_numpy(zero_copy_only=False)
+        with_key = rows if bool(has_key.all()) else rows.filter(pa.array(has_key))
+        if with_key.num_rows < rows.num_rows:
+            without = rows.filter(pa.array(~has_key))
+            yield self._filled(
+                without, pa.table([pa.nulls(len(without), f.type) for f in self._answers], self._answers)
+            )
+        if not with_key.num_rows:
+            return
+        columns = key_columns(with_key, declared.key)
+        groups = grouped(columns, with_key.num_rows)
+        keys = one_of_each(columns, declared.key, groups.firsts)
+        known = states[ANSWERS].get(keys)
+        missing = np.flatnonzero(whole(known[ANSWERED]).is_null().to_numpy(zero_copy_only=False))
+        blocks = asked(declared.asking, _plain(keys.take(pa.array(missing))))
+        ctx.metrics.counter(ASKED).inc(len(missing))
+        failed = [block for block in blocks if block.error is not None]
+        if failed and declared.on_error == "fail":
+            raise self._error(failed[0])
+        is_answered = np.array([block.error is None for block in blocks for _ in block.keys], dtype=bool)
+        fresh = missing[is_answered]
+        answers = self._read([answer for block in blocks for answer in block.answers])
+        if len(fresh):
+            stored = {stored_answer(name): answers[name] for name in self._answers.names}
+            values = pa.table({ANSWERED: pa.array(np.ones(len(fresh), dtype=bool)), **stored})
+            states[ANSWERS].put(keys.take(pa.array(fresh)), values)
+        before = pa.table(
+            [whole(known[stored_answer(f.name)]).cast(f.type) for f in self._answers], schema=self._answers
+        )
+        place = np.arange(len(keys))
+        place[fresh] = len(keys) + np.arange(len(fresh))
+        at = place[groups.ids]
+        if failed:
+            gone = np.zeros(len(keys), dtype=bool)
+            gone[missing[~is_answered]] = True
+            yield DEAD_LETTERS, self._letters(with_key, groups.ids, missing, blocks, ctx)
+            stays = ~gone[groups.ids]
+            with_key, at = with_key.filter(pa.array(stays)), at[stays]
+        yield self._filled(with_key, pa.concat_tables([before, answers]).take(pa.array(at)))
+
+    def _filled(self, rows: pa.Table, answers: pa.Table) -> pa.Table:
+        names = self._declared.output.names
+        return pa.table({n: answers[n] if n in self._answers.names else rows[n] for n in names})
+
+    def _read(self, answers: list[Any]) -> pa.Table:
+        """The fields of answers as columns."""
+        columns = []
+        for field in self._answers:
+            values = [_value(answer, field.name) for answer in answers]
+            try:
+                columns.append(pa.array(values, field.type))
+            except (pa.ArrowException, OverflowError) as error:
+                raise UserCodeError(
+                    f"operator {self._declared.uid!r}: an answer has a {field.name!r} that is no {field.type} ({error}): nothing of "
+                    "the batch was stored, and a run with changed code repeats it"
+                ) from error
+        return pa.table(columns, schema=self._answers)
+
+    def _error(self, block: Block) -> UserCodeError:
+        assert block.error is not None
+        times = self._declared.asking.retries + 1
+        return UserCodeError(
+            f"operator {self._declared.uid!r} could not look up {len(block.keys)} keys, the first of them {block.keys[0]!r}, in "
+            f"{times} attempts: {placed(block.error)}: nothing of the batch was stored; run it again when the service answers, or "
+            "divert such rows with on_error='dead_letter'"
+        )
+
+    def _letters(
+        self, rows: pa.Table, ids: Any, missing: Any, blocks: list[Block], ctx: ColumnarContext
+    ) -> pa.Table:
+        """A dead letter for each key that could not be looked up."""
+        errors = [block.error for block in blocks for _ in block.keys]
+        keys = [key for block in blocks for key in block.keys]
+        letters = []
+        for number, key, error in zip(missing.tolist(), keys, errors, strict=True):
+            if error is None:
+                continue
+            mine = rows.filter(pa.array(ids == number)).to_pylist()
+            text = json.dumps(mine, default=str)
+            what = f"{type(error).__name__}: {error}"
+            letters.append(
+                (self._declared.uid, repr(key), what, user_frames(error), text, len(mine), ctx.checkpoint_id)
+            )
+        schema = arrow_schema_of(row_type(DEAD_LETTER_SCHEMA))
+        return pa.table([list(column) for column in zip(*letters, strict=True)], schema=schema)
+
+
+def _plain(keys: pa.Table) -> list[Any]:
+    columns = [column.to_pylist() for column in keys.columns]
+    return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
+
+
+def _value(answer: Any, name: str) -> Any:
+    if answer is None:
+        return None
+    return answer.get(name) if isinstance(answer, dict) else getattr(answer, name)

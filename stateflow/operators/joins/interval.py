@@ -1,0 +1,190 @@
+"""Rows of a key whose times lie within bounds of each other.
+
+A pair comes out with the batch that brings its second row. A row leaves when the watermark has passed the last instant at which
+a partner may be; if none has come by then, an outer join puts it out alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.operators.joins.arrivals import Arrivals, Arriving, Came, LateSides, Produced, watermark_of
+from stateflow.operators.joins.joined_rows import JoinedRows, nobody
+from stateflow.operators.joins.pairs import Times, pairs
+from stateflow.operators.joins.row_blocks import Rows, both
+from stateflow.operators.joins.row_state import SideOfBlocks
+from stateflow.operators.joins.waiting_rows import Read, WaitingRows
+from stateflow.operators.ready.groups import grouped
+from stateflow.operators.ready.windowed import NEVER
+from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.joins import DUE, IntervalJoin
+
+_SHORTEST = 1_000_000
+"""No bucket is shorter than a second: rows that come together shall lie together."""
+
+
+class IntervalJoined(ColumnarOperator):
+    null_keys = True
+    chunk_rows = 500_000
+
+    def __init__(self, declared: IntervalJoin, read: Set[str]) -> None:
+        self.states = declared.states
+        self._declared = declared
+        self._least, self._most = declared.least, declared.most
+        # As long as the bounds are apart: a row's partners are in two buckets at most.
+        width = max(declared.most - declared.least, _SHORTEST)
+        self._waiting = WaitingRows(declared.where, declared.left, declared.right, width, self._due)
+        self._arriving = Arriving(declared, self._waiting.layouts)
+        self._joined = JoinedRows(declared)
+        self._late = LateSides(frozenset(read))
+        self._key = list(declared.key_columns)
+
+    def _due(self, side: int, times: Any) -> Any:
+        """When the watermark is here, no partner of a row can come any more."""
+        return times + self._most if side == 0 else times - self._least
+
+    def process_both(
+        self, left: pa.Table, right: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext
+    ) -> Produced:
+        watermark = watermark_of(ctx)
+        came = self._arriving.of(left, right, watermark)
+        yield from self._late.put(came.late, ctx)
+        yield from self._joined.without_key(came.without_key)
+        if len(came.keys):
+            yield from self._join(came, states, watermark)
+
+    def _join(self, came: Arrivals, states: Mapping[str, Any], watermark: int) -> Produced:
+        owners, read, own = self._read(came, states)
+        left = _Joining(came.left, read.left, owners, own[0])
+        right = _Joining(came.right, read.right, owners, own[1])
+        for at_left, at_right in self._pairs(left, right):
+            left.meet(at_left)
+            right.meet(at_right)
+            if not self._declared.is_of_left_alone:
+                keys = came.keys.take(pa.array(left.owners[at_left]))
+                yield self._joined.rows(keys, left.rows, at_left, right.rows, at_right)
+        if self._declared.how == "semi":
+            places = np.flatnonzero(left.matched & ~left.was_matched)
+            yield self._of_left(came.keys, left, right, places)
+        yield from self._keep(came.keys, left, right, read, states, watermark)
+
+    def _read(self, came: Arrivals, states: Mapping[str, Any]) -> tuple[Any, Read, tuple[Any, Any]]:
+        """The blocks in which rows that came will be, and those in which their partners are; then for each row that came the
+        number of its block."""
+        left, right = came.left, came.right
+        bucket = self._waiting.bucket
+        spans = (
+            (left.owners, bucket(left.rows.at)),
+            (right.owners, bucket(right.rows.at)),
+            (left.owners, bucket(left.rows.at + self._least)),
+            (left.owners, bucket(left.rows.at + self._most)),
+            (right.owners, bucket(right.rows.at - self._most)),
+            (right.owners, bucket(right.rows.at - self._least)),
+        )
+        owners = np.concatenate([each for each, _ in spans])
+        buckets = np.concatenate([each for _, each in spans])
+        groups = grouped([pa.array(owners), pa.array(buckets)], len(owners))
+        owner_of = owners[groups.firsts]
+        read = self._waiting.read(states, came.keys.take(pa.array(owner_of)), buckets[groups.firsts])
+        ends = len(left.owners), len(left.owners) + len(right.owners)
+        return owner_of, read, (groups.ids[: ends[0]], groups.ids[ends[0] : ends[1]])
+
+    def _pairs(self, left: _Joining, right: _Joining) -> Any:
+        """Partners of which one at least came now."""
+        fresh = left.of_new()
+        for at_left, at_right in pairs(fresh, right.times(), self._least, self._most):
+            yield at_left + left.old, at_right
+        for at_left, at_right in pairs(left.of_old(), right.of_new(), self._least, self._most):
+            yield at_left, at_right + right.old
+
+    def _keep(
+        self,
+        keys: pa.Table,
+        left: _Joining,
+        right: _Joining,
+        read: Read,
+        states: Mapping[str, Any],
+        watermark: int,
+    ) -> Produced:
+        """Writes the rows that go on waiting, and puts out those that came too late for any partner but those there are."""
+        declared = self._declared
+        touched = np.zeros(len(read.buckets), dtype=bool)
+        kept = []
+        for number, (side, puts_out) in enumerate(
+            ((left, declared.puts_out_left), (right, declared.puts_out_right))
+        ):
+            stays = self._due(number, side.rows.at) > watermark
+            if puts_out:
+                alone = np.flatnonzero(~stays & ~side.matched)
+                if len(alone):
+                    yield (
+                        self._of_left(keys, left, right, alone)
+                        if side is left
+                        else self._of_right(keys, left, right, alone)
+                    )
+            if number == 0 and declared.is_of_left_alone:
+                stays &= ~side.matched
+            is_new = np.arange(len(side.rows)) >= side.old
+            # What has had a partner is written again only if somebody asks for that later.
+            changed = (is_new & stays) | (~is_new & ~stays)
+            if puts_out:
+                changed |= side.matched & ~side.was_matched
+            touched[side.blocks[changed]] = True
+            chosen = np.flatnonzero(stays)
+            rows = Rows(side.rows.at, side.matched, side.rows.columns).take(chosen)
+            kept.append(SideOfBlocks(rows, side.blocks[chosen]))
+        self._waiting.write(states, read, kept[0], kept[1], touched)
+
+    def _of_left(self, keys: pa.Table, left: _Joining, right: _Joining, places: Any) -> pa.Table:
+        owners = pa.array(left.owners[places])
+        return self._joined.rows(keys.take(owners), left.rows, places, right.rows, nobody(len(places)))
+
+    def _of_right(self, keys: pa.Table, left: _Joining, right: _Joining, places: Any) -> pa.Table:
+        owners = pa.array(right.owners[places])
+        return self._joined.rows(keys.take(owners), left.rows, nobody(len(places)), right.rows, places)
+
+    def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        watermark = watermark_of(ctx)
+        if watermark == NEVER:
+            return
+        declared = self._declared
+        for read in self._waiting.due(states, watermark, self._key):
+            sides = read.left, read.right
+            stay = [self._due(number, side.rows.at) > watermark for number, side in enumerate(sides)]
+            for number, puts_out in enumerate((declared.puts_out_left, declared.puts_out_right)):
+                side = sides[number]
+                places = np.flatnonzero(~stay[number] & ~side.rows.matched)
+                if puts_out and len(places):
+                    keys, none = read.keys.take(pa.array(side.blocks[places])), nobody(len(places))
+                    at = (places, none) if number == 0 else (none, places)
+                    yield self._joined.rows(keys, read.left.rows, at[0], read.right.rows, at[1])
+            self._waiting.leave(states, read, (stay[0], stay[1]))
+        states[DUE].delete_due(watermark)
+
+
+class _Joining:
+    """The rows of one side that take part in a batch: those of the blocks first, then those that came."""
+
+    def __init__(self, came: Came, stored: SideOfBlocks, owner_of: Any, own: Any) -> None:
+        self.old = len(stored.rows)
+        self.rows = both(stored.rows, came.rows)
+        self.blocks = np.concatenate((stored.blocks, own))
+        self.owners = np.concatenate((owner_of[stored.blocks], came.owners))
+        self.was_matched = self.rows.matched
+        self.matched = self.rows.matched.copy()
+
+    def meet(self, places: Any) -> None:
+        self.matched[places] = True
+
+    def times(self) -> Times:
+        return Times(self.owners, self.rows.at)
+
+    def of_old(self) -> Times:
+        return Times(self.owners[: self.old], self.rows.at[: self.old])
+
+    def of_new(self) -> Times:
+        return Times(self.owners[self.old :], self.rows.at[self.old :])

@@ -1,0 +1,132 @@
+"""From partners to output rows: filled by name over whole columns, or by a function of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.errors import StateflowError, UserCodeError, placed
+from stateflow.operators.arrow_types import arrow_schema_of
+from stateflow.operators.joins.arrivals import Came
+from stateflow.operators.joins.pairs import MOST
+from stateflow.operators.joins.row_blocks import Rows
+from stateflow.operators.ready.assigning import instants
+from stateflow.operators.ready.groups import whole
+from stateflow.pipelines.joins import KEY, LEFT, RIGHT, Filled, JoinOperator, Side
+
+Places = Any
+"""Indices of rows; an array of Arrow with nulls where a row has no partner, or one of numpy."""
+
+
+class JoinedRows:
+    """Makes the output of one join."""
+
+    def __init__(self, declared: JoinOperator) -> None:
+        self._declared = declared
+        self._filled = declared.filled or tuple(
+            Filled(name, KEY if name in declared.left.key else LEFT, name) for name in declared.output.names
+        )
+        self._schema = arrow_schema_of(declared.output)
+
+    def rows(self, keys: pa.Table, left: Rows, at_left: Places, right: Rows, at_right: Places) -> pa.Table:
+        """`keys` is the key of each output row, `at_left` and `at_right` are the rows it is made of."""
+        if self._declared.function is not None:
+            return self._called(keys, left, at_left, right, at_right)
+        at = {LEFT: (left, _indices(at_left)), RIGHT: (right, _indices(at_right))}
+        columns = {each.field: self._column(each, keys, at) for each in self._filled}
+        return pa.table(columns) if columns else pa.table({}).slice(0, 0)
+
+    def with_partner(self, keys: pa.Table, left: Came, right: Rows, partner: Any) -> Iterator[pa.Table]:
+        """Left rows that have one partner each, or none: then it is below zero, and the row comes out of an outer join."""
+        places = np.arange(len(partner))
+        if not self._declared.puts_out_left:
+            places = np.flatnonzero(partner >= 0)
+        for begin in range(0, len(places), MOST):
+            some = places[begin : begin + MOST]
+            at_right = pa.array(partner[some], mask=partner[some] < 0)
+            yield self.rows(keys.take(pa.array(left.owners[some])), left.rows, some, right, at_right)
+
+    def without_key(self, rows: tuple[tuple[pa.Table, Rows], tuple[pa.Table, Rows]]) -> Iterator[pa.Table]:
+        """What comes out of rows with a null in their key, each beside its key: they are nobody's partners."""
+        (left_keys, left), (right_keys, right) = rows
+        nothing = np.zeros(0, dtype=np.int64)
+        if len(left) and self._declared.puts_out_left:
+            places = np.arange(len(left))
+            yield self.rows(left_keys, left, places, right.take(nothing), nobody(len(left)))
+        if len(right) and self._declared.puts_out_right:
+            places = np.arange(len(right))
+            yield self.rows(right_keys, left.take(nothing), nobody(len(right)), right, places)
+
+    def _column(self, each: Filled, keys: pa.Table, at: dict[str, tuple[Rows, Any]]) -> Any:
+        if each.of == KEY:
+            return keys[each.column]
+        if each.of in at:
+            rows, places = at[each.of]
+            side = self._declared.left if each.of == LEFT else self._declared.right
+            return _column_of(rows, side, each.column).take(places)
+        _, places = at[each.of.removesuffix(f"_{KEY}")]
+        return whole(keys[each.column]).take(pa.array(np.arange(len(keys)), mask=_is_null(places)))
+
+    def _called(self, keys: pa.Table, left: Rows, at_left: Places, right: Rows, at_right: Places) -> pa.Table:
+        declared = self._declared
+        lefts = _objects(declared.left, declared.left.key, declared.left.key, keys, left, at_left)
+        rights = _objects(declared.right, declared.right.key, declared.left.key, keys, right, at_right)
+        made = []
+        for place, (one, other) in enumerate(zip(lefts, rights, strict=True)):
+            try:
+                made.append(declared.function(one, other))  # type: ignore[misc]
+            except StateflowError:
+                raise
+            except Exception as error:
+                key = [keys[name][place].as_py() for name in declared.key_columns]
+                raise UserCodeError(
+                    f"join {declared.uid!r} failed on key {key[0] if len(key) == 1 else tuple(key)!r}: {placed(error)}: nothing of "
+                    "the batch was stored, and it is run again"
+                ) from error
+        return pa.table(
+            [pa.array([_value(row, field.name) for row in made], field.type) for field in self._schema],
+            schema=self._schema,
+        )
+
+
+def _column_of(rows: Rows, side: Side, name: str) -> Any:
+    return instants(rows.at) if name == side.time else whole(rows.columns[name])
+
+
+def _objects(
+    side: Side, key: Sequence[str], named: Sequence[str], keys: pa.Table, rows: Rows, places: Places
+) -> list[Any]:
+    """The row of each place as users know it; None where there is none."""
+    indices = _indices(places)
+    if not len(rows):
+        return [None] * len(indices)
+    columns = []
+    for field in side.rows.fields:
+        if field.name in key:
+            column = keys[named[key.index(field.name)]]
+        else:
+            column = _column_of(rows, side, field.name).take(indices)
+        columns.append(column.to_pylist())
+    there = indices.is_valid().to_pylist()
+    values = zip(*columns, strict=True)
+    return [side.rows.make(*each) if is_there else None for each, is_there in zip(values, there, strict=True)]
+
+
+def _indices(places: Places) -> Any:
+    return places if isinstance(places, pa.Array) else pa.array(places)
+
+
+def _is_null(places: Any) -> Any:
+    return places.is_null().to_numpy(zero_copy_only=False)
+
+
+def _value(row: Any, name: str) -> Any:
+    return row.get(name) if isinstance(row, dict) else getattr(row, name)
+
+
+def nobody(count: int) -> Any:
+    """Places of partners that are not there."""
+    return pa.nulls(count, pa.int64())

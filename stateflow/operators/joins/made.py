@@ -1,0 +1,31 @@
+"""From what a pipeline declares to what a task runs: joins and enrichment, and what `operators/ready` makes."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from stateflow.operators.joins.asof import AsofJoined
+from stateflow.operators.joins.enriched import Enriched
+from stateflow.operators.joins.interval import IntervalJoined
+from stateflow.operators.joins.latest import LatestJoined
+from stateflow.operators.joins.windowed import WindowJoined
+from stateflow.operators.ready import made
+from stateflow.pipelines.columnar import ColumnarOperator
+from stateflow.pipelines.enrichment import Enrich
+from stateflow.pipelines.joins import AsofJoin, IntervalJoin, LatestJoin, WindowJoin
+
+
+def runnable(operator: ColumnarOperator, read: Set[str]) -> ColumnarOperator:
+    """The operator itself, unless it is one that a pipeline only declares; `read` are its outputs that have a reader."""
+    match operator:
+        case IntervalJoin():
+            return IntervalJoined(operator, read)
+        case AsofJoin():
+            return AsofJoined(operator, read)
+        case Enrich():
+            return Enriched(operator)
+        case LatestJoin():
+            return LatestJoined(operator)
+        case WindowJoin():
+            return WindowJoined(operator, read)
+    return made.runnable(operator, read)

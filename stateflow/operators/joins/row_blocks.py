@@ -1,0 +1,245 @@
+"""Rows as bytes, many of them in one value of state.
+
+    rows     a record of one width per row: time, matched, null bits, columns of a fixed width, lengths of texts
+    texts    the texts of the rows, row after row; missing when no column is a text
+
+Both are written and read for all blocks at once: a block is a slice of what numpy sees as one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.errors import IncompatibleError
+from stateflow.operators.arrow_types import arrow_type
+from stateflow.operators.ready.groups import whole
+
+_AT, _MATCHED, _NULLS = "at", "matched", "nulls"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one side of a join."""
+
+    at: Any
+    """Their times, in microseconds."""
+    matched: Any
+    """Whether each has had a partner."""
+    columns: pa.Table
+
+    def take(self, places: Any) -> Rows:
+        columns = self.columns.take(pa.array(places)) if self.columns.num_columns else self.columns
+        return Rows(self.at[places], self.matched[places], columns)
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+
+def both(one: Rows, other: Rows) -> Rows:
+    return Rows(
+        np.concatenate((one.at, other.at)),
+        np.concatenate((one.matched, other.matched)),
+        pa.concat_tables([one.columns, other.columns]),
+    )
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Encoded rows: a value per block."""
+
+    rows: Any
+    texts: Any
+
+
+class RowBlocks:
+    """Writes and reads rows with these columns, of which each is a name and the text of its Spark type."""
+
+    def __init__(self, columns: Sequence[tuple[str, str]]) -> None:
+        self.text = ",".join(f"{name}:{kind}" for name, kind in columns)
+        """The columns, as a block has them beside it: who reads it later may have others."""
+        self.schema = pa.schema([(name, arrow_type(kind)) for name, kind in columns])
+        kinds = list(self.schema.types)
+        self._texts = [place for place, kind in enumerate(kinds) if _is_text(kind)]
+        # What is wide comes first, so that most reads are aligned.
+        self._fixed = [place for place in range(len(kinds)) if place not in self._texts]
+        forms: list[Any] = [(f"c{place}", _form(kinds[place])) for place in self._fixed]
+        forms += [(f"c{place}", "<i4") for place in self._texts]
+        if kinds:
+            forms.append((_NULLS, "u1", (-(-len(kinds) // 8),)))
+        self._record = np.dtype([(_AT, "<i8"), *forms, (_MATCHED, "u1")])
+
+    @classmethod
+    def of_text(cls, text: str) -> RowBlocks:
+        return _of_text(text)
+
+    def write(self, rows: Rows, ends: Any) -> Blocks:
+        """`ends` are where each block ends among the rows, ascending; rows of a block lie together."""
+        count = len(rows)
+        records = np.zeros(count, dtype=self._record)
+        records[_AT], records[_MATCHED] = rows.at, rows.matched
+        columns = [whole(column) for column in rows.columns.columns]
+        for place, column in enumerate(columns):
+            if column.null_count:
+                null = column.is_null().to_numpy(zero_copy_only=False)
+                records[_NULLS][:, place >> 3] |= null.astype(np.uint8) << (place & 7)
+        for place in self._fixed:
+            records[f"c{place}"] = _numbers(columns[place], self._record[f"c{place}"])
+        bounds = np.concatenate(([0], ends))
+        blocks = _binary(bounds * self._record.itemsize, pa.py_buffer(records))
+        if not self._texts:
+            return Blocks(blocks, pa.nulls(len(ends), pa.binary()))
+        offsets, data = _interleaved([columns[place] for place in self._texts])
+        width = len(self._texts)
+        lengths = np.diff(offsets).reshape(count, width)
+        for number, place in enumerate(self._texts):
+            records[f"c{place}"] = lengths[:, number]
+        return Blocks(
+            _binary(bounds * self._record.itemsize, pa.py_buffer(records)),
+            _binary(offsets[bounds * width], data),
+        )
+
+    def read(self, blocks: Blocks) -> tuple[Rows, Any]:
+        """The rows of all blocks, and how many each has; a block may be null."""
+        sizes, data = _joined(blocks.rows)
+        records = np.frombuffer(data, dtype=self._record)
+        columns: list[Any] = [None] * len(self.schema)
+        for place in self._fixed:
+            column = np.ascontiguousarray(records[f"c{place}"])
+            columns[place] = _array(column, self.schema.types[place], self._null(records, place))
+        if self._texts:
+            self._read_texts(records, blocks.texts, columns)
+        at = np.ascontiguousarray(records[_AT])
+        rows = Rows(at, records[_MATCHED].astype(bool), pa.table(columns, schema=self.schema))
+        return rows, sizes // self._record.itemsize
+
+    def read_as(self, blocks: Blocks, where: str, now: RowBlocks) -> tuple[Rows, Any]:
+        """The rows with the columns that they have now."""
+        rows, counts = self.read(blocks)
+        columns = []
+        for field in now.schema:
+            place = self.schema.get_field_index(field.name)
+            if place < 0:
+                columns.append(pa.nulls(len(rows), field.type))
+                continue
+            try:
+                columns.append(rows.columns.column(place).cast(field.type))
+            except pa.ArrowException as error:
+                raise IncompatibleError(
+                    f"{where}: rows that wait have column {field.name!r} as {self.schema.types[place]}, and the pipeline has it "
+                    f"as {field.type} ({error}): keep the type until they are joined, or give the operator a new uid"
+                ) from error
+        return Rows(rows.at, rows.matched, pa.table(columns, schema=now.schema)), counts
+
+    def _null(self, records: Any, place: int) -> Any:
+        return (records[_NULLS][:, place >> 3] >> (place & 7)) & 1 == 1
+
+    def _read_texts(self, records: Any, texts: Any, columns: list[Any]) -> None:
+        width, count = len(self._texts), len(records)
+        lengths = np.empty((count, width), dtype=np.int64)
+        for number, place in enumerate(self._texts):
+            lengths[:, number] = records[f"c{place}"]
+        _, data = _joined(texts)
+        bounds = np.concatenate(([0], np.cumsum(lengths.reshape(-1))))
+        items = _binary(bounds, data)
+        for number, place in enumerate(self._texts):
+            null = self._null(records, place)
+            wanted = np.arange(number, count * width, width)
+            column = items.take(pa.array(wanted, mask=null)) if width > 1 or bool(null.any()) else items
+            columns[place] = column.cast(self.schema.types[place])
+
+
+@lru_cache(maxsize=64)
+def _of_text(text: str) -> RowBlocks:
+    return RowBlocks([tuple(part.split(":", 1)) for part in _parts(text)])  # type: ignore[misc]
+
+
+def _parts(text: str) -> list[str]:
+    """The columns of a layout; a comma inside of brackets belongs to a type."""
+    parts: list[str] = []
+    for part in text.split(",") if text else []:
+        if parts and parts[-1].count("(") > parts[-1].count(")"):
+            parts[-1] += f",{part}"
+        else:
+            parts.append(part)
+    return parts
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
+
+
+def _form(kind: Any) -> str:
+    if pa.types.is_boolean(kind):
+        return "u1"
+    if pa.types.is_decimal(kind):
+        return "V16"
+    return f"<{'f' if pa.types.is_floating(kind) else 'i'}{kind.bit_width // 8}"
+
+
+def _numbers(column: Any, form: Any) -> Any:
+    """The values of a column of a fixed width; what stands for a null means nothing."""
+    kind = column.type
+    if pa.types.is_decimal(kind):
+        data = column.buffers()[1]
+        raw = np.frombuffer(data, dtype=form, count=len(column), offset=column.offset * 16)
+        return raw
+    if pa.types.is_temporal(kind):
+        column = column.view(pa.int64() if kind.bit_width == 64 else pa.int32())
+    if column.null_count:
+        column = column.fill_null(False if pa.types.is_boolean(kind) else 0)
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _array(values: Any, kind: Any, null: Any) -> Any:
+    if pa.types.is_decimal(kind):
+        column = pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+        return column.take(pa.array(np.arange(len(values)), mask=null)) if bool(null.any()) else column
+    if pa.types.is_boolean(kind):
+        return pa.array(values.astype(bool), mask=null)
+    column = pa.array(values, mask=null)
+    return column.view(kind) if pa.types.is_temporal(kind) else column
+
+
+def _interleaved(columns: Sequence[Any]) -> tuple[Any, Any]:
+    """Texts row after row: where each begins and ends, and all their bytes."""
+    count = len(columns[0])
+    items = [column.cast(pa.binary()) for column in columns]
+    items = [column.fill_null(b"") if column.null_count else column for column in items]
+    one = items[0]
+    if len(items) > 1:
+        order = np.arange(count * len(items)).reshape(len(items), count).T.reshape(-1)
+        one = pa.concat_arrays(items).take(pa.array(order))
+    _, offsets, data = one.buffers()
+    bounds = np.frombuffer(offsets, dtype=np.int32, count=len(one) + 1, offset=one.offset * 4).astype(
+        np.int64
+    )
+    if data is None:
+        return bounds - bounds[0], pa.py_buffer(b"")
+    return bounds - bounds[0], data.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
+
+
+def _binary(offsets: Any, data: Any) -> Any:
+    bounds = pa.py_buffer(np.ascontiguousarray(offsets, dtype=np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, bounds, data])
+
+
+def _joined(blocks: Any) -> tuple[Any, Any]:
+    """The length of each block, and the bytes of all of them."""
+    array = whole(blocks)
+    if array.null_count:
+        array = array.fill_null(b"")
+    if not len(array):
+        return np.zeros(0, dtype=np.int64), pa.py_buffer(b"")
+    _, offsets, data = array.buffers()
+    bounds = np.frombuffer(offsets, dtype=np.int32, count=len(array) + 1, offset=array.offset * 4).astype(
+        np.int64
+    )
+    if data is None:
+        return np.diff(bounds), pa.py_buffer(b"")
+    return np.diff(bounds), data.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))

@@ -1,0 +1,128 @@
+"""Rows of a key that are in the same window: they wait until the window is closed, and come out then."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.operators.joins.arrivals import Arriving, Came, LateSides, Produced, watermark_of
+from stateflow.operators.joins.joined_rows import JoinedRows, nobody
+from stateflow.operators.joins.pairs import Times, pairs
+from stateflow.operators.joins.row_blocks import RowBlocks, both
+from stateflow.operators.joins.row_state import RowState, SideOfBlocks, empty_rows
+from stateflow.operators.ready.assigning import assigned, instants, newest_end, starts
+from stateflow.operators.ready.groups import grouped, whole
+from stateflow.operators.ready.windowed import AT, NEVER, later, micros
+from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.joins import LEFT, RIGHT, WindowJoin
+from stateflow.pipelines.ready import WINDOW_END, WINDOW_START
+
+_SIDES = (LEFT, RIGHT)
+
+
+class WindowJoined(ColumnarOperator):
+    """`left` and `right` have the rows of each input by the end of their window and by key."""
+
+    null_keys = True
+    chunk_rows = 500_000
+
+    def __init__(self, declared: WindowJoin, read: Set[str]) -> None:
+        self.states = declared.states
+        self.waits = declared.lateness
+        self._declared = declared
+        self._window = declared.window
+        layouts = tuple(
+            RowBlocks([(f.name, f.type) for f in side.kept]) for side in (declared.left, declared.right)
+        )
+        self._arriving = Arriving(declared, layouts, lambda times: newest_end(declared.window, times))
+        self._stored = tuple(RowState(declared.where, layout) for layout in layouts)
+        self._joined = JoinedRows(declared)
+        self._late = LateSides(frozenset(read))
+        self._key = list(declared.key_columns)
+
+    def process_both(
+        self, left: pa.Table, right: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext
+    ) -> Produced:
+        closed = self._closed(ctx)
+        came = self._arriving.of(left, right, closed)
+        yield from self._late.put(came.late, ctx)
+        bare = []
+        for keys, rows in came.without_key:
+            places, ends = self._windows(rows.at, closed)
+            bare.append((self._bounded(keys.take(pa.array(places)), ends), rows.take(places)))
+        yield from self._joined.without_key((bare[0], bare[1]))
+        for number, side in enumerate((came.left, came.right)):
+            if len(side.owners):
+                self._add(number, came.keys, side, states, closed)
+
+    def _windows(self, times: Any, closed: int) -> tuple[Any, Any]:
+        """Rows with the ends of the windows that they are in and that are open; a row may come several times."""
+        windows = assigned(self._window, times)
+        places = np.arange(len(times)) if windows.rows is None else windows.rows
+        still = windows.ends > closed
+        return places[still], windows.ends[still]
+
+    def _add(self, number: int, keys: pa.Table, came: Came, states: Mapping[str, Any], closed: int) -> None:
+        places, ends = self._windows(came.rows.at, closed)
+        owners, state, stored = came.owners[places], states[_SIDES[number]], self._stored[number]
+        groups = grouped([pa.array(owners), pa.array(ends)], len(places))
+        mine, at = keys.take(pa.array(owners[groups.firsts])), instants(ends[groups.firsts])
+        before = stored.read(state.get(mine, at=at))
+        rows, blocks = both(before.rows, came.rows.take(places)), np.concatenate((before.blocks, groups.ids))
+        state.put(mine, stored.values(SideOfBlocks(rows, blocks), groups.size), at=at)
+
+    def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        closed = self._closed(ctx)
+        if closed == NEVER:
+            return
+        left, right = states[LEFT], states[RIGHT]
+        for entries in left.due(closed):
+            keys, at = entries.select(self._key), entries[AT]
+            partners = self._stored[1].read(right.get(keys, at=whole(at)))
+            yield from self._close(self._bounded(keys, micros(at)), self._stored[0].read(entries), partners)
+        if self._declared.puts_out_right:
+            for entries in right.due(closed):
+                keys, at = entries.select(self._key), entries[AT]
+                alone = pa.array(~left.has(keys, at=whole(at)).to_numpy(zero_copy_only=False))
+                entries = entries.filter(alone)
+                nothing = SideOfBlocks(empty_rows(self._stored[0].layout), np.zeros(0, dtype=np.int64))
+                bounded = self._bounded(entries.select(self._key), micros(entries[AT]))
+                yield from self._close(bounded, nothing, self._stored[1].read(entries))
+        left.delete_due(closed)
+        right.delete_due(closed)
+
+    def _close(self, keys: pa.Table, left: SideOfBlocks, right: SideOfBlocks) -> Produced:
+        """What comes out of windows; `keys` is the key and the bounds of each."""
+        declared = self._declared
+        matched = np.zeros(len(left.blocks), dtype=bool), np.zeros(len(right.blocks), dtype=bool)
+        # In a window all rows of a key are partners, as if they had one time.
+        times = [Times(side.blocks, np.zeros(len(side.blocks), dtype=np.int64)) for side in (left, right)]
+        for at_left, at_right in pairs(times[0], times[1], 0, 0):
+            matched[0][at_left], matched[1][at_right] = True, True
+            if not declared.is_of_left_alone:
+                owners = pa.array(left.blocks[at_left])
+                yield self._joined.rows(keys.take(owners), left.rows, at_left, right.rows, at_right)
+        if declared.puts_out_left or declared.how == "semi":
+            places = np.flatnonzero(matched[0] if declared.how == "semi" else ~matched[0])
+            owners = pa.array(left.blocks[places])
+            yield self._joined.rows(keys.take(owners), left.rows, places, right.rows, nobody(len(places)))
+        if declared.puts_out_right:
+            places = np.flatnonzero(~matched[1])
+            owners = pa.array(right.blocks[places])
+            yield self._joined.rows(keys.take(owners), left.rows, nobody(len(places)), right.rows, places)
+
+    def _bounded(self, keys: pa.Table, ends: Any) -> pa.Table:
+        return keys.append_column(WINDOW_START, instants(starts(self._window, ends))).append_column(
+            WINDOW_END, instants(ends)
+        )
+
+    def next_due(self, states: Mapping[str, Any]) -> int | None:
+        ends = [at for side in _SIDES if (at := states[side].next_due()) is not None]
+        return later(min(ends, default=None), self._declared.lateness)
+
+    def _closed(self, ctx: ColumnarContext) -> int:
+        watermark = watermark_of(ctx)
+        return NEVER if watermark == NEVER else watermark - self._declared.lateness

@@ -1,0 +1,140 @@
+"""Windows of so many rows of a key, in the order of event time.
+
+`waiting` has the rows that the watermark has not reached: which rows are in a window follows from the rows alone then, and
+not from how they came. `open` has each key's window that is not full yet, under the last instant that there is: only a run that
+closes all windows gets to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.operators.ready.accumulator import Accumulator
+from stateflow.operators.ready.assigning import event_times, instants
+from stateflow.operators.ready.groups import Groups, grouped, whole
+from stateflow.operators.ready.keys import key_columns, one_of_each
+from stateflow.operators.ready.late_rows import LateRows
+from stateflow.operators.ready.ordered_values import ranks
+from stateflow.operators.ready.stored_rows import StoredRows
+from stateflow.operators.ready.windowed import AT, NEVER, Produced, later, micros
+from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.ready import (
+    FILLED,
+    FIRST_TIME,
+    FOREVER,
+    LAST_TIME,
+    NUMBER,
+    WINDOW_END,
+    WINDOW_START,
+    WindowAggregate,
+)
+from stateflow.pipelines.windows import Counted
+
+_ROW = "_sf_row"
+
+
+class CountedAggregates(ColumnarOperator):
+    def __init__(self, declared: WindowAggregate, late: LateRows) -> None:
+        assert isinstance(declared.window, Counted)
+        self.states = declared.states
+        self.waits = declared.lateness
+        self._declared = declared
+        self._late = late
+        self._key = declared.key
+        self._n = declared.window.n
+        self._accumulator = Accumulator(declared.where, declared.aggregates)
+        kept = tuple(n for n in declared.reads if n not in (*declared.key_columns, declared.time))
+        self._stored = StoredRows(declared.needed(frozenset()), kept, declared.time)
+
+    def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        times, valid = event_times(rows, self._declared.time)
+        taken = valid & (times > self._closed(ctx))
+        if not bool(taken.all()):
+            yield from self._late.put(rows.filter(pa.array(~taken)), ctx)
+            rows, times = rows.filter(pa.array(taken)), times[taken]
+        if not rows.num_rows:
+            return
+        columns = key_columns(rows, self._key)
+        groups = grouped([*columns, pa.array(times)], rows.num_rows)
+        keys = one_of_each(columns, self._key, groups.firsts)
+        stored = states["waiting"].entries(keys, at=instants(times[groups.firsts]), row=_ROW)
+        waiting = np.bincount(whole(stored[_ROW]).to_numpy(), minlength=groups.size)
+        numbers = _places(groups.ids, groups.size) + waiting[groups.ids]
+        states["waiting"].put(
+            keys.take(pa.array(groups.ids)), self._stored.of_rows(rows), by=pa.table({NUMBER: numbers}), at=instants(times)
+        )  # fmt: skip
+
+    def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
+        closed = self._closed(ctx)
+        if closed == NEVER:
+            return
+        for entries in states["waiting"].due(closed):
+            yield from self._fill(entries, states["open"])
+        states["waiting"].delete_due(closed)
+        if ctx.watermark_micros == FOREVER:
+            for entries in states["open"].due(FOREVER):
+                yield self._rows(entries.select(self._declared.key_columns), entries)
+            states["open"].delete_due(FOREVER)
+
+    def _fill(self, entries: pa.Table, state: Any) -> Produced:
+        """Rows that the watermark has reached; those of a key come in the order of their times."""
+        columns = key_columns(entries, self._key)
+        of_key = grouped(columns, entries.num_rows)
+        keys = one_of_each(columns, self._key, of_key.firsts)
+        times = micros(entries[AT])
+        codes = [ranks(whole(entries[name])) for name in self._stored.names]
+        order = np.lexsort((*reversed(codes), times, of_key.ids))
+        entries, ids, times = entries.take(pa.array(order)), of_key.ids[order], times[order]
+        before = state.get(keys, at=FOREVER)
+        filled = whole(before[FILLED]).fill_null(0).to_numpy()
+        position = _places(ids, of_key.size) + filled[ids]
+        number = position // self._n
+        begins = np.ones(len(ids), dtype=bool)
+        begins[1:] = (ids[1:] != ids[:-1]) | (number[1:] != number[:-1])
+        first = np.flatnonzero(begins)
+        last = np.append(first[1:], len(ids)) - 1
+        groups = Groups(np.cumsum(begins) - 1, len(first), first)
+        owners = keys.take(pa.array(ids[first]))
+        partials = self._accumulator.create(self._stored.rows(entries, times), groups, owners)
+        goes_on = (number[first] == 0) & (filled[ids[first]] > 0)
+        earlier = before.take(pa.array(ids[first], mask=~goes_on))
+        windows = self._accumulator.merge(earlier, partials, owners)
+        began = np.where(
+            goes_on, micros(whole(earlier[FIRST_TIME]).fill_null(instants([0])[0])), times[first]
+        )
+        windows = windows.append_column(FILLED, pa.array(position[last] % self._n + 1))
+        windows = windows.append_column(FIRST_TIME, instants(began))
+        windows = windows.append_column(LAST_TIME, instants(times[last]))
+        is_full = position[last] % self._n == self._n - 1
+        full, still = pa.array(is_full), pa.array(~is_full)
+        yield self._rows(owners.filter(full), windows.filter(full))
+        open_now = np.zeros(of_key.size, dtype=bool)
+        open_now[ids[first][~is_full]] = True
+        state.delete(keys.filter(pa.array(~open_now & (filled > 0))), at=FOREVER)
+        state.put(owners.filter(still), windows.filter(still), at=FOREVER)
+
+    def _rows(self, keys: pa.Table, windows: pa.Table) -> pa.Table:
+        columns = dict(zip(keys.column_names, keys.columns, strict=True))
+        columns[WINDOW_START], columns[WINDOW_END] = windows[FIRST_TIME], windows[LAST_TIME]
+        return pa.table({**columns, **self._accumulator.results(windows, keys)})
+
+    def next_due(self, states: Mapping[str, Any]) -> int | None:
+        due = later(states["waiting"].next_due(), self._declared.lateness), states["open"].next_due()
+        return min((at for at in due if at is not None), default=None)
+
+    def _closed(self, ctx: ColumnarContext) -> int:
+        watermark = ctx.watermark_micros
+        return NEVER if watermark is None else watermark - self._declared.lateness
+
+
+def _places(ids: Any, size: int) -> Any:
+    """The number of each row among those of its group."""
+    order = np.argsort(ids, kind="stable")
+    counts = np.bincount(ids, minlength=size)
+    out = np.empty(len(ids), dtype=np.int64)
+    out[order] = np.arange(len(ids)) - (np.cumsum(counts) - counts)[ids[order]]
+    return out

@@ -1,0 +1,158 @@
+"""The first rows of each key, and how that list changes from batch to batch.
+
+`rows` has what is in the list by its place. Where the last row of those that are alike counts, a row can get worse, and
+another one come back: there it has all of them, and a place is only a number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from stateflow.operators.ready.groups import grouped, whole
+from stateflow.operators.ready.keys import key_columns, one_of_each
+from stateflow.operators.ready.latest_rows import LatestRows
+from stateflow.operators.ready.ordered_values import ranks
+from stateflow.operators.ready.stored_rows import StoredRows
+from stateflow.pipelines.changes import DELETE, OPERATION, UPSERT
+from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.ready import stored_name
+from stateflow.pipelines.top import PLACE, Top
+
+_ROW = "_sf_row"
+
+
+class TopRows(ColumnarOperator):
+    def __init__(self, declared: Top) -> None:
+        self.states = declared.states
+        self._declared = declared
+        self._key = declared.key
+        self._stored = StoredRows(declared.rows, declared.kept)
+        self._by = [_column(by) for by in declared.by]
+        self._last_by = [_column(by) for by in declared.last_by if by.removeprefix("-") in declared.kept]
+        assert declared.changes is not None
+        self._latest = LatestRows(declared.key, declared.changes)
+
+    def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
+        columns = key_columns(rows, self._key)
+        groups = grouped(columns, rows.num_rows)
+        keys = one_of_each(columns, self._key, groups.firsts)
+        before = states["rows"].entries(keys, row=_ROW)
+        listed = _Listed(
+            pa.concat_tables([before.select(self._stored.names), self._stored.of_rows(rows)]),
+            np.concatenate((whole(before[_ROW]).to_numpy(), groups.ids)),
+            before.num_rows,
+            self._declared,
+        )
+        chosen = listed.chosen(self._by, self._last_by)
+        ranked = listed.ranked(chosen, self._by)
+        old = listed.ranked(np.arange(before.num_rows), self._by)
+        self._keep(states["rows"], listed, chosen, ranked, whole(before[PLACE]).to_numpy(), keys)
+        yield from self._latest.put(self._changes(listed, old, ranked, keys), rows)
+
+    def _keep(
+        self, state: Any, listed: _Listed, chosen: Any, ranked: Any, places: Any, keys: pa.Table
+    ) -> None:
+        """Writes the rows that are new, or stand at another place."""
+        if self._last_by:
+            kept, at = listed.numbered(chosen, places)
+        else:
+            kept = np.flatnonzero(ranked >= 0)
+            at = ranked[kept]
+        was = np.full(len(ranked), -1, dtype=np.int64)
+        was[: len(places)] = places
+        moved = was[kept] != at
+        kept, at = kept[moved], at[moved]
+        owners = keys.take(pa.array(listed.ids[kept]))
+        state.put(owners, listed.rows.take(pa.array(kept)), by=pa.table({PLACE: at}))
+
+    def _changes(self, listed: _Listed, old: Any, ranked: Any, keys: pa.Table) -> pa.Table:
+        was = np.full(len(ranked), -1, dtype=np.int64)
+        was[: len(old)] = old
+        new = np.flatnonzero((ranked >= 0) & (ranked != was))
+        gone = np.flatnonzero((was >= 0) & (ranked < 0))
+        # What another row of its kind follows is replaced by it.
+        gone = gone[~np.isin(listed.alike[gone], listed.alike[np.flatnonzero(ranked >= 0)])]
+        if not self._declared.per:
+            gone = gone[:0]  # the list never gets shorter, and each place has its next row
+        rows = np.concatenate((gone, new))
+        at = pa.array(rows)
+        owners = keys.take(pa.array(listed.ids[rows]))
+        stored = listed.rows.take(at)
+        both = dict(zip(owners.column_names, owners.columns, strict=True))
+        both.update(zip(stored.column_names, stored.columns, strict=True))
+        out = self._stored.rows(pa.table(both))
+        out = out.append_column(self._declared.rank, pa.array(np.concatenate((was[gone], ranked[new])) + 1))
+        operations = np.array([DELETE, UPSERT])[np.repeat([0, 1], [len(gone), len(new)])]
+        return out.append_column(OPERATION, pa.array(operations, pa.string()))
+
+    def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
+        yield from self._latest.rest()
+
+
+class _Listed:
+    """The rows of a batch behind those that were kept. `ids` are indices into the keys of the batch."""
+
+    def __init__(self, rows: pa.Table, ids: Any, old: int, declared: Top) -> None:
+        self.rows, self.ids = rows, ids
+        self._old = old
+        self._n = declared.n
+        self._codes = {name: ranks(whole(rows[name])) for name in rows.column_names}
+        self._content = [self._codes[name] for name in rows.column_names]
+        if declared.per:
+            per = [pa.array(self._codes[stored_name(name)]) for name in declared.per]
+            self.alike = grouped([pa.array(ids), *per], len(ids)).ids
+        else:
+            self.alike = np.arange(len(ids))
+        """Rows of a number are alike in `per`."""
+
+    def _order(self, rows: Any, first: Any, by: Sequence[tuple[str, bool]], *, last: bool = False) -> Any:
+        """The rows by `first`, then by columns, then by their content: the smallest first, or with `last` the largest."""
+        sign = -1 if last else 1
+        deciding = [self._codes[name] * (-sign if descends else sign) for name, descends in by]
+        columns = [*deciding, *(codes * sign for codes in self._content)]
+        return rows[np.lexsort((*(codes[rows] for codes in reversed(columns)), first[rows]))]
+
+    def chosen(self, by: Sequence[tuple[str, bool]], last_by: Sequence[tuple[str, bool]]) -> Any:
+        """One row of each kind. Of two with the same content the one that was there stays: sorting keeps its place."""
+        rows = np.arange(len(self.ids))
+        ordered = (
+            self._order(rows, self.alike, last_by, last=True)
+            if last_by
+            else self._order(rows, self.alike, by)
+        )
+        kinds = self.alike[ordered]
+        begins = np.ones(len(ordered), dtype=bool)
+        begins[1:] = kinds[1:] != kinds[:-1]
+        return ordered[begins]
+
+    def ranked(self, rows: Any, by: Sequence[tuple[str, bool]]) -> Any:
+        """For every row its rank from 0 on among `rows` of its key; below zero for one that is not in the list."""
+        ordered = self._order(rows, self.ids, by)
+        counts = np.bincount(self.ids[ordered], minlength=int(self.ids.max(initial=-1)) + 1)
+        place = np.arange(len(ordered)) - (np.cumsum(counts) - counts)[self.ids[ordered]]
+        out = np.full(len(self.ids), -1, dtype=np.int64)
+        inside = place < self._n
+        out[ordered[inside]] = place[inside]
+        return out
+
+    def numbered(self, chosen: Any, places: Any) -> tuple[Any, Any]:
+        """The rows, and for each the number of its kind; new kinds of a key are numbered on."""
+        number = np.full(int(self.alike.max(initial=-1)) + 1, -1, dtype=np.int64)
+        number[self.alike[: self._old]] = places
+        new = chosen[number[self.alike[chosen]] < 0]
+        new = new[np.argsort(self.ids[new], kind="stable")]
+        keys = int(self.ids.max(initial=-1)) + 1
+        next_free = np.zeros(keys, dtype=np.int64)
+        np.maximum.at(next_free, self.ids[: self._old], places + 1)
+        counts = np.bincount(self.ids[new], minlength=keys)
+        index = np.arange(len(new)) - (np.cumsum(counts) - counts)[self.ids[new]]
+        number[self.alike[new]] = next_free[self.ids[new]] + index
+        return chosen, number[self.alike[chosen]]
+
+
+def _column(by: str) -> tuple[str, bool]:
+    return stored_name(by.removeprefix("-")), by.startswith("-")

@@ -1,0 +1,130 @@
+"""Broadcast code visits keys: every key that has something in a state, in key order, one block of keys in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from types import GeneratorType
+from typing import Any
+
+from stateflow.format.encoding import EMPTY_NAMESPACE, PREFIX_WIDTH, prefix, state_range
+from stateflow.operators.binding import Binding
+from stateflow.operators.context import OperatorContext, Visit
+from stateflow.operators.firing import PREFETCH_SHARE
+from stateflow.operators.output import returned
+from stateflow.pipelines.operators import OperatorSpec
+from stateflow.state.bound import Change, Cursor, StoredState
+from stateflow.state.keys.codec import KeyCodec
+
+VISITED_AT_ONCE = 10_000
+"""Keys in a block."""
+
+_Entries = Iterator[tuple[bytes, bytes]]
+_Key = tuple[bytes, bytes | None]
+"""A full key under state id 0, and what is stored for it in a state with one entry per key."""
+
+
+class Visiting:
+    """Carries out an operator's visits, shard by shard, before the shard's rows."""
+
+    def __init__(
+        self,
+        spec: OperatorSpec,
+        context: OperatorContext,
+        binding: Binding,
+        cursor: Cursor,
+        out: list[Any],
+        failed: Callable[[Exception, Any], None],
+    ) -> None:
+        """`failed` raises, or makes the key a dead letter."""
+        self._uid = spec.uid
+        self._careful = spec.on_error == "dead_letter"
+        self._context, self._cursor, self._out, self._failed = context, cursor, out, failed
+        self._chunked = binding.chunked
+        self._codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
+        self._prefetch: list[Any] = []
+        self.at_once = VISITED_AT_ONCE
+        self.asked: list[Visit] = []
+        """What user code has asked for: kept until the shards are open."""
+
+    def run(self, groups: range) -> Iterator[None]:
+        """Calls user code for the keys of the attached shard; yields when output should be taken."""
+        context = self._context
+        context.late, context.namespace = False, None
+        for visit in self.asked:
+            scan, state_id = self._cursor.backend.scan, visit.state.state_id
+            # All scans begin before anything is written: a backend sorts what was written before it scans.
+            scans = [(group, scan(*state_range(group, state_id))) for group in groups]
+            for group, entries in scans:
+                for block in self._blocks(visit.state, group, entries):
+                    self._visit(visit, block)
+                    yield
+
+    def _blocks(self, state: Any, group: int, entries: _Entries) -> Iterator[list[_Key]]:
+        block: list[_Key] = []
+        for key in self._keys(state, group, entries):
+            block.append(key)
+            if len(block) == self.at_once:
+                yield block
+                block = []
+        if block:
+            yield block
+
+    def _keys(self, state: Any, group: int, entries: _Entries) -> Iterator[_Key]:
+        """The keys of a group that have a live entry, in the order of their bytes."""
+        decode, head = self._codec.decode, prefix(group, 0)
+        if isinstance(state, StoredState) and state.namespace is None:
+            for full, raw in entries:
+                if state.is_live(raw):
+                    yield head + full[PREFIX_WIDTH:], raw
+            return
+
+        def end(entry: tuple[bytes, bytes]) -> bytes:
+            full = entry[0]
+            return full[PREFIX_WIDTH : decode(full, PREFIX_WIDTH)[1]]
+
+        for key, own in groupby(entries, end):
+            if any(state.is_live(raw) for _, raw in own):
+                yield head + key + EMPTY_NAMESPACE, None
+
+    def _visit(self, visit: Visit, block: list[_Key]) -> None:
+        cursor, out, function, context = self._cursor, self._out, visit.function, self._context
+        bases = [base for base, _ in block]
+        keys = [self._codec.decode(base, PREFIX_WIDTH)[0] for base in bases]
+        cursor.base, cursor.keys = bases, keys
+        for state in self._chunked:
+            raws: Any = None
+            if state is visit.state and block[0][1] is not None:
+                raws = [raw for _, raw in block]  # the scan has read them already
+            elif state in self._prefetch:
+                state_id = state.state_id.to_bytes(2, "big")
+                raws = cursor.backend.get_many([base[:2] + state_id + base[4:] for base in bases])
+            state.begin(len(keys), raws)
+        changes: list[Change] = []
+        for i, key in enumerate(keys):
+            cursor.i, cursor.key = i, key
+            cursor.serial += 1
+            mark = len(out), len(changes), {name: len(rows) for name, rows in context.sides.items()}
+            try:
+                produced = function(key, context)
+                if produced is not None:
+                    out.extend(produced if type(produced) is GeneratorType else returned(self._uid, produced))
+                if self._careful:
+                    for state in self._chunked:
+                        state.check_current()
+                if cursor.dirty:
+                    cursor.flush(changes)
+            except Exception as error:
+                del out[mark[0] :], changes[mark[1] :]
+                for name, length in mark[2].items():
+                    del context.sides[name][length:]
+                for state in self._chunked:
+                    state.discard()
+                self._failed(error, key)
+        for state in self._chunked:
+            state.collect(None, changes)
+            # What nearly every key reads is looked up for all keys of the next block at once.
+            if state.reads >= PREFETCH_SHARE * len(keys) and state not in self._prefetch:
+                self._prefetch.append(state)
+            state.reads = 0
+        cursor.write(changes)

@@ -1,0 +1,141 @@
+"""Enrichment as a pipeline declares it: what is asked for each key, how, and what of the answer is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from stateflow.errors import UsageError
+from stateflow.pipelines.aggregates import FLOATS, INTEGERS, fits
+from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS
+from stateflow.pipelines.ready import KeyedRows, ReadyOperator
+from stateflow.pipelines.rows import Field, RowType, row_type
+from stateflow.pipelines.windows import not_negative
+from stateflow.state.columns.layout import ColumnLayout
+from stateflow.state.expiry.ttl import Ttl, ttl_of
+
+ANSWERS = "answers"
+ANSWERED = "is_answered"
+ASKED = "asked_keys"
+"""The counter of keys that were asked for."""
+
+_KEPT: Mapping[str, type[Any]] = {
+    **dict.fromkeys(INTEGERS, int),
+    **dict.fromkeys(FLOATS, float),
+    "string": str,
+    "binary": bytes,
+    "boolean": bool,
+    "timestamp": datetime,
+}
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How a service is asked."""
+
+    look_up: Callable[..., Any]
+    """Takes a list of keys, and gives a list of answers."""
+    batch: int
+    """Most keys of a call."""
+    concurrency: int
+    """Most calls of a task that run at once."""
+    retries: int
+    """How often a call that failed is repeated."""
+    backoff: int
+    """Microseconds before the first repetition; each time twice as many."""
+    rate: float | None
+    """Most calls per second of a task."""
+
+
+@dataclass(frozen=True)
+class Enrich(ReadyOperator):
+    """Each row with the answer for its key; answers are state."""
+
+    asking: Asking
+    answered: tuple[Field, ...]
+    """The fields of the output that come from the answer."""
+    on_error: str
+
+    @property
+    def sides(self) -> Mapping[str, RowType]:
+        return {DEAD_LETTERS: row_type(DEAD_LETTER_SCHEMA)} if self.on_error == "dead_letter" else {}
+
+
+def enrich(
+    keyed: KeyedRows,
+    look_up: Any,
+    output: Any,
+    *,
+    batch: int,
+    concurrency: int,
+    ttl: str | timedelta | Ttl | None,
+    retries: int,
+    backoff: str | timedelta,
+    rate: float | None,
+    on_error: str,
+) -> Enrich:
+    uid, rows, out = keyed.uid, keyed.known(), row_type(output)
+    if not callable(look_up):
+        raise UsageError(
+            f"operator {uid!r}: {look_up!r} is no function: give one that takes a list of keys and gives their answers"
+        )
+    for name, number, least in (
+        ("batch", batch, 1),
+        ("concurrency", concurrency, 1),
+        ("retries", retries, 0),
+    ):
+        if number < least:
+            raise UsageError(f"operator {uid!r}: {name} is {number}: give it {least} or more")
+    if rate is not None and rate <= 0:
+        raise UsageError(f"operator {uid!r}: rate is {rate}: give the calls per second of a task, above zero")
+    if on_error not in ("fail", "dead_letter"):
+        raise UsageError(f"operator {uid!r}: on_error is 'fail' or 'dead_letter', not {on_error!r}")
+    answered = _answered(uid, rows, out)
+    columns: dict[str, type[Any]] = {
+        ANSWERED: bool,
+        **{stored_answer(f.name): _KEPT[f.type] for f in answered},
+    }
+    wait = not_negative(f"operator {uid!r}", "backoff", backoff)
+    return Enrich(
+        uid=uid,
+        key=keyed.key(),
+        rows=rows,
+        output=out,
+        states={ANSWERS: ColumnLayout(columns, ttl=None if ttl is None else ttl_of(ttl))},
+        reads=tuple(n for n in rows.names if n in keyed.columns or out.field(n) is not None),
+        changes=None,
+        asking=Asking(look_up, batch, concurrency, retries, wait, rate),
+        answered=answered,
+        on_error=on_error,
+    )
+
+
+def stored_answer(field: str) -> str:
+    """The state column of a field of the answer."""
+    return f"answer_{field}"
+
+
+def _answered(uid: str, rows: RowType, out: RowType) -> tuple[Field, ...]:
+    answered = []
+    for field in out.fields:
+        column = rows.field(field.name)
+        if column is None:
+            answered.append(field)
+        elif not fits(column.type, field.type):
+            raise UsageError(
+                f"operator {uid!r} puts {column.type} into {out.name}.{field.name}, which is {field.type}: change the type of "
+                "the field"
+            )
+    if not answered:
+        raise UsageError(
+            f"operator {uid!r}: every field of {out.name} is a column of its rows: add the fields that the answers fill"
+        )
+    for field in answered:
+        if field.type not in _KEPT:
+            raise UsageError(
+                f"operator {uid!r} cannot keep {out.name}.{field.name} ({field.type}) of an answer: make it a number, a string, "
+                "bytes, a boolean or a datetime"
+            )
+    return tuple(answered)

@@ -1,0 +1,75 @@
+"""Folders of files as users name them: a source whose columns are those of the flow's row type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from stateflow.errors import UsageError
+from stateflow.pipelines.rows import RowType, row_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS = ("avro", "csv", "json", "orc", "parquet", "text")
+
+_DEFAULTS = {
+    # Columns are told by the header line. Spark would take them by their places, and an amount for a price.
+    "csv": {"header": "true", "enforceSchema": "false"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A folder that gets new files, each of which is read once."""
+
+    path: str
+    format: str
+    per_batch: int | None = None
+    options: Mapping[str, str] = field(default_factory=dict)
+    rows: RowType | None = None
+    """What the source declares: the columns."""
+
+    def declared(self, uid: str, rows: RowType | None) -> Files:
+        """With the columns that the source declares."""
+        if rows is None and self.format == "text":
+            return replace(self, rows=row_type("value string"))
+        if rows is None:
+            raise UsageError(
+                f"source {uid!r}: the columns of {self} are those of a row class: give it one, as in "
+                f"flow.source({uid!r}, sf.files(...), Order)"
+            )
+        return replace(self, rows=rows)
+
+    def streaming(self, spark: SparkSession) -> DataFrame:
+        """The files as a stream."""
+        reader = spark.readStream.format(self.format).options(**_DEFAULTS.get(self.format, {}))
+        reader = reader.options(**self.options)
+        if self.rows is not None:
+            reader = reader.schema(self.rows.ddl)
+        if self.per_batch is not None:
+            reader = reader.option("maxFilesPerTrigger", self.per_batch)
+        return reader.load(self.path)
+
+    def __str__(self) -> str:
+        return f"{self.format} files in {self.path}"
+
+
+def files(
+    path: str, format: str, *, per_batch: int | None = None, options: Mapping[str, str] | None = None
+) -> Files:
+    """The files in the folder `path`, and those that come later: "json", "csv", "parquet", "orc", "avro" or "text".
+
+    The row type of the source gives the columns. `per_batch` is how many files a batch takes at most; without it a batch
+    takes all that are new. `options` go to Spark's reader of the format.
+    """
+    if not path:
+        raise UsageError("a source of files needs a folder: write files('/data/orders', 'json')")
+    if format not in FORMATS:
+        raise UsageError(
+            f"files({path!r}) cannot read the format {format!r}: say one of {', '.join(FORMATS)}"
+        )
+    if per_batch is not None and per_batch < 1:
+        raise UsageError(f"files({path!r}): a batch of per_batch={per_batch} files is none: say 1 or more")
+    return Files(path, format, per_batch, {name: str(value) for name, value in (options or {}).items()})

@@ -1,0 +1,38 @@
+"""The last row of each key as a pipeline declares it: a table of the newest, to ask and to write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stateflow.errors import UsageError
+from stateflow.format.layout import checked_name
+from stateflow.pipelines.ready import ROW_THERE, KeyedRows, ReadyOperator, stored_columns
+from stateflow.state.columns.layout import ColumnLayout
+
+NEWEST = "newest"
+
+
+@dataclass(frozen=True)
+class Latest(ReadyOperator):
+    """The last row of each key by the columns `order`."""
+
+    order: tuple[str, ...] = ()
+    """The columns that order the rows; one that begins with a minus descends."""
+    kept: tuple[str, ...] = ()
+    """The columns beside the key."""
+    state: str = NEWEST
+
+
+def latest(keyed: KeyedRows, *, time: str, queryable: str) -> Latest:
+    uid, rows = keyed.uid, keyed.known()
+    order = keyed.order_by or ((time,) if time else ())
+    order = tuple(by for by in order if by.removeprefix("-") not in keyed.columns)
+    if not order:
+        raise UsageError(
+            f"operator {uid!r} cannot tell which row of a key is the last: say key_by(..., order_by=...), or give its source "
+            "event_time= and watermark="
+        )
+    name = checked_name("state", queryable) if queryable else NEWEST
+    kept = tuple(column for column in rows.names if column not in keyed.columns)
+    layout = ColumnLayout({ROW_THERE: bool, **stored_columns(uid, rows, kept)}, queryable=bool(queryable))
+    return Latest(uid, keyed.key(), rows, rows, {name: layout}, rows.names, keyed.columns, order, kept, name)

@@ -1,0 +1,99 @@
+"""What is used of Airflow without a public name: each is held against the Airflow that is installed."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from airflow.sdk import Asset
+
+import stateflow.airflow.internals
+from stateflow.airflow.internals import asset_references, submit_commands, task_instances, xcoms
+
+ROOMS = Path(stateflow.airflow.internals.__file__).parents[1]
+PUBLIC = {
+    "airflow.sdk",
+    "airflow.sdk.bases.decorator",
+    "airflow.sdk.configuration",
+    "airflow.sdk.exceptions",
+    "airflow.sdk.log",
+    "airflow.sdk.types",
+    "airflow.triggers.base",
+}
+"""Modules that Airflow's documentation names for providers."""
+
+
+def test_nothing_else_of_the_package_imports_what_is_not_public() -> None:
+    wrong = [
+        f"{path.relative_to(ROOMS)}:{node.lineno} imports {node.module}"
+        for path in ROOMS.rglob("*.py")
+        if path.parent.name != "internals"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").split(".")[0] == "airflow"
+        and node.module not in PUBLIC
+        and not (node.module or "").startswith("airflow.providers.")
+    ]
+    assert not wrong
+
+
+def test_the_spark_provider_gives_its_command_line() -> None:
+    from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+    hook = SparkSubmitHook.__new__(SparkSubmitHook)
+    assert list(inspect.signature(hook._build_spark_submit_command).parameters) == ["application"]
+    assert callable(submit_commands.submit_command)
+
+
+def test_an_xcom_is_read_by_its_tasks_key() -> None:
+    from airflow.sdk.execution_time.xcom import XCom
+
+    assert {"ti_key", "key"} <= set(inspect.signature(XCom.get_value).parameters)
+    assert callable(xcoms.xcom_of)
+
+
+def test_references_to_assets_are_what_airflow_makes_of_them() -> None:
+    assert isinstance(Asset.ref(name="orders"), asset_references.AssetRef)
+
+
+def test_airflow_gives_a_cleared_task_as_many_tries_again() -> None:
+    """The idempotency key rests on it: `max_tries` is the tries there were plus `retries`."""
+    from airflow.models.taskinstance import clear_task_instances
+
+    source = inspect.getsource(clear_task_instances)
+    assert (
+        "ti.max_tries = ti.try_number + task.retries" in source
+        or "ti.max_tries = ti.try_number + task_retries" in source
+    )
+
+
+@pytest.mark.parametrize(
+    ("max_tries", "retries", "first"),
+    [(2, 2, 1), (0, 0, 1), (3, 2, 2), (5, 2, 4), (None, None, 1), (0, 2, 1)],
+)
+def test_retries_share_their_first_try_and_a_cleared_task_has_another(
+    max_tries: int | None, retries: int | None, first: int
+) -> None:
+    assert task_instances.first_try(SimpleNamespace(max_tries=max_tries), retries) == first
+
+
+def test_a_running_task_knows_its_bundle() -> None:
+    from airflow.dag_processing.bundles.base import BaseDagBundle
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    assert "bundle_instance" in RuntimeTaskInstance.model_fields
+    assert {"name", "version"} <= set(inspect.signature(BaseDagBundle.__init__).parameters)
+
+
+def test_the_revision_of_a_pipeline_is_that_of_the_bundle_it_lies_in(tmp_path: Path) -> None:
+    def running(version: str | None) -> SimpleNamespace:
+        return SimpleNamespace(bundle_instance=SimpleNamespace(name="team", version=version, path=tmp_path))
+
+    inside = tmp_path / "pipelines" / "orders.py"
+    assert task_instances.code_revision(running("1a2b"), inside) == "team@1a2b"
+    assert task_instances.code_revision(running("1a2b"), Path("/opt/pipelines/orders.py")) == ""
+    assert task_instances.code_revision(running(None), inside) == ""
+    assert task_instances.code_revision(SimpleNamespace(), inside) == ""

@@ -1,0 +1,357 @@
+"""Drivers as pods: started with nothing secret on a command line, found again from any host, followed and ended."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from stateflow.airflow import Kubernetes
+from stateflow.airflow.launchers import driver_pods
+from stateflow.airflow.launchers.driver_pods import LAUNCH, TASK, DriverPod, DriverPods
+from stateflow.airflow.launchers.kubernetes import FOLDER
+from stateflow.airflow.launchers.pod_status import process_status, waits_for
+from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat
+from stateflow.driver.processes import DriverFolder, DriverProcess, ProcessStatus
+from stateflow.driver.run_spec import RunSpec
+from stateflow.driver.supervision import Supervision
+from stateflow.errors import StateflowError, UnavailableError, UsageError
+from stateflow.format.records import Owner
+from stateflow.jobs.job import Job
+from tests.airflow.kubernetes_api import Cluster, kube_config, serving
+from tests.jobs.made import MadeJob
+
+SPEC = RunSpec(
+    "/opt/pipelines/orders.py:orders",
+    "orders",
+    "dag/1",
+    "run",
+    parameters={"input": "s3a://lake/orders", "api_token": "hush"},
+    conf={"spark.hadoop.fs.s3a.secret.key": "hush-too", "spark.executor.memory": "2g"},
+    above=3,
+    environment={
+        "STATEFLOW_CHECKPOINT_DIR": "s3://lake/checkpoints",
+        "STATEFLOW_STORAGE_OPTIONS": '{"secret_access_key": "hush"}',
+    },
+)
+
+
+class Submission(DriverProcess):
+    """spark-submit, which a test ends."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.status = ProcessStatus(True)
+        self.stopped: list[float] = []
+        self.argv: list[str] = []
+
+    def look(self) -> ProcessStatus:
+        return self.status
+
+    def stop(self, grace: float) -> None:
+        self.stopped.append(grace)
+
+    def settings(self) -> dict[str, str]:
+        pairs = (word.partition("=") for flag, word in itertools.pairwise(self.argv) if flag == "--conf")
+        return {name: value for name, _, value in pairs}
+
+    def labels(self) -> dict[str, str]:
+        prefix = "spark.kubernetes.driver.label."
+        return {n.removeprefix(prefix): v for n, v in self.settings().items() if n.startswith(prefix)}
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
+
+
+@pytest.fixture
+def address(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    with serving(cluster) as address:
+        extra = {"kube_config": kube_config(address)}
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps({"conn_type": "kubernetes", "extra": extra})
+        )
+        monkeypatch.setenv(
+            "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "k8s://https://api"})
+        )
+        yield address
+
+
+@pytest.fixture
+def submission(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Submission:
+    made = Submission(tmp_path)
+
+    def start(
+        self: DriverFolder, argv: Sequence[str], environment: Mapping[str, str], cwd: Path, **options: Any
+    ) -> DriverProcess:
+        made.argv = list(argv)
+        return made
+
+    monkeypatch.setattr(DriverFolder, "start", start)
+    monkeypatch.setattr(DriverFolder, "newest", lambda self: None)  # as on another host
+    return made
+
+
+def launcher(**more: Any) -> Any:
+    return Kubernetes(image="registry/orders:1", namespace="jobs", **more).bound("spark_default")
+
+
+def pods(address: str) -> DriverPods:
+    configuration = client.Configuration(host=address)
+    configuration.retries = 0
+    return DriverPods(client.CoreV1Api(client.ApiClient(configuration)), "jobs")
+
+
+def test_a_submission_has_the_pods_settings_and_no_secret_on_its_command_line(
+    cluster: Cluster, submission: Submission
+) -> None:
+    launcher(service_account="spark", secrets={"lake-keys": "/etc/lake"}, num_executors=4).launch(SPEC)
+    settings = submission.settings()
+    assert "hush" not in " ".join(submission.argv)
+    assert submission.argv[submission.argv.index("--deploy-mode") + 1] == "cluster"
+    assert settings["spark.kubernetes.container.image"] == "registry/orders:1"
+    assert settings["spark.kubernetes.submission.waitAppCompletion"] == "false"
+    assert settings["spark.kubernetes.authenticate.driver.serviceAccountName"] == "spark"
+    assert settings["spark.kubernetes.driver.secrets.lake-keys"] == "/etc/lake"
+    assert settings["spark.kubernetes.executor.secrets.lake-keys"] == "/etc/lake"
+    assert settings["spark.executor.memory"] == "2g"
+    [secret] = cluster.of("secrets")
+    assert settings[f"spark.kubernetes.driver.secrets.{secret['metadata']['name']}"] == FOLDER
+    assert settings["spark.kubernetes.driverEnv.STATEFLOW_RUN_SECRETS_FOLDER"] == FOLDER
+    assert json.loads(secret["stringData"]["STATEFLOW_RUN_SECRETS"]) == {
+        "parameters": {"api_token": "hush"},
+        "conf": {"spark.hadoop.fs.s3a.secret.key": "hush-too"},
+    }
+    assert "hush" in secret["stringData"]["STATEFLOW_STORAGE_OPTIONS"]
+    assert secret["stringData"]["STATEFLOW_CHECKPOINT_DIR"] == "s3://lake/checkpoints"
+    assert cluster.problems == []
+
+
+def test_labels_are_such_that_kubernetes_takes_them(submission: Submission) -> None:
+    import re
+
+    spec = RunSpec("f.py:p", "o" + "x" * 61 + "_" + "y" * 50, "dag/" + "x" * 300, "run", above=1)
+    launcher().launch(spec)
+    for name, value in submission.labels().items():
+        assert re.fullmatch(r"[a-z]+/[a-z]+", name)
+        assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", value), name
+
+
+def test_a_retry_on_another_host_finds_the_pod_by_its_labels(
+    cluster: Cluster, submission: Submission
+) -> None:
+    first = launcher().launch(SPEC)
+    cluster.driver(submission.labels())
+    cluster.driver({**submission.labels(), TASK: "of-another-task"}, "other")
+    found = launcher().find(SPEC)
+    assert (found.name, found.above) == (first.name, 3)
+    assert found.look() == ProcessStatus(True)
+    assert launcher().find(RunSpec("f.py:p", "orders", "dag/2", "run")) is None
+
+
+def test_of_two_launches_the_later_is_found(cluster: Cluster, submission: Submission) -> None:
+    for name in ("first", "second"):
+        launcher().launch(SPEC)
+        cluster.driver(submission.labels(), name)
+    assert launcher().find(SPEC).launch == submission.labels()[LAUNCH]
+
+
+def test_a_pods_end_is_told_with_kubernetes_own_reason(cluster: Cluster, submission: Submission) -> None:
+    driver = launcher().launch(SPEC)
+    assert driver.look() == ProcessStatus(True), "spark-submit is at work"
+    cluster.driver(submission.labels())
+    submission.status = ProcessStatus(False, 0)
+    assert driver.look() == ProcessStatus(True)
+    cluster.begins()
+    assert driver.look() == ProcessStatus(True)
+    cluster.ends(code=137, reason="OOMKilled")
+    assert driver.look() == ProcessStatus(False, 137, reason="OOMKilled")
+    cluster.ends(code=3)
+    assert driver.look() == ProcessStatus(False, 3)
+    cluster.ends()
+    assert driver.look() == ProcessStatus(False, 0)
+    cluster.ends(code=1, reason="Error")
+    cluster.objects["pods", "orders-driver"]["status"] |= {"reason": "Evicted", "message": "low on\n memory"}
+    assert driver.look().reason == "Evicted: low on memory"
+    del cluster.objects["pods", "orders-driver"]
+    assert driver.look() == ProcessStatus(False, reason="its pod was deleted")
+
+
+def test_a_submission_that_fails_is_the_drivers_failure_and_leaves_no_secret(
+    cluster: Cluster, submission: Submission
+) -> None:
+    (submission.folder / "output.log").write_text("Exception: forbidden: pods\n")
+    driver = launcher().launch(SPEC)
+    submission.status = ProcessStatus(False, 1)
+    assert driver.look() == ProcessStatus(False, 1)
+    assert driver.last_words() == ["Exception: forbidden: pods"]
+    assert cluster.of("secrets") == []
+
+
+def test_the_secret_goes_with_the_pod(cluster: Cluster, submission: Submission) -> None:
+    driver = launcher().launch(SPEC)
+    pod = cluster.driver(submission.labels())
+    driver.look()
+    [secret] = cluster.of("secrets")
+    [owner] = secret["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["uid"]) == ("Pod", pod["metadata"]["uid"])
+    assert cluster.problems == []
+
+
+def test_lines_of_the_log_come_once_and_in_their_order(cluster: Cluster, submission: Submission) -> None:
+    driver = launcher().launch(SPEC)
+    cluster.driver(submission.labels())
+    cluster.begins()
+    driver.look()
+    cluster.says("checkpoint 1")
+    cluster.says("checkpoint 2")
+    assert driver.output() == ["checkpoint 1", "checkpoint 2"]
+    assert driver.output() == []
+    cluster.says("stateflow: the table is away")
+    assert driver.output() == ["stateflow: the table is away"]
+    assert driver.last_words()[-1] == "stateflow: the table is away"
+    assert launcher().find(SPEC).launch == driver.launch, "another process reads from the beginning"
+
+
+def test_a_stop_leaves_the_killing_to_the_node(cluster: Cluster, submission: Submission) -> None:
+    driver = launcher().launch(SPEC)
+    cluster.driver(submission.labels())
+    cluster.begins()
+    driver.stop(120.0)
+
+    def deadline() -> int:
+        seconds: int = cluster.objects["pods", "orders-driver"]["spec"]["activeDeadlineSeconds"]
+        return seconds
+
+    assert 120 <= deadline() <= 125
+    driver.stop(600.0)
+    assert deadline() <= 125, "a deadline is never put off"
+    driver.stop(0)
+    assert cluster.of("pods") == []
+    assert cluster.problems == []
+
+
+def test_a_submission_without_a_pod_is_stopped_itself(submission: Submission) -> None:
+    launcher().launch(SPEC).stop(60.0)
+    assert submission.stopped == [0]
+
+
+def test_an_api_that_is_away_is_no_sign_of_death(
+    cluster: Cluster, submission: Submission, address: str
+) -> None:
+    launcher().launch(SPEC)
+    cluster.driver(submission.labels())
+    driver = DriverPod(pods(address), submission.labels()[LAUNCH], 3)
+    assert driver.look().running
+    cluster.refuses = 503
+    assert driver.look().running
+    assert driver.output() == driver.last_words() == []
+    with pytest.raises(UnavailableError, match="the Kubernetes API answers 503 to 'list pods'"):
+        DriverPod(pods(address), submission.labels()[LAUNCH], 3).look()
+    cluster.refuses = 403
+    with pytest.raises(
+        UsageError, match=r"does not let Airflow list pods in namespace 'jobs': give the service account"
+    ):
+        driver.look()
+    with pytest.raises(UnavailableError, match="out of reach"):
+        DriverPods(pods("http://127.0.0.1:9").api, "jobs").newest({})
+
+
+def test_a_pod_that_never_starts_says_why(
+    cluster: Cluster, submission: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = launcher().launch(SPEC)
+    pod = cluster.driver(submission.labels())
+    waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "registry/orders:1"'}
+    pod["status"]["containerStatuses"] = [
+        {"name": "spark-kubernetes-driver", "state": {"waiting": waiting}, "image": "x", "imageID": "", "ready": False, "restartCount": 0}
+    ]  # fmt: skip
+    assert driver.look().running
+    monkeypatch.setattr(driver_pods, "PULL_PATIENCE", -60.0)
+    status = driver.look()
+    assert (status.running, status.exit_code) == (False, 1)
+    assert "did not start within" in status.reason
+    assert 'ImagePullBackOff: Back-off pulling image "registry/orders:1"' in status.reason
+    assert cluster.of("pods") == [], "it would hold the place of the next one"
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ({"phase": "Pending"}, "it has no node yet"),
+        (
+            {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"}]},
+            "Unschedulable: 0/3 nodes",
+        ),
+        ({"phase": "Running"}, ""),
+    ],
+)  # fmt: skip
+def test_why_a_pod_waits(status: dict[str, Any], why: str) -> None:
+    assert waits_for({"status": status}) == why
+    assert process_status({"status": status}).running
+
+
+def test_a_task_whose_worker_died_goes_on_with_the_pod_and_tells_how_it_was_killed(
+    cluster: Cluster, submission: Submission, tmp_path: Path
+) -> None:
+    made = MadeJob(str(tmp_path / "root"), "orders")
+    made.batch()
+    job, owner = Job(str(tmp_path / "root"), "orders"), Owner("r", dag_run="dag/1", task="run")
+    spec = RunSpec("/opt/orders.py:orders", "orders", "dag/1", "run")
+
+    def attempt() -> Supervision:
+        return Supervision(job, spec, launcher(), owner, patience=0.2, say=said.append)
+
+    said: list[str] = []
+    first = attempt()
+    first.begin()
+    cluster.driver(submission.labels())
+    cluster.begins()
+    again = attempt()
+    again.begin()
+    assert again.reattached
+    assert len(cluster.of("secrets")) == 1, "nothing was launched again"
+    cluster.ends(code=137, reason="OOMKilled")
+    with pytest.raises(StateflowError, match=r"the driver was killed \(signal 9, OOMKilled\)"):
+        again.result(again.look())
+    # The next try launches again, and the run of that pod ends well.
+    third = attempt()
+    third.begin()
+    assert not third.reattached
+    cluster.driver(submission.labels(), "second")
+    epoch = MadeJob(str(tmp_path / "root"), "orders", run="r2").writer.epoch
+    done = RunOutcome(batches=1, rows=5, checkpoint=2, stopped="drained")
+    beat(job.store, job.layout, Heartbeat(epoch=epoch, counter=9, owner=owner, ended=True, outcome=done))
+    cluster.ends("second")
+    assert third.result(third.look()).rows == 5
+
+
+def test_what_cannot_work_is_refused_before_anything_is_made(
+    cluster: Cluster, submission: Submission, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match="does not take deploy_mode"):
+        Kubernetes(image="x", namespace="jobs", deploy_mode="client")
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[2]"}))
+    with pytest.raises(
+        UsageError, match=r"'spark_default' leads to local\[2\], and Kubernetes\(\.\.\.\) needs a cluster"
+    ):
+        launcher().launch(SPEC)
+    assert cluster.objects == {}
+
+
+def test_the_server_of_these_tests_finds_wrong_manifests() -> None:
+    from tests.airflow.kubernetes_api import checked
+
+    right = {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    assert checked("pods", right) == []
+    wrong = {
+        "metadata": {"name": 1},
+        "spec": {"containers": [{"image": "i", "comand": []}], "activeDeadlineSeconds": "9"},
+    }
+    assert len(checked("pods", wrong)) == 4

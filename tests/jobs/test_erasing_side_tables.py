@@ -1,0 +1,118 @@
+"""An erased key leaves no byte in what stands beside its values: indexes, timers, namespaces, operator state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import stateflow as sf
+from stateflow.errors import NotFoundError
+from stateflow.format.records import OperatorListState, OperatorState
+from stateflow.jobs.erasure import ErasePlan, plan_erase
+from stateflow.state.values.serializers import serializer_for
+from stateflow.testing import KeyedHarness
+from tests.jobs.queried import QueriedJob, entries_of, states_of
+from tests.jobs.test_erasing import ME, job, options
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+WHO = "b7f3e1c09d5a4826-nobody-else-has-this"
+
+
+class Sided(sf.KeyedProcess[str, Any, Any]):
+    """Every kind of entry that exists beside values."""
+
+    items = sf.MapState(str, str, ttl="1 hour", namespace=str)
+    log = sf.ListState(str, ttl="1 hour", queryable=True)
+    last = sf.ValueState(str, ttl=sf.ttl("1 hour", time="event"), namespace=int)
+    soon = sf.Timer("event", many=True, namespace=str)
+    later = sf.Timer("processing")
+
+    def process(self, key: str, rows: Iterator[Any], ctx: sf.Context) -> None:
+        for _ in rows:
+            self.items.at(f"for {key}")["x"] = key
+            self.items["y"] = key
+            self.log.add(key)
+            self.last.at(7).value = key
+            self.soon.under(key).set(NOON + timedelta(hours=1))
+            self.soon.under(key).set(NOON + timedelta(hours=2))
+            self.later.set(NOON + timedelta(days=1))
+
+    @soon.fires
+    def on_soon(self, key: str, at: datetime, ctx: sf.Context) -> None: ...
+
+    @later.fires
+    def on_later(self, key: str, at: datetime, ctx: sf.Context) -> None: ...
+
+
+def elements(*values: str) -> OperatorListState:
+    text = serializer_for(str)
+    return OperatorListState("union", text.schema, tuple((text.dumps(value),) for value in values))
+
+
+@pytest.fixture(params=["rocksdb", "memory"])
+def made(request: pytest.FixtureRequest, tmp_path: Path) -> QueriedJob:
+    harness = KeyedHarness(Sided, key=lambda row: row, now=NOON)
+    harness.advance(NOON)
+    harness.rows(*(WHO if n == 3 else f"user {n}" for n in range(40)))
+    stored = entries_of(harness)
+    told = {int.from_bytes(key[2:4]) for key, value in stored.items() if WHO.encode() in value}
+    assert told > {schema.expiry_index for schema in states_of(Sided).values() if schema.ttl}, "every index"
+    made = QueriedJob(tmp_path / "root", backend=request.param, process=Sided, key=(("user", "str"),))
+    made.checkpoint(stored)
+    return made
+
+
+def bearers(folder: Path) -> list[str]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return sorted(path.name for path in files if WHO.encode() in path.read_bytes())
+
+
+def with_elements(made: QueriedJob, **states: OperatorListState) -> None:
+    """One more checkpoint, with operator state of the keyed operator and of one without keys."""
+    head = made.head()
+    balance = msgspec.structs.replace(head.operators["balance"], operator_states=states)
+    bare = OperatorState(
+        key=(), max_parallelism=128, assignment=((0, 127),), shards=((),), operator_states=states
+    )
+    made.decide(operators={"balance": balance, "counting": bare})
+
+
+def planned(tmp_path: Path, **choice: Any) -> ErasePlan:
+    return plan_erase(job(tmp_path), WHO, options(tmp_path), **choice)
+
+
+def test_no_byte_of_the_key_stays_in_any_side_table(made: QueriedJob, tmp_path: Path) -> None:
+    assert bearers(tmp_path / "root")
+    done = planned(tmp_path).apply(ME)
+    assert done.entries > 8
+    assert bearers(tmp_path / "root") == []
+
+
+def test_operator_state_that_stays_is_named_and_what_is_chosen_is_emptied(
+    made: QueriedJob, tmp_path: Path
+) -> None:
+    with_elements(made, seen=elements(WHO, "x"), rates=elements("y"), nothing=elements())
+    plan = planned(tmp_path, empty=["counting.seen", "balance.seen"])
+    assert plan.emptied == ("balance.seen", "counting.seen")
+    assert plan.unreached == ("balance.rates", "counting.rates")
+    assert list(plan.keys) == ["balance"], "an operator without keys has no such key"
+    plan.apply(ME)
+    head = job(tmp_path).log().head
+    assert head is not None
+    for uid in ("balance", "counting"):
+        states = head.operators[uid].operator_states
+        assert (states["seen"].parts, states["rates"]) == (((), ()), elements("y"))
+    assert bearers(tmp_path / "root") == []
+
+
+def test_operator_state_that_there_is_not_is_refused(made: QueriedJob, tmp_path: Path) -> None:
+    with_elements(made, seen=elements("x"))
+    with pytest.raises(
+        NotFoundError, match=r"no operator state 'balance.sen' .* are balance.seen, counting.seen$"
+    ):
+        planned(tmp_path, empty=["balance.sen"])

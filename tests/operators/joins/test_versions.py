@@ -1,0 +1,152 @@
+"""As-of joins give what DuckDB gives for the whole input; latest joins give what has come so far."""
+
+from __future__ import annotations
+
+import random
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+from stateflow.pipelines.joins import AsofJoin, asof_join, latest_join
+from stateflow.pipelines.ready import KeyedRows
+from stateflow.pipelines.rows import row_type
+from tests.operators.joins.driving import SECOND, DrivenJoin, is_late, run
+
+INSTANT = pa.timestamp("us", "UTC")
+LEFT = pa.schema([("sku", pa.string()), ("amount", pa.int64()), ("ts", INSTANT)])
+RIGHT = pa.schema(
+    [("item", pa.string()), ("price", pa.decimal128(9, 2)), ("note", pa.string()), ("ts", INSTANT)]
+)
+LEFT_ROWS = "sku string, amount bigint, ts timestamp"
+RIGHT_ROWS = "item string, price decimal(9,2), note string, ts timestamp"
+OUT = "sku string, amount bigint, left_ts timestamp, price decimal(9,2), note string, right_ts timestamp"
+ORDERS = KeyedRows("priced", row_type(LEFT_ROWS), ("sku",), ())
+PRICES = KeyedRows("priced", row_type(RIGHT_ROWS), ("item",), ())
+
+
+def asof(how: str = "left", keep: int | None = None, *, wait: bool = True) -> AsofJoin:
+    length = None if keep is None else timedelta(microseconds=keep)
+    return asof_join(ORDERS, PRICES, OUT, times=("ts", "ts"), keep=length, wait=wait, how=how)
+
+
+def orders(chance: random.Random, count: int) -> list[dict[str, Any]]:
+    return [
+        {"sku": chance.choice(("a", "b", None)), "amount": n, "ts": (n // 2 + chance.randrange(20)) * SECOND}
+        for n in range(count)
+    ]
+
+
+def prices(chance: random.Random, count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "item": chance.choice(("a", "b", "c", None)),
+            "price": chance.choice((None, Decimal("1.50"), Decimal("12.00"), Decimal("-3.25"))),
+            "note": chance.choice((None, "", "x")),
+            "ts": (n + chance.randrange(12)) * SECOND,
+        }
+        for n in range(count)
+    ]
+
+
+def one_per_time(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the versions of one time the one with the largest values."""
+    best: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        other = best.get((row["item"], row["ts"]))
+        if other is None or rank(row) > rank(other):
+            best[row["item"], row["ts"]] = row
+    return list(best.values())
+
+
+def rank(row: dict[str, Any]) -> tuple[Any, ...]:
+    """Null is below all values."""
+    return row["price"] is not None, row["price"] or 0, row["note"] is not None, row["note"] or ""
+
+
+@pytest.mark.parametrize("how", ["left", "inner"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_row_gets_the_version_of_its_time_however_the_input_is_cut(seed: int, how: str) -> None:
+    chance = random.Random(f"{seed}{how}")
+    left, right = orders(chance, chance.randrange(1, 80)), prices(chance, chance.randrange(1, 50))
+    keep = chance.choice((None, 0, 3 * SECOND, 15 * SECOND))
+    driven = run(asof(how, keep), left, right, (LEFT, RIGHT), chance, chance.choice((0, 8, 40)) * SECOND)
+    lefts = pa.Table.from_pylist([row for row in left if not is_late(row)], LEFT)
+    rights = pa.Table.from_pylist(one_per_time([row for row in right if not is_late(row)]), RIGHT)
+    valid = "r.ts is not null" if keep is None else f"epoch_us(l.ts) - epoch_us(r.ts) <= {keep}"
+    chosen = ", ".join(f"case when {valid} then {name} end" for name in ("price", "note", "r.ts"))
+    with duckdb.connect() as engine:
+        engine.execute("set timezone = 'UTC'")
+        engine.register("lefts", lefts)
+        engine.register("rights", rights)
+        found = engine.sql(
+            f"select sku, amount, epoch_us(l.ts), {chosen} from lefts l asof left join rights r on sku = item and l.ts >= r.ts "
+            + (f"where {valid}" if how == "inner" else "")
+        ).fetchall()
+    assert sorted(map(plain, (row.values() for row in driven.rows))) == sorted(map(plain, found))
+    assert len(driven.sides.get("late_left", [])) == sum(map(is_late, left))
+    held = driven.entries()
+    if keep is not None:
+        assert held == 0, "a version that is over leaves"
+    else:
+        assert held == len({row["item"] for row in right if not is_late(row)} - {None}), (
+            "one version of each key stays"
+        )
+
+
+def plain(row: Any) -> str:
+    return repr([int(each.timestamp() * 1e6) if hasattr(each, "timestamp") else each for each in row])
+
+
+def table(schema: Any, *rows: tuple[Any, ...]) -> pa.Table:
+    made = [dict(zip(schema.names, row, strict=True)) for row in rows]
+    return pa.Table.from_pylist([{**row, "ts": row["ts"] * SECOND} for row in made], schema)
+
+
+def test_a_row_waits_until_its_version_is_certain_unless_it_is_told_not_to() -> None:
+    waiting, hasty = DrivenJoin(asof()), DrivenJoin(asof(wait=False))
+    batches = [
+        (table(LEFT, ("a", 1, 10)), table(RIGHT, ("a", None, "early", 5)), None),
+        (table(LEFT), table(RIGHT, ("a", None, "in time", 9)), 8 * SECOND),
+        (table(LEFT), table(RIGHT), 10 * SECOND - 1),
+    ]
+    for left, right, mark in batches:
+        waiting.both(left, right, mark)
+        hasty.both(left, right, mark)
+    assert [row["note"] for row in hasty.rows] == ["early"]
+    assert waiting.rows == []
+    assert [row["note"] for row in waiting.both(table(LEFT), table(RIGHT), 10 * SECOND)] == ["in time"]
+
+
+def notes(rows: list[dict[str, Any]]) -> list[Any]:
+    return [(row["amount"], row["note"]) for row in rows]
+
+
+@pytest.mark.parametrize("order", ["ts", ""])
+def test_a_row_gets_the_version_that_is_known_when_it_comes(order: str) -> None:
+    out = "sku string, amount bigint, note string"
+    driven = DrivenJoin(latest_join(ORDERS, PRICES, out, order=order, ttl=None, how="left"))
+    assert notes(driven.both(table(LEFT, ("a", 1, 9), (None, 2, 9)), table(RIGHT), None)) == [
+        (2, None),
+        (1, None),
+    ]
+    first = table(RIGHT, ("a", None, "x", 5), ("b", None, "other", 5))
+    assert notes(driven.both(table(LEFT, ("a", 3, 1)), first, None)) == [(3, "x")]
+    driven.rescale(3)
+    assert driven.both(table(LEFT), table(RIGHT, ("a", None, "older", 4)), None) == []
+    known = "x" if order else "older"
+    assert notes(driven.both(table(LEFT, ("a", 4, 1), ("c", 5, 1)), table(RIGHT), None)) == [
+        (4, known),
+        (5, None),
+    ]
+    assert driven.entries() == 2
+
+
+def test_an_inner_join_leaves_rows_without_a_version_out() -> None:
+    out = "sku string, amount bigint, note string"
+    driven = DrivenJoin(latest_join(ORDERS, PRICES, out, order="", ttl=None, how="inner"))
+    rows = table(LEFT, ("a", 1, 9), ("b", 2, 9), (None, 3, 9))
+    assert notes(driven.both(rows, table(RIGHT, ("b", None, "y", 5)), None)) == [(2, "y")]

@@ -1,0 +1,230 @@
+"""Joins that cannot be are refused when the pipeline is built, in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+import stateflow as sf
+from stateflow.pipelines.flow import KeyedNode, KeyedStream
+
+
+@dataclass
+class Click:
+    ad: int
+    who: str
+    tags: list[str]
+    ts: datetime
+
+
+@dataclass
+class View:
+    ad_id: int
+    page: str
+    who: str
+    ts: datetime
+
+
+@dataclass
+class Paid:
+    ad: int
+    page: str
+
+
+@dataclass
+class Both:
+    ad_id: int
+    left_who: str
+    right_who: str
+    left_ts: datetime
+    right_ts: datetime
+    right_ad_id: int
+
+
+@dataclass
+class Ambiguous:
+    who: str
+
+
+@dataclass
+class Unknown:
+    price: float
+
+
+@dataclass
+class WrongType:
+    page: int
+
+
+@dataclass
+class Listed:
+    tags: list[str]
+
+
+def made(join: Callable[[KeyedStream, KeyedStream], Any], **time: Any) -> KeyedNode:
+    event_time = time or {"event_time": "ts", "watermark": "0 seconds"}
+
+    @sf.pipeline("joins")
+    def joins(flow: sf.Flow) -> None:
+        clicks = flow.source("clicks", sf.delta("/clicks"), Click, **event_time).key_by("ad")
+        join(clicks, flow.source("views", sf.delta("/views"), View, **event_time).key_by("ad_id"))
+
+    return joins.build().operators[0]
+
+
+WITHIN = ("-10 minutes", "0 minutes")
+
+
+def joined(left: Click, right: View | None) -> Paid:
+    return Paid(left.ad, right.page if right else "")
+
+
+def untyped(left: Click, right: View | None):  # type: ignore[no-untyped-def]
+    return None
+
+
+def test_fields_are_filled_from_the_key_from_either_row_and_by_prefix() -> None:
+    node = made(lambda left, right: left.join("paid", right, Both, within=WITHIN, how="left"))
+    operator: Any = node.columnar
+    assert [(each.field, each.of, each.column) for each in operator.filled] == [
+        ("ad_id", "key", "ad"),
+        ("left_who", "left", "who"),
+        ("right_who", "right", "who"),
+        ("left_ts", "left", "ts"),
+        ("right_ts", "right", "ts"),
+        ("right_ad_id", "right_key", "ad"),
+    ]
+    assert operator.left.needed.names == ("ad", "who", "ts"), "columns that nobody asks for do not travel"
+    assert (operator.least, operator.most) == (-600_000_000, 0)
+
+
+def test_a_function_gets_whole_rows() -> None:
+    views = made(
+        lambda left, right: right.join(
+            "paid", left.stream.transform(lambda f: f, type=View).key_by("ad_id"), swapped, within=WITHIN
+        )
+    )
+    operator: Any = views.columnar
+    assert operator.left.needed.names == ("ad_id", "page", "who", "ts")
+    assert operator.output.names == ("ad", "page")
+
+
+def swapped(left: View, right: View) -> Paid:
+    return Paid(left.ad_id, right.page)
+
+
+def test_a_semi_join_puts_out_left_rows_unless_it_is_told_otherwise() -> None:
+    node = made(
+        lambda left, right: right.join(
+            "seen", left.stream.transform(lambda f: f, type=View).key_by("ad_id"), within=WITHIN, how="semi"
+        )
+    )
+    assert node.output is not None
+    assert node.output.names == ("ad_id", "page", "who", "ts")
+
+
+@pytest.mark.parametrize(
+    ("join", "message"),
+    [
+        (
+            lambda left, right: left.join("paid", right, Paid),
+            r"join 'paid' has no bound, so that every row would wait for ever: say how far .*within=\('-10 minutes', '0 minutes'\)",
+        ),
+        (lambda left, right: left.join("paid", right, Paid, within="1 hour"), r"within is '1 hour': give two durations"),
+        (
+            lambda left, right: left.join("paid", right, Paid, within=("5 minutes", timedelta(0))),
+            r"within begins at '5 minutes', which is after its end .*: give the smaller one first",
+        ),
+        (lambda left, right: left.join("paid", right, Paid, within=("a bit", "0 minutes")), r"'a bit' is not a duration"),
+        (
+            lambda left, right: left.join("paid", right, Paid, within=WITHIN, how="outer"),
+            r"how is one of inner, left, right, full, semi, anti, not 'outer'",
+        ),
+        (
+            lambda left, right: left.join("paid", right, Ambiguous, within=WITHIN),
+            r"both rows have a column 'who', so that Ambiguous.who may be either: call the field left_who or right_who, or give",
+        ),
+        (
+            lambda left, right: left.join("paid", right, Unknown, within=WITHIN),
+            r"does not know what to put into Unknown.price: its rows have ad, who, tags, ts, ad_id, page",
+        ),
+        (
+            lambda left, right: left.join("paid", right, Paid, within=WITHIN, how="anti"),
+            r"does not know what to put into Paid.page: its rows have ad, who, tags, ts",
+        ),
+        (
+            lambda left, right: left.join("paid", right, WrongType, within=WITHIN),
+            r"puts string into WrongType.page, which is bigint: change the type of the field",
+        ),
+        (
+            lambda left, right: left.join("paid", right, Listed, within=WITHIN),
+            r"cannot keep column 'tags' \(array<string>\) of the left row: take it out, or make a string of it",
+        ),
+        (
+            lambda left, right: left.join("paid", right, joined, within=WITHIN),
+            r"cannot keep column 'tags'",
+        ),
+        (
+            lambda left, right: left.join("paid", right, untyped, within=WITHIN),
+            r"the function 'untyped' does not say what it returns: write its type",
+        ),
+        (lambda left, right: left.join("paid", right, within=WITHIN), r"say what it puts out: a row type, or a function"),
+        (
+            lambda left, right: left.join("paid", right, joined, within=WITHIN, how="semi"),
+            r"a join with how='semi' puts left rows out, and calls no function",
+        ),
+        (
+            lambda left, right: left.join("paid", right.stream.key_by("ad_id", "who"), Paid, within=WITHIN),
+            r"join 'paid': the left input has 1 key columns and the right one 2",
+        ),
+        (
+            lambda left, right: left.join("paid", right.stream.key_by("page"), Paid, within=WITHIN),
+            r"join 'paid': the left input is keyed by ad \(bigint\) and the right one by page \(string\)",
+        ),
+        (
+            lambda left, right: left.stream.key_by("ts").join("paid", right.stream.key_by("ts"), Paid, within=WITHIN),
+            r"column 'ts' is the event time, and cannot be the key as well",
+        ),
+        (
+            lambda left, right: left.join("paid", right, Paid, within=WITHIN)
+            .key_by("ad").window(sf.tumbling("1 minute")).aggregate("n", Paid, n=sf.count()),
+            r"operator 'n': the rows of 'paid' come out when the watermark has passed them",
+        ),
+    ],
+)  # fmt: skip
+def test_a_join_that_cannot_be_is_refused(join: Any, message: str) -> None:
+    with pytest.raises(sf.UsageError, match=message):
+        made(join)
+
+
+@pytest.mark.parametrize(
+    ("join", "message"),
+    [
+        (
+            lambda left, right: left.join_asof("paid", right, Paid, how="full"),
+            r"join 'paid': how is one of left, inner, not 'full'",
+        ),
+        (
+            lambda left, right: left.join_asof("paid", right, Paid, keep="-1 hour"),
+            r"join 'paid': keep is '-1 hour': give it zero or more",
+        ),
+        (
+            lambda left, right: left.join_latest("paid", right, Paid, how="anti"),
+            r"join 'paid': how is one of left, inner, not 'anti'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_join_with_versions_that_cannot_be_is_refused(join: Any, message: str) -> None:
+    with pytest.raises(sf.UsageError, match=message):
+        made(join)
+
+
+def test_a_join_without_event_time_is_refused() -> None:
+    with pytest.raises(
+        sf.UsageError, match="operator 'paid' needs event time, which none of its sources has"
+    ):
+        made(lambda left, right: left.join("paid", right, Paid, within=WITHIN), late=None)

@@ -1,0 +1,69 @@
+"""`sf.files` through Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from tests.spark.pipelines import Workbench
+
+
+@dataclass
+class Order:
+    user: int
+    amount: float
+    ts: datetime
+
+
+class Count(sf.KeyedProcess):
+    def process(self, user, rows, ctx):
+        for row in rows:
+            yield user, row.amount, row.ts, ctx.checkpoint_id
+
+
+OUTPUT = "user long, amount double, ts timestamp, batch long"
+
+
+@sf.pipeline("files")
+def counted(flow: sf.Flow, *, input: str, format: str, batch: int) -> None:
+    rows = flow.source("in", sf.files(input, format, per_batch=batch), Order)
+    rows.key_by("user").process("count", Count, output=OUTPUT).collect("out", sf.memory("files"))
+
+
+def test_new_files_are_read_once_by_the_columns_of_the_row_class(spark: SparkSession, tmp_path: Path) -> None:
+    bench, out, folder = Workbench(spark, tmp_path), sf.memory("files"), tmp_path / "in"
+    out.clear()
+    folder.mkdir()
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    for user in (1, 2, 3):
+        line = f'{{"ts": "{noon.isoformat()}", "user": {user}, "amount": 2.5, "more": 1}}\n'
+        (folder / f"{user}.json").write_text(line)
+    given = {"input": str(folder), "format": "json", "batch": "2"}
+    bench.run(counted, given)
+    assert sorted((r["user"], r["amount"], r["ts"].astimezone(UTC)) for r in out.rows) == [
+        (user, 2.5, noon) for user in (1, 2, 3)
+    ]
+    assert len({row["batch"] for row in out.rows}) == 2
+    (folder / "4.json").write_text('{"user": 4, "amount": 1.0}\n')
+    bench.run(counted, given)
+    assert sorted(row["user"] for row in out.rows) == [1, 2, 3, 4]
+
+
+def test_columns_of_csv_files_are_told_by_their_header(spark: SparkSession, tmp_path: Path) -> None:
+    bench, out, folder = Workbench(spark, tmp_path), sf.memory("files"), tmp_path / "in"
+    out.clear()
+    folder.mkdir()
+    (folder / "1.csv").write_text("user,amount,ts\n1,2.5,2026-01-01T12:00:00Z\n")
+    given = {"input": str(folder), "format": "csv", "batch": "1"}
+    bench.run(counted, given)
+    assert [(row["user"], row["amount"]) for row in out.rows] == [(1, 2.5)]
+    (folder / "2.csv").write_text("amount,user,ts\n7,1,2026-01-01T12:00:00Z\n")
+    with pytest.raises(
+        sf.StateflowError, match=r"2\.csv cannot be read: CSV header .*Expected: user but found: amount"
+    ):
+        bench.run(counted, given, tolerable_failed_batches=0)

@@ -1,0 +1,58 @@
+"""Recipes through Spark: the rows of their stories reach the tables, as their pages show it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from scripts.recipes.stories import STORIES
+from scripts.recipes.story import Batch, Story, loaded, told
+from stateflow.spark.session.shipping import by_value
+from tests.spark.pipelines import Workbench
+
+TRIED = ("windows", "idle", "current")
+
+
+def test_what_a_page_shows_is_what_a_run_puts_out(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file per batch, as the stories count them."""
+    monkeypatch.setattr(sf, "files", partial(sf.files, per_batch=1))
+    for story in (story for story in STORIES if story.recipe in TRIED):
+        bench = Workbench(spark, tmp_path / story.recipe)
+        bench.folder.mkdir()
+        module = loaded(story.recipe)
+        by_value([module])
+        batches = list(told(story))
+        (source,) = batches[0].rows
+        for batch in batches:
+            if batch.rows:
+                bench.rows(source, batch.rows[source])
+        output = str(bench.folder / "out")
+        given = {"input": str(bench.folder / source), "output": output}
+        bench.run(getattr(module, story.recipe), given, drain=story.final)
+        table = [row.asDict() for row in spark.read.format("delta").load(output).collect()]
+        assert sorted(map(_plain, table)) == sorted(_expected(story, batches)), story.recipe
+
+
+def _expected(story: Story, batches: list[Batch]) -> list[Any]:
+    rows = [_plain(vars(row)) for batch in batches for row in batch.out.get("main", ())]
+    keys = story.flow().sinks[0].options.get("keys")
+    if keys is None:
+        return rows
+    return list({tuple(value for name, value in row if name in keys): row for row in rows}.values())
+
+
+def _plain(row: dict[str, Any]) -> Any:
+    return tuple(
+        sorted(
+            (name, value.astimezone(UTC) if isinstance(value, datetime) else value)
+            for name, value in row.items()
+        )
+    )

@@ -1,0 +1,61 @@
+"""A broadcast rule reaches every key in a run as it does in the harness, also in shards that get no rows."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.spark.session.shipping import by_value
+from tests.spark import pipelines
+from tests.spark.pipelines import ORDER, Order, Rate, Workbench, at
+
+
+class Repriced(sf.KeyedProcess[int, Order, Any]):
+    total = sf.ValueState(float, default=0.0)
+    rates = sf.BroadcastState(str, float)
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> None:
+        for row in rows:
+            self.total.value += row.amount
+
+    def process_broadcast(self, name: str, rows: Iterator[Rate], ctx: sf.Context) -> None:
+        for row in rows:
+            self.rates[row.sku] = row.factor
+            ctx.for_each_key(self.total, self.reprice)
+
+    def reprice(self, key: int, ctx: sf.Context) -> Iterator[Any]:
+        self.total.value *= self.rates["all"]
+        yield key, self.total.value
+
+
+@pytest.mark.parametrize("backend", ["memory", "rocksdb"])
+def test_a_rule_reaches_every_key_of_every_shard(spark: SparkSession, tmp_path: Path, backend: str) -> None:
+    by_value([pipelines, sys.modules[__name__]])
+    bench, out = Workbench(spark, tmp_path), sf.memory(f"{tmp_path.name}-out")
+    orders = [Order(user, "tea", float(user), at(user)) for user in range(1, 30)]
+
+    @sf.pipeline("visits")
+    def visits(flow: sf.Flow) -> None:
+        rates = flow.source("rates", bench.source("rates", "sku string, factor double"), Rate)
+        keyed = flow.source("orders", bench.source("orders", ORDER), Order).key_by("user", order_by="ts")
+        keyed.process(
+            "priced", Repriced, output="user long, total double", broadcast={"rates": rates}
+        ).collect("out", out)
+
+    bench.rows("orders", orders)
+    bench.run(visits, backend=backend, parallelism=3)
+    # Rows of one key only: two of the three shards get none.
+    bench.rows("orders", orders[:1])
+    bench.rows("rates", [{"sku": "all", "factor": 10.0}])
+    bench.run(visits, backend=backend)
+    harness = sf.testing.KeyedHarness(Repriced, output="user long, total double")
+    harness.rows(*orders)
+    wanted = harness.broadcast("rates", Rate("all", 10.0))
+    assert sorted((row["user"], row["total"]) for row in out.batches[-1][1]) == sorted(wanted)
+    assert len(wanted) == 29
