@@ -67,3 +67,5 @@ def test_columns_of_csv_files_are_told_by_their_header(spark: SparkSession, tmp_
         sf.StateflowError, match=r"2\.csv cannot be read: CSV header .*Expected: user but found: amount"
     ):
         bench.run(counted, given, tolerable_failed_batches=0)
+    (folder / "2.csv").unlink()
+    bench.run(counted, given)

@@ -50,7 +50,7 @@ def translated(error: BaseException) -> StateflowError:
         )
     if unreadable := _UNREADABLE.search(text):
         return StateflowError(
-            f"the file {unreadable[1]} cannot be read: {_deepest(text)}; correct it or take it away, and run again"
+            f"the file {unreadable[1]} cannot be read: {_deepest(text)}; move it out of the folder, or put one that can be read in its place, and run again"
         )
     problem = StateflowError(f"the batch failed: {_first(text)}")
     problem.frames = frames_in(text)
