@@ -43,6 +43,17 @@ class Paid:
     left_ts: datetime
 
 
+@dataclass
+class Kind:
+    ad: str | None
+    ts: datetime
+    kind: str | None
+
+
+def kinds(ads: list[str]) -> list[dict[str, str]]:
+    return [{"kind": ad.upper()} for ad in ads]
+
+
 CLICK, VIEW = "ad string, price double, ts timestamp", "name string, page string, ts timestamp"
 ADS = ("a", "b", "c", None)
 
@@ -57,7 +68,9 @@ def views(batch: int) -> list[View]:
 
 
 def test_pairs_and_rows_without_a_partner_reach_the_table_once(bench: Workbench) -> None:
-    paid, late = str(bench.folder / "paid"), str(bench.folder / "late")
+    paid, late, valid, same, kind = (
+        str(bench.folder / name) for name in ("paid", "late", "valid", "same", "kind")
+    )
 
     @sf.pipeline("joins")
     def joins(flow: sf.Flow) -> None:
@@ -70,6 +83,11 @@ def test_pairs_and_rows_without_a_partner_reach_the_table_once(bench: Workbench)
         )
         joined.append("p", sf.delta(paid))
         joined.side("late_left").append("l", sf.delta(late))
+        clicked, seen = left.key_by("ad"), right.key_by("name")
+        clicked.join_asof("valid", seen, Paid).append("v", sf.delta(valid))
+        per_minute = clicked.window(sf.tumbling("1 minute")).join("same", seen, Paid)
+        per_minute.append("s", sf.delta(same))
+        clicked.enrich("kind", kinds, Kind).append("k", sf.delta(kind))
 
     for batch in range(3):
         bench.rows("clicks", clicks(batch))
@@ -97,3 +115,28 @@ def test_pairs_and_rows_without_a_partner_reach_the_table_once(bench: Workbench)
     waiting = [row for row in wanted if row not in found]
     assert sorted(found, key=repr) == sorted([row for row in wanted if row in found], key=repr)
     assert all(row[2] is None and row[3] > at(28) for row in waiting)
+    newest = {
+        c.ts: max((v for v in rights if v.name == c.ad and v.ts <= c.ts), key=lambda v: v.ts, default=None)
+        for c in lefts
+    }
+    versions = [tuple(row.values()) for row in spark.read.format("delta").load(valid).toArrow().to_pylist()]
+    assert len(versions) > 60
+    for ad, price, page, ts in versions:
+        known = None if ad is None else newest[ts]
+        assert (price, page) == (next(c.price for c in lefts if c.ts == ts), known and known.page)
+    together = {
+        (c.ad, c.price, v.page, c.ts)
+        for c in lefts
+        for v in rights
+        if c.ad is not None and v.name == c.ad and minute(c.ts) == minute(v.ts)
+    }
+    pairs = [tuple(row.values()) for row in spark.read.format("delta").load(same).toArrow().to_pylist()]
+    assert len(pairs) == len(set(pairs)) > 20
+    assert {pair for pair in together if pair[3] < at(28)} <= set(pairs) <= together
+    answers = [tuple(row.values()) for row in spark.read.format("delta").load(kind).toArrow().to_pylist()]
+    wanted_kinds = [(c.ad, c.ts, c.ad and c.ad.upper()) for n in range(3) for c in clicks(n)]
+    assert sorted(answers, key=repr) == sorted(wanted_kinds, key=repr)
+
+
+def minute(ts: datetime) -> datetime:
+    return ts.replace(second=0, microsecond=0)

@@ -151,6 +151,13 @@ def test_a_row_leaves_with_the_watermark_after_which_no_partner_can_come_and_not
     assert driven.entries() == 0
 
 
+def test_a_row_that_comes_after_a_later_one_of_its_block_still_leaves_first() -> None:
+    driven = DrivenJoin(declared("left", -600 * SECOND, 0))
+    driven.both(at(130), seen(), None)
+    driven.both(at(120), seen(), 100 * SECOND)
+    assert [row["note"] for row in driven.both(at(), seen(), 120 * SECOND)] == ["120"]
+
+
 @dataclass
 class Shown:
     ad: str
