@@ -103,7 +103,7 @@ def test_ci_runs_both_in_one_random_order_and_its_last_line_sums_them(
     assert bool(done.returncode) == bool(code), done.stderr
     assert done.stdout.splitlines()[-1] == last
     *checks, quick, long = told.read_text().splitlines()
-    assert checks == ["lint", "types"]
+    assert checks == ["lint", "types", "docs"]
     seed = re.fullmatch(r"test SEED=(\d+)", quick)
     assert seed
     assert long == f"test-system SEED={seed[1]}"

@@ -118,7 +118,7 @@ def test_a_run_tells_every_batch_as_json_and_as_text(played: Any) -> None:
             "event", "job", "id", "epoch", "input_free", "processed_rows", "emitted_rows", "rows_per_second", "keys",
             "dead_letters", "state_size", "uploaded_bytes", "compacted_bytes", "inlined_bytes", "end_to_end_duration",
             "sync_duration", "upload_duration", "decide_duration", "commit_duration", "cache_hits", "cache_misses",
-            "fetched_bytes", "watermark", "event_time", "event_time_lag", "counters",
+            "fetched_bytes", "watermark", "event_time", "event_time_lag", "counters", "sinks",
         }  # fmt: skip
         assert (batch["event"], batch["job"], batch["processed_rows"]) == ("checkpoint", "orders", ROWS)
         assert batch["counters"] == {"orders": ROWS}

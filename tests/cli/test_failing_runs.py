@@ -1,4 +1,4 @@
-"""What somebody sees whose code has failed: one sentence, and not what Java says of it."""
+"""What somebody sees whose code has failed: where in it, and then one sentence, and not what Java says of it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,16 @@ def test_code_that_fails_is_told_in_one_sentence_and_nothing_of_java(tmp_path: P
         f"{repeated}"
     )
     assert lines == [
-        *("---- append", "append: starting Spark", keyed, "ended with 1"),
-        *("---- upsert", keyed, "ended with 1"),
-        *("---- arrow", columnar, "ended with 1"),
+        *("---- append", "append: starting Spark", *frames(program, 18, "process"), keyed, "ended with 1"),
+        *("---- upsert", *frames(program, 18, "process"), keyed, "ended with 1"),
+        *("---- arrow", *frames(program, 23, "columns"), columnar, "ended with 1"),
+    ]
+
+
+def frames(program: Path, line: int, function: str) -> list[str]:
+    return [
+        "in the pipeline's own code:",
+        f'  File "{program}", line {line}, in {function}',
+        '    raise ValueError("a negative amount")',
+        "ValueError: a negative amount",
     ]

@@ -89,6 +89,7 @@ def test_query_as_json(job: QueriedJob, command: Any) -> None:
         "state": "items",
         "kind": "map",
         "key": "7",
+        "namespace": None,
         "map_key": None,
         "found": True,
         "what": "map",

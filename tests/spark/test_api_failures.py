@@ -244,7 +244,7 @@ def removed(flow: sf.Flow, bench: Workbench) -> None:
     [
         (
             narrower,
-            "operator 'sum', state 'total': its type was float and is str now: give the changed state another name",
+            "operator 'sum', state 'total': its type was float and is str now (float cannot become str by itself",
         ),
         (other_kind, "operator 'sum', state 'total': its kind was value and is list now"),
         (other_key, "operator 'sum' was keyed by user (int) and its key is (str) now"),

@@ -232,7 +232,7 @@ def test_a_key_opens_only_its_shard(spark: SparkSession, holding: Holding) -> No
     assert frame.rdd.getNumPartitions() == 1
     assert plain(frame.collect(), "user", "value") == [(42, 420)]
     mine = [f for f in _shard_of(holding, 42).files if f.path]
-    assert len(mine) == len(holding.cached()) == 1
+    assert len(mine) == len(holding.cached()) > 0
     several = load(spark, holding, "totals", "count", keys="[1, 2, 3, 999]")
     assert plain(several.collect(), "user", "value") == [(1, 10), (2, 20), (3, 30)]
     assert load(spark, holding, "totals", "count", key="999").count() == 0
@@ -256,7 +256,7 @@ def test_where_on_the_key_opens_only_its_shard(spark: SparkSession, holding: Hol
     one = frame.where("user = 42 and value > 0")
     assert one.rdd.getNumPartitions() == 1
     assert plain(one.collect(), "user", "value") == [(42, 420)]
-    assert len(holding.cached()) == 1
+    assert len(holding.cached()) == len([f for f in _shard_of(holding, 42).files if f.path]) > 0
     # The frame is not narrowed for the next question, nor for another one in the same query.
     assert frame.count() == 200
     assert plain(one.union(frame.where("user in (7, 8)")).collect(), "user") == [(7,), (8,), (42,)]

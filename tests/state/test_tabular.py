@@ -96,7 +96,14 @@ def operator_of(harness: Any) -> OperatorState:
 
 
 def test_all_tables_of_an_operator_hold_all_of_its_entries(harness: Any) -> None:
-    everything = dict(harness._backend.scan(b"", b"\xff" * 8))
+    # The index of a state's expiries has the id after the state's. Whoever loads tables makes it anew.
+    index = harness._spec.state_ids["by_sku"] + 1
+    assert index not in harness._spec.state_ids.values()
+    everything = {
+        key: value
+        for key, value in harness._backend.scan(b"", b"\xff" * 8)
+        if int.from_bytes(key[2:4]) != index
+    }
     found: dict[bytes, bytes] = {}
     tables = tables_of(operator_of(harness))
     assert list(tables) == ["last", "total", "mean", "amounts", "by_sku", "by_day", TIMERS]
