@@ -27,7 +27,7 @@ demo-check: setup ## the same, and then a verdict
 demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery on the command line
 	@$(RUN) -m demo.spark
 
-test: setup ## what anybody can run, in ten minutes; TESTS=tests/state for a part of it, SEED=7 for a random order
+test: setup ## what anybody can run, in a quarter of an hour; TESTS=tests/state for a part of it, SEED=7 for a random order
 	@$(PYTEST) -m "not system" $(TESTS)
 
 test-system: setup azurite browser postgres ## the rest: real Airflow, Kafka, clusters, Azure, a browser, kills; TESTS, SEED
