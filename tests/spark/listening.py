@@ -37,7 +37,11 @@ def listening(pid: int) -> list[tuple[str, int]]:
                 inodes.add(str(descriptor.readlink()).removeprefix("socket:[").removesuffix("]"))
     found = []
     for table in ("tcp", "tcp6"):
-        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+        lines = []
+        # Java starts short commands: one that has ended by now listens nowhere.
+        with suppress(FileNotFoundError):
+            lines = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
+        for line in lines:
             words = line.split()
             if words[3] == "0A" and words[9] in inodes:
                 address, _, port = words[1].partition(":")
