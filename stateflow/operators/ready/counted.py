@@ -53,9 +53,7 @@ class CountedAggregates(ColumnarOperator):
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._declared.time)
         taken = valid & (times > self._closed(ctx))
-        if not bool(taken.all()):
-            yield from self._late.put(rows.filter(pa.array(~taken)), ctx)
-            rows, times = rows.filter(pa.array(taken)), times[taken]
+        rows, times = yield from self._late.apart(rows, times, taken, ctx)
         if not rows.num_rows:
             return
         columns = key_columns(rows, self._key)

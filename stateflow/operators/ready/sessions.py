@@ -48,9 +48,7 @@ class SessionAggregates(ColumnarOperator):
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._close(states, ctx)
         times, valid = event_times(rows, self._declared.time)
-        if not bool(valid.all()):
-            yield from self._late.put(rows.filter(pa.array(~valid)), ctx)
-            rows, times = rows.filter(pa.array(valid)), times[valid]
+        rows, times = yield from self._late.apart(rows, times, valid, ctx)
         if rows.num_rows:
             yield from self._merge(rows, times, states, ctx)
 

@@ -71,9 +71,7 @@ class SlicedAggregates(ColumnarOperator):
         times, valid = event_times(rows, self._declared.time)
         closed = self._closed(ctx)
         taken = valid & (newest_end(self._declared.window, times) > closed)
-        if not bool(taken.all()):
-            yield from self._late.put(rows.filter(pa.array(~taken)), ctx)
-            rows, times = rows.filter(pa.array(taken)), times[taken]
+        rows, times = yield from self._late.apart(rows, times, taken, ctx)
         if rows.num_rows:
             self._take(rows, self._panes.end_of(times), closed, states)
 

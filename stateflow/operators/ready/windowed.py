@@ -43,9 +43,7 @@ class WindowedAggregates(ColumnarOperator):
         times, valid = event_times(rows, self._declared.time)
         closed, came = self._closed(ctx), rows
         taken = valid & (newest_end(self._window, times) > closed)
-        if not bool(taken.all()):
-            yield from self._late.put(rows.filter(pa.array(~taken)), ctx)
-            rows, times = rows.filter(pa.array(taken)), times[taken]
+        rows, times = yield from self._late.apart(rows, times, taken, ctx)
         if rows.num_rows:
             yield from self._take(rows, _open(assigned(self._window, times), closed), states, ctx, came)
 
