@@ -47,6 +47,9 @@ LONGEST = (
 """Files that take minutes. They begin first, so that no worker is left alone with one of them at the end."""
 
 
+PYSPARKS_LOGGERS = {"DataFrameQueryContextLogger", "SQLQueryContextLogger"}
+
+
 def pytest_configure() -> None:
     """For Spark's drivers."""
     os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
@@ -60,9 +63,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_log_lines() -> Iterator[None]:
+def own_log_lines(request: pytest.FixtureRequest) -> Iterator[None]:
     """A command tells its process what it works on and where lines go. Here the process goes on, with other tests."""
     root = logging.getLogger()
+    # PySpark's own loggers turn every handler that they are given to JSON, and pytest gives its one handler to each
+    # logger that does not pass its lines on.
+    for name in PYSPARKS_LOGGERS & root.manager.loggerDict.keys():
+        logging.getLogger(name).propagate = True
+    capturing = request.config.pluginmanager.get_plugin("logging-plugin")
+    capturing.caplog_handler.setFormatter(capturing.formatter)
     handlers = list(root.handlers)
     levels = {name: logging.getLogger(name).level for name in ("stateflow", *logs.QUIET)}
     yield
