@@ -23,7 +23,8 @@ from stateflow.compatibility.states import (
 )
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
-from stateflow.pipelines.flow import Flow, KeyedNode
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
 from stateflow.state.values.declared_types import RULES, Change

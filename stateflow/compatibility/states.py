@@ -11,7 +11,8 @@ from stateflow.errors import IncompatibleError, StateflowError
 from stateflow.format.expiry_blocks import AT_ONCE
 from stateflow.format.records import OperatorListState, OperatorState, Record, Shard, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
-from stateflow.pipelines.flow import Flow, KeyedNode
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
 from stateflow.state.values.declared_types import Change, DeclaredType, evolved, readers
 from stateflow.state.values.evolution import RefusedError

@@ -31,7 +31,7 @@ from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.operators.lateness import is_late
 from stateflow.operators.output import writers
 from stateflow.operators.watch import Watch
-from stateflow.pipelines.flow import KeyedNode
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec, side_outputs
 from stateflow.pipelines.process import ConnectedProcess, Output, Process, type_arguments
 from stateflow.pipelines.rows import RowType, row_type

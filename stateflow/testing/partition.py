@@ -16,7 +16,7 @@ from stateflow.operators.context import Moment
 from stateflow.operators.elements import check_alike, gathered, hand_out
 from stateflow.operators.output import writers
 from stateflow.operators.partition import PartitionEngine
-from stateflow.pipelines.flow import KeyedNode
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.operators import MAIN, OperatorSpec, side_outputs
 from stateflow.pipelines.process import Output, PartitionProcess, type_arguments
 from stateflow.pipelines.rows import RowType, row_type

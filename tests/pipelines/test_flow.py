@@ -14,7 +14,8 @@ from typing import Any, Literal
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.flow import Flow, KeyedNode
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.parameters import as_texts
 from stateflow.pipelines.pipeline import Pipeline
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.flow import KeyedNode, KeyedStream
+from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.streams import KeyedStream
 
 
 @dataclass

@@ -11,7 +11,8 @@ import pytest
 
 import stateflow as sf
 from stateflow.compatibility.flows import compare
-from stateflow.pipelines.flow import KeyedNode, KeyedStream
+from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.streams import KeyedStream
 
 
 @dataclass

@@ -35,7 +35,8 @@ from stateflow.format.records import (
 from stateflow.format.references import with_references
 from stateflow.format.source_offsets import check_given, kinds_of
 from stateflow.observe.status import decoded_offsets
-from stateflow.pipelines.flow import Flow, KeyedNode
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.pipelines.rows import key_type
 from stateflow.savepoints.location import require_fit
