@@ -115,7 +115,8 @@ ROOMS: Mapping[str, Room] = {
     "spark/session": Room("Java, jars and the Spark session", "config storage", "build.py"),
     "spark/task": Room(
         "what runs in a Spark task: blocks of rows, shards, acks",
-        "checkpoint config format operators pipelines spark/session state/backends state/keys state/values storage",
+        "checkpoint config format operators pipelines spark/session state/backends state/expiry state/keys state/values "
+        "storage",
         "worker.py",
     ),
     "spark/sources": Room("offsets and positions of Spark's sources", "format storage", "positions.py"),

@@ -135,6 +135,7 @@ def options(bench: Workbench) -> Options:
     return load(code=given, env={}, folder=bench.folder)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("backend", ["rocksdb", "memory"])
 def test_a_release_changes_state_and_everything_goes_on(
     spark: SparkSession, tmp_path: Path, backend: str
