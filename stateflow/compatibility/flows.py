@@ -13,6 +13,7 @@ from stateflow.compatibility.states import (
     check_flow,
     check_key,
     check_key_columns,
+    check_options,
     check_replaced,
     check_sources,
     compared_states,
@@ -152,6 +153,8 @@ def _operator(
     counts: Counts,
 ) -> OperatorCheck:
     try:
+        if before is not None:
+            check_options(node, before)
         resolved, _, evolution = compared_states(node, before)
         if before is not None:
             evolution |= changed_elements(node, before)
