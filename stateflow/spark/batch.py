@@ -197,7 +197,7 @@ class Batch:
             return unioned([self._frame(s) for s in node.inputs])
         if isinstance(node, KeyedNode) and self._direct(node):
             return self._start(node, None)
-        raise UsageError(f"{node.uid!r} puts out no rows called {stream.output!r}")
+        raise UsageError(f"{node.named} puts out no rows called {stream.output!r}")
 
     def _source(self, node: SourceNode, output: str) -> DataFrame:
         frame = self._judged(node)

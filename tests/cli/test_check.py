@@ -149,11 +149,13 @@ def test_what_the_flow_itself_shows_is_refused_without_a_job(command: Command, f
     assert (misspelt.code, "proces is never called: did you mean process?" in misspelt.err) == (2, True)
 
 
-def test_two_uids_alike_are_refused(command: Command, file: Path) -> None:
-    edited(file, 'totals.append("totals"', 'totals.append("events"')
+def test_two_uids_alike_of_one_kind_are_refused(command: Command, file: Path) -> None:
+    edited(file, 'totals.append("totals"', 'totals.append("balance"')
+    assert command("check", f"{file}:orders", "-p", "input=a", "-p", "output=b").code == 0
+    edited(file, "totals.append(", 'totals.append("balance", sf.delta("/c"))\n    totals.append(')
     said = command("check", f"{file}:orders", "-p", "input=a", "-p", "output=b")
     assert said.code == 2
-    assert "sink uid 'events' is taken by a source" in said.err
+    assert "sink uid 'balance' is taken: no two sinks" in said.err
 
 
 def test_a_type_that_changes_by_rule_is_told_and_strict_refuses_it(
