@@ -78,7 +78,9 @@ ROOMS: Mapping[str, Room] = {
         "declare.py",
     ),
     "pipelines": Room(
-        "what users write with: flows, processes, rows", "format state state/columns state/expiry", "flow.py"
+        "what users write with: flows, processes, rows",
+        "format quantities state state/columns state/expiry",
+        "flow.py",
     ),
     "operators": Room(
         "the engine: keys in, rows and changes out, without Spark",

@@ -24,6 +24,7 @@ from stateflow.compatibility.states import (
     begin_to_sweep,
     check_key,
     element_names,
+    fixed_options,
     forgets,
     indexes,
     resolve_states,
@@ -410,6 +411,7 @@ class Batch:
             operator_states={**_left_alone(node, before), **_operator_states(node, acks)},
             hosts=self.settings.placement.hosts_of([ack.attempt for ack in acks]),
             parallelism=node.parallelism,
+            options=fixed_options(node),
         )
         return acks
 
