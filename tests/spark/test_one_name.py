@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -154,8 +155,11 @@ def test_runs_crashes_snapshots_and_pages_tell_them_apart(
     assert shown == [details.operator(*each)["uid"] for each in head.operators.items()] == [NAME]
 
     root = ("--checkpoint-dir", str(tmp_path / "root"))
-    said = CliRunner().invoke(app, ["show", NAME, *root])
+    said = CliRunner().invoke(app, ["show", NAME, *root, "-o", "json"])
     assert said.exit_code == 0, said.output
+    document = json.loads(said.output)
+    for kind in ("sources", "operators", "sinks"):
+        assert NAME in [each["uid"] for each in document[kind]], kind
     check = job.check(flow)
     assert (check.sources, check.sinks) == (
         {NAME: "continues"},
