@@ -78,7 +78,9 @@ ROOMS: Mapping[str, Room] = {
         "declare.py",
     ),
     "pipelines": Room(
-        "what users write with: flows, processes, rows", "format state state/columns state/expiry", "flow.py"
+        "what users write with: flows, processes, rows",
+        "format quantities state state/columns state/expiry",
+        "flow.py",
     ),
     "operators": Room(
         "the engine: keys in, rows and changes out, without Spark",
@@ -160,6 +162,7 @@ ROOMS: Mapping[str, Room] = {
         "serve spark spark/session spark/state_tables storage",
         "main.py",
     ),
+    "__main__": Room("`python -m stateflow`: the command without its script", "cli"),
     "application": Room("the command as an application of spark-submit", "cli jobs"),
     "airflow/connections": Room(
         "connections, and what a failure means to a task", "config jobs spark/task storage", "stateflow.py"

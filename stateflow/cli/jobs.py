@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
@@ -13,6 +11,7 @@ import typer
 
 from stateflow.cli.options import Invocation, JobName, command, flag, job_of, root_of
 from stateflow.cli.output import Facts, Heading, Piece, Table
+from stateflow.cli.sizes import counted
 from stateflow.cli.text import moment, number, seconds, size
 from stateflow.errors import StateflowError, UsageError
 from stateflow.masking import all_masked
@@ -133,15 +132,7 @@ def _show_schemas(call: Invocation, job: str, head: Record | None) -> None:
 
 def _show_sizes(call: Invocation, job: str, options: Options) -> None:
     """Live and expired bytes, counted entry by entry."""
-    from stateflow.checkpoint.process import this_process
-    from stateflow.reading.snapshots import checkpoint_reader, reader_context
-
-    def ids() -> str:
-        return uuid.uuid4().hex
-
-    place = reader_context(options, root_of(options), lambda: time.time_ns() // 1000)
-    with checkpoint_reader(place, job, owner=this_process(run=ids()), ids=ids) as reader:
-        slot, found = reader.record.slot, reader.sizes()
+    slot, found = counted(options, job)
     columns = ("operator", "state", "entries", "live", "expired", "index")
     rows = [
         (s.operator, s.state, number(s.entries), *map(size, (s.live_bytes, s.expired_bytes, s.index_bytes)))

@@ -216,6 +216,8 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where each subtask last ran, as a scheduler's preferred location; a hint only."""
     parallelism: Count = 0
     """How many subtasks the pipeline gives it, whatever the run has; 0 when the pipeline leaves that to the run."""
+    options: dict[str, str] = {}
+    """Of a ready-made operator: what its state was made with, as text; another value could not read it."""
 
     @property
     def files(self) -> Iterator[FileRef]:

@@ -23,6 +23,16 @@ class Node:
     uid: str
     inputs: tuple[NodeRows, ...] = ()
 
+    @property
+    def named(self) -> str:
+        """For messages: steps of several kinds may have one uid."""
+        return f"{self.kind} {self.uid!r}" if self.kind else self.uid
+
+    @property
+    def kind(self) -> str:
+        """source, operator, sink; empty for a step that has no uid of the user's."""
+        return ""
+
 
 @dataclass(frozen=True, eq=False)
 class SourceNode(Node):
@@ -32,6 +42,10 @@ class SourceNode(Node):
     event_time: str | None = None
     watermark: int | None = None
     late: Output[Any] | None = None
+
+    @property
+    def kind(self) -> str:
+        return "source"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +79,10 @@ class KeyedNode(Node):
     """How many subtasks the operator has; 0 for as many as the run has by its options."""
 
     @property
+    def kind(self) -> str:
+        return "operator"
+
+    @property
     def has_key(self) -> bool:
         return any(keyed.columns for keyed in self.keyed)
 
@@ -74,6 +92,10 @@ class SinkNode(Node):
     target: Any = None
     mode: str = "append"
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return "sink"
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +128,8 @@ class Graph:
     def __init__(self, name: str) -> None:
         self.name = checked_name("pipeline", name)
         self.nodes: list[Node] = []
-        self._taken: dict[str, str] = {}
+        self._taken: set[tuple[str, str]] = set()
+        """Uids by kind: a record keeps offsets, state and outputs apart, so a source and a sink may share a name."""
 
     def unnamed(self, kind: str) -> str:
         """What a step without a uid is called in messages."""
@@ -115,12 +138,12 @@ class Graph:
     def claim(self, kind: str, uid: str) -> str:
         """Takes a uid for a source, an operator or a sink."""
         checked_name(kind, uid)
-        if uid in self._taken:
+        if (kind, uid) in self._taken:
             raise UsageError(
-                f"{kind} uid {uid!r} is taken by a {self._taken[uid]}: every uid of a pipeline is its own: say "
-                f"another, such as {f'{uid}-{kind}'!r}"
+                f"{kind} uid {uid!r} is taken: no two {kind}s of a pipeline have the same one, so that each finds what is "
+                f"its own again: say another, such as {f'{uid}-2'!r}"
             )
-        self._taken[uid] = kind
+        self._taken.add((kind, uid))
         return uid
 
     @property

@@ -64,14 +64,14 @@ class Stream(NodeRows):
     def union(self, *others: Stream) -> Stream:
         """The rows of all; columns are matched by name."""
         changes = next((each.changes for each in (self, *others) if each.changes is not None), None)
-        refuse_mixed({each.operation for each in (self, *others)}, self.node.uid)
+        refuse_mixed({each.operation for each in (self, *others)}, self.node.named)
         node = UnionNode(self.flow.unnamed("union"), (self, *others))
         return self._then(node, self.rows, changes, self.operation)
 
     def key_by(self, *columns: str, order_by: str | Sequence[str] = ()) -> KeyedStream:
         """Groups rows by key columns; rows of a key come in the order of `order_by`."""
         order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-        refuse_changes("key_by", self.changes, self.node.uid)
+        refuse_changes("key_by", self.changes, self.node.named)
         check_key(self.rows, columns, order)
         return KeyedStream(self, columns, order)
 
@@ -109,7 +109,7 @@ class Stream(NodeRows):
         Its rows come in the order of `order_by`. Without `parallelism` it has as many subtasks as the run's other operators.
         """
         order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
-        refuse_changes("process_partition", self.changes, self.node.uid)
+        refuse_changes("process_partition", self.changes, self.node.named)
         check_columns("process_partition", self.rows, [o.removeprefix("-") for o in order])
         return _after(process_node(
             uid, (KeyedStream(self, (), order),), process, PartitionProcess, output, outputs, "fail", None,
@@ -131,13 +131,15 @@ class Stream(NodeRows):
             raise UsageError(f"operator {node.uid!r} has no side output {name!r}: {step}")
         if isinstance(node, SourceNode) and node.late is not None and node.late.name == name:
             return Stream(self.flow, node, name, row_type(node.late.type))
-        raise UsageError(f"{node.uid!r} has no side output {name!r}")
+        raise UsageError(
+            f"{node.named} has no side output {name!r}: ask the operator that puts it out, or give the source late="
+        )
 
     def changes_as_rows(self, *, op: str) -> Stream:
         """Each change as a row of its own: a column `op` says what it is, "upsert" or "delete"."""
         if self.changes is None:
             raise UsageError(
-                f"changes_as_rows: the rows of {self.node.uid!r} are no changes already: leave it out"
+                f"changes_as_rows: the rows of {self.node.named} are no changes already: leave it out"
             )
         function = partial(with_operation, op, self.operation)
         node = TransformNode(self.flow.unnamed("changes"), (self,), function)
@@ -151,7 +153,7 @@ class Stream(NodeRows):
 
     def append(self, uid: str, target: Any, **options: Any) -> None:
         """Appends the rows of every batch to a table."""
-        refuse_changes(f"sink {uid!r} (append)", self.changes, self.node.uid)
+        refuse_changes(f"sink {uid!r} (append)", self.changes, self.node.named)
         self._write(uid, target, "append", options)
 
     def upsert(

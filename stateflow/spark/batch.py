@@ -24,6 +24,7 @@ from stateflow.compatibility.states import (
     begin_to_sweep,
     check_key,
     element_names,
+    fixed_options,
     forgets,
     indexes,
     resolve_states,
@@ -196,7 +197,7 @@ class Batch:
             return unioned([self._frame(s) for s in node.inputs])
         if isinstance(node, KeyedNode) and self._direct(node):
             return self._start(node, None)
-        raise UsageError(f"{node.uid!r} puts out no rows called {stream.output!r}")
+        raise UsageError(f"{node.named} puts out no rows called {stream.output!r}")
 
     def _source(self, node: SourceNode, output: str) -> DataFrame:
         frame = self._judged(node)
@@ -410,6 +411,7 @@ class Batch:
             operator_states={**_left_alone(node, before), **_operator_states(node, acks)},
             hosts=self.settings.placement.hosts_of([ack.attempt for ack in acks]),
             parallelism=node.parallelism,
+            options=fixed_options(node),
         )
         return acks
 

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import is_job
 from stateflow.checkpoint.rescale import first_assignment
-from stateflow.compatibility.states import recorded_names, resolve_states
+from stateflow.compatibility.states import check_options, fixed_options, recorded_names, resolve_states
 from stateflow.config.options import Options, cache_folder
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import SAVEPOINT_BUILT, JobLayout
@@ -164,6 +164,8 @@ def _operator(
 ) -> OperatorState:
     own_tables, like, options = request.tables.get(node.uid, {}), request.like, request.options
     before = like.record.operators.get(node.uid) if like is not None else None
+    if before is not None and set(before.states) - set(own_tables):
+        check_options(node, before)  # what is kept of it was made with them
     states, next_id = _states(node, before, own_tables)
     if before is None:
         before = OperatorState(
@@ -178,7 +180,9 @@ def _operator(
             shards=(),
             parallelism=node.parallelism,
         )
-    operator = msgspec.structs.replace(before, states=states, next_state_id=next_id)
+    operator = msgspec.structs.replace(
+        before, states=states, next_state_id=next_id, options=fixed_options(node)
+    )
     tables = tables_of(before) if like is not None and before.states else {}
     frames = {
         name: table_frame(spark, like, node.uid, name)
