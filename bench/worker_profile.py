@@ -169,8 +169,9 @@ def _arrow_batches(side: str, rows: int, keys: int, number: int) -> Iterator[pa.
     parts = [fields[name] for name in key]
     group = key_groups_of(tuple(key.values()), parts, GROUPS)
     late = pa.array(np.zeros(rows, bool))
-    # The low bits only sort; the key does so here.
-    first = {"_sf_place": pa.array(group.astype(np.int64) << GROUP_AT)}
+    # Rows of a key of several parts come in the order of its hash.
+    low = key_groups_of(tuple(key.values()), parts, 1 << GROUP_AT) if len(parts) > 1 else 0
+    first = {"_sf_place": pa.array((group.astype(np.int64) << GROUP_AT) | low)}
     if side == "process_arrow":
         first = {"_sf_group": pa.array(group.astype(np.int32))}
     own: dict[str, Any] = {"_sf_late": late} if side == "windows" else {}

@@ -78,7 +78,9 @@ ROOMS: Mapping[str, Room] = {
         "declare.py",
     ),
     "pipelines": Room(
-        "what users write with: flows, processes, rows", "format state state/columns state/expiry", "flow.py"
+        "what users write with: flows, processes, rows",
+        "format quantities state state/columns state/expiry",
+        "flow.py",
     ),
     "operators": Room(
         "the engine: keys in, rows and changes out, without Spark",
@@ -115,7 +117,8 @@ ROOMS: Mapping[str, Room] = {
     "spark/session": Room("Java, jars and the Spark session", "config storage", "build.py"),
     "spark/task": Room(
         "what runs in a Spark task: blocks of rows, shards, acks",
-        "checkpoint config format operators pipelines spark/session state/backends state/keys state/values storage",
+        "checkpoint config format operators pipelines spark/session state/backends state/expiry state/keys state/values "
+        "storage",
         "worker.py",
     ),
     "spark/sources": Room("offsets and positions of Spark's sources", "format storage", "positions.py"),
@@ -159,6 +162,7 @@ ROOMS: Mapping[str, Room] = {
         "serve spark spark/session spark/state_tables storage",
         "main.py",
     ),
+    "__main__": Room("`python -m stateflow`: the command without its script", "cli"),
     "application": Room("the command as an application of spark-submit", "cli jobs"),
     "airflow/connections": Room(
         "connections, and what a failure means to a task", "config jobs spark/task storage", "stateflow.py"

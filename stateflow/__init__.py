@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     )
     from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
     from stateflow.pipelines.files import files
-    from stateflow.pipelines.flow import Flow, KeyedStream, Stream, WindowedStream
+    from stateflow.pipelines.flow import Flow
     from stateflow.pipelines.pipeline import Pipeline, pipeline
     from stateflow.pipelines.process import (
         ConnectedProcess,
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
         PartitionProcess,
         output,
     )
+    from stateflow.pipelines.streams import KeyedStream, Stream, WindowedStream
     from stateflow.pipelines.tables import delta
     from stateflow.pipelines.window_process import WindowBounds, WindowProcess
     from stateflow.pipelines.windows import Window, count_window, cumulative, hopping, session, tumbling
@@ -161,7 +162,8 @@ _ROOMS = {
         "variance",
     ),
     "stateflow.pipelines.files": ("files",),
-    "stateflow.pipelines.flow": ("Flow", "KeyedStream", "Stream", "WindowedStream"),
+    "stateflow.pipelines.flow": ("Flow",),
+    "stateflow.pipelines.streams": ("KeyedStream", "Stream", "WindowedStream"),
     "stateflow.pipelines.pipeline": ("Pipeline", "pipeline"),
     "stateflow.pipelines.window_process": ("WindowBounds", "WindowProcess"),
     "stateflow.pipelines.windows": ("Window", "count_window", "cumulative", "hopping", "session", "tumbling"),

@@ -30,7 +30,15 @@ class Topic:
 
 TOPICS = {
     "pipelines": Topic(
-        "Pipelines", ("pipelines.pipeline", "pipelines.flow", "pipelines.tables", "pipelines.files", "spark")
+        "Pipelines",
+        (
+            "pipelines.pipeline",
+            "pipelines.flow",
+            "pipelines.streams",
+            "pipelines.tables",
+            "pipelines.files",
+            "spark",
+        ),
     ),
     "processes": Topic("Processes", ("pipelines.process",)),
     "state": Topic("State", ("state",)),

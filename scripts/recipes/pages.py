@@ -13,6 +13,8 @@ from scripts.recipes.story import FINAL, FOLDER, ROOT, Batch, Story, told
 PAGES = ROOT / "docs" / "recipes"
 _PART = "<!-- {0}: python -m scripts.recipes -->\n{1}<!-- end of {0} -->"
 
+_DEAD_LETTER = {"key", "error", "traceback"}
+
 
 def page_of(story: Story) -> Any:
     return PAGES / f"{story.recipe.replace('_', '-')}.md"
@@ -68,9 +70,9 @@ def _cell(rows: Iterable[Any]) -> str:
 
 def _values(row: Any) -> list[Any]:
     if isinstance(row, dict):
-        return list(row.values())
+        return [row["key"], row["error"]] if row.keys() >= _DEAD_LETTER else list(row.values())
     if isinstance(row, tuple):
-        return list(row[1:3])  # a dead letter: its key and error
+        return list(row[1:3])  # a dead letter of a process: its key and error
     return [getattr(row, name) for name in row.__annotations__]
 
 

@@ -15,8 +15,14 @@ def at(text: str, day: int = 1) -> datetime:
 
 
 def _countries(recipe: ModuleType) -> None:
-    known = {"192.0.2.1": "NO", "192.0.2.2": "PT"}
-    recipe.look_up = lambda service, ip: known[ip]  # type: ignore[attr-defined]
+    known = {"192.0.2.1": {"country": "NO"}, "192.0.2.2": {"country": "PT"}}
+
+    def look_up(service: str, ips: list[str]) -> list[dict[str, str] | None]:
+        if "203.0.113.9" in ips:
+            raise TimeoutError("timed out")
+        return [known.get(ip) for ip in ips]
+
+    recipe.look_up = look_up  # type: ignore[attr-defined]
 
 
 STORIES = (
@@ -75,21 +81,23 @@ STORIES = (
         "top",
         [
             {
-                "sales": [
-                    ("tea", "earl", 5.0),
-                    ("tea", "mint", 4.0),
-                    ("tea", "oolong", 3.0),
-                    ("tea", "chai", 2.0),
+                "offers": [
+                    ("tea", "Ada's", 5.0, at("9:00")),
+                    ("tea", "Bo's", 4.0, at("9:05")),
+                    ("tea", "Cy's", 3.0, at("9:10")),
+                    ("tea", "Di's", 6.0, at("9:15")),
                 ]
             },
-            {"sales": [("tea", "chai", 4.5)]},
+            {"offers": [("tea", "Di's", 3.5, at("10:00"))]},
+            {"offers": [("tea", "Cy's", 9.0, at("11:00")), ("tea", "Bo's", 1.0, at("8:00"))]},
         ],
     ),
     Story(
         "enrichment",
         [
             {"visits": [("192.0.2.1", "/home"), ("192.0.2.2", "/home")]},
-            {"visits": [("192.0.2.1", "/buy"), ("203.0.113.9", "/home")]},
+            {"visits": [("192.0.2.1", "/buy"), ("198.51.100.7", "/home")]},
+            {"visits": [("192.0.2.2", "/buy"), ("203.0.113.9", "/home")]},
         ],
         parameters={"service": "https://geo.example"},
         prepare=_countries,

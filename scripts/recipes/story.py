@@ -11,7 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from stateflow.pipelines.flow import Flow, KeyedNode, SourceNode, Stream
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode, NodeRows, SourceNode
 from stateflow.pipelines.process import Output
 from stateflow.testing import ColumnarHarness, KeyedHarness
 
@@ -95,7 +96,7 @@ def loaded(recipe: str) -> ModuleType:
     return module
 
 
-def _source(stream: Stream) -> SourceNode:
+def _source(stream: NodeRows) -> SourceNode:
     assert isinstance(stream.node, SourceNode)
     return stream.node
 

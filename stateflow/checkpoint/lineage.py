@@ -72,13 +72,22 @@ def read_lineage(store: Store, layout: JobLayout, epoch: int) -> RunLineage | No
         return None
 
 
-def rows_by_uid(lines: Iterable[HistoryLine]) -> dict[str, int]:
-    """Rows that these batches have read and written, by source and sink. Whoever writes records may have noted anything."""
+def rows_read(lines: Iterable[HistoryLine]) -> dict[str, int]:
+    """Rows that these batches have read, by source."""
+    return _summed(lines, "source_rows")
+
+
+def rows_written(lines: Iterable[HistoryLine]) -> dict[str, int]:
+    """Rows that these batches have written, by sink."""
+    return _summed(lines, "sink_rows")
+
+
+def _summed(lines: Iterable[HistoryLine], name: str) -> dict[str, int]:
+    """Whoever writes records may have noted anything."""
     rows: dict[str, int] = {}
     for line in lines:
-        for name in ("source_rows", "sink_rows"):
-            noted = line.metrics.get(name)
-            for uid, count in noted.items() if isinstance(noted, dict) else ():
-                if isinstance(uid, str) and isinstance(count, int):
-                    rows[uid] = rows.get(uid, 0) + count
+        noted = line.metrics.get(name)
+        for uid, count in noted.items() if isinstance(noted, dict) else ():
+            if isinstance(uid, str) and isinstance(count, int):
+                rows[uid] = rows.get(uid, 0) + count
     return rows

@@ -65,14 +65,20 @@ def clipped(shard: Shard, first: int, last: int) -> Shard | None:
         return None
     if (low, high) == (shard.first, shard.last):
         return shard
-    groups = shard.last - shard.first + 1
+    groups, mine = shard.last - shard.first + 1, high - low + 1
     return msgspec.structs.replace(
         shard,
         first=low,
         last=high,
         physical_first=shard.first if shard.physical_first is None else shard.physical_first,
         physical_last=shard.last if shard.physical_last is None else shard.physical_last,
-        entries=shard.entries * (high - low + 1) // groups,
+        entries=shard.entries * mine // groups,
+        expiring=tuple(
+            msgspec.structs.replace(
+                share, entries=share.entries * mine // groups, size=share.size * mine // groups
+            )
+            for share in shard.expiring
+        ),
     )
 
 

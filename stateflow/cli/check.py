@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +21,7 @@ from stateflow.cli.options import (
     root_of,
 )
 from stateflow.cli.output import Table
+from stateflow.cli.sizes import counted
 from stateflow.errors import IncompatibleError
 
 
@@ -32,6 +34,9 @@ def check(
     parallelism: Annotated[int | None, flag(min=1)] = None,
     allow_non_restored_state: AllowNonRestoredState = False,
     strict: Strict = False,
+    count: Annotated[
+        bool, flag("--count", help="Count the entries of each changed state: it reads the whole state.")
+    ] = False,
     option: Settings = None,
 ) -> None:
     """Plans a pipeline and compares it with the job's newest record. Exit code 4 if it does not fit."""
@@ -48,12 +53,16 @@ def check(
         found = Job(place, name, storage_options=options.storage_options)
         if job is not None:
             found.log()  # a job that was named has to be there
-        result = found.check(
+        checked = partial(
+            found.check,
             loaded.pipeline,
             given,
             parallelism=options.parallelism,
             allow_non_restored_state=allow_non_restored_state,
         )
+        result = checked()
+        if count and any(operator.evolution for operator in result.operators):
+            result = checked(counts={(s.operator, s.state): s.entries for s in counted(options, name)[1]})
     else:
         result = compare(loaded.pipeline.build(given), name, None)
     body = {name: value for name, value in asdict(result).items() if name != "problem"}

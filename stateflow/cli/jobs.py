@@ -11,13 +11,15 @@ import typer
 
 from stateflow.cli.options import Invocation, JobName, command, flag, job_of, root_of
 from stateflow.cli.output import Facts, Heading, Piece, Table
+from stateflow.cli.sizes import counted
 from stateflow.cli.text import moment, number, seconds, size
-from stateflow.errors import StateflowError
+from stateflow.errors import StateflowError, UsageError
 from stateflow.masking import all_masked
 from stateflow.quantities import age_text
 
 if TYPE_CHECKING:
     from stateflow.checkpoint.statistics import HistoryLine
+    from stateflow.config.options import Options
     from stateflow.format.records import Record
     from stateflow.observe.status import JobStatus
 
@@ -71,12 +73,21 @@ def show(
             "--schemas", help="Every type of each state of which values may still be stored, and since when."
         ),
     ] = False,
+    sizes: Annotated[
+        bool,
+        flag("--bytes", help="Live and expired bytes of each state, counted: it reads the whole state."),
+    ] = False,
 ) -> None:
     """One job: its newest checkpoint, operators, sources, sinks, and its history as a graph of timelines."""
     from stateflow.observe.status import line_document
     from stateflow.observe.timelines import audit
 
+    if schemas and sizes:
+        raise UsageError("--schemas and --bytes each print something else: leave one of them out")
     options = call.options()
+    if sizes:
+        _show_sizes(call, job, options)
+        return
     found = job_of(options, job)
     if schemas:
         _show_schemas(call, job, found.log().head)
@@ -116,6 +127,21 @@ def _show_schemas(call: Invocation, job: str, head: Record | None) -> None:
                 for r in rows
             ],
         ),
+    )
+
+
+def _show_sizes(call: Invocation, job: str, options: Options) -> None:
+    """Live and expired bytes, counted entry by entry."""
+    slot, found = counted(options, job)
+    columns = ("operator", "state", "entries", "live", "expired", "index")
+    rows = [
+        (s.operator, s.state, number(s.entries), *map(size, (s.live_bytes, s.expired_bytes, s.index_bytes)))
+        for s in found
+    ]
+    call.output.answer(
+        {"job": job, "checkpoint": slot, "states": [asdict(state) for state in found]},
+        Table(columns, rows, right=columns[2:]),
+        note=f"checkpoint {slot}; sizes before compression",
     )
 
 
@@ -167,11 +193,20 @@ def _sign_of_life(status: JobStatus, now: int, interval: timedelta) -> str:
     return known if timedelta(microseconds=silence) > MISSED_BEATS * interval else status.status
 
 
+def _about(estimate: int | None) -> str | None:
+    return None if estimate is None else f"~{size(estimate)}"
+
+
 def _ttls(status: JobStatus) -> Iterator[Piece]:
-    lives = [(o.uid, name, text) for o in status.operators for name, text in o.ttl.items()]
+    lives = [
+        (o.uid, name, text, _about(o.live_bytes.get(name)), _about(o.expired_bytes.get(name)))
+        for o in status.operators
+        for name, text in o.ttl.items()
+    ]
     if lives:
+        columns = ("operator", "state", "lives until", "live", "expired")
         yield ""
-        yield Table(("operator", "state", "lives until"), lives)
+        yield Table(columns, lives, right=columns[3:])
         expired = sum(o.expired for o in status.operators)
         rest = ", and more wait for the next batches" if any(o.expiring for o in status.operators) else ""
         yield f"{number(expired)} expired entries left with the newest batch{rest}"

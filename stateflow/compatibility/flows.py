@@ -13,6 +13,7 @@ from stateflow.compatibility.states import (
     check_flow,
     check_key,
     check_key_columns,
+    check_options,
     check_replaced,
     check_sources,
     compared_states,
@@ -20,14 +21,18 @@ from stateflow.compatibility.states import (
     declared_states,
     element_names,
     forgets,
+    recorded_names,
 )
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
-from stateflow.pipelines.flow import Flow, KeyedNode
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
 from stateflow.state.values.declared_types import RULES, Change
 
+Counts = Mapping[tuple[str, str], int]
+"""By uid of the operator and name of the state in the record: its entries."""
 Verdict = Literal["compatible", "new", "incompatible", "dropped"]
 
 
@@ -42,10 +47,15 @@ class OperatorCheck:
     """Of states whose type has changed: what becomes of their values."""
     entries: int | None = None
     """About how many entries all its states have together, if any evolves and the record says it."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Of keyed states whose type has changed: how many entries each has, if somebody has counted them."""
 
     @property
     def conversion(self) -> str:
         """How much there is to convert, for people; empty when no type changes or the record does not say it."""
+        if self.counts:
+            each = ", ".join(f"{name} has {count:,} entries" for name, count in self.counts.items())
+            return f"{each}, which are converted as they are read"
         return f"about {self.entries:,} entries, which are converted as they are read" if self.entries else ""
 
 
@@ -87,12 +97,13 @@ def compare(
     parallelism: int = 0,
     allow_non_restored_state: bool = False,
     checkpoints: Collection[int] = (),
+    counts: Counts | None = None,
 ) -> Check:
     """Reports every problem, not only the first. `checkpoints` are those that can be restored, as far as known."""
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
     operators = [
-        _operator(node, before.get(uid), parallelism, allow_non_restored_state, checkpoints)
+        _operator(node, before.get(uid), parallelism, allow_non_restored_state, checkpoints, counts or {})
         for uid, node in nodes.items()
     ]
     for uid in sorted(set(before) - set(nodes)):
@@ -139,8 +150,11 @@ def _operator(
     parallelism: int,
     allow_non_restored_state: bool,
     checkpoints: Collection[int],
+    counts: Counts,
 ) -> OperatorCheck:
     try:
+        if before is not None:
+            check_options(node, before)
         resolved, _, evolution = compared_states(node, before)
         if before is not None:
             evolution |= changed_elements(node, before)
@@ -172,9 +186,16 @@ def _operator(
     for name, change in evolution.items():
         states[name] = f"{states.get(name, 'kept')}, {_evolves(change)}"
     entries = sum(shard.entries for subtask in before.shards for shard in subtask)
+    names = recorded_names(node, before)
+    counted = {
+        name: counts[node.uid, names[name]]
+        for name in evolution
+        if name in names and (node.uid, names[name]) in counts
+    }
     return OperatorCheck(
-        node.uid, "compatible", states, evolution=evolution, entries=entries or None if evolution else None
-    )
+        node.uid, "compatible", states, evolution=evolution, entries=entries or None if evolution else None,
+        counts=counted,
+    )  # fmt: skip
 
 
 def _elements(node: KeyedNode, before: OperatorState) -> dict[str, str]:

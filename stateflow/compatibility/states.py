@@ -11,13 +11,17 @@ from stateflow.errors import IncompatibleError, StateflowError
 from stateflow.format.expiry_blocks import AT_ONCE
 from stateflow.format.records import OperatorListState, OperatorState, Record, Shard, StateSchema
 from stateflow.operators.binding import TIMER_IDS, schemas, type_of
-from stateflow.pipelines.flow import Flow, KeyedNode
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.ready import ReadyOperator
 from stateflow.state.declare import OperatorState as DeclaredOperatorState
 from stateflow.state.values.declared_types import Change, DeclaredType, evolved, readers
 from stateflow.state.values.evolution import RefusedError
 from stateflow.state.values.serializers import serializer_for
 
 FIRST_STATE_ID = 1
+KIND = "operator"
+_ANEW = "give the operator another uid, under which it begins anew, and let the old state go with --allow-non-restored-state"
 
 
 def check_flow(flow: Flow, record: Record | None, *, allow_non_restored_state: bool = False) -> None:
@@ -35,11 +39,58 @@ def check_flow(flow: Flow, record: Record | None, *, allow_non_restored_state: b
         check_sources(flow, record)
     for uid, node in nodes.items():
         if uid in record.operators:
+            check_options(node, record.operators[uid])
             resolve_states(node, record.operators[uid])
             changed_elements(node, record.operators[uid])
             check_key_columns(node, record.operators[uid])
             if not allow_non_restored_state:
                 check_replaced(node, record.operators[uid])
+
+
+def fixed_options(node: KeyedNode) -> dict[str, str]:
+    """The kind of a ready-made operator and the options that its state is made with; empty for other operators."""
+    declared = node.columnar
+    return {KIND: type(declared).__name__, **declared.fixed} if isinstance(declared, ReadyOperator) else {}
+
+
+def check_options(node: KeyedNode, before: OperatorState) -> None:
+    """Refuses options that the state was not made with. A record from before they were kept has none, and says nothing."""
+    declared = node.columnar
+    if not isinstance(declared, ReadyOperator) or _is_empty(before):
+        return
+    _check_another_key(node, before)
+    now = fixed_options(node)
+    if now[KIND] != before.options.get(KIND, now[KIND]):
+        raise IncompatibleError(
+            f"operator {node.uid!r} was a {before.options[KIND]} and is a {now[KIND]} now, which cannot read its state: {_ANEW}"
+        )
+    for name, value in now.items():
+        was = before.options.get(name, value)
+        if was != value and not declared.reads_as(name, was):
+            other = _ANEW
+            if name.startswith("aggregate "):
+                other = "give the changed aggregate another name, under which it begins anew"
+            raise IncompatibleError(
+                f"operator {node.uid!r}: its {name} was {was} and is {value} now, and its state was made with the former: put it "
+                f"back, or {other}"
+            )
+
+
+def _is_empty(before: OperatorState) -> bool:
+    """Whether it has no entries. Those of a canonical savepoint lie in tables, and it has no shards."""
+    return bool(before.shards) and not any(shard.files for task in before.shards for shard in task)
+
+
+def _check_another_key(node: KeyedNode, before: OperatorState) -> None:
+    """A key column under another name is renamed, unless its rows still have the old one: then it is another column."""
+    rows = node.rows[0]
+    for (old, _), new in zip(before.key, node.keyed[0].columns, strict=False):
+        if old != new and rows is not None and rows.field(old) is not None:
+            raise IncompatibleError(
+                f"operator {node.uid!r} was keyed by {old!r}, which its rows still have, and is keyed by {new!r} now: state would be "
+                f"found under another key; key it by {old!r} again, or if {new!r} is its new name, drop the old column with "
+                "transform()"
+            )
 
 
 def check_sources(flow: Flow, record: Record) -> None:

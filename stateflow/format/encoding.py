@@ -38,6 +38,7 @@ _position = Struct(">QI")
 prefix = _prefix.pack
 """prefix(group, state_id): what every entry of one state in one key group begins with."""
 
+GROUP_WIDTH = _group.size
 PREFIX_WIDTH = _prefix.size
 TIME_WIDTH = _u64.size
 

@@ -96,6 +96,17 @@ def total_size(refs: Iterable[FileRef]) -> int:
     return sum({ref.place: ref.size for ref in refs}.values())
 
 
+class ExpiryShare(msgspec.Struct, frozen=True, array_like=True):
+    """About how much of one state of a shard expires within a range of time. An estimate, for people."""
+
+    state: StateId
+    first: Long
+    last: Long
+    entries: Count
+    size: Count
+    """The bytes of keys and values, before a database compresses them."""
+
+
 class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
     """A handle: one state backend instance over a contiguous range of key groups (bounds inclusive)."""
 
@@ -113,6 +124,8 @@ class Shard(msgspec.Struct, frozen=True, omit_defaults=True):
     next_processing_expiry: Long | None = None
     entries: Count = 0
     """An estimate, for people."""
+    expiring: tuple[ExpiryShare, ...] = ()
+    """What its index of expiries names, by state and time."""
 
     @property
     def bytes(self) -> int:
@@ -203,6 +216,8 @@ class OperatorState(msgspec.Struct, frozen=True, omit_defaults=True):
     """Where each subtask last ran, as a scheduler's preferred location; a hint only."""
     parallelism: Count = 0
     """How many subtasks the pipeline gives it, whatever the run has; 0 when the pipeline leaves that to the run."""
+    options: dict[str, str] = {}
+    """Of a ready-made operator: what its state was made with, as text; another value could not read it."""
 
     @property
     def files(self) -> Iterator[FileRef]:

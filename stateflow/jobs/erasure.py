@@ -320,6 +320,7 @@ class _Erasure:
                 target,
                 (old.next_event_timer, old.next_processing_timer),
                 (old.next_event_expiry, old.next_processing_expiry),
+                old.expiring,
             )
             (new,) = shards.handles()
         finally:

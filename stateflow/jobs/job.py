@@ -46,7 +46,7 @@ from stateflow.savepoints.origin import find_origin
 from stateflow.storage.roots import open_recorded, open_store
 
 if TYPE_CHECKING:
-    from stateflow.compatibility.flows import Check
+    from stateflow.compatibility.flows import Check, Counts
     from stateflow.pipelines.pipeline import Pipeline
     from stateflow.restore.planned import RestorePlan
     from stateflow.spark.runner import RunReport
@@ -126,6 +126,7 @@ class Job(JobHandle):
         *,
         parallelism: int = 0,
         allow_non_restored_state: bool = False,
+        counts: Counts | None = None,
     ) -> Check:
         """Whether a run of the pipeline would fit the newest state. Missing parameters are those of the last run."""
         from stateflow.compatibility.flows import compare
@@ -144,6 +145,7 @@ class Job(JobHandle):
             parallelism=parallelism,
             allow_non_restored_state=allow_non_restored_state,
             checkpoints=checkpoints,
+            counts=counts,
         )
 
     def run(

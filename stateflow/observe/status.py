@@ -15,6 +15,7 @@ from stateflow.checkpoint.log import Log
 from stateflow.checkpoint.statistics import HistoryLine, Summary, held, summary
 from stateflow.format.records import (
     END_OF_TIME,
+    ExpiryShare,
     Owner,
     Pin,
     Record,
@@ -48,6 +49,10 @@ class OperatorStatus:
     """Entries that left with the newest batch because their ttl was over."""
     expiring: bool
     """Whether there are expired entries that wait for the next batches; nobody is given them."""
+    live_bytes: dict[str, int] = field(default_factory=dict)
+    """By name of the state that expires: about how many bytes of it live on. Before compression, without the index."""
+    expired_bytes: dict[str, int] = field(default_factory=dict)
+    """The same of what has expired by the time of the head and is still stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +241,11 @@ def _operator(uid: str, head: Record) -> OperatorStatus:
     figures = of_batch.get(uid) if isinstance(of_batch, dict) else None
     expired = figures.get("expired") if isinstance(figures, dict) else None
     shards = [shard for subtask in state.shards for shard in subtask]
+    sizes = {
+        name: _expiring_sizes(s, shards, head)
+        for name, s in state.states.items()
+        if s.ttl is not None and s.expiry_index
+    }
     return OperatorStatus(
         uid=uid,
         key=", ".join(f"{name} {kind}" for name, kind in state.key),
@@ -257,7 +267,28 @@ def _operator(uid: str, head: Record) -> OperatorStatus:
         ttl={name: _ttl(s, s.ttl) for name, s in state.states.items() if s.ttl is not None},
         expired=expired if isinstance(expired, int) else 0,
         expiring=any(_is_expiring(shard, head) for shard in shards),
+        live_bytes={name: live for name, (live, _) in sizes.items()},
+        expired_bytes={name: gone for name, (_, gone) in sizes.items()},
     )
+
+
+def _expiring_sizes(schema: StateSchema, shards: Iterable[Shard], head: Record) -> tuple[int, int]:
+    """About how many bytes of a state live, and how many have expired and are still stored."""
+    clock = head.watermark if schema.ttl_time == "event" else head.now
+    shares = [share for shard in shards for share in shard.expiring if share.state == schema.id]
+    gone = 0
+    if clock is not None and clock < END_OF_TIME:
+        gone = sum(_expired_size(share, clock) for share in shares)
+    return sum(share.size for share in shares) - gone, gone
+
+
+def _expired_size(share: ExpiryShare, clock: int) -> int:
+    """As if its entries expired evenly over the range."""
+    if clock < share.first:
+        return 0
+    if clock >= share.last:
+        return share.size
+    return share.size * (clock - share.first) // (share.last - share.first)
 
 
 def _ttl(schema: StateSchema, length: int) -> str:

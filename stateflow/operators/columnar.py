@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
-from stateflow.format.records import StateSchema
+from stateflow.format.records import ExpiryShare, StateSchema
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.expiry import OperatorExpiry, share_of
@@ -86,13 +86,16 @@ class ColumnarEngine:
             where += f", state {name!r}"
         return ColumnState(spec.key, schema, spec.max_parallelism, where, expiry)
 
-    def attach(self, backend: Backend, groups: range, next_due: int | None, *, empty: bool) -> None:
-        """Turns to another shard: its key groups, what `next_due` said of it, whether it has no entries."""
+    def attach(
+        self, backend: Backend, groups: range, next_due: int | None, *, empty: bool,
+        expiring: Sequence[ExpiryShare] = (),
+    ) -> None:  # fmt: skip
+        """Turns to another shard: its key groups, what `next_due` and its record said of it, whether it has no entries."""
         earliest = UNKNOWN if next_due is None else next_due - self.spec.operator.waits
         for state in self.states.values():
             state.attach(backend, groups, earliest, empty=empty)
         self._backend, self._expired = backend, False
-        self.expiry.attach()
+        self.expiry.attach(expiring)
 
     def expire(self, groups: range, known: NextDue, entries: int) -> None:
         """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from stateflow.format.records import ExpiryShare
 from stateflow.state.backends.base import Backend
 from stateflow.state.bound import Change
 from stateflow.state.expiry.index import Expiry, NextDue, next_due
@@ -26,9 +27,10 @@ class OperatorExpiry:
         """Entries that this task has let go."""
         return sum(state.expired for state in self._states)
 
-    def attach(self) -> None:
+    def attach(self, known: Sequence[ExpiryShare] = ()) -> None:
+        """Turns to another shard; `known` is what its record says about the bytes that expire."""
         for state in self._states:
-            state.next = None
+            state.attach(known)
 
     def expire(self, backend: Backend, groups: range, known: NextDue, most: int, turn: int) -> bool:
         """Deletes what is due, `most` entries per state, beginning at another key group with every `turn`.
@@ -58,7 +60,14 @@ class OperatorExpiry:
         changes = [change for state in self._states for change in state.blocks()]
         if changes:
             backend.write(changes)
+        for state in self._states:
+            state.measure(backend)
         return bool(changes)
+
+    @property
+    def shares(self) -> tuple[ExpiryShare, ...]:
+        """How much of the attached shard expires when, after `finish`."""
+        return tuple(share for state in self._states for share in state.shares)
 
     @property
     def next_due(self) -> NextDue:

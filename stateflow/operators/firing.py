@@ -21,6 +21,7 @@ from stateflow.operators.output import returned
 from stateflow.pipelines.operators import OperatorSpec
 from stateflow.state.bound import BoundTimer, BoundTimers, Change, Cursor
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.keys.siblings import siblings
 
 FIRED_AT_ONCE = 40_000
 """Timers in a block, about. In a small one the keys lie far apart, and looking them up costs half as much again."""
@@ -137,7 +138,7 @@ class Firing:
             raws = None
             if state in self._prefetch:
                 state_id = state.state_id.to_bytes(2, "big")
-                raws = cursor.backend.get_many([base[:2] + state_id + base[4:] for base in bases])
+                raws = cursor.backend.get_many(siblings(bases, state_id))
             state.begin(len(bases), raws)
         return of_timers
 

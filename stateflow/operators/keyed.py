@@ -25,6 +25,7 @@ from stateflow.errors import (
     own_frames,
     placed,
 )
+from stateflow.format.records import ExpiryShare
 from stateflow.operators.context import Moment
 from stateflow.operators.engine import REPEATED, ProcessEngine
 from stateflow.operators.expiry import OperatorExpiry, share_of
@@ -103,12 +104,13 @@ class KeyedEngine(ProcessEngine):
             return process.process_left, process.process_right
         return (process.process,)
 
-    def attach(self, backend: Backend) -> None:
+    def attach(self, backend: Backend, expiring: Sequence[ExpiryShare] = ()) -> None:
+        """Turns to another shard; `expiring` is what its record says about the bytes that expire."""
         self.cursor.backend = backend
         self.cursor.position = 0
         self.cursor.changed = False
         self._firing.forget()
-        self.expiry.attach()
+        self.expiry.attach(expiring)
 
     def expire(self, groups: range, known: NextDue = (None, None), entries: int = 0) -> None:
         """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due."""

@@ -15,6 +15,7 @@ from stateflow.operators.output import returned
 from stateflow.pipelines.operators import OperatorSpec
 from stateflow.state.bound import Change, Cursor, StoredState
 from stateflow.state.keys.codec import KeyCodec
+from stateflow.state.keys.siblings import siblings
 
 VISITED_AT_ONCE = 10_000
 """Keys in a block."""
@@ -98,7 +99,7 @@ class Visiting:
                 raws = [raw for _, raw in block]  # the scan has read them already
             elif state in self._prefetch:
                 state_id = state.state_id.to_bytes(2, "big")
-                raws = cursor.backend.get_many([base[:2] + state_id + base[4:] for base in bases])
+                raws = cursor.backend.get_many(siblings(bases, state_id))
             state.begin(len(keys), raws)
         changes: list[Change] = []
         for i, key in enumerate(keys):

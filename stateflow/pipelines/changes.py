@@ -12,21 +12,21 @@ OPERATION, UPSERT, DELETE = "_op", "upsert", "delete"
 """The column that tells what a change is, where a stream deletes, too; and what stands in it."""
 
 
-def refuse_changes(step: str, changes: tuple[str, ...] | None, uid: str) -> None:
+def refuse_changes(step: str, changes: tuple[str, ...] | None, step_before: str) -> None:
     """Whether a step that takes each row for a new one may follow."""
     if changes is not None:
         keys = f" by {', '.join(changes)}" if changes else ""
         raise UsageError(
-            f"{step}: the rows of {uid!r} replace each other{keys}: take them with .upsert(), or make them rows with "
+            f"{step}: the rows of {step_before} replace each other{keys}: take them with .upsert(), or make them rows with "
             ".changes_as_rows(op='op')"
         )
 
 
-def refuse_mixed(operations: set[str], uid: str) -> None:
+def refuse_mixed(operations: set[str], step_before: str) -> None:
     """Whether the rows of several streams can be of one."""
     if len(operations) > 1:
         raise UsageError(
-            f"union: of the streams beside {uid!r} some delete and others do not: make rows of each with "
+            f"union: of the streams beside {step_before} some delete and others do not: make rows of each with "
             ".changes_as_rows(op='op') first"
         )
 

@@ -9,6 +9,8 @@ from typing import Any, get_type_hints
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import fits
+from stateflow.pipelines.fixed_options import NONE, duration, waits_no_longer, windowing
+from stateflow.pipelines.fixed_options import signed as signed_text
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, KeyedRows, ReadyOperator
 from stateflow.pipelines.rows import Field, RowType, row_type
 from stateflow.pipelines.windows import Counted, Session, Window, not_negative, signed
@@ -75,6 +77,10 @@ class JoinOperator(ReadyOperator):
     how: str
 
     @property
+    def fixed(self) -> Mapping[str, str]:
+        return {"how": self.how, "event time": f"{self.left.time} and {self.right.time}"}
+
+    @property
     def sides(self) -> Mapping[str, RowType]:
         return {LATE_LEFT: self.left.rows, LATE_RIGHT: self.right.rows}
 
@@ -110,6 +116,10 @@ class IntervalJoin(JoinOperator):
     least: int = 0
     most: int = 0
 
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        return {**super().fixed, "within": f"{signed_text(self.least)} to {signed_text(self.most)}"}
+
 
 def interval_join(
     left: KeyedRows, right: KeyedRows, output: Any, *, times: tuple[str, str], within: Any, how: str
@@ -138,10 +148,18 @@ class AsofJoin(JoinOperator):
     wait: bool = True
     """Whether a left row waits until the watermark makes sure which right row that is."""
 
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        return {**super().fixed, "keep": duration(self.keep), "wait": str(self.wait)}
+
 
 @dataclass(frozen=True)
 class LatestJoin(JoinOperator):
     """Each left row with the newest right row that has come."""
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        return {"event time of the right rows": self.right.order or NONE}
 
     @property
     def sides(self) -> Mapping[str, RowType]:
@@ -158,6 +176,14 @@ class WindowJoin(JoinOperator):
 
     window: Window = field(default_factory=Window)
     lateness: int = 0
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        bounds = windowing(self.window, "", self.lateness)
+        return {**bounds, **super().fixed}
+
+    def reads_as(self, option: str, before: str) -> bool:
+        return waits_no_longer(option, before, self.lateness)
 
 
 def window_join(

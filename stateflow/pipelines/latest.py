@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
+from stateflow.pipelines.fixed_options import listed
 from stateflow.pipelines.ready import ROW_THERE, KeyedRows, ReadyOperator, stored_columns
 from stateflow.state.columns.layout import ColumnLayout
 
@@ -21,6 +23,10 @@ class Latest(ReadyOperator):
     kept: tuple[str, ...] = ()
     """The columns beside the key."""
     state: str = NEWEST
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        return {"order_by of the key": listed(self.order)}
 
 
 def latest(keyed: KeyedRows, *, time: str, queryable: str) -> Latest:

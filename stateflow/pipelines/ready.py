@@ -14,6 +14,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import Aggregated, aggregated, fits, kept_as
 from stateflow.pipelines.columnar import ColumnarOperator
+from stateflow.pipelines.fixed_options import NONE, aggregate_options, duration, waits_no_longer, windowing
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.pipelines.windows import Counted, Session, Window
 from stateflow.state.columns.layout import ColumnLayout
@@ -71,6 +72,15 @@ class ReadyOperator(ColumnarOperator):
         """What works, and may not be meant."""
         return ()
 
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        """By name, as text: the options that its state was made with, and that another value could not read."""
+        return {}
+
+    def reads_as(self, option: str, before: str) -> bool:
+        """Whether it reads state that was made with `before` of such an option, which it has another value of."""
+        return False
+
     def needed(self, read: Set[str]) -> RowType:
         """The columns of what comes in that it needs; `read` are its outputs that have a reader."""
         if LATE in read:
@@ -94,6 +104,10 @@ class RunningAggregate(ReadyOperator):
 
     aggregates: tuple[Aggregated, ...] = ()
 
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        return aggregate_options(self.aggregates)
+
 
 @dataclass(frozen=True)
 class WindowAggregate(ReadyOperator):
@@ -104,6 +118,15 @@ class WindowAggregate(ReadyOperator):
     window: Window = field(default_factory=Window)
     lateness: int = 0
     emit: str = "final"
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        return {
+            **windowing(self.window, self.time, self.lateness), "emit": self.emit, **aggregate_options(self.aggregates),
+        }  # fmt: skip
+
+    def reads_as(self, option: str, before: str) -> bool:
+        return waits_no_longer(option, before, self.lateness)
 
     @property
     def holds_back(self) -> str:
@@ -124,6 +147,15 @@ class Deduplicate(ReadyOperator):
     keep: str = "first"
     kept: tuple[str, ...] = ()
     """The columns beside the key and the time."""
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        return {"event time": self.time or NONE, "keep": self.keep, "within": duration(self.within)}
+
+    def reads_as(self, option: str, before: str) -> bool:
+        # Groups that are open end when they would have ended. Without an end, or with one for the first time, other states hold
+        # the rows.
+        return option == "within" and before != NONE and self.within is not None
 
     @property
     def sides(self) -> Mapping[str, RowType]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.changes import OPERATION
+from stateflow.pipelines.fixed_options import listed
 from stateflow.pipelines.ready import ROW_THERE, KeyedRows, ReadyOperator, stored_columns
 from stateflow.pipelines.rows import row_type
 from stateflow.state.columns.layout import ColumnLayout
@@ -30,6 +31,11 @@ class Top(ReadyOperator):
     rank: str = "rank"
     kept: tuple[str, ...] = ()
     """The columns beside the key."""
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        last = {"order_by of the key": listed(self.last_by)} if self.per else {}
+        return {"n": str(self.n), "by": listed(self.by), "per": listed(self.per), **last}
 
     @property
     def operation(self) -> str:

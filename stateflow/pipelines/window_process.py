@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, get_args, get_origin
 from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import Aggregate, Aggregated
 from stateflow.pipelines.columnar import ColumnarContext
+from stateflow.pipelines.fixed_options import waits_no_longer, windowing
 from stateflow.pipelines.operators import DEAD_LETTER_SCHEMA, DEAD_LETTERS
 from stateflow.pipelines.ready import (
     LATE,
@@ -61,6 +62,14 @@ class WindowCode(ReadyOperator):
     """The rows that the code gets."""
     order: tuple[str, ...] = ()
     on_error: str = "fail"
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        assert self.inner is not None
+        return windowing(self.inner.window, self.inner.time, self.inner.lateness)
+
+    def reads_as(self, option: str, before: str) -> bool:
+        return self.inner is not None and waits_no_longer(option, before, self.inner.lateness)
 
     @property
     def holds_back(self) -> str:

@@ -153,7 +153,7 @@ def event_time(uid: str, rows: RowType | None, sources: Set[str], named: str) ->
 
 def refuse_what_is_held_back(uid: str, before: str, what: str) -> None:
     raise UsageError(
-        f"operator {uid!r}: the {what} of {before!r} come out when the watermark has passed them, so that a window over "
+        f"operator {uid!r}: the {what} of operator {before!r} come out when the watermark has passed them, so that a window over "
         f"them would find them late: aggregate the rows themselves, or read the table of these {what} in another pipeline"
     )
 

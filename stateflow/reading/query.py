@@ -25,6 +25,7 @@ from stateflow.format.encoding import (
     PREFIX_WIDTH,
     TIME_WIDTH,
     after,
+    group_range,
     prefix,
     read_timestamp,
 )
@@ -174,6 +175,20 @@ class Target:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class StateSize:
+    """What one state has in a snapshot. Bytes are those of keys and values, before a database compresses them."""
+
+    operator: str
+    state: str
+    entries: int
+    live_bytes: int
+    expired_bytes: int
+    """Of entries that nobody is given any more; the next batches delete them."""
+    index_bytes: int
+    """What finds entries when their time has come: the index of expiries, or the queue of a timer."""
+
+
 class StateReader:
     """One record, open for look-ups from any number of threads. The caller keeps it from collection meanwhile."""
 
@@ -270,6 +285,32 @@ class StateReader:
             if shard.files and shard.first <= last and first <= shard.last:
                 with self._reading(operator, at, shard):
                     pass
+
+    def sizes(self) -> list[StateSize]:
+        """What every keyed state has, exactly. It reads the whole state, one shard after another."""
+        return [
+            size for uid, operator in self.record.operators.items() for size in self._sizes(uid, operator)
+        ]
+
+    def _sizes(self, uid: str, operator: OperatorState) -> list[StateSize]:
+        counts = {name: StateCount(self._moment(schema)) for name, schema in operator.states.items()}
+        entries_of = {schema.id: counts[name] for name, schema in operator.states.items()}
+        index_of = {s.expiry_index: counts[name] for name, s in operator.states.items() if s.expiry_index}
+        # The queue of a timer has the next id, and tells of the same times.
+        index_of |= {s.id + 1: counts[name] for name, s in operator.states.items() if s.kind == "timer"}
+        for at, shard in enumerate(_flat(operator)):
+            if shard.files:
+                with self._reading(uid, at, shard) as opening, opening.scanning:
+                    for key, raw in opening.backend.scan(*group_range(shard.first, shard.last)):
+                        state_id = int.from_bytes(key[2:4], "big")
+                        if state_id in entries_of:
+                            entries_of[state_id].take(key, raw)
+                        elif state_id in index_of:
+                            index_of[state_id].index += len(key) + len(raw)
+        return [
+            StateSize(uid, name, count.entries, count.live, count.expired, count.index)
+            for name, count in counts.items()
+        ]
 
     def close(self) -> None:
         """Closes its shards. Nobody may be reading."""
@@ -374,6 +415,21 @@ class StateReader:
                 # The next run on this host deletes folders with such names that a killed process left behind.
                 self._folder = Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-query-", dir=self._scratch))
             return self._folder / str(next(self._numbers))
+
+
+class StateCount:
+    """Counts the entries of one state."""
+
+    def __init__(self, clock: int | None) -> None:
+        self._clock = clock
+        self.entries = self.live = self.expired = self.index = 0
+
+    def take(self, key: bytes, raw: bytes) -> None:
+        self.entries += 1
+        if _expired(raw, self._clock):
+            self.expired += len(key) + len(raw)
+        else:
+            self.live += len(key) + len(raw)
 
 
 def key_from_text(operator: OperatorState, text: str) -> Any:

@@ -24,6 +24,7 @@ from stateflow.compatibility.states import (
     begin_to_sweep,
     check_key,
     element_names,
+    fixed_options,
     forgets,
     indexes,
     resolve_states,
@@ -36,13 +37,13 @@ from stateflow.operators.columnar import ColumnarSpec
 from stateflow.operators.context import Moment
 from stateflow.operators.elements import check_alike
 from stateflow.operators.joins.made import runnable
-from stateflow.pipelines.flow import (
-    Flow,
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import (
     KeyedNode,
     Node,
+    NodeRows,
     SinkNode,
     SourceNode,
-    Stream,
     TransformNode,
     UnionNode,
 )
@@ -161,7 +162,7 @@ class Batch:
     def _visible(frame: DataFrame) -> DataFrame:
         return frame.drop(LATE) if LATE in frame.columns else frame
 
-    def _frame(self, stream: Stream) -> DataFrame:
+    def _frame(self, stream: NodeRows) -> DataFrame:
         key = (id(stream.node), stream.output)
         if key not in self._frames:
             frame = self._evaluated(stream)
@@ -186,7 +187,7 @@ class Batch:
         files = settings.stager.stage(frame, at)
         return settings.stager.read(self.spark, files, frame.schema)
 
-    def _evaluated(self, stream: Stream) -> DataFrame:
+    def _evaluated(self, stream: NodeRows) -> DataFrame:
         node = stream.node
         if isinstance(node, SourceNode):
             return self._source(node, stream.output)
@@ -196,7 +197,7 @@ class Batch:
             return unioned([self._frame(s) for s in node.inputs])
         if isinstance(node, KeyedNode) and self._direct(node):
             return self._start(node, None)
-        raise UsageError(f"{node.uid!r} puts out no rows called {stream.output!r}")
+        raise UsageError(f"{node.named} puts out no rows called {stream.output!r}")
 
     def _source(self, node: SourceNode, output: str) -> DataFrame:
         frame = self._judged(node)
@@ -359,7 +360,7 @@ class Batch:
         parent = self.parent
         return parent is None or parent.kind != "checkpoint" or parent.epoch != self.storage.epoch
 
-    def _broadcast(self, stream: Stream) -> tuple[Any, ...]:
+    def _broadcast(self, stream: NodeRows) -> tuple[Any, ...]:
         frame = self._visible(self._frame(stream))
         rows = stream.rows or _untyped(frame)
         table = (
@@ -410,6 +411,7 @@ class Batch:
             operator_states={**_left_alone(node, before), **_operator_states(node, acks)},
             hosts=self.settings.placement.hosts_of([ack.attempt for ack in acks]),
             parallelism=node.parallelism,
+            options=fixed_options(node),
         )
         return acks
 

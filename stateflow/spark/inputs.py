@@ -18,7 +18,8 @@ from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, U
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import SourceLeaves
 from stateflow.operators.lateness import is_late
-from stateflow.pipelines.flow import Flow, SourceNode
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.exchange import LATE
 from stateflow.spark.sources.leaves import LeafDescription, check_frame

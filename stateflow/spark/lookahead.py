@@ -20,7 +20,8 @@ from stateflow.spark.sources.delta_log import Ahead, DeltaLog, Position, ahead, 
 from stateflow.spark.timers import timers_due
 
 if TYPE_CHECKING:
-    from stateflow.pipelines.flow import Flow, Node
+    from stateflow.pipelines.flow import Flow
+    from stateflow.pipelines.graph import Node
     from stateflow.spark.sources.positions import Bound
 
 LogOf = Callable[[str], DeltaLog | None]

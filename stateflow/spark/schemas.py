@@ -11,7 +11,8 @@ from stateflow.compatibility.states import check_key
 from stateflow.errors import IncompatibleError, StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import Record
-from stateflow.pipelines.flow import Flow, KeyedNode, SourceNode, Stream, TransformNode
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode, NodeRows, SourceNode, TransformNode
 from stateflow.pipelines.operators import MAIN
 from stateflow.pipelines.rows import row_type
 from stateflow.pipelines.step_checks import aggregates
@@ -55,18 +56,18 @@ class Outline:
                     f"operator {node.uid!r}: its input does not fit: {first_line(error)}"
                 ) from error
 
-    def schema(self, stream: Stream) -> Any:
+    def schema(self, stream: NodeRows) -> Any:
         """The schema of the rows that a sink on this stream gets."""
         frame = self.frame(stream)
         return (frame.drop(LATE) if LATE in frame.columns else frame).schema
 
-    def frame(self, stream: Stream) -> DataFrame:
+    def frame(self, stream: NodeRows) -> DataFrame:
         key = (id(stream.node), stream.output)
         if key not in self._frames:
             self._frames[key] = self._outlined(stream)
         return self._frames[key]
 
-    def _outlined(self, stream: Stream) -> DataFrame:
+    def _outlined(self, stream: NodeRows) -> DataFrame:
         node = stream.node
         if isinstance(node, SourceNode):
             frame = self._empty[node.uid]

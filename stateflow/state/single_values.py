@@ -10,6 +10,7 @@ from stateflow.errors import StateflowError
 from stateflow.format.scalars import SCALARS
 from stateflow.state.cursor import ABSENT, UNREAD, Change, Cursor, ValuesState
 from stateflow.state.expiry.index import Expiry
+from stateflow.state.keys.siblings import siblings
 from stateflow.state.namespaces import Namespaced
 from stateflow.state.values.bulk import bulk
 from stateflow.state.values.expiries import live, stamped
@@ -243,8 +244,8 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
             raise
 
     def _full_keys(self, places: Sequence[int]) -> list[bytes]:
-        base, state_id = self._cursor.base, self._id
-        return [base[i][:2] + state_id + base[i][4:] for i in places]
+        base = self._cursor.base
+        return siblings([base[i] for i in places], self._id)
 
     def _collect_expiring(
         self, keys: list[bytes], values: list[Any], changes: list[Change], expiry: Expiry

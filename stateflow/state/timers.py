@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import repeat
 from typing import Any, Self
 
 from stateflow.errors import StateflowError, UsageError
-from stateflow.format.encoding import encode_timestamp
 from stateflow.format.instants import instant, micros_since_epoch
 from stateflow.state.cursor import Change, Cursor
+from stateflow.state.keys.siblings import queued, siblings
 from stateflow.state.namespaces import Namespaced
 
 _UNREAD: Any = object()
@@ -199,27 +200,26 @@ class BoundTimer(TimerState):
         if not changed:
             return
         self._changed = []
-        stored, times, base, state_id = self._stored, self._times, self._cursor.base, self._id
+        stored, times, base = self._stored, self._times, self._cursor.base
         unread = [i for i in changed if stored[i] is _UNREAD]
         if unread:
-            full = sorted((base[i][:2] + state_id + base[i][4:], i) for i in unread)
-            found = self._cursor.backend.get_many([key for key, _ in full])
-            for (_, i), raw in zip(full, found, strict=True):
+            full = siblings([base[i] for i in unread], self._id)
+            for i, raw in zip(unread, self._cursor.backend.get_many(full), strict=True):
                 stored[i] = stored_time(raw)
-        queue, append = self._queue, changes.append
-        for i in changed:
-            was, at = stored[i], times[i]
-            if was == at:
-                continue
-            group, rest = base[i][:2], base[i][4:]
-            if was is not None:
-                append((group + queue + encode_timestamp(was) + rest, None))
-            if at is None:
-                append((group + state_id + rest, None))
-            else:
-                append((group + queue + encode_timestamp(at) + rest, b""))
-                append((group + state_id + rest, at.to_bytes(8, "big", signed=True)))
-            stored[i] = at
+        moved = [i for i in changed if stored[i] != times[i]]
+        gone = [i for i in moved if stored[i] is not None]
+        there = [i for i in moved if times[i] is not None]
+        former = queued([base[i] for i in gone], self._queue, [stored[i] for i in gone])
+        changes.extend(zip(former, repeat(None)))
+        if len(there) < len(moved):
+            cleared = siblings([base[i] for i in moved if times[i] is None], self._id)
+            changes.extend(zip(cleared, repeat(None)))
+        bases, micros = [base[i] for i in there], [times[i] for i in there]
+        changes.extend(zip(queued(bases, self._queue, micros), repeat(b"")))
+        raws = [at.to_bytes(8, "big", signed=True) for at in micros]
+        changes.extend(zip(siblings(bases, self._id), raws, strict=True))
+        for i in moved:
+            stored[i] = times[i]
 
 
 def stored_time(raw: bytes | None) -> int | None:

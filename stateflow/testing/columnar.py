@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,7 +15,6 @@ import pyarrow as pa
 from stateflow.errors import UsageError
 from stateflow.format.instants import micros_since_epoch
 from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM
-from stateflow.format.records import Shard
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.context import Moment
@@ -28,14 +25,11 @@ from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.process import Output
 from stateflow.pipelines.rows import RowType, key_type, row_type
-from stateflow.state.backends.base import Backend
-from stateflow.state.backends.memory import memory_backend
 from stateflow.state.columns.layout import ColumnLayout
+from stateflow.testing.harness import END, KeyedStateHarness
 
-_END = b"\xff" * 8
 
-
-class ColumnarHarness:
+class ColumnarHarness(KeyedStateHarness):
     """Runs one columnar operator over a memory backend. Every call of `rows`, `both` or `advance` is a batch of its own."""
 
     def __init__(
@@ -57,11 +51,7 @@ class ColumnarHarness:
         the pipeline. `event_time` names the column of the rows' times: a row at or behind the watermark is late then."""
         if not 1 <= len(rows) <= 2:
             raise UsageError(f"an operator has one input or two, but {len(rows)} row types were given")
-        self.output: list[Any] = []
-        self.sides: dict[str, list[Any]] = {}
-        self.now = now
-        self.watermark: datetime | None = None
-        self.metrics: dict[str, int] = {}
+        super().__init__(now, max_parallelism)
         self._rows = tuple(map(row_type, rows))
         keys = [_names(key), _names(right_key if right_key is not None else key)][: len(rows)]
         types = tuple(_key_type(self._rows[0], name) for name in keys[0])
@@ -70,8 +60,6 @@ class ColumnarHarness:
         self._event_time = event_time
         self._keys = keys
         self._parameters = parameters or {}
-        self._slot = 0
-        self._max = max_parallelism
         sides = side_outputs(where, tuple(outputs), "fail")
         self._outputs: dict[str, RowType] = {MAIN: row_type(output), **sides}
         self._spec = ColumnarSpec(
@@ -86,9 +74,7 @@ class ColumnarHarness:
             {name: arrow_schema_of(of) for name, of in self._outputs.items()},
         )
         self._operator: Callable[[], ColumnarOperator] = lambda: operator
-        self._folder = tempfile.TemporaryDirectory(prefix="stateflow-harness-")
         self._earliest: int | None = None
-        self._backend = self._backend_with(())
 
     @classmethod
     def of(cls, flow: Flow, uid: str, **arguments: Any) -> ColumnarHarness:
@@ -129,29 +115,12 @@ class ColumnarHarness:
         sides = [(side,) if isinstance(side, pa.Table) else tuple(side) for side in (left, right)]
         return self._batch([self._table(index, side) for index, side in enumerate(sides)], None)
 
-    def advance(
-        self, watermark: datetime | None = None, *, now: datetime | timedelta | None = None
-    ) -> list[Any]:
-        """Moves event time, processing time or both; gives what that puts out."""
-        if watermark is not None:
-            if self.watermark is not None and watermark < self.watermark:
-                raise UsageError(
-                    f"the watermark stands at {self.watermark} and cannot go back to {watermark}"
-                )
-            self.watermark = watermark
-        if now is not None:
-            self.now = self.now + now if isinstance(now, timedelta) else now
-        return self._batch([], None)
-
     def state(self, name: str = ALONE) -> Any:
         """A state, for reading: `harness.state().get(pa.array([1]))`."""
         engine = self._engine()
         if name not in engine.states:
             raise UsageError(f"{self._spec.uid} has no state {name!r}: it has {', '.join(engine.states)}")
         return engine.states[name]
-
-    def side(self, output: Output[Any] | str) -> list[Any]:
-        return self.sides.get(output if isinstance(output, str) else output.name, [])
 
     def _table(self, index: int, rows: tuple[Any, ...]) -> pa.Table:
         """The rows as a run would hand them over: columns of the input's row type."""
@@ -171,9 +140,12 @@ class ColumnarHarness:
                 )
         return table
 
+    def _batch_without_rows(self) -> list[Any]:
+        return self._batch([], None)
+
     def _batch(self, tables: list[pa.Table], late: Sequence[bool] | None) -> list[Any]:
         self._slot += 1
-        before = list(self._backend.scan(b"", _END))
+        before = list(self._backend.scan(b"", END))
         engine = self._engine()
         produced: dict[str, list[Any]] = {name: [] for name in self._outputs}
         try:
@@ -185,13 +157,8 @@ class ColumnarHarness:
             # As in a run: a batch that fails has changed nothing.
             self._backend = self._backend_with(before)
             raise
-        for name, counter in engine.context.metrics.counters.items():
-            self.metrics[name] = self.metrics.get(name, 0) + counter.value
-        main = produced.pop(MAIN)
-        for name, rows in produced.items():
-            self.sides.setdefault(name, []).extend(rows)
-        self.output.extend(main)
-        return main
+        self._count(engine.context.metrics.counters)
+        return self._put_out(produced.pop(MAIN), produced)
 
     def _gather(self, batches: Iterator[tuple[str, Any]], into: dict[str, list[Any]]) -> None:
         for name, batch in batches:
@@ -214,12 +181,6 @@ class ColumnarHarness:
         engine = ColumnarEngine(replace(self._spec, operator=self._operator()), moment, 0)
         engine.attach(self._backend, range(self._max), self._earliest, empty=False)
         return engine
-
-    def _backend_with(self, entries: Iterable[tuple[bytes, bytes]]) -> Backend:
-        shard = Shard(first=0, last=self._max - 1, backend="memory")
-        backend = memory_backend()(shard, Path(self._folder.name), lambda ref: Path(ref.path))
-        backend.write(entries)
-        return backend
 
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:

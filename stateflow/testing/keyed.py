@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -23,7 +21,7 @@ from stateflow.compatibility.states import (
 from stateflow.errors import UsageError
 from stateflow.format.encoding import prefix
 from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, key_group
-from stateflow.format.records import OperatorListState, OperatorState, Shard
+from stateflow.format.records import OperatorListState, OperatorState
 from stateflow.operators.arrow_types import arrow_schema_of
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.elements import gathered, hand_out
@@ -31,12 +29,10 @@ from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.operators.lateness import is_late
 from stateflow.operators.output import writers
 from stateflow.operators.watch import Watch
-from stateflow.pipelines.flow import KeyedNode
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec, side_outputs
 from stateflow.pipelines.process import ConnectedProcess, Output, Process, type_arguments
 from stateflow.pipelines.rows import RowType, row_type
-from stateflow.state.backends.base import Backend
-from stateflow.state.backends.memory import memory_backend
 from stateflow.state.bound import (
     BoundAggregatingState,
     BoundListState,
@@ -48,12 +44,12 @@ from stateflow.state.bound import (
 from stateflow.state.keys.codec import KeyCodec
 from stateflow.state.values.key_types import key_types_for
 from stateflow.state.values.serializers import serializer_for
+from stateflow.testing.harness import END, KeyedStateHarness
 
 _ANY = RowType("Any", (), lambda *values: values, False)
-_END = b"\xff" * 8
 
 
-class KeyedHarness:
+class KeyedHarness(KeyedStateHarness):
     """Runs one process over a memory backend. Every call of `rows` or `advance` is a batch of its own."""
 
     def __init__(
@@ -81,16 +77,10 @@ class KeyedHarness:
             raise UsageError(
                 f"say what the key of {cls.__name__} is: KeyedHarness({cls.__name__}, key_type=int)"
             )
-        self.output: list[Any] = []
-        self.sides: dict[str, list[Any]] = {}
-        self.now = now
-        self.watermark: datetime | None = None
-        self.metrics: dict[str, int] = {}
+        super().__init__(now, max_parallelism)
         self._key_of = _key_getter(key, arguments)
         self._time_of = _time_getter(event_time)
-        self._max = max_parallelism
         self._parameters = parameters or {}
-        self._slot = 0
         self._process_type: type[Process[Any]] = cls
         types = key_types_for(hint)
         rows = _output_rows(output, arguments)
@@ -115,8 +105,6 @@ class KeyedHarness:
         self._writers = writers(self._spec, {name: arrow_schema_of(of) for name, of in declared.items()})
         self._codec = KeyCodec(types, self._spec.key_columns if len(types) > 1 else ())
         self._elements: dict[str, tuple[tuple[bytes, ...], ...]] = {}
-        self._folder = tempfile.TemporaryDirectory(prefix="stateflow-harness-")
-        self._backend = self._backend_with(())
         if after is not None and before is not None:
             self._go_on(after, todays_elements(node, before))
 
@@ -131,14 +119,8 @@ class KeyedHarness:
 
     def _go_on(self, after: KeyedHarness, elements: Mapping[str, tuple[tuple[bytes, ...], ...]]) -> None:
         self.now, self.watermark, self._slot = after.now, after.watermark, after._slot
-        self._backend.write(after._backend.scan(b"", _END))
+        self._backend.write(after._backend.scan(b"", END))
         self._elements = dict(elements)
-
-    def _backend_with(self, entries: Iterable[tuple[bytes, bytes]]) -> Backend:
-        shard = Shard(first=0, last=self._max - 1, backend="memory")
-        backend = memory_backend()(shard, Path(self._folder.name), lambda ref: Path(ref.path))
-        backend.write(entries)
-        return backend
 
     def rows(self, *rows: Any, late: bool | None = None) -> list[Any]:
         """One batch of input rows; gives the rows that it puts out. `late` overrides what their event times say."""
@@ -168,20 +150,6 @@ class KeyedHarness:
         """A batch with rows of a broadcast stream; gives the rows that it puts out."""
         return self._batch([], None, lambda engine: engine.broadcast(name, rows))
 
-    def advance(
-        self, watermark: datetime | None = None, *, now: datetime | timedelta | None = None
-    ) -> list[Any]:
-        """Moves event time, processing time or both, and fires the timers that are due; gives what they put out."""
-        if watermark is not None:
-            if self.watermark is not None and watermark < self.watermark:
-                raise UsageError(
-                    f"the watermark stands at {self.watermark} and cannot go back to {watermark}"
-                )
-            self.watermark = watermark
-        if now is not None:
-            self.now = self.now + now if isinstance(now, timedelta) else now
-        return self._batch([], None)
-
     def state(self, key: Any) -> Any:
         """The process with its states bound to `key`, for reading: `harness.state(1).total.value`."""
         engine = self._new_engine()
@@ -205,12 +173,12 @@ class KeyedHarness:
                 values[name] = value
         return values
 
-    def side(self, output: Output[Any] | str) -> list[Any]:
-        return self.sides.get(output if isinstance(output, str) else output.name, [])
-
     @property
     def dead_letters(self) -> list[Any]:
         return self.sides.get(DEAD_LETTERS, [])
+
+    def _batch_without_rows(self) -> list[Any]:
+        return self._batch([], None)
 
     def _batch(
         self,
@@ -248,12 +216,8 @@ class KeyedHarness:
             for name, emitted in ((MAIN, produced), *engine.context.sides.items()):
                 if name in self._writers:
                     self._writers[name].write(emitted)
-            for name, emitted in engine.context.sides.items():
-                self.sides.setdefault(name, []).extend(emitted)
-            for name, counter in engine.context.metrics.counters.items():
-                self.metrics[name] = self.metrics.get(name, 0) + counter.value
-        self.output.extend(produced)
-        return produced
+        self._count(engine.context.metrics.counters)
+        return self._put_out(produced, engine.context.sides)
 
     def _is_late(self, given: bool | None, row: Any) -> bool:
         """As a run judges it: without a watermark, or without an event time, a row is on time."""
@@ -272,7 +236,7 @@ class KeyedHarness:
     @contextmanager
     def _engine(self) -> Iterator[KeyedEngine]:
         self._slot += 1
-        before = list(self._backend.scan(b"", _END))
+        before = list(self._backend.scan(b"", END))
         engine = self._new_engine()
         hand_out(engine.process, self._elements, 0, whole=True)
         try:

@@ -16,16 +16,17 @@ from stateflow.operators.context import Moment
 from stateflow.operators.elements import check_alike, gathered, hand_out
 from stateflow.operators.output import writers
 from stateflow.operators.partition import PartitionEngine
-from stateflow.pipelines.flow import KeyedNode
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.operators import MAIN, OperatorSpec, side_outputs
 from stateflow.pipelines.process import Output, PartitionProcess, type_arguments
 from stateflow.pipelines.rows import RowType, row_type
 from stateflow.state.values.serializers import serializer_for
+from stateflow.testing.harness import Harness
 
 _ANY = RowType("Any", (), lambda *values: values, False)
 
 
-class PartitionHarness:
+class PartitionHarness(Harness):
     """Runs one process in `parallelism` subtasks. Every call of `rows` or `broadcast` is a batch of its own, all of one run until
     `restart` or `rescale`."""
 
@@ -45,11 +46,8 @@ class PartitionHarness:
         cls = process if isinstance(process, type) else type(process())
         if not issubclass(cls, PartitionProcess):
             raise UsageError(f"{cls.__name__} is not a PartitionProcess: test it with KeyedHarness")
+        super().__init__(now)
         self._declared = cls.declarations().operator
-        self.output: list[Any] = []
-        self.sides: dict[str, list[Any]] = {}
-        self.now = now
-        self.metrics: dict[str, int] = {}
         arguments = type_arguments(cls)
         declared = output if output is not None else (arguments[-1] if arguments else None)
         typed = output is not None or isinstance(declared, type)
@@ -101,11 +99,8 @@ class PartitionHarness:
             for name, emitted in ((MAIN, engine.out), *engine.context.sides.items()):
                 if name in self._writers:
                     self._writers[name].write(emitted)
-            for name, emitted in engine.context.sides.items():
-                self.sides.setdefault(name, []).extend(emitted)
-            for name, counter in engine.context.metrics.counters.items():
-                self.metrics[name] = self.metrics.get(name, 0) + counter.value
-        self.output.extend(produced)
+            self._put_out(engine.out, engine.context.sides)
+            self._count(engine.context.metrics.counters)
         return produced
 
     def broadcast(self, name: str, *rows: Any) -> None:
@@ -131,9 +126,6 @@ class PartitionHarness:
         engine = self._engine(subtask)
         hand_out(engine.process, self._elements, subtask, whole=False)
         return engine.process
-
-    def side(self, output: Output[Any] | str) -> list[Any]:
-        return self.sides.get(output if isinstance(output, str) else output.name, [])
 
     def _batch(self, work: Callable[[PartitionEngine], None]) -> list[PartitionEngine]:
         """Runs all subtasks. As in a run, a batch in which one fails has changed nothing."""

@@ -477,6 +477,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Played:
 pytestmark = pytest.mark.timeout(900)  # Airflow, on a machine that may be busy
 
 
+@pytest.mark.system
 def test_a_savepoint_by_form(played: Played) -> None:
     assert played.state("savepoint") == "success"
     made = played.result("savepoint", "savepoint")
@@ -484,6 +485,7 @@ def test_a_savepoint_by_form(played: Played) -> None:
     assert (made["job"], made["kind"], made["checkpoint"]) == ("kept", "native", 7)
 
 
+@pytest.mark.system
 def test_a_cleanup_only_tells_unless_it_is_told_otherwise(played: Played) -> None:
     dry, done = played.result("dry cleanup", "cleanup"), played.result("cleanup", "cleanup")
     assert (dry["deleted"], done["deleted"]) == (False, True)
@@ -493,12 +495,14 @@ def test_a_cleanup_only_tells_unless_it_is_told_otherwise(played: Played) -> Non
     assert len(played.job("crowded").checkpoints()) == 2
 
 
+@pytest.mark.system
 def test_a_stop_with_a_savepoint(played: Played) -> None:
     stopped = played.result("stop", "stop")
     assert (played.state("stop"), stopped["outcome"], stopped["checkpoint"]) == ("success", "not running", 7)
     assert read_savepoint(open_store(stopped["savepoint"])).note == "over"
 
 
+@pytest.mark.system
 def test_an_unknown_job_and_an_unknown_connection_fail_with_a_sentence(played: Played) -> None:
     assert played.state("stop nobody") == "failed"
     assert played.said("stop nobody", "stop").startswith("there is no job 'nobody' in")
@@ -506,6 +510,7 @@ def test_an_unknown_job_and_an_unknown_connection_fail_with_a_sentence(played: P
     assert played.said("nowhere", "savepoint").startswith("there is no connection 'nowhere': add it with")
 
 
+@pytest.mark.system
 def test_every_job_gets_its_nightly_savepoint_and_no_canonical_one_on_a_monday(played: Played) -> None:
     tasks = played.told["periodic"]["tasks"]
     made = {
@@ -516,6 +521,7 @@ def test_every_job_gets_its_nightly_savepoint_and_no_canonical_one_on_a_monday(p
     assert played.state("periodic", "canonical") == "skipped"
 
 
+@pytest.mark.system
 def test_a_recovery_restores_starts_the_pipeline_and_leaves_a_way_back(played: Played) -> None:
     assert played.state("recovery") == "success"
     planned = played.result("recovery", "plan")
@@ -530,6 +536,7 @@ def test_a_recovery_restores_starts_the_pipeline_and_leaves_a_way_back(played: P
     assert not [name for name in tags if name.startswith("recovery-")]
 
 
+@pytest.mark.system
 def test_a_recovery_to_nothing_changes_nothing(played: Played) -> None:
     assert played.state("recovery of nothing") == "failed"
     assert "99" in played.said("recovery of nothing", "plan")
@@ -537,6 +544,7 @@ def test_a_recovery_to_nothing_changes_nothing(played: Played) -> None:
         assert played.state("recovery of nothing", task) == "upstream_failed"
 
 
+@pytest.mark.system
 def test_a_job_whose_pipeline_nobody_named_is_refused(played: Played) -> None:
     said = played.said("recovery of a stranger", "known_job")
     assert said.startswith(
@@ -545,6 +553,7 @@ def test_a_job_whose_pipeline_nobody_named_is_refused(played: Played) -> None:
     assert played.state("recovery of a stranger", "plan") == "upstream_failed"
 
 
+@pytest.mark.system
 def test_an_interval_is_processed_again_in_a_fork_that_leaves_the_job_alone(played: Played) -> None:
     assert played.state("reprocessing") == "success"
     forked = played.result("reprocessing", "fork")
@@ -555,12 +564,14 @@ def test_an_interval_is_processed_again_in_a_fork_that_leaves_the_job_alone(play
     assert not [r for r in played.job("orders").log().chain if r.owner.dag_run.endswith(run)]
 
 
+@pytest.mark.system
 def test_a_fork_into_the_job_s_own_tables_is_refused(played: Played) -> None:
     said = played.said("reprocessing into its tables", "chosen")
     assert said.startswith("the fork would write into the tables of job 'orders': name other outputs")
     assert played.state("reprocessing into its tables", "fork") == "upstream_failed"
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("name", "step", "after"),
     [
@@ -580,6 +591,7 @@ def test_a_file_outside_the_settings_folders_is_refused_before_it_is_loaded_and_
     assert not (evil.parent / "was-run").exists()
 
 
+@pytest.mark.system
 def test_an_upgrade_that_does_not_fit_only_stops_the_job(played: Played) -> None:
     name = "upgrade that does not fit"
     assert played.state(name) == "failed"
@@ -596,6 +608,7 @@ def test_an_upgrade_that_does_not_fit_only_stops_the_job(played: Played) -> None
     ]
 
 
+@pytest.mark.system
 def test_an_upgrade_takes_the_savepoint_over_and_switches_every_dag(played: Played) -> None:
     assert played.state("upgrade") == "success"
     stopped, restored = played.result("upgrade", "stop"), played.result("upgrade", "restore")
@@ -610,6 +623,7 @@ def test_an_upgrade_takes_the_savepoint_over_and_switches_every_dag(played: Play
     assert not [name for name in played.job("orders").status().tags if name.startswith("before-upgrade")]
 
 
+@pytest.mark.system
 def test_an_upgrade_beside_a_dag_that_may_start_runs_is_refused(played: Played) -> None:
     assert played.state("upgrade beside") == "failed"
     assert played.said("upgrade beside", "paused").startswith("DAG 'stateflow_orders' is not paused")
@@ -618,6 +632,7 @@ def test_an_upgrade_beside_a_dag_that_may_start_runs_is_refused(played: Played) 
     assert played.said("upgrade beside", "verdict").startswith("nothing was changed: paused failed")
 
 
+@pytest.mark.system
 def test_the_night_cleans_up_and_finds_what_is_damaged(played: Played) -> None:
     assert played.result("nightly", "report")["deleted"] is False
     assert played.state("nightly", "cleanup") == "success"

@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.jobs.made import ORDERS, made_job
+from tests.jobs.queried import QueriedJob, entries_of, filled
 
 
 @pytest.fixture
@@ -42,6 +43,7 @@ def test_the_code_that_made_the_state_fits_and_its_parameters_are_known(
                 "problem": "",
                 "evolution": {},
                 "entries": None,
+                "counts": {},
             }
         ],
         "sources": {"events": "continues"},
@@ -147,11 +149,13 @@ def test_what_the_flow_itself_shows_is_refused_without_a_job(command: Command, f
     assert (misspelt.code, "proces is never called: did you mean process?" in misspelt.err) == (2, True)
 
 
-def test_two_uids_alike_are_refused(command: Command, file: Path) -> None:
-    edited(file, 'totals.append("totals"', 'totals.append("events"')
+def test_two_uids_alike_of_one_kind_are_refused(command: Command, file: Path) -> None:
+    edited(file, 'totals.append("totals"', 'totals.append("balance"')
+    assert command("check", f"{file}:orders", "-p", "input=a", "-p", "output=b").code == 0
+    edited(file, "totals.append(", 'totals.append("balance", sf.delta("/c"))\n    totals.append(')
     said = command("check", f"{file}:orders", "-p", "input=a", "-p", "output=b")
     assert said.code == 2
-    assert "sink uid 'events' is taken by a source" in said.err
+    assert "sink uid 'balance' is taken: no two sinks" in said.err
 
 
 def test_a_type_that_changes_by_rule_is_told_and_strict_refuses_it(
@@ -176,6 +180,26 @@ def test_a_type_that_changes_by_rule_is_told_and_strict_refuses_it(
     for others in (("run",), ("restore", "orders", "--from", "latest")):
         also = command(*others, f"{file}:orders", "--checkpoint-dir", root, "--strict")
         assert (also.code, "the type of state balance.total changes" in also.err) == (4, True), also.err
+
+
+def test_the_entries_of_each_changed_state_are_counted(command: Command, root: Path, file: Path) -> None:
+    job = QueriedJob(root)
+    job.checkpoint(entries_of(filled(1, 2, 3)))
+    edited(file, "total = sf.ValueState(float,", 'sum = sf.ValueState(float | None, aliases=["total"],')
+    edited(file, "orders = sf.ValueState(int, default=0)", "log = sf.ListState(str | None)")
+    edited(file, "self.total.value += row.amount", "self.sum.value = row.amount")
+    edited(file, "self.orders.value += 1", "self.log.add(None)")
+    edited(file, "self.orders.value, self.total.value", "1, 1.0")
+    arguments = ("check", f"{file}:orders", "--checkpoint-dir", root, "--allow-non-restored-state")
+    arguments = (*arguments, "-p", "input=a", "-p", "output=b")
+    [operator] = command(*arguments, "--count", "-o", "json").json["operators"]
+    assert operator["counts"] == {"sum": 3, "log": 6}
+    assert "sum has 3 entries, log has 6 entries, which are converted as they are read" in (
+        command(*arguments, "--count").err
+    )
+    [operator] = command(*arguments, "-o", "json").json["operators"]
+    assert operator["counts"] == {}
+    assert operator["evolution"].keys() == {"sum", "log"}
 
 
 def test_a_state_under_another_name_and_type_is_refused_with_what_to_write(

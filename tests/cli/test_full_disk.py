@@ -56,6 +56,7 @@ def test_a_savepoint_that_does_not_fit_leaves_nothing_and_lets_go_of_its_checkpo
     assert failures > 1
 
 
+@pytest.mark.system
 def test_a_restore_that_does_not_fit_keeps_nothing_that_it_copied_and_can_be_repeated(
     command: Command, root: Path, small_disk: SmallDisk, tmp_path: Path
 ) -> None:

@@ -14,9 +14,10 @@ import pytest
 
 from stateflow.checkpoint.control import Heartbeat, beat
 from stateflow.checkpoint.process import this_process
-from stateflow.format.records import SchemaVersion
+from stateflow.format.records import END_OF_TIME, ExpiryShare, SchemaVersion
 from tests.cli.conftest import Command
 from tests.jobs.made import OFFSET, MadeJob, made_job
+from tests.jobs.queried import QueriedJob, entries_of, filled
 
 
 def test_jobs_lists_every_job_with_its_state(command: Command, root: Path) -> None:
@@ -73,6 +74,39 @@ def test_show_lists_the_types_under_which_values_may_be_stored(command: Command,
     text = command(*arguments).out
     assert "1 (today)" in text
     assert "its first record" in text
+
+
+def test_show_estimates_the_bytes_of_states_that_expire(command: Command, root: Path) -> None:
+    job = QueriedJob(root)
+    shard = job.shard(entries_of(filled(1, 2)), 0, 127)
+    brief = job.states["brief"].id
+    shares = (
+        ExpiryShare(brief, 0, 1, 10, 2048),
+        ExpiryShare(brief, END_OF_TIME - 1, END_OF_TIME - 1, 10, 4096),
+    )
+    job.record([msgspec.structs.replace(shard, expiring=shares)])
+    arguments = ("show", "orders", "--checkpoint-dir", root)
+    operator = command(*arguments, "-o", "json").json["operators"][0]
+    assert operator["live_bytes"] == {"brief": 4096, "carts": 0, "last": 0}
+    assert operator["expired_bytes"] == {"brief": 2048, "carts": 0, "last": 0}
+    line = next(line for line in command(*arguments).out.splitlines() if "1 hour after" in line)
+    assert line.split()[-4:] == ["~4.0", "KB", "~2.0", "KB"]
+
+
+def test_show_counts_the_bytes_of_every_state(command: Command, root: Path) -> None:
+    job = QueriedJob(root)
+    job.checkpoint(entries_of(filled(1, 2)))
+    arguments = ("show", "orders", "--bytes", "--checkpoint-dir", root)
+    states = {state["state"]: state for state in command(*arguments, "-o", "json").json["states"]}
+    assert (states["total"]["entries"], states["log"]["entries"]) == (2, 4)
+    # The harness wrote it in January 2026, for an hour.
+    assert states["brief"]["expired_bytes"] > 0
+    assert states["brief"]["live_bytes"] == 0
+    assert states["total"]["live_bytes"] > 0
+    assert "brief" in command(*arguments).out
+    both = command(*arguments, "--schemas")
+    assert both.code == 2
+    assert "leave one of them out" in both.err
 
 
 def test_show_names_the_source_that_holds_the_watermark(command: Command, root: Path) -> None:

@@ -7,7 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from stateflow.format.records import END_OF_TIME, OperatorState, Owner, Record, Shard, StateSchema
+from stateflow.format.records import (
+    END_OF_TIME,
+    ExpiryShare,
+    OperatorState,
+    Owner,
+    Record,
+    Shard,
+    StateSchema,
+)
 from stateflow.observe.status import OperatorStatus, _operator
 
 DAY = 86_400 * 10**6
@@ -62,3 +70,30 @@ def test_entries_wait_when_a_shard_has_some_that_are_due(
     due: dict[str, int], watermark: int | None, waits: bool
 ) -> None:
     assert status(msgspec.structs.replace(EMPTY, **due), {}, watermark).expiring is waits
+
+
+SEEN, CARTS, TOTAL = 1, 3, 5
+
+
+@pytest.mark.parametrize(
+    ("share", "watermark", "live", "expired"),
+    [
+        (ExpiryShare(SEEN, 101, 200, 4, 4000), None, {"seen": 4000, "carts": 0}, {"seen": 0, "carts": 0}),
+        (ExpiryShare(SEEN, 0, 100, 4, 4000), None, {"seen": 0, "carts": 0}, {"seen": 4000, "carts": 0}),
+        (ExpiryShare(SEEN, 50, 250, 4, 4000), None, {"seen": 3000, "carts": 0}, {"seen": 1000, "carts": 0}),
+        (ExpiryShare(CARTS, 0, 10, 4, 4000), None, {"seen": 0, "carts": 4000}, {"seen": 0, "carts": 0}),
+        (ExpiryShare(CARTS, 0, 10, 4, 4000), 20, {"seen": 0, "carts": 0}, {"seen": 0, "carts": 4000}),
+        (
+            ExpiryShare(CARTS, 0, 10, 4, 4000),
+            END_OF_TIME,
+            {"seen": 0, "carts": 4000},
+            {"seen": 0, "carts": 0},
+        ),
+        (ExpiryShare(TOTAL, 0, 10, 4, 4000), 20, {"seen": 0, "carts": 0}, {"seen": 0, "carts": 0}),
+    ],
+)
+def test_bytes_are_live_or_expired_by_the_time_of_the_head(
+    share: ExpiryShare, watermark: int | None, live: dict[str, int], expired: dict[str, int]
+) -> None:
+    seen = status(msgspec.structs.replace(EMPTY, expiring=(share,)), {}, watermark)
+    assert (seen.live_bytes, seen.expired_bytes) == (live, expired)

@@ -135,13 +135,14 @@ class Expiring:
         for at, shard in enumerate(self.shards):
             backend = self.open(shard)
             groups = range(shard.first, shard.last + 1)
-            engine.attach(backend)
+            engine.attach(backend, shard.expiring)
             engine.expire(groups, (shard.next_event_expiry, shard.next_processing_expiry), shard.entries)
             keys = [key for key in ordered if key_group(key, GROUPS) in groups]
             for begin in range(0, len(keys), chunk):
                 engine.run(chunk_of(keys[begin : begin + chunk], rows))
             event, processing = engine.next_expiries()
-            self.shards[at] = self._sealed(shard, backend, event, processing)
+            sealed = self._sealed(shard, backend, event, processing)
+            self.shards[at] = msgspec.structs.replace(sealed, expiring=engine.expiry.shares)
         self.expired += engine.expiry.expired
         return list(engine.out)
 

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.flow import Flow, KeyedNode
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.parameters import as_texts
 from stateflow.pipelines.pipeline import Pipeline
 
@@ -86,20 +87,30 @@ def test_a_pipeline_is_declared_without_opening_anything() -> None:
 
 
 @pytest.mark.parametrize("kind", ["source", "operator", "sink"])
-def test_two_uids_alike_are_refused_whatever_they_name(kind: str) -> None:
+def test_two_uids_alike_of_one_kind_are_refused(kind: str) -> None:
     def declare(flow: Flow) -> None:
-        orders = source(flow, "same")
-        if kind == "source":
-            source(flow, "same")
-        elif kind == "operator":
-            orders.key_by("user").process("same", Sum)
-        else:
-            orders.append("same", NOWHERE)
+        orders = source(flow)
+        totals = orders.key_by("user").process("total", Sum)
+        for _ in range(2):
+            if kind == "source":
+                source(flow, "same")
+            elif kind == "operator":
+                orders.key_by("user").process("same", Sum)
+            else:
+                totals.append("same", NOWHERE)
 
     refused(
         declare,
-        f"{kind} uid 'same' is taken by a source: every uid of a pipeline is its own: say another, such as 'same-{kind}'",
+        f"{kind} uid 'same' is taken: no two {kind}s of a pipeline have the same one, so that each finds what is its own again: "
+        "say another, such as 'same-2'",
     )
+
+
+def test_a_source_an_operator_and_a_sink_may_have_one_name() -> None:
+    flow = built(
+        lambda f: source(f, "orders").key_by("user").process("orders", Sum).append("orders", NOWHERE)
+    )
+    assert [node.named for node in flow.nodes] == ["source 'orders'", "operator 'orders'", "sink 'orders'"]
 
 
 @pytest.mark.parametrize("uid", ["", "a/b", "..", "a b", "é", "x" * 500])
@@ -212,7 +223,7 @@ def test_processes_are_what_the_operator_takes() -> None:
     )
     refused(lambda f: keyed(f).process("x", Sum, outputs=[LARGE, LARGE]), "two side outputs have one name")
     refused(lambda f: keyed(f).process("x", Sum).side("large"), "no side output 'large': list it in outputs")
-    refused(lambda f: source(f).side("late"), "'in' has no side output 'late'")
+    refused(lambda f: source(f).side("late"), "source 'in' has no side output 'late': ask the operator")
     refused(
         lambda f: keyed(f).process("x", Sum).dead_letters,
         "no side output 'dead_letters': .*on_error='dead_letter'",

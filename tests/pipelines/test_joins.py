@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import stateflow as sf
-from stateflow.pipelines.flow import KeyedNode, KeyedStream
+from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.streams import KeyedStream
 
 
 @dataclass
@@ -192,7 +193,7 @@ def test_a_semi_join_puts_out_left_rows_unless_it_is_told_otherwise() -> None:
         (
             lambda left, right: left.join("paid", right, Paid, within=WITHIN)
             .key_by("ad").window(sf.tumbling("1 minute")).aggregate("n", Paid, n=sf.count()),
-            r"operator 'n': the rows of 'paid' come out when the watermark has passed them",
+            r"operator 'n': the rows of operator 'paid' come out when the watermark has passed them",
         ),
     ],
 )  # fmt: skip

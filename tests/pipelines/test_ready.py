@@ -11,7 +11,8 @@ import pytest
 
 import stateflow as sf
 from stateflow.compatibility.flows import compare
-from stateflow.pipelines.flow import KeyedNode, KeyedStream
+from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.streams import KeyedStream
 
 
 @dataclass
@@ -186,13 +187,13 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
     (
         lambda k: k.aggregate("op", Total, n=sf.count()).append("out", sf.delta("/out")),
         None,
-        ("sink 'out' (append): the rows of 'op' replace each other by user: take them with .upsert(), or make them rows with "
+        ("sink 'out' (append): the rows of operator 'op' replace each other by user: take them with .upsert(), or make them rows with "
         ".changes_as_rows(op='op')"),
     ),
     (
         lambda k: k.aggregate("op", Total, n=sf.count()).key_by("n"),
         None,
-        ("key_by: the rows of 'op' replace each other by user: take them with .upsert(), or make them rows with "
+        ("key_by: the rows of operator 'op' replace each other by user: take them with .upsert(), or make them rows with "
         ".changes_as_rows(op='op')"),
     ),
     (
@@ -249,7 +250,7 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
             sf.tumbling("1 hour"), time="window_start"
         ).aggregate("hours", PerWindow, n=sf.count()),
         None,
-        ("operator 'hours': the windows of 'op' come out when the watermark has passed them, so that a window over them would "
+        ("operator 'hours': the windows of operator 'op' come out when the watermark has passed them, so that a window over them would "
         "find them late: aggregate the rows themselves, or read the table of these windows in another pipeline"),
     ),
     (lambda k: k.window("1 minute"), None, "window: '1 minute' is not a window: say one such as sf.tumbling('1 minute')"),

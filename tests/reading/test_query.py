@@ -457,3 +457,25 @@ def test_the_bytes_of_a_look_up_are_those_of_the_layout(reader: StateReader) -> 
     shard, full = reader.target("balance", "total").place(1)
     assert full == prefix(group_of(1), 1) + (1 + (1 << 63)).to_bytes(8, "big") + b"\0"
     assert shard == (1 if group_of(1) > 63 else 0)
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "memory"])
+def test_the_bytes_of_every_state_are_counted(tmp_path: Path, backend: str) -> None:
+    job = QueriedJob(tmp_path / "root", backend=backend)
+    entries = entries_of(filled(*USERS))
+    job.checkpoint(entries)
+    reader = job.reader(tmp_path / "host")
+    sizes = {size.state: size for size in reader.sizes()}
+    assert list(sizes) == list(states_of(Balance))
+    assert (sizes["total"].entries, sizes["log"].entries, sizes["items"].entries) == (40, 80, 80)
+    assert all(size.live_bytes and not size.expired_bytes for size in sizes.values())
+    expiring = {name for name, size in sizes.items() if size.index_bytes}
+    assert expiring == {"brief", "carts", "last", "idle"}
+    whole = sum(size.live_bytes + size.index_bytes for size in sizes.values())
+    assert whole == sum(len(key) + len(raw) for key, raw in entries.items())
+    job.clock.forward(hours=2)
+    later = {size.state: size for size in reader.sizes()}
+    for name in ("brief", "carts", "last"):
+        assert (later[name].live_bytes, later[name].expired_bytes) == (0, sizes[name].live_bytes)
+    assert later["total"] == sizes["total"]
+    reader.close()

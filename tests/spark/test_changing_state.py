@@ -135,6 +135,7 @@ def options(bench: Workbench) -> Options:
     return load(code=given, env={}, folder=bench.folder)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("backend", ["rocksdb", "memory"])
 def test_a_release_changes_state_and_everything_goes_on(
     spark: SparkSession, tmp_path: Path, backend: str
@@ -211,3 +212,49 @@ def test_a_release_changes_state_and_everything_goes_on(
     feed(bench, 3)
     fork.run(now, options=options(bench))
     assert "SeenNow(orders=3, total=6.0" in last(bench, "told")[0]["text"]
+
+
+@dataclass
+class PerUser:
+    user: int
+    total: float
+
+
+def test_an_option_that_the_state_was_made_with_is_refused_before_a_byte_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    by_value([pipelines])
+    bench = Workbench(spark, tmp_path)
+
+    def totals(**aggregates: Any) -> sf.Pipeline:
+        @sf.pipeline("options")
+        def options(flow: sf.Flow) -> None:
+            keyed = flow.source("orders", bench.source("orders", ORDER), Order).key_by("user")
+            keyed.aggregate("totals", PerUser, **aggregates).collect("out", sf.memory(bench.folder.name))
+
+        return options
+
+    before, after = totals(total=sf.sum("amount")), totals(total=sf.max("amount"))
+    feed(bench, 1, 2)
+    bench.run(before)
+    job = Job(str(bench.folder / "root"), "options")
+    head = job.log().head
+    assert head is not None
+    assert head.operators["totals"].options["aggregate 'total'"] == "sum(amount)"
+    native = job.savepoint("native", options=options(bench), name="native")
+    canonical = job.savepoint("canonical", options=options(bench), name="canonical")
+    feed(bench, 1)
+    files = bench.listing()
+    with pytest.raises(sf.IncompatibleError, match=r"its aggregate 'total' was sum\(amount\) and is max"):
+        bench.run(after)
+    assert job.log().head == head
+    assert [path for path in bench.listing() if path not in files] == []
+    for made in (native, canonical):
+        fork = Job(str(bench.folder / "root"), f"fork-of-{made.url.rsplit('/')[-1]}")
+        with pytest.raises(sf.IncompatibleError, match=r"its aggregate 'total' was sum\(amount\)"):
+            fork.restore(made.url, after, options=options(bench))
+        fork.restore(made.url, before, options=options(bench)).apply()
+        restored = fork.log().head
+        assert restored is not None
+        assert restored.operators["totals"].options == head.operators["totals"].options
+    bench.run(before)

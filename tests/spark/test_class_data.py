@@ -56,6 +56,7 @@ def of_another_program(folder: Path) -> bytes:
     return archive.read_bytes()
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("harm", ["spoiled", "of another program"])
 def test_an_archive_that_does_not_fit_is_passed_over_in_silence(cache: Path, harm: str) -> None:
     put(cache, b"neither classes nor an archive" * 1000 if harm == "spoiled" else of_another_program(cache))

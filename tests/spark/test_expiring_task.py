@@ -11,7 +11,7 @@ import msgspec
 
 import stateflow as sf
 from stateflow.format.keygroups import key_group
-from stateflow.format.records import OperatorState, Shard, StateSchema
+from stateflow.format.records import ExpiryShare, OperatorState, Shard, StateSchema
 from stateflow.jobs.erasure import _Keep
 from stateflow.operators.binding import schemas
 from stateflow.operators.context import Moment
@@ -56,6 +56,9 @@ def test_a_shard_without_rows_is_opened_when_its_turn_comes(tmp_path: Path) -> N
     shards = run(tmp_path, shards, 1, batch(1, 2))
     assert shards[0].next_processing_expiry == 6 * SECOND
     assert shards[0].next_event_expiry is None
+    assert [(s.state, s.first, s.last, s.entries) for s in shards[0].expiring] == [
+        (1, 6 * SECOND, 6 * SECOND, 2)
+    ]
     files = shards[0].files
     opened = []
     for slot in range(2, 6 + EXPIRY_TURNS):
@@ -67,6 +70,7 @@ def test_a_shard_without_rows_is_opened_when_its_turn_comes(tmp_path: Path) -> N
     assert 6 <= opened[0] < 6 + EXPIRY_TURNS
     assert shards[0].next_processing_expiry is None
     assert shards[0].entries == 0
+    assert shards[0].expiring == ()
 
 
 def test_an_erased_key_leaves_no_byte_in_the_index(tmp_path: Path) -> None:
@@ -101,14 +105,24 @@ def test_loaded_entries_are_indexed_by_the_expiries_that_they_have(tmp_path: Pat
 
 
 def test_joined_shards_expire_when_the_first_of_them_does(tmp_path: Path) -> None:
+    one, other = ExpiryShare(1, 5, 9, 2, 20), ExpiryShare(1, 3, 4, 3, 30)
     parts = (
-        Shard(first=0, last=3, backend="memory", next_processing_expiry=5, entries=2),
-        Shard(first=4, last=7, backend="memory", next_processing_expiry=3, next_event_expiry=9, entries=3),
+        Shard(first=0, last=3, backend="memory", next_processing_expiry=5, entries=2, expiring=(one,)),
+        Shard(
+            first=4,
+            last=7,
+            backend="memory",
+            next_processing_expiry=3,
+            next_event_expiry=9,
+            entries=3,
+            expiring=(other,),
+        ),
     )
     storage: Any = task(tmp_path, Seen, parts[0]).storage
     opener: Any = lambda name: _no_backend  # noqa: E731
     (joined,) = TaskShards(parts, storage, opener, join_limit=1).inputs
     assert (joined.next_processing_expiry, joined.next_event_expiry, joined.entries) == (3, 9, 5)
+    assert joined.expiring == (other, one)
 
 
 def _no_backend(*_: Any) -> Backend:

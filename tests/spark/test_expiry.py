@@ -70,6 +70,7 @@ def entries(folder: Path, operator: OperatorState) -> dict[int, int]:
     return counts
 
 
+@pytest.mark.system
 def test_a_ttl_that_is_added_later_frees_state_across_rescale_and_savepoint(
     bench: Workbench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -17,6 +17,8 @@ from stateflow.config.options import Options, load
 from stateflow.jobs.job import Job
 from stateflow.spark.session.shipping import by_value
 
+pytestmark = pytest.mark.system
+
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "first_format"
 USERS = range(6)
 

@@ -27,6 +27,7 @@ class Count(sf.KeyedProcess[int, Visit, Told]):
         yield Told(key, str(self.seen.value))
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("name", ["ä b", "a%20b#2", "what?", "[v1]{x}*", "a\\b"])
 def test_a_run_goes_on_where_the_one_before_it_ended(name: str, spark: SparkSession, tmp_path: Path) -> None:
     by_value([pipelines, sys.modules[__name__]])

@@ -14,6 +14,8 @@ from stateflow.spark.session.shipping import by_value
 from tests.spark import pipelines
 from tests.spark.pipelines import Workbench, at
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def bench(spark: SparkSession, tmp_path: Path) -> Workbench:

@@ -17,6 +17,8 @@ from stateflow.spark.session.shipping import by_value
 from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, START, Order, Workbench, at
 
+pytestmark = pytest.mark.system
+
 
 @pytest.fixture
 def bench(spark: SparkSession, tmp_path: Path) -> Workbench:

@@ -16,7 +16,7 @@ from scripts.recipes.story import Batch, Story, loaded, told
 from stateflow.spark.session.shipping import by_value
 from tests.spark.pipelines import Workbench
 
-TRIED = ("windows", "idle", "current")
+TRIED = ("windows", "idle", "current", "top")
 
 
 def test_what_a_page_shows_is_what_a_run_puts_out(
@@ -42,11 +42,19 @@ def test_what_a_page_shows_is_what_a_run_puts_out(
 
 
 def _expected(story: Story, batches: list[Batch]) -> list[Any]:
-    rows = [_plain(vars(row)) for batch in batches for row in batch.out.get("main", ())]
+    rows = [
+        dict(row if isinstance(row, dict) else vars(row))
+        for batch in batches
+        for row in batch.out.get("main", ())
+    ]
     keys = story.flow().sinks[0].options.get("keys")
     if keys is None:
-        return rows
-    return list({tuple(value for name, value in row if name in keys): row for row in rows}.values())
+        return [_plain(row) for row in rows]
+    table = {}
+    for row in rows:
+        operation = row.pop("_op", "upsert")
+        table[tuple(row[name] for name in keys)] = _plain(row) if operation == "upsert" else None
+    return [row for row in table.values() if row is not None]
 
 
 def _plain(row: dict[str, Any]) -> Any:

@@ -173,6 +173,7 @@ def base_of(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ca
     return made
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("kind", "scale", "backends"),
     # Of a job's own files, a fork takes seconds; the other kinds of snapshots have to be made first.
@@ -349,6 +350,7 @@ def _bases(job: Job) -> set[str]:
     return bases(read_log(job.store, job.layout).chain)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("backend", ["rocksdb", "memory"])
 def test_a_copy_that_was_damaged_on_a_host_is_fetched_anew_and_the_run_goes_on(
     story: Story, backend: str

@@ -126,6 +126,7 @@ def test_state_and_outputs_go_back_together_and_come_forward_to_the_same(
     assert len(tables(spark, bench)[0]) == 15
 
 
+@pytest.mark.system
 def test_without_rewinding_the_plan_says_that_output_will_come_twice(
     spark: SparkSession, bench: Workbench
 ) -> None:
@@ -141,6 +142,7 @@ def test_without_rewinding_the_plan_says_that_output_will_come_twice(
     assert len(contents(spark, bench.folder / "log")) == 9
 
 
+@pytest.mark.system
 def test_a_table_that_others_have_written_to_stops_the_restore_before_it_is_decided(
     spark: SparkSession, bench: Workbench
 ) -> None:

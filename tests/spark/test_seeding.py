@@ -49,6 +49,7 @@ def hasty_log(spark: SparkSession) -> Iterator[None]:
             spark.conf.set(name, old or "")
 
 
+@pytest.mark.system
 def test_resuming_after_any_batch_gives_the_batches_of_the_uninterrupted_run(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def history(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Hi
         return History(replay, sources, replay.run(sources), tuple(replay.saved))
 
 
+@pytest.mark.system
 def test_a_file_source_is_rewound_across_compactions_of_its_log(
     spark: SparkSession, history: History
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_file_source_is_rewound_across_compactions_of_its_log(
                 assert rows(again) == rows(whole[offset + 4 :])
 
 
+@pytest.mark.system
 def test_each_log_entry_of_a_file_source_is_saved_once(history: History) -> None:
     entries = tuple(f"0/{number}.compact" if number % 10 == 9 else f"0/{number}" for number in range(24))
     assert history.saved == entries

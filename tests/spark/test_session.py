@@ -57,6 +57,7 @@ def test_a_running_session_is_kept_and_takes_runtime_settings_only(
         spark.conf.set("spark.sql.shuffle.partitions", "2")
 
 
+@pytest.mark.system
 def test_under_spark_submit_master_and_jars_are_the_submits_own(tmp_path: Path) -> None:
     script = tmp_path / "main.py"
     script.write_text(
@@ -74,6 +75,7 @@ def test_under_spark_submit_master_and_jars_are_the_submits_own(tmp_path: Path) 
     assert json.loads(done.splitlines()[-1]) == ["local[1]", 3, "UTC"]
 
 
+@pytest.mark.system
 def test_under_spark_submit_its_settings_come_before_ours_and_executors_find_modules_on_its_path_first(
     tmp_path: Path,
 ) -> None:
@@ -133,6 +135,7 @@ print(spark.conf.get("spark.local.dir"), spark._jvm.System.getProperty("java.io.
 """
 
 
+@pytest.mark.system
 @pytest.mark.parametrize("chosen", [True, False])
 def test_sparks_temporary_files_are_where_they_are_swept_unless_somebody_has_chosen(
     tmp_path: Path, *, chosen: bool

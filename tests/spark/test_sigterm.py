@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 from stateflow.jobs.job import Job
 from tests.spark.murder import ROOT, descendants, process_of
 
@@ -95,6 +97,7 @@ def test_a_run_ends_after_its_batch_and_nothing_is_pending(tmp_path: Path) -> No
     assert f"checkpoint {status.head} " in out
 
 
+@pytest.mark.system
 def test_a_jvm_that_hears_no_sigterm_still_ends_with_a_driver_that_is_killed(tmp_path: Path) -> None:
     with running(tmp_path) as process:
         told(process, "chk ")

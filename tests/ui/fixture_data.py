@@ -487,6 +487,8 @@ def operator_rows() -> list[dict[str, Any]]:
             "uid": uid, "key": key, "parallelism": 8, "max_parallelism": groups, "shards": 8, "entries": entries,
             "state_size": size, "backend": "rocksdb", "states": states, "expired": expired, "expiring": expired > 0,
             "ttl": {"by_page": "7 days after it was written"} if expired else {},
+            "live_bytes": {"by_page": 48_000_000} if expired else {},
+            "expired_bytes": {"by_page": 1_200_000} if expired else {},
         }
         for uid, key, groups, entries, size, states, expired in (
             ("balance", "user bigint", 128, 18_204_113, 1_340 * MB, {"total": "value double", "seen": "value timestamp"}, 0),

@@ -140,7 +140,9 @@ def test_what_expires_is_told_of_each_operator(served: Served, visit: Visit) -> 
     page = visit(served.job).page
     settled(page)
     operators = page.get_by_role("table", name="Operators")
-    assert operators.locator("td.col-expired").last.inner_text().strip() == "12,408+"
+    told = operators.locator("td.col-expired").last.inner_text().split()
+    assert told[0] == "12,408+"
+    assert " ".join(told[1:]) == "~1.1 MB wait, ~45.8 MB live"
     assert operators.locator("td.col-expired span").count() == 1, "nothing of the other operator expires"
     assert "by_page: 7 days after it was written" in (
         operators.locator("td.col-expired span").get_attribute("title") or ""

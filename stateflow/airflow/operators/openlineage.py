@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airflow.providers.openlineage.extractors import OperatorLineage
@@ -44,7 +45,7 @@ def operator_lineage(lineage: TaskLineage) -> OperatorLineage[Any, Any]:
                     rowCount=rows
                 )
             }
-            if (rows := _rows(lineage, endpoint)) is not None
+            if (rows := _rows(lineage.read, endpoint)) is not None
             else {},
         )
         for endpoint in lineage.inputs
@@ -59,7 +60,7 @@ def operator_lineage(lineage: TaskLineage) -> OperatorLineage[Any, Any]:
                     rowCount=rows
                 )
             }
-            if (rows := _rows(lineage, endpoint)) is not None
+            if (rows := _rows(lineage.written, endpoint)) is not None
             else {},
         )
         for endpoint in lineage.outputs
@@ -79,9 +80,9 @@ def operator_lineage(lineage: TaskLineage) -> OperatorLineage[Any, Any]:
     return OperatorLineage(inputs=inputs, outputs=outputs, run_facets={"stateflow": run})
 
 
-def _rows(lineage: TaskLineage, endpoint: Endpoint) -> int | None:
+def _rows(rows: Mapping[str, int], endpoint: Endpoint) -> int | None:
     """Rows are counted by source: of one that reads several tables, nobody knows how many each had."""
-    return lineage.rows.get(endpoint.uid, 0) if len(endpoint.datasets) == 1 else None
+    return rows.get(endpoint.uid, 0) if len(endpoint.datasets) == 1 else None
 
 
 def _facets(endpoint: Endpoint, dataset: Dataset) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from stateflow.checkpoint import scheduled
 from stateflow.checkpoint.control import same_owner
-from stateflow.checkpoint.lineage import Dataset, Endpoint, RunLineage, read_lineage, rows_by_uid
+from stateflow.checkpoint.lineage import Dataset, Endpoint, RunLineage, read_lineage, rows_read, rows_written
 from stateflow.checkpoint.log import read_epochs
 
 if TYPE_CHECKING:
@@ -27,8 +27,10 @@ class TaskLineage:
     batches: int
     inputs: tuple[Endpoint, ...]
     outputs: tuple[Endpoint, ...]
-    rows: Mapping[str, int] = field(default_factory=dict)
-    """By source and sink."""
+    read: Mapping[str, int] = field(default_factory=dict)
+    """Rows, by source."""
+    written: Mapping[str, int] = field(default_factory=dict)
+    """Rows, by sink."""
 
 
 def lineage_of(job: Job, owner: Owner) -> TaskLineage | None:
@@ -51,7 +53,8 @@ def lineage_of(job: Job, owner: Owner) -> TaskLineage | None:
         batches=sum(line.kind == "checkpoint" and "positions" not in line.metrics for line in own),
         inputs=run.inputs,
         outputs=run.outputs,
-        rows=rows_by_uid(own),
+        read=rows_read(own),
+        written=rows_written(own),
     )
 
 

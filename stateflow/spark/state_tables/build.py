@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import is_job
 from stateflow.checkpoint.rescale import first_assignment
-from stateflow.compatibility.states import recorded_names, resolve_states
+from stateflow.compatibility.states import check_options, fixed_options, recorded_names, resolve_states
 from stateflow.config.options import Options, cache_folder
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import SAVEPOINT_BUILT, JobLayout
@@ -35,7 +35,8 @@ from stateflow.format.records import (
 from stateflow.format.references import with_references
 from stateflow.format.source_offsets import check_given, kinds_of
 from stateflow.observe.status import decoded_offsets
-from stateflow.pipelines.flow import Flow, KeyedNode
+from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.pipelines.rows import key_type
 from stateflow.savepoints.location import require_fit
@@ -163,6 +164,8 @@ def _operator(
 ) -> OperatorState:
     own_tables, like, options = request.tables.get(node.uid, {}), request.like, request.options
     before = like.record.operators.get(node.uid) if like is not None else None
+    if before is not None and set(before.states) - set(own_tables):
+        check_options(node, before)  # what is kept of it was made with them
     states, next_id = _states(node, before, own_tables)
     if before is None:
         before = OperatorState(
@@ -177,7 +180,9 @@ def _operator(
             shards=(),
             parallelism=node.parallelism,
         )
-    operator = msgspec.structs.replace(before, states=states, next_state_id=next_id)
+    operator = msgspec.structs.replace(
+        before, states=states, next_state_id=next_id, options=fixed_options(node)
+    )
     tables = tables_of(before) if like is not None and before.states else {}
     frames = {
         name: table_frame(spark, like, node.uid, name)

@@ -209,7 +209,10 @@ class _LoadTask:
                     own = [at for at, key in enumerate(keys) if key[2:4] == state_id]
                     expiry.index([keys[at] for at in own], [values[at] for at in own])
                     backend.write(expiry.blocks())
-            shards.finish(0, backend, entries.next_timers, next_due([expiry for _, expiry in expiries]))
+                    expiry.measure(backend)
+            indexed = [expiry for _, expiry in expiries]
+            expiring = tuple(share for expiry in indexed for share in expiry.shares)
+            shards.finish(0, backend, entries.next_timers, next_due(indexed), expiring)
             handles = shards.handles()
         except StateflowError as error:
             raise marked(error) from error

@@ -149,7 +149,7 @@ class _Subtask:
         # A shard that is joined from several begins without files, but not empty.
         empty = not shard.files and not self.shards.changes(index)
         groups = range(shard.first, shard.last + 1)
-        self.engine.attach(backend, groups, shard.next_event_timer, empty=empty)
+        self.engine.attach(backend, groups, shard.next_event_timer, empty=empty, expiring=shard.expiring)
         due = shard.next_event_expiry, shard.next_processing_expiry
         self.engine.expire(groups, due, shard.entries)
         return backend
@@ -166,7 +166,8 @@ class _Subtask:
         yield from outputs.take(self.engine.fire())
         expiries = self.engine.next_expiries()
         if self.engine.changed or self.shards.changes(index):
-            self.shards.finish(index, backend, (self.engine.next_due(), None), expiries)
+            timers = self.engine.next_due(), None
+            self.shards.finish(index, backend, timers, expiries, self.engine.expiry.shares)
         else:
             self.shards.keep(index, backend)
 

@@ -14,9 +14,10 @@ import msgspec
 
 from stateflow.checkpoint.rescale import joined
 from stateflow.format.encoding import group_range
-from stateflow.format.records import FileRef, Shard
+from stateflow.format.records import ExpiryShare, FileRef, Shard
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.state.backends.base import Backend, Fetch, NewFile, OpenShard, Snapshot
+from stateflow.state.expiry.shares import joined_shares
 from stateflow.storage.files import inline, upload_file
 
 Timers = tuple[int | None, int | None]
@@ -110,7 +111,14 @@ class TaskShards:
         backend.close()
         self._open.remove(backend)
 
-    def finish(self, index: int, backend: Backend, timers: Timers, expiries: Timers = (None, None)) -> None:
+    def finish(
+        self,
+        index: int,
+        backend: Backend,
+        timers: Timers,
+        expiries: Timers = (None, None),
+        expiring: tuple[ExpiryShare, ...] = (),
+    ) -> None:
         """Takes the shard's snapshot and uploads its files in the background."""
         began = time.perf_counter()
         snapshot = backend.snapshot()
@@ -122,7 +130,7 @@ class TaskShards:
         uploads = [threads.submit(self._store_file, new) for new in snapshot.new]
         # It waits for uploads that stand before it in the queue, so with one thread too it waits for nobody in vain.
         self._handles[index] = threads.submit(
-            self._finish, index, backend, snapshot, uploads, timers, expiries
+            self._finish, index, backend, snapshot, uploads, timers, expiries, expiring
         )
 
     def _finish(
@@ -133,6 +141,7 @@ class TaskShards:
         uploads: list[Future[FileRef]],
         timers: Timers,
         expiries: Timers,
+        expiring: tuple[ExpiryShare, ...],
     ) -> Shard:
         files = snapshot.kept + tuple(upload.result() for upload in uploads)
         backend.close()
@@ -148,6 +157,7 @@ class TaskShards:
             next_event_expiry=expiries[0],
             next_processing_expiry=expiries[1],
             entries=snapshot.entries,
+            expiring=expiring,
         )
 
     def _store_file(self, new: NewFile) -> FileRef:
@@ -221,4 +231,5 @@ def _joined_shard(parts: tuple[Shard, ...]) -> Shard:
         next_event_expiry=earliest(p.next_event_expiry for p in parts),
         next_processing_expiry=earliest(p.next_processing_expiry for p in parts),
         entries=sum(p.entries for p in parts),
+        expiring=joined_shares(p.expiring for p in parts),
     )

@@ -238,7 +238,7 @@ class _Subtask:
         """What comes before a shard's rows: expired entries go, and broadcast code visits keys."""
         shard = self.inputs[index]
         groups = range(shard.first, shard.last + 1)
-        engine.attach(backend)
+        engine.attach(backend, shard.expiring)
         if engine.binding.expiring:
             due = shard.next_event_expiry, shard.next_processing_expiry
             engine.expire(groups, due, shard.entries)
@@ -253,7 +253,7 @@ class _Subtask:
                 yield from outputs.take(engine)
         expiries = engine.next_expiries()
         if engine.changed or self.shards.changes(index):
-            self.shards.finish(index, backend, engine.next_timers(groups), expiries)
+            self.shards.finish(index, backend, engine.next_timers(groups), expiries, engine.expiry.shares)
         else:
             self.shards.keep(index, backend)
 

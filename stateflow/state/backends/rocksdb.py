@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice, repeat
-from operator import le
+from operator import itemgetter, le
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from rocksdict import (
 )
 
 from stateflow.errors import CorruptError
-from stateflow.format.encoding import after, group_range
+from stateflow.format.encoding import GROUP_WIDTH, PREFIX_WIDTH, after, group_range
 from stateflow.format.records import Shard
 from stateflow.state.backends.base import Fetch, NewFile, OpenShard, Snapshot
 from stateflow.state.backends.corruption import translated
@@ -48,6 +48,7 @@ _POINT_DELETES = 256
 _OWN = re.compile(r"(?:CURRENT|MANIFEST-\d+|\d+\.sst)\Z")
 """The files of a snapshot. RocksDB could read its settings from a file of another name."""
 _ABSENT: Final[Any] = object()
+_value = itemgetter(1)
 _PATIENCE = 0.5
 _GLANCE = 0.01
 """Seconds for which a merge may be due without starting, before the snapshot goes on without it."""
@@ -61,8 +62,8 @@ class RocksBackend:
         self._options = options
         self._refs = shard.files
         self._buffer: dict[bytes, bytes | None] = {}
-        self._index = KeyIndex()
-        self._indexed = 0
+        self._indexes: dict[bytes, tuple[KeyIndex, int]] = {}
+        """By state id, of all states under none: the buffer's keys in order, and how many of the buffer's keys were looked at."""
         self._written = 0
         self._limit = options.write_buffer
         self._spills = 0
@@ -129,7 +130,8 @@ class RocksBackend:
             return []
         buffer = self._buffer
         try:
-            if not buffer:
+            # Keys come in order, so those of a chunk are rarely among what earlier ones have changed.
+            if buffer.keys().isdisjoint(keys):
                 return self._look_up(list(keys))
             values: list[Any] = [buffer.get(key, _ABSENT) for key in keys]
             missing = [at for at, value in enumerate(values) if value is _ABSENT]
@@ -171,7 +173,7 @@ class RocksBackend:
         pending = iter(changes)
         while chunk := list(islice(pending, 10_000)):
             self._buffer.update(chunk)
-            self._written += sum(map(len, [v for _, v in chunk if v])) + _ENTRY_OVERHEAD * len(chunk)
+            self._written += sum(map(len, filter(None, map(_value, chunk)))) + _ENTRY_OVERHEAD * len(chunk)
             if self._written > self._limit:
                 self._make_room()
 
@@ -248,13 +250,20 @@ class RocksBackend:
         return stepped(at, reading)
 
     def _buffered(self, begin: bytes, end: bytes) -> Iterator[bytes]:
-        """Keys of the buffer in order. They are indexed when a scan asks: entries never leave the buffer one by one,
-        so those not indexed yet are the last ones."""
-        fresh = len(self._buffer) - self._indexed
+        """Keys of the buffer in order. They are indexed when a scan asks, and those of its state alone: entries never leave
+        the buffer one by one, so those not looked at yet are the last ones."""
+        state = b""
+        if len(begin) >= PREFIX_WIDTH and end <= after(begin[:PREFIX_WIDTH]):
+            state = begin[GROUP_WIDTH:PREFIX_WIDTH]
+        index, known = self._indexes.get(state) or (KeyIndex(), 0)
+        fresh = len(self._buffer) - known
         if fresh:
-            self._index.add(list(islice(reversed(self._buffer), fresh)))
-            self._indexed += fresh
-        return self._index.between(begin, end)
+            keys = islice(reversed(self._buffer), fresh)
+            index.add(
+                [key for key in keys if key[GROUP_WIDTH:PREFIX_WIDTH] == state] if state else list(keys)
+            )
+            self._indexes[state] = index, len(self._buffer)
+        return index.between(begin, end)
 
     @property
     def _opened(self) -> Rdict:
@@ -276,7 +285,7 @@ class RocksBackend:
         keys = sorted(buffer)
         if self._bare:
             keys = [key for key in keys if buffer[key] is not None]
-        self._buffer, self._index, self._indexed, self._written = {}, KeyIndex(), 0, 0
+        self._buffer, self._indexes, self._written = {}, {}, 0
         if not keys:
             return
         path = str(self._directory / f"ingest-{self._spills}.sst")
@@ -400,7 +409,7 @@ class RocksBackend:
             self._db = None
 
     def close(self) -> None:
-        self._buffer, self._index, self._indexed = {}, KeyIndex(), 0
+        self._buffer, self._indexes = {}, {}
         self._shut()
         shutil.rmtree(self._directory, ignore_errors=True)
 

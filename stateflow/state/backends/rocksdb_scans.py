@@ -16,9 +16,9 @@ _SWEEP = 10_000
 def stepped(at: RdictIter, reading: ReadOptions) -> Iterator[tuple[bytes, bytes]]:
     """Keeps `reading` alive, which owns the upper bound: RocksDB has only a bare pointer to it, and without the bound a
     scan runs on into other keys and states."""
-    valid, key, value, step = at.valid, at.key, at.value, at.next
-    while valid():
-        yield key(), value()
+    key, value, step = at.key, at.value, at.next
+    while (current := key()) is not None:
+        yield current, value()
         step()
     # `Rdict.items` lacks this check and ends silently at a damaged block.
     at.status()

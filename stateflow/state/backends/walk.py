@@ -19,7 +19,7 @@ GLANCE = 128
 """Keys after which it is judged whether walking pays."""
 PREFIX = 4
 """Key group and state id: another state's entries are never walked over."""
-SWEPT = 1000
+SWEPT = 256
 """Keys of one state and key group for which a sweep pays."""
 
 Entries = Callable[[bytes, bytes], Iterator[list[tuple[bytes, bytes]]]]

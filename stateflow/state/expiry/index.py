@@ -33,8 +33,9 @@ from stateflow.format.expiry_blocks import (
     keys_of,
     progress_key,
 )
-from stateflow.format.records import END_OF_TIME, StateSchema
+from stateflow.format.records import END_OF_TIME, ExpiryShare, StateSchema
 from stateflow.state.backends.base import Backend
+from stateflow.state.expiry.shares import Shares
 from stateflow.state.expiry.ttl import Renew, Time, Ttl
 from stateflow.state.values.expiries import expires, expiry_of, has_expired, stamped, told_apart
 from stateflow.state.values.serializers import EXPIRES
@@ -49,6 +50,8 @@ GATHERED = 100_000
 """Keys that wait in memory before they become blocks."""
 PORTION = 200_000
 """Entries that are looked up at once."""
+SAMPLE = 256
+"""Entries of a shard whose sizes are looked up to estimate those of all that a batch has indexed."""
 
 
 class Expiry:
@@ -82,6 +85,19 @@ class Expiry:
         self._fresh: list[bytes] = []
         self._unknown: list[bytes] = []
         self._moved: dict[int, list[bytes]] = {}
+        self._shares = Shares(state_id)
+        self._named_since: list[tuple[int, int]] = []
+        self._sample: list[bytes] = []
+
+    def attach(self, known: Iterable[ExpiryShare] = ()) -> None:
+        """Turns to another shard; `known` is what its record says."""
+        self.next = None
+        self._shares, self._named_since, self._sample = Shares(self._state_id, known), [], []
+
+    @property
+    def shares(self) -> Sequence[ExpiryShare]:
+        """What the attached shard's index names, after `measure`."""
+        return self._shares.ranges
 
     @property
     def indexed(self) -> bool:
@@ -131,6 +147,8 @@ class Expiry:
     def _named(self, due: int, keys: Iterable[bytes]) -> Iterator[Change]:
         # Keys come nearly in order, and sorting what is in order costs little: a set would shuffle them.
         ordered = sorted(dict.fromkeys(keys))
+        self._named_since.append((due, len(ordered)))
+        self._sample += ordered[:: len(ordered) // SAMPLE + 1]
         begin = 0
         while begin < len(ordered):
             group = split(ordered[begin]).group
@@ -140,6 +158,20 @@ class Expiry:
                 yield block_key(group, self._index_id, due, self._slot, self._blocks), block(bodies)
                 self._blocks += 1
             begin = end
+
+    def measure(self, backend: Backend) -> None:
+        """Estimates the bytes of what was indexed since, once it is written."""
+        if self._named_since:
+            self._measure(backend)
+        self._shares.since(self.next)
+
+    def _measure(self, backend: Backend) -> None:
+        keys = sorted(dict.fromkeys(self._sample[:: len(self._sample) // SAMPLE + 1]))
+        raws = backend.get_many(keys)
+        size = sum(len(key) + len(raw) for key, raw in zip(keys, raws, strict=True) if raw is not None)
+        for due, count in self._named_since:
+            self._shares.add(due, count, size * count // len(keys))
+        self._named_since, self._sample = [], []
 
     def _sooner(self, due: int) -> None:
         self.next = due if self.next is None else min(self.next, due)
@@ -162,6 +194,7 @@ class Expiry:
                     break
                 named = keys_of(value, begin)
                 budget -= len(named)
+                self._shares.take(due, len(named))
                 changes.append((full, None))
                 if self.ttl is not None:
                     keys += named

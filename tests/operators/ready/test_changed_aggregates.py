@@ -11,7 +11,7 @@ import stateflow as sf
 from stateflow.compatibility.states import resolve_states
 from stateflow.errors import IncompatibleError
 from stateflow.format.records import OperatorState
-from stateflow.pipelines.flow import KeyedNode
+from stateflow.pipelines.graph import KeyedNode
 from tests.operators.ready.driving import END, Driven
 
 ROWS = "user long, amount double, name string, ts timestamp"

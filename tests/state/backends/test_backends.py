@@ -392,3 +392,15 @@ def test_the_inline_threshold_means_the_same_in_each_backend(backend: str, tmp_p
     assert files(0)[True] == []
     least = min(whole[True]) - 1
     assert files(least)[True] == []
+
+
+def test_scans_of_one_state_and_of_all_see_what_is_written_between_them(shelf: Shelf) -> None:
+    backend = shelf.open()
+    for number in range(3):
+        backend.write((prefix(group, state) + bytes([number]), b"v") for group in (1, 2) for state in (3, 4))
+        assert [k for k, _ in backend.scan(*state_range(1, 3))] == [
+            prefix(1, 3) + bytes([n]) for n in range(number + 1)
+        ]
+        assert len(list(backend.scan(*group_range(1, 2)))) == 4 * (number + 1)
+        assert backend.first(*state_range(2, 4)) == prefix(2, 4) + b"\0"
+        assert len(list(backend.scan(prefix(1, 4), prefix(2, 3) + b"\1"))) == number + 1 + 1

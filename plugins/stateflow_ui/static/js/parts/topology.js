@@ -28,12 +28,15 @@ const SINKS = [
   { key: "commit", name: "Has output of", right: true, cell: (s) => (s.last_commit === null || s.last_commit === undefined ? "nothing yet" : `checkpoint ${s.last_commit}`) },
 ];
 
-function expired({ ttl = {}, expired: left, expiring }) {
-  const lives = Object.entries(ttl).map(([name, text]) => `${name}: ${text}`);
+function expired({ ttl = {}, expired: left, expiring, live_bytes: live = {}, expired_bytes: gone = {} }) {
+  const lives = Object.entries(ttl).map(([name, text]) => `${name}: ${text}${name in live ? `; about ${bytes(live[name])} live, ${bytes(gone[name])} expired` : ""}`);
   if (lives.length === 0) return "–";
   const rest = expiring ? "Entries that left with the newest batch; more wait for the next ones" : "Entries that left with the newest batch";
-  return html`<span title=${[rest, ...lives].join("\n")}>${whole(left)}${expiring ? "+" : ""}</span>`;
+  const sizes = Object.keys(live).length > 0 && html`<small> ~${bytes(total(gone))} wait, ~${bytes(total(live))} live</small>`;
+  return html`<span title=${[rest, ...lives].join("\n")}>${whole(left)}${expiring ? "+" : ""}${sizes}</span>`;
 }
+
+const total = (sizes) => Object.values(sizes).reduce((sum, size) => sum + size, 0);
 
 export function Topology({ status }) {
   const parts = [

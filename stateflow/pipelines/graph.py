@@ -1,0 +1,163 @@
+"""A pipeline as a graph: its nodes, and the rows between them.
+
+Every source, operator and sink takes its uid first: state, offsets and outputs are found again by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stateflow.errors import UsageError
+from stateflow.format.layout import checked_name
+from stateflow.pipelines.columnar import ColumnarOperator
+from stateflow.pipelines.process import Output, Process
+from stateflow.pipelines.rows import RowType
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A step of the graph; inputs are outputs of earlier nodes."""
+
+    uid: str
+    inputs: tuple[NodeRows, ...] = ()
+
+    @property
+    def named(self) -> str:
+        """For messages: steps of several kinds may have one uid."""
+        return f"{self.kind} {self.uid!r}" if self.kind else self.uid
+
+    @property
+    def kind(self) -> str:
+        """source, operator, sink; empty for a step that has no uid of the user's."""
+        return ""
+
+
+@dataclass(frozen=True, eq=False)
+class SourceNode(Node):
+    factory: Any = None
+    """Has `streaming(spark)`, or is a function of the SparkSession."""
+    rows: RowType | None = None
+    event_time: str | None = None
+    watermark: int | None = None
+    late: Output[Any] | None = None
+
+    @property
+    def kind(self) -> str:
+        return "source"
+
+
+@dataclass(frozen=True, eq=False)
+class TransformNode(Node):
+    function: Callable[..., Any] = lambda frame: frame
+
+
+@dataclass(frozen=True, eq=False)
+class UnionNode(Node):
+    pass
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedNode(Node):
+    """An operator; `keyed` repeats how each input is keyed, by no column at all in `process_partition`."""
+
+    keyed: tuple[GroupedRows, ...] = ()
+    process: Callable[[], Process[Any]] | None = None
+    process_type: type[Process[Any]] | None = None
+    columnar: ColumnarOperator | None = None
+    """In place of `process`: it gets tables instead of rows."""
+    forgets: frozenset[str] = frozenset()
+    """Of a columnar operator: see `Process.forgets`."""
+    rows: tuple[RowType | None, ...] = ()
+    output: RowType | None = None
+    sides: Mapping[str, RowType] = field(default_factory=dict)
+    on_error: str = "fail"
+    dead_letter_threshold: int | None = None
+    broadcast: Mapping[str, NodeRows] = field(default_factory=dict)
+    parallelism: int = 0
+    """How many subtasks the operator has; 0 for as many as the run has by its options."""
+
+    @property
+    def kind(self) -> str:
+        return "operator"
+
+    @property
+    def has_key(self) -> bool:
+        return any(keyed.columns for keyed in self.keyed)
+
+
+@dataclass(frozen=True, eq=False)
+class SinkNode(Node):
+    target: Any = None
+    mode: str = "append"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        return "sink"
+
+
+@dataclass(frozen=True, eq=False)
+class NodeRows:
+    """Rows that a node puts out."""
+
+    flow: Graph
+    node: Node
+    output: str
+    rows: RowType | None
+    """None when the columns are known only to Spark."""
+    changes: tuple[str, ...] | None = None
+    """The columns by which a row replaces the one before; None when rows are only added."""
+    operation: str = ""
+    """The column that says of each change whether it is an upsert or a delete; empty when none is a delete."""
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedRows:
+    """Rows of a node, grouped by key columns; rows of a key come in the order of `order_by`."""
+
+    stream: NodeRows
+    columns: tuple[str, ...]
+    order_by: tuple[str, ...]
+
+
+class Graph:
+    """The nodes of a pipeline, in the order in which they were declared."""
+
+    def __init__(self, name: str) -> None:
+        self.name = checked_name("pipeline", name)
+        self.nodes: list[Node] = []
+        self._taken: set[tuple[str, str]] = set()
+        """Uids by kind: a record keeps offsets, state and outputs apart, so a source and a sink may share a name."""
+
+    def unnamed(self, kind: str) -> str:
+        """What a step without a uid is called in messages."""
+        return f"{kind}-{len(self.nodes)}"
+
+    def claim(self, kind: str, uid: str) -> str:
+        """Takes a uid for a source, an operator or a sink."""
+        checked_name(kind, uid)
+        if (kind, uid) in self._taken:
+            raise UsageError(
+                f"{kind} uid {uid!r} is taken: no two {kind}s of a pipeline have the same one, so that each finds what is "
+                f"its own again: say another, such as {f'{uid}-2'!r}"
+            )
+        self._taken.add((kind, uid))
+        return uid
+
+    @property
+    def sources(self) -> list[SourceNode]:
+        return [n for n in self.nodes if isinstance(n, SourceNode)]
+
+    @property
+    def operators(self) -> list[KeyedNode]:
+        return [n for n in self.nodes if isinstance(n, KeyedNode)]
+
+    @property
+    def sinks(self) -> list[SinkNode]:
+        return [n for n in self.nodes if isinstance(n, SinkNode)]
+
+    def consumers(self, node: Node) -> list[tuple[Node, NodeRows]]:
+        """The nodes that read an output of `node`, each with the output."""
+        return [(reader, stream) for reader in self.nodes for stream in reader.inputs if stream.node is node]

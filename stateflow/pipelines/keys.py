@@ -1,0 +1,49 @@
+"""Whether streams can be grouped by key, and brought together by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stateflow.errors import UsageError
+from stateflow.format.scalars import KEY_TYPES
+from stateflow.pipelines.graph import GroupedRows
+from stateflow.pipelines.rows import RowType, key_type
+
+
+def check_key(rows: RowType | None, columns: Sequence[str], order: Sequence[str]) -> None:
+    """Whether rows can be grouped by these columns, in this order."""
+    if not columns:
+        raise UsageError("key_by() needs at least one column")
+    if rows is None:
+        return
+    check_columns("key_by", rows, (*columns, *(o.removeprefix("-") for o in order)))
+    for name in columns:
+        field = rows.field(name)
+        if field is not None and key_type(field.type) is None:
+            raise UsageError(
+                f"key_by: column {name!r} is a {field.type}, which cannot be a key: use "
+                f"{', '.join(KEY_TYPES[:-1])} or {KEY_TYPES[-1]}"
+            )
+
+
+def check_columns(step: str, rows: RowType | None, names: Sequence[str]) -> None:
+    """Whether the rows have these columns, as far as their type is known."""
+    for name in names:
+        if rows is not None and rows.field(name) is None:
+            raise UsageError(f"{step}: {rows.name} has no column {name!r}; it has {', '.join(rows.names)}")
+
+
+def check_same_key(what: str, left: GroupedRows, right: GroupedRows) -> None:
+    """Whether two inputs are keyed by columns of the same types."""
+    if len(left.columns) != len(right.columns):
+        raise UsageError(
+            f"{what}: the left input has {len(left.columns)} key columns and the right one {len(right.columns)}"
+        )
+    for mine, theirs in zip(left.columns, right.columns, strict=True):
+        one = left.stream.rows.field(mine) if left.stream.rows else None
+        other = right.stream.rows.field(theirs) if right.stream.rows else None
+        if one is not None and other is not None and key_type(one.type) != key_type(other.type):
+            raise UsageError(
+                f"{what}: the left input is keyed by {mine} ({one.type}) and the right one by {theirs} ({other.type}): "
+                "a key has one type, so cast one of them"
+            )

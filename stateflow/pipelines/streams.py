@@ -1,0 +1,571 @@
+"""The words that pipelines are written with: what a stream is asked for, as the nodes of the graph.
+
+A stream gives a keyed stream, which gives a stream or a windowed one again: the four classes name each other, so they
+stand in one file. What each step checks and makes lies in the file of its family (`joins.py`, `windows.py`, `top.py`, ...).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+from stateflow.errors import UsageError
+from stateflow.pipelines.aggregates import Aggregate
+from stateflow.pipelines.changes import operation_rows, refuse_changes, refuse_mixed, with_operation
+from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator
+from stateflow.pipelines.enrichment import enrich
+from stateflow.pipelines.event_times import known_time, time_column, time_columns
+from stateflow.pipelines.graph import (
+    GroupedRows,
+    KeyedNode,
+    Node,
+    NodeRows,
+    SinkNode,
+    SourceNode,
+    TransformNode,
+    UnionNode,
+)
+from stateflow.pipelines.joins import asof_join, interval_join, latest_join, window_join
+from stateflow.pipelines.keys import check_columns, check_key, check_same_key
+from stateflow.pipelines.latest import latest
+from stateflow.pipelines.operator_nodes import columnar_node, mapped, process_node, queryable_as, ready_node
+from stateflow.pipelines.operators import DEAD_LETTERS, MAIN
+from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, PartitionProcess
+from stateflow.pipelines.ready import (
+    KeyedRows,
+    ReadyOperator,
+    deduplicate,
+    running_aggregate,
+    window_aggregate,
+)
+from stateflow.pipelines.rows import RowType, row_type
+from stateflow.pipelines.step_checks import check_sink, check_transform
+from stateflow.pipelines.top import top
+from stateflow.pipelines.window_process import WindowProcess, window_code
+from stateflow.pipelines.windows import Window, not_negative, window_of
+from stateflow.state.columns.layout import ColumnLayout
+from stateflow.state.expiry.ttl import Ttl, ttl_of
+
+
+@dataclass(frozen=True, eq=False)
+class Stream(NodeRows):
+    """Rows that a node puts out."""
+
+    def transform(self, function: Callable[..., Any], type: Any = None) -> Stream:
+        """A stateless step: a function from DataFrame to DataFrame; `type` says what comes out, when it is known."""
+        node = TransformNode(self.flow.unnamed("transform"), (self,), function)
+        check_transform(node.uid, function)
+        rows = row_type(type) if type is not None else None
+        return self._then(node, rows, self.changes, self.operation)
+
+    def union(self, *others: Stream) -> Stream:
+        """The rows of all; columns are matched by name."""
+        changes = next((each.changes for each in (self, *others) if each.changes is not None), None)
+        refuse_mixed({each.operation for each in (self, *others)}, self.node.named)
+        node = UnionNode(self.flow.unnamed("union"), (self, *others))
+        return self._then(node, self.rows, changes, self.operation)
+
+    def key_by(self, *columns: str, order_by: str | Sequence[str] = ()) -> KeyedStream:
+        """Groups rows by key columns; rows of a key come in the order of `order_by`."""
+        order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        refuse_changes("key_by", self.changes, self.node.named)
+        check_key(self.rows, columns, order)
+        return KeyedStream(self, columns, order)
+
+    def deduplicate(
+        self,
+        uid: str,
+        *,
+        by: str | Sequence[str],
+        within: str | timedelta | None = None,
+        keep: str = "first",
+    ) -> Stream:
+        """Of the rows that are alike in the columns `by`, the first by event time and none of those up to `within` after it;
+        with `keep="last"` the last of these. A row comes out when the watermark makes sure that it is the one.
+
+        Without `within` a key is remembered for ever. Without event time the first row that comes counts.
+        """
+        keyed = self.key_by(*((by,) if isinstance(by, str) else by))
+        length = None if within is None else not_negative("deduplicate", "within", within)
+        declared = deduplicate(keyed._rows(uid), time=known_time(uid, self), within=length, keep=keep)
+        return _after(ready_node(declared, (keyed,)))
+
+    def process_partition(
+        self,
+        uid: str,
+        process: type[PartitionProcess[Any, Any]] | Callable[[], PartitionProcess[Any, Any]],
+        *,
+        output: Any = None,
+        outputs: Sequence[Output[Any]] = (),
+        order_by: str | Sequence[str] = (),
+        broadcast: Mapping[str, Stream] | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """A process without keys: the rows are spread evenly over `parallelism` subtasks, and each is called once per batch.
+
+        Its rows come in the order of `order_by`. Without `parallelism` it has as many subtasks as the run's other operators.
+        """
+        order = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        refuse_changes("process_partition", self.changes, self.node.named)
+        check_columns("process_partition", self.rows, [o.removeprefix("-") for o in order])
+        return _after(process_node(
+            uid, (KeyedStream(self, (), order),), process, PartitionProcess, output, outputs, "fail", None,
+            broadcast or {}, parallelism,
+        ))  # fmt: skip
+
+    def side(self, output: Output[Any] | str) -> Stream:
+        """A side output of the operator, or the late rows of the source, that this stream comes from."""
+        name = output if isinstance(output, str) else output.name
+        node = self.node
+        if isinstance(node, KeyedNode):
+            if name in node.sides:
+                return Stream(self.flow, node, name, node.sides[name])
+            step = (
+                "give .process() on_error='dead_letter'"
+                if name == DEAD_LETTERS
+                else "list it in outputs=[...] of .process()"
+            )
+            raise UsageError(f"operator {node.uid!r} has no side output {name!r}: {step}")
+        if isinstance(node, SourceNode) and node.late is not None and node.late.name == name:
+            return Stream(self.flow, node, name, row_type(node.late.type))
+        raise UsageError(
+            f"{node.named} has no side output {name!r}: ask the operator that puts it out, or give the source late="
+        )
+
+    def changes_as_rows(self, *, op: str) -> Stream:
+        """Each change as a row of its own: a column `op` says what it is, "upsert" or "delete"."""
+        if self.changes is None:
+            raise UsageError(
+                f"changes_as_rows: the rows of {self.node.named} are no changes already: leave it out"
+            )
+        function = partial(with_operation, op, self.operation)
+        node = TransformNode(self.flow.unnamed("changes"), (self,), function)
+        rows = None if self.rows is None else operation_rows(self.rows, op, self.operation)
+        return self._then(node, rows)
+
+    @property
+    def dead_letters(self) -> Stream:
+        """One row for every key that user code raised on."""
+        return self.side(DEAD_LETTERS)
+
+    def append(self, uid: str, target: Any, **options: Any) -> None:
+        """Appends the rows of every batch to a table."""
+        refuse_changes(f"sink {uid!r} (append)", self.changes, self.node.named)
+        self._write(uid, target, "append", options)
+
+    def upsert(
+        self,
+        uid: str,
+        target: Any,
+        *,
+        keys: str | Sequence[str] = (),
+        order_by: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Keeps one row per key: a batch's last row by `order_by` replaces the table's. Deletes of a stream of changes delete.
+
+        The rows of aggregates know by which columns they replace each other: there `keys` may be left out.
+        """
+        names = (keys,) if isinstance(keys, str) else tuple(keys or self.changes or ())
+        given = {"keys": names, "order_by": order_by, **options}
+        if self.operation:
+            given["operation"] = self.operation
+        self._write(uid, target, "upsert", given)
+
+    def for_each_batch(self, uid: str, function: Callable[[Any, int], None], **options: Any) -> None:
+        """Calls `function(frame, checkpoint_id)` once a batch is decided, again after a crash."""
+        self._write(uid, function, "function", options)
+
+    def collect(self, uid: str, target: Any) -> None:
+        """Keeps the rows in memory, for tests."""
+        self._write(uid, target, "collect", {})
+
+    def _then(
+        self, node: Node, rows: RowType | None, changes: tuple[str, ...] | None = None, operation: str = ""
+    ) -> Stream:
+        self.flow.nodes.append(node)
+        return Stream(self.flow, node, MAIN, rows, changes, operation)
+
+    def _write(self, uid: str, target: Any, mode: str, options: Mapping[str, Any]) -> None:
+        self.flow.claim("sink", uid)
+        check_sink(uid, mode, target, options, self.rows)
+        self.flow.nodes.append(SinkNode(uid, (self,), target, mode, options))
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedStream(GroupedRows):
+    """A stream whose rows are grouped by key."""
+
+    stream: Stream
+
+    def process(
+        self,
+        uid: str,
+        process: type[KeyedProcess[Any, Any, Any]] | Callable[[], KeyedProcess[Any, Any, Any]],
+        *,
+        output: Any = None,
+        outputs: Sequence[Output[Any]] = (),
+        on_error: str = "fail",
+        dead_letter_threshold: int | None = None,
+        broadcast: Mapping[str, Stream] | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        """A keyed process with state. `on_error="dead_letter"` diverts keys that user code raises on.
+
+        `parallelism` is the number of its subtasks, if that is not to be the run's.
+        """
+        return _after(
+            process_node(
+                uid,
+                (self,),
+                process,
+                KeyedProcess,
+                output,
+                outputs,
+                on_error,
+                dead_letter_threshold,
+                broadcast or {},
+                parallelism,
+            )
+        )
+
+    def connect(self, other: KeyedStream) -> ConnectedStreams:
+        """Two inputs with the same key, processed with one state."""
+        check_same_key("connect", self, other)
+        return ConnectedStreams(self, other)
+
+    def join(
+        self,
+        uid: str,
+        right: KeyedStream,
+        output: Any = None,
+        /,
+        *,
+        within: tuple[str | timedelta, str | timedelta] | None = None,
+        how: str = "inner",
+        time: str = "",
+        right_time: str = "",
+    ) -> Stream:
+        """Pairs of rows of the two inputs that have the same key, and of which the right row's time is `within` two bounds of
+        the left row's: `within=("-10 minutes", "0 minutes")` finds the right rows of the ten minutes before.
+
+        `output` is a row type whose fields are filled by name, or a function `(left, right) -> row`. `how` is inner, left,
+        right, full, semi or anti; a row without a partner comes out when none can come any more.
+        """
+        check_same_key(f"join {uid!r}", self, right)
+        times = time_columns(uid, self, right, time, right_time)
+        declared = interval_join(
+            self._rows(uid), right._rows(uid), output, times=times, within=within, how=how
+        )
+        return _after(ready_node(declared, (self, right)))
+
+    def join_asof(
+        self,
+        uid: str,
+        right: KeyedStream,
+        output: Any,
+        /,
+        *,
+        keep: str | timedelta | None = None,
+        wait: bool = True,
+        how: str = "left",
+        time: str = "",
+        right_time: str = "",
+    ) -> Stream:
+        """Each row with the newest row of `right` that has the same key and is not later: the version valid at its event time.
+
+        A row waits until the watermark has reached its time, so that its version is certain; with `wait=False` it takes the
+        one that is known when it comes. A version is valid until the next one, and for `keep` at most. `output` is as in
+        `join`; `how` is left or inner.
+        """
+        check_same_key(f"join {uid!r}", self, right)
+        times = time_columns(uid, self, right, time, right_time)
+        declared = asof_join(
+            self._rows(uid), right._rows(uid), output, times=times, keep=keep, wait=wait, how=how
+        )
+        return _after(ready_node(declared, (self, right)))
+
+    def join_latest(
+        self,
+        uid: str,
+        right: KeyedStream,
+        output: Any,
+        /,
+        *,
+        how: str = "left",
+        ttl: str | timedelta | Ttl | None = None,
+    ) -> Stream:
+        """Each row, as soon as it comes, with the newest row of `right` that has the same key and has come so far.
+
+        The newest is the last by event time, if `right` has one, and else the last to come. A row that comes later changes
+        nothing that is out. `ttl` is how long a right row is known. `output` is as in `join`; `how` is left or inner.
+        """
+        check_same_key(f"join {uid!r}", self, right)
+        order = known_time(uid, right.stream)
+        expiry = None if ttl is None else ttl_of(ttl)
+        declared = latest_join(self._rows(uid), right._rows(uid), output, order=order, ttl=expiry, how=how)
+        return _after(ready_node(declared, (self, right)))
+
+    def map_with_state(
+        self,
+        uid: str,
+        function: Callable[[Any, Any, Any], tuple[Any, Any]],
+        *,
+        state: Any,
+        output: Any,
+        default: Any = None,
+        ttl: str | timedelta | Ttl | None = None,
+        queryable: bool = False,
+    ) -> Stream:
+        """For every row `function(key, row, state) -> (output row or None, new state or None to clear it)`."""
+        process = mapped(uid, function, state, default, ttl, queryable)
+        return self.process(uid, process, output=output)
+
+    def aggregate(
+        self, uid: str, output: Any, /, *, queryable: bool = False, **aggregates: Aggregate
+    ) -> Stream:
+        """Aggregates over all rows of a key so far: per batch one row for every key that has rows in it.
+
+        The fields of `output` are the key columns and the aggregates, by name. A row replaces the key's row before. With
+        `queryable=True` `stateflow serve` answers from its state.
+        """
+        return _after(
+            ready_node(
+                queryable_as(running_aggregate(self._rows(uid), output, aggregates), queryable), (self,)
+            )
+        )
+
+    def latest(self, uid: str, *, queryable: str = "") -> Stream:
+        """The last row of each key, by the key's `order_by` or else by event time; it is put out whenever it changes.
+
+        `queryable` names the state under which `stateflow serve` answers with it.
+        """
+        time = "" if self.order_by else known_time(uid, self.stream)
+        return _after(ready_node(latest(self._rows(uid), time=time, queryable=queryable), (self,)))
+
+    def enrich(
+        self,
+        uid: str,
+        look_up: Callable[..., Any],
+        output: Any,
+        /,
+        *,
+        batch: int = 100,
+        concurrency: int = 1,
+        ttl: str | timedelta | Ttl | None = None,
+        retries: int = 3,
+        backoff: str | timedelta = "1 second",
+        rate: float | None = None,
+        on_error: str = "fail",
+    ) -> Stream:
+        """Each row with the answer of a service for its key. Answers are state: what was recorded is not asked again until its
+        `ttl` is over.
+
+        `look_up` gets a list of up to `batch` keys, and gives a list of their answers in the same order: objects or dicts,
+        None where there is no answer. It may be `async`. `concurrency` calls of a task run at once, at most `rate` begin in a
+        second. A call that raises is repeated `retries` times, after `backoff`, then twice that, and so on; then the batch
+        fails, or with `on_error="dead_letter"` the rows of its keys are diverted. The fields of `output` that the rows do not
+        have are filled from the answer.
+        """
+        declared = enrich(
+            self._rows(uid), look_up, output, batch=batch, concurrency=concurrency, ttl=ttl, retries=retries,
+            backoff=backoff, rate=rate, on_error=on_error,
+        )  # fmt: skip
+        return _after(ready_node(declared, (self,)))
+
+    def window(
+        self, window: Window, *, lateness: str | timedelta = "0 seconds", time: str = ""
+    ) -> WindowedStream:
+        """Cuts the rows of a key into windows of event time, such as `sf.tumbling("1 minute")`.
+
+        A window is closed when the watermark has reached its end plus `lateness`. `time` is the column of the event time,
+        if it is not the source's.
+        """
+        return WindowedStream(self, window_of(window), not_negative("window", "lateness", lateness), time)
+
+    def top(
+        self,
+        uid: str,
+        n: int,
+        *,
+        by: str | Sequence[str],
+        per: str | Sequence[str] = (),
+        rank: str = "rank",
+        ttl: str | timedelta | Ttl | None = None,
+        queryable: bool = False,
+    ) -> Stream:
+        """The first `n` rows of each key by the columns `by`, as a list that changes: per batch an upsert for each row that is
+        new in it or has another `rank`, and a delete for each that dropped out.
+
+        Of rows that are alike in the columns `per` one is in the list: the last by the key's `order_by`, or without one the
+        first by `by`. Without `per` each row is one of its own, and rows replace each other by rank.
+        """
+        declared = top(self._rows(uid), n, by=by, per=per, rank=rank, ttl=ttl)
+        return _after(ready_node(queryable_as(declared, queryable), (self,)))
+
+    def _rows(self, uid: str) -> KeyedRows:
+        return KeyedRows(uid, self.stream.rows, self.columns, self.order_by)
+
+    def process_arrow(
+        self,
+        uid: str,
+        function: Callable[..., Any] | ColumnarOperator,
+        *,
+        state: Mapping[str, Any] | ColumnLayout | None = None,
+        output: Any,
+        outputs: Sequence[Output[Any]] = (),
+        on_due: Callable[..., Any] | None = None,
+        chunk_rows: int = CHUNK_ROWS,
+        forgets: Sequence[str] = (),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Columnar: `function(table, state, ctx) -> table` over whole keys, as long as a chunk holds them.
+
+        `state` names typed columns that each key has; `state.get(keys)` and `state.put(keys, table)` read and write them.
+        With `sf.columns(...)` keys have several entries, or entries that are due at a time: then `on_due(state, ctx)` is
+        called. A dict of several `sf.columns(...)` gives the functions all of them by name. In place of functions there
+        may be an `sf.ColumnarOperator`. `forgets` names states of earlier code whose values may go.
+        """
+        return _after(
+            columnar_node(
+                uid, (self,), function, state, on_due, chunk_rows, output, outputs, forgets, parallelism
+            )
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class WindowedStream:
+    """A keyed stream, cut into windows of event time."""
+
+    keyed: KeyedStream
+    windows: Window
+    lateness: int
+    time: str
+
+    def aggregate(
+        self,
+        uid: str,
+        output: Any,
+        /,
+        *,
+        emit: str = "final",
+        queryable: bool = False,
+        **aggregates: Aggregate,
+    ) -> Stream:
+        """Aggregates per key and window. The fields of `output` are the key columns, `window_start`, `window_end` and the
+        aggregates, by name.
+
+        `emit="final"` puts a window out once, when it is closed. `"changes"` puts it out in every batch that has rows of
+        it, and `"on_time"` when the watermark reaches its end and after every later change: then a row replaces the
+        window's row before. Rows whose windows are all closed go to `.side("late")`. With `queryable=True` `stateflow serve`
+        answers with what the open windows of a key hold so far.
+        """
+        keyed = self.keyed
+        time = time_column(uid, keyed.stream, self.time)
+        declared = window_aggregate(
+            keyed._rows(uid), output, aggregates,
+            window=self.windows, time=time, lateness=self.lateness, emit=emit,
+        )  # fmt: skip
+        return _after(ready_node(queryable_as(declared, queryable), (keyed,)))
+
+    def process(
+        self,
+        uid: str,
+        process: type[WindowProcess[Any, Any, Any]],
+        *,
+        output: Any = None,
+        on_error: str = "fail",
+    ) -> Stream:
+        """Code per window: `process` is a class whose `process(key, window, rows, ctx)` is called when a window closes, and
+        gives rows. The rows of open windows are state.
+
+        `on_error="dead_letter"` diverts the rows of windows that user code raises on.
+        """
+        keyed = self.keyed
+        time = time_column(uid, keyed.stream, self.time)
+        declared = window_code(
+            keyed._rows(uid), process, output,
+            window=self.windows, time=time, lateness=self.lateness, on_error=on_error,
+        )  # fmt: skip
+        return _after(ready_node(declared, (keyed,)))
+
+    def join(
+        self,
+        uid: str,
+        right: KeyedStream,
+        output: Any = None,
+        /,
+        *,
+        how: str = "inner",
+        right_time: str = "",
+    ) -> Stream:
+        """Pairs of rows of the two inputs that have the same key and are in the same window; they come out when it is closed.
+
+        `output` and `how` are as in `KeyedStream.join`; fields `window_start` and `window_end` are filled, too.
+        """
+        keyed = self.keyed
+        check_same_key(f"join {uid!r}", keyed, right)
+        times = time_columns(uid, keyed, right, self.time, right_time)
+        declared = window_join(
+            keyed._rows(uid), right._rows(uid), output,
+            times=times, window=self.windows, lateness=self.lateness, how=how,
+        )  # fmt: skip
+        return _after(ready_node(declared, (keyed, right)))
+
+
+@dataclass(frozen=True, eq=False)
+class ConnectedStreams:
+    left: KeyedStream
+    right: KeyedStream
+
+    def process(
+        self,
+        uid: str,
+        process: type[ConnectedProcess[Any, Any, Any, Any]]
+        | Callable[[], ConnectedProcess[Any, Any, Any, Any]],
+        *,
+        output: Any = None,
+        outputs: Sequence[Output[Any]] = (),
+        on_error: str = "fail",
+        dead_letter_threshold: int | None = None,
+        broadcast: Mapping[str, Stream] | None = None,
+        parallelism: int | None = None,
+    ) -> Stream:
+        return _after(process_node(
+            uid, (self.left, self.right), process, ConnectedProcess, output, outputs, on_error,
+            dead_letter_threshold, broadcast or {}, parallelism,
+        ))  # fmt: skip
+
+    def process_arrow(
+        self,
+        uid: str,
+        function: Callable[..., Any] | ColumnarOperator,
+        *,
+        state: Mapping[str, Any] | ColumnLayout | None = None,
+        output: Any,
+        outputs: Sequence[Output[Any]] = (),
+        on_due: Callable[..., Any] | None = None,
+        chunk_rows: int = CHUNK_ROWS,
+        forgets: Sequence[str] = (),
+        parallelism: int | None = None,
+    ) -> Stream:
+        """Columnar: `function(left, right, state, ctx) -> table` over the rows of the same keys of both inputs."""
+        inputs = (self.left, self.right)
+        return _after(
+            columnar_node(
+                uid, inputs, function, state, on_due, chunk_rows, output, outputs, forgets, parallelism
+            )
+        )
+
+
+def _after(node: KeyedNode) -> Stream:
+    """What an operator puts out."""
+    declared = node.columnar
+    ready = declared if isinstance(declared, ReadyOperator) else None
+    return Stream(
+        node.keyed[0].stream.flow, node, MAIN, node.output,
+        ready.changes if ready else None, ready.operation if ready else "",
+    )  # fmt: skip

@@ -1,0 +1,382 @@
+"""Options of ready-made operators that change over existing state: what happens with each, in a table for all of them.
+
+The page on changing state has the same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+import stateflow as sf
+from stateflow.compatibility.flows import compare
+from stateflow.compatibility.states import check_flow, fixed_options, resolve_states
+from stateflow.errors import IncompatibleError
+from stateflow.format.records import FileRef, OperatorState, Owner, Record, Shard
+from stateflow.pipelines import enrichment, joins, latest, ready, top, window_process
+from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.ready import ReadyOperator
+from stateflow.pipelines.streams import KeyedStream
+
+
+@dataclass
+class Sale:
+    user: int
+    shop: int
+    sku: str
+    amount: float
+    price: float
+    paid: bool
+    ts: datetime
+    at: datetime
+
+
+@dataclass
+class View:
+    user: int
+    page: str
+    seen: datetime
+    left: datetime
+
+
+@dataclass
+class Total:
+    user: int
+    n: float | None
+
+
+@dataclass
+class Totals:
+    user: int
+    n: float | None
+    m: int
+
+
+@dataclass
+class PerWindow:
+    user: int
+    window_start: datetime
+    n: float | None
+
+
+@dataclass
+class Pair:
+    user: int
+    sku: str
+    page: str | None
+
+
+@dataclass
+class Wider(Pair):
+    amount: float
+
+
+@dataclass
+class Answered:
+    user: int
+    name: str
+
+
+class Code(sf.WindowProcess[int, Sale, Pair]):
+    def process(self, key: int, window: Any, rows: list[Sale], ctx: Any) -> Iterable[Pair]:
+        return ()
+
+
+class OtherCode(Code):
+    pass
+
+
+def look_up(keys: list[int]) -> list[Any]:
+    return [None for _ in keys]
+
+
+def other_look_up(keys: list[int]) -> list[Any]:
+    return [None for _ in keys]
+
+
+@dataclass
+class Streams:
+    """What an operator is declared on."""
+
+    flow: sf.Flow
+
+    @property
+    def sales(self) -> Any:
+        return self.flow.source("sales", sf.delta("/sales"), Sale, event_time="ts", watermark="1 minute")
+
+    def keyed(self, *by: str, **key: Any) -> KeyedStream:
+        keyed: KeyedStream = self.sales.key_by(*(by or ("user",)), **key)
+        return keyed
+
+    def seen(self, time: str = "seen") -> KeyedStream:
+        source = self.flow.source("views", sf.delta("/views"), View, event_time=time, watermark="1 minute")
+        return source.key_by("user")
+
+
+Declare = Callable[[Streams], Any]
+
+
+def node_of(declare: Declare) -> tuple[KeyedNode, sf.Flow]:
+    @sf.pipeline("options")
+    def options(flow: sf.Flow) -> None:
+        declare(Streams(flow)).collect("out", sf.memory("ready-options"))
+
+    flow = options.build()
+    [node] = flow.operators
+    return node, flow
+
+
+def recorded(node: KeyedNode, *, files: bool = True, options: bool = True) -> Record:
+    """A record of a job that this operator has worked in."""
+    states, next_id = resolve_states(node, None)
+    file = FileRef("000001.sst", 1, "0" * 16, data=b"x")
+    operator = OperatorState(
+        key=tuple((name, "int") for name in node.keyed[0].columns),
+        max_parallelism=128,
+        assignment=((0, 127),),
+        shards=((Shard(0, 127, "rocksdb", (file,) if files else ()),),),
+        states=states,
+        next_state_id=next_id,
+        options=fixed_options(node) if options else {},
+    )
+    return Record(
+        kind="checkpoint", job="options", slot=7, epoch=1, writer="w", owner=Owner(run="r"),
+        operators={"op": operator},
+    )  # fmt: skip
+
+
+def problem(before: Declare, after: Declare, **record: Any) -> str:
+    """Why a run with the changed option would not begin; empty when it would."""
+    made = recorded(node_of(before)[0], **record)
+    flow = node_of(after)[1]
+    [operator] = compare(flow, "options", made, allow_non_restored_state=True).operators
+    if not operator.problem:
+        check_flow(flow, made, allow_non_restored_state=True)
+        return ""
+    with pytest.raises(IncompatibleError) as refused:
+        check_flow(flow, made, allow_non_restored_state=True)
+    assert str(refused.value) == operator.problem, "a run says what check says"
+    return operator.problem
+
+
+def total(output: type = Total, **aggregates: Any) -> Declare:
+    return lambda s: s.keyed(order_by="at").aggregate("op", output, **aggregates)
+
+
+def windows(
+    window: Any, *, lateness: str = "10 minutes", time: str = "", emit: str = "final", n: Any = None
+) -> Declare:
+    aggregate = n or sf.sum("amount")
+    return lambda s: (
+        s.keyed()
+        .window(window, lateness=lateness, time=time)
+        .aggregate("op", PerWindow, emit=emit, n=aggregate)
+    )
+
+
+def code(
+    window: Any, process: Any = Code, *, lateness: str = "10 minutes", order_by: str = "at", time: str = ""
+) -> Declare:
+    return lambda s: (
+        s.keyed(order_by=order_by).window(window, lateness=lateness, time=time).process("op", process)
+    )
+
+
+def once(by: Any = "user", **options: Any) -> Declare:
+    return lambda s: s.sales.deduplicate("op", by=by, **options)
+
+
+def best(n: int = 3, *, by: Any = "-amount", order_by: str = "", **options: Any) -> Declare:
+    return lambda s: s.keyed(order_by=order_by or ()).top("op", n, by=by, **options)
+
+
+def newest(order_by: str) -> Declare:
+    return lambda s: s.keyed(order_by=order_by).latest("op")
+
+
+def pairs(within: Any = ("-1 minutes", "1 minutes"), output: type = Pair, **options: Any) -> Declare:
+    return lambda s: s.keyed().join("op", s.seen(), output, within=within, **options)
+
+
+def valid(output: type = Pair, **options: Any) -> Declare:
+    return lambda s: s.keyed().join_asof("op", s.seen(), output, **options)
+
+
+def known(output: type = Pair, *, time: str = "seen", **options: Any) -> Declare:
+    return lambda s: s.keyed().join_latest("op", s.seen(time), output, **options)
+
+
+def together(
+    window: Any, output: type = Pair, *, lateness: str = "10 minutes", time: str = "", **options: Any
+) -> Declare:
+    return lambda s: (
+        s.keyed().window(window, lateness=lateness, time=time).join("op", s.seen(), output, **options)
+    )
+
+
+def asked(function: Any = look_up, output: type = Answered, **options: Any) -> Declare:
+    return lambda s: s.keyed().enrich("op", function, output, **options)
+
+
+MINUTE, HOUR = sf.tumbling("1 minute"), sf.tumbling("1 hour")
+sales_sum = sf.sum("amount")
+
+REFUSED: list[tuple[str, Declare, Declare, str]] = [
+    ("aggregate: kind", total(n=sales_sum), total(n=sf.max("amount")), "its aggregate 'n' was sum(amount) and is max(amount) now"),
+    ("aggregate: column", total(n=sales_sum), total(n=sf.sum("price")), "was sum(amount) and is sum(price) now"),
+    ("aggregate: where", total(n=sales_sum), total(n=sf.sum("amount", where="paid")), "is sum(amount) where paid now"),
+    ("aggregate: order", lambda s: s.keyed(order_by="at").aggregate("op", Total, n=sf.last("amount")),
+     lambda s: s.keyed(order_by="ts").aggregate("op", Total, n=sf.last("amount")), "was last(amount) by at and is last(amount) by ts now"),
+    ("aggregate: accuracy", total(n=sf.quantile("amount", 0.5)), total(n=sf.quantile("amount", 0.5, accuracy=0.1)),
+     "was quantile(amount, accuracy 0.01) and is quantile(amount, accuracy 0.1) now"),
+    ("aggregate: key", total(n=sales_sum), lambda s: s.keyed("shop").aggregate("op", _of_shop(), n=sf.sum("amount")),
+     "was keyed by 'user', which its rows still have, and is keyed by 'shop' now"),
+    ("window: length", windows(MINUTE), windows(HOUR), "its window was tumbling(1 minute) and is tumbling(1 hour) now"),
+    ("window: offset", windows(HOUR), windows(sf.tumbling("1 hour", offset="5 minutes")), "is tumbling(1 hour, offset 5 minutes) now"),
+    ("window: kind", windows(MINUTE), windows(sf.cumulative("1 hour", every="1 minute")), "is cumulative(1 hour, every 1 minute) now"),
+    ("window: hop", windows(sf.hopping("1 hour", every="10 minutes")), windows(sf.hopping("1 hour", every="20 minutes")),
+     "was hopping(1 hour, every 10 minutes) and is hopping(1 hour, every 20 minutes) now"),
+    ("window: gap", windows(sf.session("1 minute")), windows(sf.session("2 minutes")), "was session(1 minute) and is session(2 minutes)"),
+    ("window: n", windows(sf.count_window(3)), windows(sf.count_window(5)), "was count_window(3) and is count_window(5) now"),
+    ("window: time", windows(MINUTE), windows(MINUTE, time="at"), "its event time was ts and is at now"),
+    ("window: more lateness", windows(MINUTE), windows(MINUTE, lateness="1 hour"), "its lateness was 10 minutes and is 1 hour now"),
+    ("window: emit", windows(MINUTE, emit="changes"), windows(MINUTE), "its emit was changes and is final now"),
+    ("window: aggregate", windows(MINUTE), windows(MINUTE, n=sf.mean("amount")), "was sum(amount) and is mean(amount) now"),
+    ("window code: length", code(MINUTE), code(HOUR), "its window was tumbling(1 minute)"),
+    ("window code: time", code(MINUTE), code(MINUTE, time="at", order_by="ts"), "its event time was ts and is at now"),
+    ("window code: more lateness", code(MINUTE), code(MINUTE, lateness="1 hour"), "its lateness was 10 minutes"),
+    ("window code: an aggregate", code(MINUTE), windows(MINUTE), "was a WindowCode and is a WindowAggregate now"),
+    ("deduplicate: by", once("user"), once("shop"), "was keyed by 'user', which its rows still have"),
+    ("deduplicate: keep", once(within="1 day"), once(within="1 day", keep="last"), "its keep was first and is last now"),
+    ("deduplicate: without an end", once(within="1 day"), once(), "its within was 1 day and is none now"),
+    ("deduplicate: with an end", once(), once(within="1 day"), "its within was none and is 1 day now"),
+    ("top: n", best(3), best(5), "its n was 3 and is 5 now"),
+    ("top: fewer", best(3), best(2), "its n was 3 and is 2 now"),
+    ("top: by", best(), best(by="-price"), "its by was -amount and is -price now"),
+    ("top: direction", best(), best(by="amount"), "its by was -amount and is amount now"),
+    ("top: per", best(per="sku"), best(per="shop"), "its per was sku and is shop now"),
+    ("top: without per", best(per="sku"), best(), "its per was sku and is none now"),
+    ("top: order", best(per="sku", order_by="at"), best(per="sku", order_by="ts"), "its order_by of the key was at and is ts now"),
+    ("latest: order", newest("at"), newest("ts"), "its order_by of the key was at and is ts now"),
+    ("latest: another operator", newest("at"), best(), "was a Latest and is a Top now"),
+    ("join: within", pairs(), pairs(("-1 minutes", "5 minutes")), "its within was -1 minute to 1 minute and is -1 minute to 5 minutes now"),
+    ("join: how", pairs(), pairs(how="left"), "its how was inner and is left now"),
+    ("join: time", pairs(), pairs(time="at"), "its event time was ts and seen and is at and seen now"),
+    ("join: right time", pairs(), pairs(right_time="left"), "is ts and left now"),
+    ("as-of join: keep", valid(keep="1 hour"), valid(keep="1 day"), "its keep was 1 hour and is 1 day now"),
+    ("as-of join: wait", valid(), valid(wait=False), "its wait was True and is False now"),
+    ("as-of join: how", valid(), valid(how="inner"), "its how was left and is inner now"),
+    ("as-of join: time", valid(), valid(right_time="left"), "is ts and left now"),
+    ("latest join: right time", known(), known(time="left"), "its event time of the right rows was seen and is left now"),
+    ("window join: length", together(MINUTE), together(HOUR), "its window was tumbling(1 minute)"),
+    ("window join: more lateness", together(MINUTE), together(MINUTE, lateness="1 hour"), "its lateness was 10 minutes"),
+    ("window join: how", together(MINUTE), together(MINUTE, how="left"), "its how was inner and is left now"),
+    ("window join: time", together(MINUTE), together(MINUTE, time="at"), "is at and seen now"),
+]  # fmt: skip
+
+ALLOWED: list[tuple[str, Declare, Declare]] = [
+    ("aggregate: one more", total(n=sales_sum), total(Totals, n=sales_sum, m=sf.count())),
+    ("aggregate: one less", total(Totals, n=sales_sum, m=sf.count()), total(n=sales_sum)),
+    ("aggregate: share", total(n=sf.quantile("amount", 0.5)), total(n=sf.quantile("amount", 0.9))),
+    ("aggregate: queryable", total(n=sales_sum), lambda s: s.keyed().aggregate("op", Total, queryable=True, n=sales_sum)),
+    ("window: less lateness", windows(MINUTE), windows(MINUTE, lateness="0 seconds")),
+    ("window code: code", code(MINUTE), code(MINUTE, OtherCode)),
+    ("window code: order", code(MINUTE), code(MINUTE, order_by="ts")),
+    ("window code: less lateness", code(MINUTE), code(MINUTE, lateness="1 minute")),
+    ("deduplicate: longer", once(within="1 day"), once(within="7 days")),
+    ("deduplicate: shorter", once(within="7 days", keep="last"), once(within="1 day", keep="last")),
+    ("top: rank", best(), best(rank="place")),
+    ("top: ttl", best(per="sku", order_by="at"), best(per="sku", order_by="at", ttl="7 days")),
+    ("join: output", pairs(), pairs(output=Wider)),
+    ("as-of join: output", valid(), valid(Wider)),
+    ("latest join: how", known(), known(how="inner")),
+    ("latest join: ttl", known(), known(ttl="1 day")),
+    ("latest join: output", known(), known(Wider)),
+    ("window join: output", together(MINUTE), together(MINUTE, Wider)),
+    ("window join: less lateness", together(MINUTE), together(MINUTE, lateness="0 seconds")),
+    ("enrich: function", asked(), asked(other_look_up)),
+    ("enrich: how it asks", asked(), asked(batch=7, concurrency=3, retries=0, rate=5.0, on_error="dead_letter", ttl="1 day")),
+]  # fmt: skip
+
+
+def _of_shop() -> type:
+    @dataclass
+    class OfShop:
+        shop: int
+        n: float | None
+
+    return OfShop
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"), [case[1:] for case in REFUSED], ids=[case[0] for case in REFUSED]
+)
+def test_what_would_read_the_state_wrongly_is_refused(before: Declare, after: Declare, sentence: str) -> None:
+    refusal = problem(before, after)
+    assert sentence in refusal
+    assert refusal.startswith("operator 'op'")
+    assert any(
+        step in refusal for step in ("put it back, or give", "give the operator another uid", "key it by")
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [case[1:] for case in ALLOWED], ids=[case[0] for case in ALLOWED]
+)
+def test_what_reads_the_state_rightly_is_taken(before: Declare, after: Declare) -> None:
+    assert problem(before, after) == ""
+
+
+@pytest.mark.parametrize(
+    "declare", [case[1] for case in (*REFUSED, *ALLOWED)], ids=[case[0] for case in (*REFUSED, *ALLOWED)]
+)
+def test_the_same_options_are_taken(declare: Declare) -> None:
+    assert problem(declare, declare) == ""
+
+
+def test_an_operator_without_entries_may_change_its_options() -> None:
+    assert problem(windows(MINUTE), windows(HOUR), files=False) == ""
+    assert problem(total(n=sales_sum), total(n=sf.max("amount")), files=False) == ""
+
+
+def test_a_record_from_before_options_were_kept_says_nothing() -> None:
+    assert problem(windows(MINUTE), windows(HOUR), options=False) == ""
+
+
+def test_every_option_of_every_operator_is_in_the_table() -> None:
+    """A new option must be decided upon: does the state that is there depend on it?"""
+    operators = {
+        member
+        for module in (ready, top, latest, joins, enrichment, window_process)
+        for member in vars(module).values()
+        if isinstance(member, type) and issubclass(member, ReadyOperator) and member is not joins.JoinOperator
+    } - {ReadyOperator}
+    common = {each.name for each in fields(ReadyOperator)}
+    decided = {
+        "RunningAggregate": {"aggregates"},
+        "WindowAggregate": {"aggregates", "time", "window", "lateness", "emit"},
+        "Deduplicate": {"time", "within", "keep", "kept"},
+        "Top": {"n", "by", "per", "last_by", "rank", "kept"},
+        "Latest": {"order", "kept", "state"},
+        "IntervalJoin": {"left", "right", "filled", "function", "how", "least", "most"},
+        "AsofJoin": {"left", "right", "filled", "function", "how", "keep", "wait"},
+        "LatestJoin": {"left", "right", "filled", "function", "how"},
+        "WindowJoin": {"left", "right", "filled", "function", "how", "window", "lateness"},
+        "Enrich": {"asking", "answered", "on_error"},
+        "WindowCode": {"inner", "code", "given", "order", "on_error"},
+    }
+    assert {each.__name__: {f.name for f in fields(each)} - common for each in operators} == decided
+
+
+def test_options_are_kept_by_records_as_text() -> None:
+    made = recorded(node_of(windows(MINUTE))[0]).operators["op"]
+    again = msgspec.json.decode(msgspec.json.encode(made), type=OperatorState)
+    assert again.options == {
+        "operator": "WindowAggregate", "window": "tumbling(1 minute)", "event time": "ts", "lateness": "10 minutes",
+        "emit": "final", "aggregate 'n'": "sum(amount)",
+    }  # fmt: skip
