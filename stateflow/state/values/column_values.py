@@ -134,7 +134,7 @@ class FixedLayout:
             if pa.types.is_timestamp(kind):
                 column = column.cast(pa.int64())
             rows[f"c{index}"] = column.to_numpy(zero_copy_only=False)
-        return rows.view(f"V{self.rows.itemsize}").tolist()  # type: ignore[no-any-return]
+        return rows.view(f"V{self.rows.itemsize}").tolist()
 
 
 _is_none = partial(is_, None)
