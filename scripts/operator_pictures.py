@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import stateflow as sf
+from scripts.pictures import with_picture
 from stateflow.testing import ColumnarHarness
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+HEADINGS = ("what comes in", "what comes out")
 ROWS = "key string, item string, value double, ts timestamp"
 
 
@@ -85,15 +86,7 @@ PICTURES: dict[str, Callable[[], list[tuple[str, str]]]] = {"count": count, "cod
 def drawn(text: str) -> str:
     """The page with its pictures as they are today."""
     for name, draw in PICTURES.items():
-        lines = [
-            "| what comes in | what comes out |",
-            "|---|---|",
-            *(f"| {a} | {b or 'nothing'} |" for a, b in draw()),
-        ]
-        block = re.compile(rf"(<!-- picture: {name} -->\n).*?(<!-- end of picture -->)", re.DOTALL)
-        text = block.sub(
-            lambda found, lines=lines: found[1] + "\n".join(["", *lines, "", ""]) + found[2], text
-        )
+        text = with_picture(text, name, HEADINGS, [(into, out or "nothing") for into, out in draw()])
     return text
 
 

@@ -110,6 +110,13 @@ def test_a_row_on_time_is_never_at_an_instant_whose_timers_have_fired() -> None:
     assert judged.rows(Order(1, "a", 1.0, at(60))) == [("a", True)]
 
 
+def test_the_watermark_may_be_the_last_instant_that_there_is_as_after_final() -> None:
+    harness = KeyedHarness(Balance)
+    last = datetime.max.replace(tzinfo=UTC)
+    harness.advance(last)
+    assert harness.watermark == last
+
+
 def test_event_time_does_not_go_back() -> None:
     harness = KeyedHarness(Balance)
     harness.advance(at(60))

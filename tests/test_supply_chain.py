@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -11,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts import sbom
+from scripts import azurite, sbom
+from scripts.npm import ensure
 from stateflow.spark.session import jars
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,3 +101,44 @@ def test_the_bill_of_materials_has_every_package_and_jar_with_its_hash() -> None
 def test_the_bill_says_nothing_of_this_machine() -> None:
     assert sbom.document() == sbom.document()
     assert not re.search(r"/(home|root|work|tmp)/", str(sbom.document()))
+
+
+AZURITE = ROOT / "scripts/npm_locks/azurite/package-lock.json"
+
+
+def test_every_package_of_npms_lock_has_a_sha512() -> None:
+    packages = {name: of for name, of in json.loads(AZURITE.read_text())["packages"].items() if name}
+    assert len(packages) > 100
+    assert [name for name, of in packages.items() if not of.get("integrity", "").startswith("sha512-")] == []
+
+
+@pytest.mark.system
+def test_a_package_from_npm_with_another_hash_is_not_installed(tmp_path: Path) -> None:
+    """The very command of `make azurite`, with a lock of one small package, once right and once wrong."""
+    ensure("azurite")
+    package = tmp_path / "small"
+    package.mkdir()
+    (package / "package.json").write_text('{"name": "small", "version": "1.0.0"}')
+    packed = subprocess.run(
+        ["npm", "pack", "--silent"], cwd=package, capture_output=True, text=True, check=True
+    )
+    archive = package / packed.stdout.strip()
+    right = base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode()
+    wrong = base64.b64encode(hashlib.sha512(b"another").digest()).decode()
+    for number, (digest, installed) in enumerate(((right, True), (wrong, False))):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "package.json").write_text(json.dumps({"dependencies": {"small": f"file:{archive}"}}))
+        entry = {"version": "1.0.0", "resolved": f"file:{archive}", "integrity": f"sha512-{digest}"}
+        lock = {
+            "lockfileVersion": 3,
+            "packages": {
+                "": {"dependencies": {"small": f"file:{archive}"}},
+                "node_modules/small": entry,
+            },
+        }
+        (folder / "package-lock.json").write_text(json.dumps(lock))
+        done = subprocess.run(azurite.command(folder), capture_output=True, text=True, check=False)
+        assert (done.returncode == 0) == installed, done.stderr
+        assert (folder / "node_modules/small/package.json").is_file() == installed
+        assert installed or "EINTEGRITY" in done.stderr

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from bench.nexmark.events import write
-from bench.nexmark.expected import differences, expected
+from bench.nexmark.expected import comparable, differences, expected
 from bench.nexmark.queries import QUERIES
 
 
@@ -32,7 +32,7 @@ def measured(query: str, folder: Path, events: int, batches: int, per_second: in
     began = time.perf_counter()
     rows = ran(query, folder)
     took = time.perf_counter() - began
-    too_many, missing = differences(rows, expected(query, folder / "in"))
+    too_many, missing = differences(comparable(query, rows), expected(query, folder / "in"))
     read = sum(pq.read_metadata(file).num_rows for file in (folder / "in").rglob("*.parquet"))
     verdict = "as DuckDB has it" if not too_many and not missing else "WRONG"
     print(f"{query}: {read:,} events, {len(rows):,} rows, {verdict}; {took:.1f} s with the start of Spark")

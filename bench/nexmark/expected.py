@@ -23,7 +23,26 @@ def _by_rank() -> str:
 _BIDS_BY_RANK = _by_rank().partition(", count(distinct")[0]
 _TENS = "time_bucket(interval 10 seconds, ts)"
 
+_WINNERS = """(
+    select auction.* rename (ts as left_ts), bidder, price, bid.ts as right_ts
+    from auction join bid on id = auction and bid.ts between auction.ts and expires
+    qualify row_number() over (partition by id order by price desc, bid.ts) = 1)"""
+
 SQL = {
+    "q3": """
+        select name, city, state, auction.id as auction from auction join person on seller = person.id
+        where category = 10 and state in ('or', 'id', 'ca')""",
+    "q4": f"select category, avg(price) as average from {_WINNERS} group by category",
+    "q6": f"""
+        select seller, id, avg(price) over (
+            partition by seller order by expires, id rows between 9 preceding and current row) as average
+        from {_WINNERS}""",
+    "q9": f"select *, 1 as rank from {_WINNERS}",
+    "q12": "select bidder, count(*) as n from bid group by bidder",
+    "q20": """
+        select auction, bidder, price, channel, bid.ts as left_ts, auction.ts as right_ts, initial_bid, reserve, seller, category,
+               expires
+        from bid join auction on auction = id where category = 10""",
     "q5": """
         select * exclude (place), 1 as rank from (
             select *, row_number() over (partition by window_start order by n desc, auction) as place from (
@@ -73,6 +92,21 @@ def expected(query: str, folder: Path) -> list[dict[str, Any]]:
         for kind in ("person", "auction", "bid"):
             engine.execute(f"create view {kind} as from read_parquet('{folder}/{kind}/*.parquet')")
         return list(engine.sql(SQL[query]).to_arrow_table().to_pylist())
+
+
+COMPARED = {"q12": ("bidder", "n")}
+"""The clock of the machine cuts the windows of q12, so only their sums are what they must be."""
+
+
+def comparable(query: str, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The rows of a query's table as `expected` has them."""
+    if query not in COMPARED:
+        return rows
+    key, number = COMPARED[query]
+    sums = Counter[Any]()
+    for row in rows:
+        sums[row[key]] += row[number]
+    return [{key: value, number: total} for value, total in sums.items()]
 
 
 def differences(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> tuple[list[str], list[str]]:

@@ -1,12 +1,13 @@
 """The questions of Nexmark as pipelines. Each takes the folder that `events.write` has filled, and a table to write to.
 
-Those that join bids with auctions (q3, q4, q6, q9, q20) are not here, nor is q12, which cuts windows by the clock of the
-machine: what comes out of it is not the same twice.
+Where a published question keeps its inputs for ever (q3, q20), these let go of rows after a day. q6 counts the auctions that have
+closed, in the order in which they did.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import stateflow as sf
@@ -28,6 +29,56 @@ def bids(flow: sf.Flow, input: str, columns: str = "", type: str = "") -> sf.Str
     )
 
 
+A_DAY = ("-1 day", "1 day")
+
+
+@sf.pipeline("q3")
+def q3(flow: sf.Flow, *, input: str, output: str) -> None:
+    """Local items: who sells in category 10, in Oregon, Idaho and California."""
+    people = source(flow, "person", input).transform(
+        lambda frame: frame.where("state in ('or', 'id', 'ca')"), TABLES["person"]
+    )
+    lots = source(flow, "auction", input).transform(
+        lambda frame: frame.where("category = 10").selectExpr("id as auction", "seller", "ts"),
+        "auction long, seller long, ts timestamp",
+    )
+    columns = "name string, city string, state string, auction long"
+    found = lots.key_by("seller").join("found", people.key_by("id"), columns, within=A_DAY)
+    found.append("out", sf.delta(output))
+
+
+def fair_bids(flow: sf.Flow, input: str) -> sf.Stream:
+    """The bids on each auction while it was open, each with its auction. No auction is open for longer than 20 seconds."""
+    columns = f"{TABLES['auction'].replace('ts', 'left_ts')}, bidder long, price long, right_ts timestamp"
+    offers = bids(flow, input).key_by("auction")
+    found = source(flow, "auction", input).key_by("id").join(
+        "fair", offers, columns, within=("0 seconds", "20 seconds")
+    )  # fmt: skip
+    return found.transform(lambda frame: frame.where("right_ts <= expires"), columns)
+
+
+def raised(auction: int, row: Any, highest: int) -> tuple[tuple[int, int, int] | None, int]:
+    """By how much a bid raises the sum of the highest bids of its category, and the number of its auctions."""
+    more = row.price - highest
+    return ((row.category, more, int(highest == 0)), row.price) if more > 0 else (None, highest)
+
+
+@sf.pipeline("q4")
+def q4(flow: sf.Flow, *, input: str, output: str) -> None:
+    """The average of the highest bids on the auctions of each category. No operator takes back what another one has changed, so
+    the sums are moved by hand."""
+    raises = fair_bids(flow, input).key_by("id", order_by="right_ts").map_with_state(
+        "raises", raised, state=int, default=0, ttl="1 hour", output="category long, more long, auctions long"
+    )  # fmt: skip
+    sums = raises.key_by("category").aggregate(
+        "sums", "category long, total long, n long", total=sf.sum("more"), n=sf.sum("auctions")
+    )
+    averages = sums.transform(
+        lambda frame: frame.selectExpr("category", "total / n as average"), "category long, average double"
+    )
+    averages.upsert("out", sf.delta(output))
+
+
 @sf.pipeline("q5")
 def q5(flow: sf.Flow, *, input: str, output: str) -> None:
     """Hot items: which auction had the most bids in the last ten seconds, every two seconds."""
@@ -39,6 +90,40 @@ def q5(flow: sf.Flow, *, input: str, output: str) -> None:
     )
     hot = counts.key_by("window_start").top("hot", 1, by=("-n", "auction"), ttl="1 hour")
     hot.upsert("out", sf.delta(output))
+
+
+class Closed(sf.KeyedProcess[int, Any, Any]):
+    """The highest bid of an auction, once it has closed."""
+
+    seller, price = sf.ValueState(int), sf.ValueState(int, default=0)
+    closed = sf.Timer("event")
+
+    def process(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> None:
+        for row in rows:
+            self.seller.value, self.price.value = row.seller, max(self.price.value, row.price)
+            self.closed.set(row.expires)
+
+    @closed.fires
+    def sold(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[Any]:
+        yield self.seller.value, key, at, self.price.value
+        self.seller.clear()
+        self.price.clear()
+
+
+def of_last_ten(seller: int, row: Any, prices: list[int]) -> tuple[tuple[int, int, float], list[int]]:
+    newest = [*prices, row.price][-10:]
+    return (seller, row.id, sum(newest) / len(newest)), newest
+
+
+@sf.pipeline("q6")
+def q6(flow: sf.Flow, *, input: str, output: str) -> None:
+    """Whenever an auction closes: the average price of the last ten of its seller."""
+    sales = "seller long, id long, closed timestamp, price long"
+    sold = fair_bids(flow, input).key_by("id").process("sold", Closed, output=sales)
+    averages = sold.key_by("seller", order_by=("closed", "id")).map_with_state(
+        "averages", of_last_ten, state=list[int], default=list, output="seller long, id long, average double"
+    )
+    averages.append("out", sf.delta(output))
 
 
 class Highest(sf.WindowProcess[int, Any, Any]):
@@ -81,12 +166,42 @@ def q8(flow: sf.Flow, *, input: str, output: str) -> None:
     new.append("out", sf.delta(output))
 
 
+@sf.pipeline("q9")
+def q9(flow: sf.Flow, *, input: str, output: str) -> None:
+    """The highest bid on each auction so far, and of bids alike the first."""
+    winners = fair_bids(flow, input).key_by("id").top("winners", 1, by=("-price", "right_ts"), ttl="1 hour")
+    winners.upsert("out", sf.delta(output))
+
+
 @sf.pipeline("q11")
 def q11(flow: sf.Flow, *, input: str, output: str) -> None:
     """User sessions: how many bids each bidder makes while no more than ten seconds pass between two of them."""
     bounds = "bidder long, window_start timestamp, window_end timestamp, n long"
     sessions = bids(flow, input).key_by("bidder").window(sf.session("10 seconds"))
     sessions.aggregate("sessions", bounds, n=sf.count()).append("out", sf.delta(output))
+
+
+class ByTheClock(sf.KeyedProcess[int, Any, Any]):
+    """Counts by the clock of the machine, which no ready-made window does."""
+
+    start = sf.ValueState(datetime, ttl="1 minute")
+    n = sf.ValueState(int, default=0, ttl="1 minute")
+
+    def process(self, key: int, rows: Iterator[Any], ctx: sf.Context) -> Iterator[Any]:
+        start = ctx.now - timedelta(seconds=ctx.now.second % 10, microseconds=ctx.now.microsecond)
+        before = self.n.value if self.start.value == start else 0
+        self.start.value, self.n.value = start, before + sum(1 for _ in rows)
+        yield key, start, self.n.value
+
+
+@sf.pipeline("q12")
+def q12(flow: sf.Flow, *, input: str, output: str) -> None:
+    """How many bids of each bidder come in every ten seconds of the machine's clock: a batch has one time. What the windows are is
+    not the same twice."""
+    counts = bids(flow, input).key_by("bidder").process(
+        "counts", ByTheClock, output="bidder long, window_start timestamp, n long"
+    )  # fmt: skip
+    counts.upsert("out", sf.delta(output), keys=["bidder", "window_start"])
 
 
 RANKS = {
@@ -153,4 +268,23 @@ def q19(flow: sf.Flow, *, input: str, output: str) -> None:
     bids(flow, input).key_by("auction").top("highest", 10, by="-price").upsert("out", sf.delta(output))
 
 
-QUERIES = {pipeline.name: pipeline for pipeline in (q5, q7, q8, q11, q15, q16, q17, q18, q19)}
+@sf.pipeline("q20")
+def q20(flow: sf.Flow, *, input: str, output: str) -> None:
+    """Each bid on an auction of category 10, with the auction."""
+    lots = source(flow, "auction", input).transform(
+        lambda frame: frame.where("category = 10").withColumnRenamed("id", "auction"), _LOTS
+    )
+    columns = "bidder long, price long, channel string, left_ts timestamp, right_ts timestamp"
+    found = bids(flow, input).key_by("auction").join(
+        "found", lots.key_by("auction"),
+        f"auction long, {columns}, initial_bid long, reserve long, seller long, category long, expires timestamp", within=A_DAY,
+    )  # fmt: skip
+    found.append("out", sf.delta(output))
+
+
+_LOTS = TABLES["auction"].replace("id long", "auction long", 1)
+
+QUERIES = {
+    pipeline.name: pipeline
+    for pipeline in (q3, q4, q5, q6, q7, q8, q9, q11, q12, q15, q16, q17, q18, q19, q20)
+}

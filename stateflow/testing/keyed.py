@@ -20,6 +20,7 @@ from stateflow.compatibility.states import (
 )
 from stateflow.errors import UsageError
 from stateflow.format.encoding import prefix
+from stateflow.format.instants import micros_since_epoch
 from stateflow.format.keygroups import DEFAULT_MAX_PARALLELISM, key_group
 from stateflow.format.records import OperatorListState, OperatorState
 from stateflow.operators.arrow_types import arrow_schema_of
@@ -351,7 +352,7 @@ def _micros(at: datetime) -> int:
         raise UsageError(
             f"{at} has no time zone: give times in UTC, such as datetime(2026, 1, 1, tzinfo=UTC)"
         )
-    return round(at.timestamp() * 1e6)
+    return micros_since_epoch(at)
 
 
 __all__ = ["KeyedHarness"]

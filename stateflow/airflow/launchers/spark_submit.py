@@ -104,7 +104,7 @@ class _Submitting:
     def _conf(self, spec: RunSpec, master: str, *, here: bool) -> dict[str, str]:
         """Settings that Python would make too late: the driver's JVM starts first. `here`: the driver runs on this host."""
         from stateflow.config.options import cache_folder
-        from stateflow.spark.session import class_data  # a DAG file must not load stateflow.spark
+        from stateflow.spark.session import class_data, workers  # a DAG file must not load stateflow.spark
         from stateflow.spark.session.java import require_java
         from stateflow.spark.session.settings import (
             DELTA,
@@ -125,6 +125,7 @@ class _Submitting:
         own |= {**GUARDED, "spark.ui.showConsoleProgress": "false"}
         if one_process(master):
             own |= ONE_PROCESS
+            own |= workers.submit_settings(spec.conf, self.environment.get("PYSPARK_PYTHON", sys.executable))
         if "spark.sql.extensions" in spec.conf:
             extensions = f"{own['spark.sql.extensions']},{spec.conf['spark.sql.extensions']}"
             return {**own, **spec.conf, "spark.sql.extensions": extensions}
