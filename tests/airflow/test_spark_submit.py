@@ -50,8 +50,10 @@ def spec(**conf: str) -> RunSpec:
 
 
 def test_a_driver_starts_from_the_archive_of_sparks_classes_and_takes_its_temporary_files_along(
-    started: Started,
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in class_data.JAVA_READS:  # the tests' own JVMs compile otherwise
+        monkeypatch.delenv(name, raising=False)
     SparkSubmit().bound("spark_default").launch(spec())
     cache = cache_folder()
     options = class_data.options(cache, require_java(cache))
