@@ -16,7 +16,7 @@ from stateflow.driver.processes import DriverFolder, DriverProcess
 from stateflow.driver.run_spec import RunSpec
 from stateflow.errors import UsageError
 from stateflow.jobs.run_secrets import RunSecrets, handed_over
-from stateflow.spark.session import class_data, workers
+from stateflow.spark.session import class_data, compiling, workers
 from stateflow.spark.session.java import require_java
 
 
@@ -50,12 +50,16 @@ def spec(**conf: str) -> RunSpec:
 
 
 def test_a_driver_starts_from_the_archive_of_sparks_classes_and_takes_its_temporary_files_along(
-    started: Started,
+    started: Started, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for name in class_data.JAVA_READS:  # the tests' own JVMs compile otherwise
+        monkeypatch.delenv(name, raising=False)
     SparkSubmit().bound("spark_default").launch(spec())
     cache = cache_folder()
     options = class_data.options(cache, require_java(cache))
-    assert options in started.settings()["spark.driver.extraJavaOptions"]
+    java_options = started.settings()["spark.driver.extraJavaOptions"]
+    assert options in java_options
+    assert compiling.LATER in java_options
     assert (started["above"], started["temporary"]) == (3, "SPARK_LOCAL_DIRS")
 
 

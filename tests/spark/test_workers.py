@@ -13,21 +13,26 @@ from pyspark.sql import SparkSession
 
 from stateflow.spark.session import workers
 from stateflow.spark.task import daemon
+from tests.spark.murder import Process, process_of
 
 HOME = str(Path(workers.__file__).resolve().parents[3])
 
 
-def parents_of_workers(spark: SparkSession) -> set[str]:
-    def look(_: object) -> list[bytes]:
-        return [Path(f"/proc/{os.getppid()}/cmdline").read_bytes()]
+def parents_of_workers(spark: SparkSession) -> set[Process]:
+    def look(_: object) -> list[int]:
+        return [os.getppid()]
 
     found = spark.sparkContext.parallelize([1, 2], 2).mapPartitions(look).collect()
-    return {command.split(b"\0")[2].decode() for command in found}
+    return {process for pid in found if (process := process_of(pid)) is not None}
 
 
 @pytest.mark.skipif(not Path("/proc").exists(), reason="the parent's command line is read from /proc")
 def test_workers_of_a_session_are_forked_from_this_librarys_process(spark: SparkSession) -> None:
-    assert parents_of_workers(spark) == {"stateflow.spark.task.daemon"}
+    parents = parents_of_workers(spark)
+    assert parents
+    for process in parents:
+        assert "stateflow.spark.task.daemon" in process.command
+        assert process.kind == "worker", "whoever kills workers finds them"
 
 
 def test_that_process_imports_the_engine_and_starts_no_thread() -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from stateflow.config.options import cache_folder
 from stateflow.logs import waiting
 from stateflow.masking import is_secret
-from stateflow.spark.session import class_data, workers
+from stateflow.spark.session import class_data, compiling, workers
 from stateflow.spark.session.jars import local_jars
 from stateflow.spark.session.java import require_java
 from stateflow.spark.session.settings import (
@@ -76,7 +76,7 @@ def _started(
         settings |= workers.settings(conf)
     user_options = conf.get("spark.driver.extraJavaOptions", "")
     ours = [] if "spark.log.level" in conf else [QUIET]
-    ours.append(class_data.options(cache, java, user_options))
+    ours += [class_data.options(cache, java, user_options), compiling.options(user_options)]
     if temporary is not None and one_process(master_url) and not says_where(conf):
         # In a restarted container, this process may have the number of the one that was killed.
         shutil.rmtree(temporary, ignore_errors=True)
