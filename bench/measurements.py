@@ -24,6 +24,7 @@ from bench import (
     run_operator,
     small_batches,
     snapshots,
+    start,
     throughput,
     uploads,
 )
@@ -52,6 +53,7 @@ MEASUREMENTS: Mapping[str, Measurement] = {
         beside.MEASUREMENT,
         plugin.MEASUREMENT,
         airflow_parsing.MEASUREMENT,
+        start.MEASUREMENT,
         run_operator.MEASUREMENT,
     )
 }

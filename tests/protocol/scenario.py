@@ -115,8 +115,8 @@ class World(FakeJob):
             sources={"numbers": SourceState(lines=(str(offset + 1),))},
             operators={"count": one_shard(*files, key=("n", "long"))},
             sinks={
-                "left": _prepared("left", prev, offset, (staged,)),
-                "right": _prepared("right", prev, offset, ()),
+                "left": prepared("left", prev, offset, (staged,)),
+                "right": prepared("right", prev, offset, ()),
             },
         )
 
@@ -146,7 +146,7 @@ class World(FakeJob):
         )
 
 
-def _prepared(uid: str, prev: Mapping[str, int], offset: int, files: tuple[FileRef, ...]) -> Prepared:
+def prepared(uid: str, prev: Mapping[str, int], offset: int, files: tuple[FileRef, ...]) -> Prepared:
     return Prepared(
         kind="fake", target=uid, prev=prev.get(uid), payload={"rows": [offset]}, files=files, rows=1
     )

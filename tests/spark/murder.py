@@ -42,7 +42,7 @@ class Process:
     def kind(self) -> str:
         if "CoarseGrainedExecutorBackend" in self.command:
             return "executor"
-        if "pyspark.daemon" in self.command:
+        if "daemon pyspark.worker" in self.command:
             return "worker"
         return "driver"
 

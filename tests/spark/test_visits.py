@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,3 +60,62 @@ def test_a_rule_reaches_every_key_of_every_shard(spark: SparkSession, tmp_path: 
     wanted = harness.broadcast("rates", Rate("all", 10.0))
     assert sorted((row["user"], row["total"]) for row in out.batches[-1][1]) == sorted(wanted)
     assert len(wanted) == 29
+
+
+class Killed(Repriced):
+    """Its worker dies in the middle of the visit, as long as the marker is there."""
+
+    marker = ""
+
+    def reprice(self, key: int, ctx: sf.Context) -> Iterator[Any]:
+        if key == 20 and Path(self.marker).exists():
+            Path(self.marker).unlink()
+            os._exit(9)
+        yield from super().reprice(key, ctx)
+
+
+def test_a_visit_that_a_kill_interrupts_begins_anew_and_one_that_is_decided_is_not_repeated(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    by_value([pipelines, sys.modules[__name__]])
+    bench = Workbench(spark, tmp_path)
+    delivered: list[tuple[int, float]] = []
+    down: list[bool] = []
+    marker = tmp_path / "dies"
+    process = type("Killed", (Killed,), {"marker": str(marker)})
+
+    def deliver(frame: Any, checkpoint: int) -> None:
+        if down:
+            down.clear()
+            raise RuntimeError("the receiver is down")
+        delivered.extend((row["user"], row["total"]) for row in frame.collect())
+
+    @sf.pipeline("killed")
+    def killed(flow: sf.Flow) -> None:
+        rates = flow.source("rates", bench.source("rates", "sku string, factor double"), Rate)
+        keyed = flow.source("orders", bench.source("orders", ORDER), Order).key_by("user", order_by="ts")
+        keyed.process(
+            "priced", process, output="user long, total double", broadcast={"rates": rates}
+        ).for_each_batch("out", deliver)
+
+    orders = [Order(user, "tea", float(user), at(user)) for user in range(1, 30)]
+    bench.rows("orders", orders)
+    bench.run(killed, backend="rocksdb", parallelism=3)
+    bench.rows("rates", [{"sku": "all", "factor": 10.0}])
+    marker.touch()
+    with pytest.raises(Exception, match=r".+"):
+        bench.run(killed, backend="rocksdb")
+    assert not marker.exists(), "the worker died in the middle"
+    assert delivered == []
+    # The batch is taken again with the same rule: every key is visited, and each once. Then the receiver is down.
+    down.append(True)
+    with pytest.raises(Exception, match="the receiver is down"):
+        bench.run(killed, backend="rocksdb")
+    assert delivered == []
+    # What is decided is carried out as it stands, and nothing is visited again.
+    bench.run(killed, backend="rocksdb")
+    assert sorted(delivered) == [(user, 10.0 * user) for user in range(1, 30)]
+    # The next rule finds every key multiplied once.
+    bench.rows("rates", [{"sku": "all", "factor": 2.0}])
+    bench.run(killed, backend="rocksdb")
+    assert sorted(delivered[29:]) == [(user, 20.0 * user) for user in range(1, 30)]

@@ -104,7 +104,11 @@ class _Submitting:
     def _conf(self, spec: RunSpec, master: str, *, here: bool) -> dict[str, str]:
         """Settings that Python would make too late: the driver's JVM starts first. `here`: the driver runs on this host."""
         from stateflow.config.options import cache_folder
-        from stateflow.spark.session import class_data  # a DAG file must not load stateflow.spark
+        from stateflow.spark.session import (  # a DAG file must not load stateflow.spark
+            class_data,
+            compiling,
+            workers,
+        )
         from stateflow.spark.session.java import require_java
         from stateflow.spark.session.settings import (
             DELTA,
@@ -119,12 +123,15 @@ class _Submitting:
         if here:
             cache = cache_folder()
             sooner = class_data.options(cache, require_java(cache))
-            own["spark.driver.extraJavaOptions"] = f"{QUIET} {sooner}".strip()
+            own["spark.driver.extraJavaOptions"] = " ".join(
+                filter(None, (QUIET, sooner, compiling.options()))
+            )
             # Otherwise the driver would use the executors' Python, which may exist only in their archive.
             own["spark.pyspark.driver.python"] = sys.executable
         own |= {**GUARDED, "spark.ui.showConsoleProgress": "false"}
         if one_process(master):
             own |= ONE_PROCESS
+            own |= workers.submit_settings(spec.conf, self.environment.get("PYSPARK_PYTHON", sys.executable))
         if "spark.sql.extensions" in spec.conf:
             extensions = f"{own['spark.sql.extensions']},{spec.conf['spark.sql.extensions']}"
             return {**own, **spec.conf, "spark.sql.extensions": extensions}

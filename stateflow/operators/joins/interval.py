@@ -152,7 +152,8 @@ class IntervalJoined(ColumnarOperator):
         if watermark == NEVER:
             return
         declared = self._declared
-        for read in self._waiting.due(states, watermark, self._key):
+        silent = not (declared.puts_out_left or declared.puts_out_right)
+        for read in self._waiting.due(states, watermark, self._key, silent=silent):
             sides = read.left, read.right
             stay = [self._due(number, side.rows.at) > watermark for number, side in enumerate(sides)]
             for number, puts_out in enumerate((declared.puts_out_left, declared.puts_out_right)):

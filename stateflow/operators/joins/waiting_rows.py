@@ -99,13 +99,29 @@ class WaitingRows:
             chosen = pa.array(sooner)
             states[DUE].put(keys.take(chosen), by=by.take(chosen), at=instants(earliest[places][sooner]))
 
-    def due(self, states: Mapping[str, Any], watermark: int, key: list[str]) -> Iterator[Read]:
-        """Blocks in which rows are due; after the last of them `delete_due` of `due` is the caller's."""
+    def due(
+        self, states: Mapping[str, Any], watermark: int, key: list[str], *, silent: bool = False
+    ) -> Iterator[Read]:
+        """Blocks in which rows are due; after the last of them `delete_due` of `due` is the caller's. With `silent` nobody
+        asks for rows that leave: blocks of which all rows do are deleted, and nobody reads them."""
         for entries in states[DUE].due(watermark):
             columns = [*(whole(entries[name]) for name in key), whole(entries[BUCKET])]
             firsts = pa.array(grouped(columns, entries.num_rows).firsts)
             entries = entries.take(firsts)
-            yield self.read(states, entries.select(key), micros(entries[BUCKET]))
+            buckets = micros(entries[BUCKET])
+            if silent:
+                over = self._are_over(buckets, watermark)
+                gone = entries.filter(pa.array(over))
+                if gone.num_rows:
+                    states[WAITING].delete(gone.select(key), by=gone.select([BUCKET]))
+                entries, buckets = entries.filter(pa.array(~over)), buckets[~over]
+            if len(buckets):
+                yield self.read(states, entries.select(key), buckets)
+
+    def _are_over(self, buckets: Any, watermark: int) -> Any:
+        """Whether the last row that can be in a bucket is due."""
+        last = buckets + self._width - 1
+        return (self._due_of(0, last) <= watermark) & (self._due_of(1, last) <= watermark)
 
     def leave(self, states: Mapping[str, Any], read: Read, stay: tuple[Any, Any]) -> None:
         """Writes blocks without the rows that leave, and enters those with rows left in `due` anew."""

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from stateflow.config.options import cache_folder
 from stateflow.logs import waiting
 from stateflow.masking import is_secret
-from stateflow.spark.session import class_data
+from stateflow.spark.session import class_data, compiling, workers
 from stateflow.spark.session.jars import local_jars
 from stateflow.spark.session.java import require_java
 from stateflow.spark.session.settings import (
@@ -33,7 +33,6 @@ from stateflow.spark.session.settings import (
 )
 
 _log = logging.getLogger(__name__)
-_SEARCH_PATH = "spark.executorEnv.PYTHONPATH"
 
 
 def build_session(
@@ -73,9 +72,11 @@ def _started(
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     settings = {**DELTA, **RUNTIME, **STATIC, **(ONE_PROCESS if one_process(master_url) else {}), **conf}
+    if one_process(master_url):
+        settings |= workers.settings(conf)
     user_options = conf.get("spark.driver.extraJavaOptions", "")
     ours = [] if "spark.log.level" in conf else [QUIET]
-    ours.append(class_data.options(cache, java, user_options))
+    ours += [class_data.options(cache, java, user_options), compiling.options(user_options)]
     if temporary is not None and one_process(master_url) and not says_where(conf):
         # In a restarted container, this process may have the number of the one that was killed.
         shutil.rmtree(temporary, ignore_errors=True)
@@ -119,9 +120,11 @@ def _submitted(app: str, conf: Mapping[str, str]) -> SparkSession:
     submitted = dict(SparkConf().getAll())
     ours = {**RUNTIME, **REDACTION}
     settings = {**ours, **{name: submitted[name] for name in ours if name in submitted}, **conf}
-    if path := submitted.get(_SEARCH_PATH):
+    if path := submitted.get(workers.SEARCH_PATH):
         # Executors find a package's modules by spark-submit's path. Only the driver's host has the pipeline's folder.
-        settings[_SEARCH_PATH] = ":".join(dict.fromkeys(filter(None, (path, conf.get(_SEARCH_PATH)))))
+        settings[workers.SEARCH_PATH] = ":".join(
+            dict.fromkeys(filter(None, (path, conf.get(workers.SEARCH_PATH))))
+        )
     builder = SparkSession.builder.appName(app)
     for name, value in settings.items():
         builder = builder.config(name, value)

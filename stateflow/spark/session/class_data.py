@@ -25,12 +25,13 @@ _FOLDER = "class-data"
 # Java would write its complaint about an unfit archive to standard output, into the user's own output.
 _SILENT = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 _SPEAK_OF_IT = ("Shared", "-Xshare", "ArchiveClasses")
-_JAVA_READS = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
+JAVA_READS = ("SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS")
+"""Variables with options for Java, which come beside those of the settings."""
 
 
 def options(cache: Path, java: Path, user_options: str = "") -> str:
     """Options for a driver's JVM; empty when no archive fits, or when the user's own options mention one."""
-    all_options = " ".join((user_options, *(os.environ.get(name, "") for name in _JAVA_READS)))
+    all_options = " ".join((user_options, *(os.environ.get(name, "") for name in JAVA_READS)))
     archive = None if any(word in all_options for word in _SPEAK_OF_IT) else find(cache, java)
     return f'"-XX:SharedArchiveFile={archive}" {_SILENT}' if archive else ""
 

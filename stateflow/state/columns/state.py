@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from itertools import islice
+from itertools import islice, repeat
 from typing import Any
 
 import numpy as np
@@ -104,10 +104,10 @@ class ColumnState:
         if self._by and by is None:
             begins = sorted(set(self._keys.prefixes(keys, at)))
             gone = [key for entries in self._opened.scan_many(begins) for key, _ in entries]
-            self._opened.write((key, None) for key in gone)
+            self._opened.write(zip(gone, repeat(None)))
         else:
             full, _ = self._full(self._keys.parts(keys, by, at))
-            self._opened.write((key, None) for key in full)
+            self._opened.write(zip(full, repeat(None)))
         self.changed = True
         self._certain = False
 

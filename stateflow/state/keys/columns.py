@@ -67,8 +67,8 @@ class _Block:
     def cut(self) -> list[bytes]:
         """The part of each key."""
         rows = self._rows()
-        raw, width = rows.tobytes(), rows.dtype.itemsize
-        return [raw[start : start + width] for start in range(0, len(raw), width)]
+        # Of "V" and not of "S", which would cut zeros off. Slices of the whole would take three times as long.
+        return rows.view(f"V{rows.dtype.itemsize}").tolist()  # type: ignore[no-any-return]
 
     def array(self) -> Any:
         """The part of each key, as an Arrow array."""

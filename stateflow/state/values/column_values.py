@@ -10,6 +10,8 @@ state the value is one struct column.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import is_
 from typing import Any
 
 import msgspec
@@ -65,12 +67,19 @@ class ColumnBytes:
             return pa.table(
                 self._fixed.read(np.frombuffer(joined, dtype=self._fixed.rows)), schema=self.schema
             )
+        there = [raw for raw in values if raw is not None]
+        table = self._read_all(there)
+        if len(there) == len(values):
+            return table
+        # Most keys that are asked for may have no value: those that have one are read, and put in their places.
+        is_null = np.fromiter(map(_is_none, values), dtype=bool, count=len(values))
+        return table.take(pa.array(np.cumsum(~is_null) - 1, mask=is_null))
+
+    def _read_all(self, values: Sequence[bytes]) -> pa.Table:
         # Without the heads of their arrays the columns of all values are one array, which is read at once.
         begin, count = len(self._head), len(self.schema)
-        blank = b"\xc0" * count
-        bodies = [raw[begin:] if raw is not None else blank for raw in values]
-        head = b"\xdd" + (count * len(bodies)).to_bytes(4, "big")
-        cells = msgspec.msgpack.decode(b"".join([head, *bodies]))
+        head = b"\xdd" + (count * len(values)).to_bytes(4, "big")
+        cells = msgspec.msgpack.decode(b"".join([head, *[raw[begin:] for raw in values]]))
         return pa.table(
             [pa.array(cells[i::count], kind) for i, kind in enumerate(self.schema.types)], schema=self.schema
         )
@@ -125,9 +134,10 @@ class FixedLayout:
             if pa.types.is_timestamp(kind):
                 column = column.cast(pa.int64())
             rows[f"c{index}"] = column.to_numpy(zero_copy_only=False)
-        raw, width = rows.tobytes(), self.rows.itemsize
-        return [raw[at : at + width] for at in range(0, len(raw), width)]
+        return rows.view(f"V{self.rows.itemsize}").tolist()
 
+
+_is_none = partial(is_, None)
 
 NO_COLUMNS = "columns{}"
 BLANK = FixedLayout(()).write((), 1)[0]

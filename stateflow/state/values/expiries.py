@@ -59,9 +59,11 @@ def told_apart(
     dead = {begin for begin in begins if has_expired(begin, clock)}
     if len(dead) == len(begins):
         return [key for key, raw in zip(keys, raws, strict=True) if raw is not None], []
-    pairs = [(key, raw) for key, raw in zip(keys, raws, strict=True) if raw is not None and expires(raw)]
-    gone = [key for key, raw in pairs if raw[:_END] in dead]
-    return gone, [(key, raw) for key, raw in pairs if raw[:_END] not in dead]
+    later = {begin for begin in begins - dead if expires(begin)}
+    gone = [key for key, raw in zip(keys, raws, strict=True) if raw is not None and raw[:_END] in dead]
+    return gone, [
+        (key, raw) for key, raw in zip(keys, raws, strict=True) if raw is not None and raw[:_END] in later
+    ]
 
 
 def has_expired(raw: bytes, clock: int | None) -> bool:

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from stateflow.errors import UserCodeError
+from stateflow.operators.joins.waiting_rows import WaitingRows
 from stateflow.pipelines.joins import HOWS, IntervalJoin, interval_join
 from stateflow.pipelines.ready import KeyedRows
 from stateflow.pipelines.rows import row_type
@@ -176,3 +177,25 @@ def test_an_error_of_the_function_names_the_join_and_the_key() -> None:
         UserCodeError, match=r"join 'paid' failed on key \('a', 1\): ValueError: no such page"
     ):
         driven.both(at(2), seen(2), None)
+
+
+@pytest.mark.parametrize("how", ["inner", "semi"])
+def test_a_block_of_rows_that_nobody_asks_for_any_more_is_deleted_unread(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driven = DrivenJoin(declared(how, -10 * SECOND, 0))
+    driven.both(at(121, 127), seen(125), None)
+    monkeypatch.setattr(WaitingRows, "read", lambda *arguments: pytest.fail("read"))
+    assert driven.both(at(), seen(), 140 * SECOND) == []
+    assert driven.entries() == 0
+
+
+def test_a_row_of_an_inner_join_waits_until_no_partner_can_come() -> None:
+    driven = DrivenJoin(declared("inner", -10 * SECOND, 0))
+    driven.both(at(121), seen(125, 129), None)
+    driven.both(at(), seen(), 134 * SECOND)
+    assert [(row["note"], row["page"]) for row in driven.both(at(135), seen(), 134 * SECOND)] == [("135", "125"), ("135", "129")]  # fmt: skip
+    driven.both(at(), seen(), 138 * SECOND)
+    assert [row["page"] for row in driven.both(at(139), seen(), 138 * SECOND)] == ["129"]
+    driven.both(at(), seen(), 139 * SECOND)
+    assert driven.entries() == 0

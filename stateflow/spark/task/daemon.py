@@ -1,0 +1,36 @@
+"""The process that Spark forks its Python workers from, with everything imported that each of them needs.
+
+Spark's own, `pyspark.daemon`, imports little. Every worker would then import pandas, pyarrow, numpy and this library by
+itself, while the first batch waits: half of what a worker of a short run computes. Spark starts this module by its
+setting `spark.python.daemon.module`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from importlib import import_module
+
+from pyspark import daemon
+
+# PyArrow imports pandas, where it is installed, with the first array that it makes of Python's values.
+IMPORTED = (
+    "pandas",
+    "pyarrow",
+    "stateflow.spark.task.worker",
+    "stateflow.spark.task.arrow_worker",
+    "stateflow.spark.task.partition_worker",
+    "stateflow.state.backends.rocksdb",
+    "pyspark.worker",
+)
+
+
+def import_all() -> None:
+    """What cannot be imported here fails in the worker that needs it, with an error that reaches the driver."""
+    for name in IMPORTED:
+        with suppress(Exception):
+            import_module(name)
+
+
+if __name__ == "__main__":
+    import_all()
+    daemon.manager()
