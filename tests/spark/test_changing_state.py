@@ -220,6 +220,7 @@ class PerUser:
     total: float
 
 
+@pytest.mark.system
 def test_an_option_that_the_state_was_made_with_is_refused_before_a_byte_is_written(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def options(tmp_path: Path) -> Callable[..., Options]:
     return made
 
 
+@pytest.mark.system
 @pytest.mark.timeout(600)
 def test_runs_crashes_snapshots_and_pages_tell_them_apart(
     spark: SparkSession, tmp_path: Path, options: Callable[..., Options]

@@ -74,6 +74,7 @@ class Killed(Repriced):
         yield from super().reprice(key, ctx)
 
 
+@pytest.mark.system
 def test_a_visit_that_a_kill_interrupts_begins_anew_and_one_that_is_decided_is_not_repeated(
     spark: SparkSession, tmp_path: Path
 ) -> None:
