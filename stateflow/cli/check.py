@@ -43,6 +43,7 @@ def check(
     from stateflow.compatibility.flows import compare
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import load_pipeline
+    from stateflow.spark.sinks.lacking import lacking
 
     options = call.options(option, parallelism=parallelism)
     loaded = load_pipeline(file, Path.cwd())
@@ -64,8 +65,9 @@ def check(
         if count and any(operator.evolution for operator in result.operators):
             result = checked(counts={(s.operator, s.state): s.entries for s in counted(options, name)[1]})
     else:
-        result = compare(loaded.pipeline.build(given), name, None)
-    body = {name: value for name, value in asdict(result).items() if name != "problem"}
+        flow = loaded.pipeline.build(given)
+        result = compare(flow, name, None, misfits=lacking(flow))
+    body = {name: value for name, value in asdict(result).items() if name not in ("problem", "misfits")}
     against = (
         f"checkpoint {result.checkpoint} of job {name}" if result.checkpoint else "no checkpoint: a new job"
     )

@@ -106,7 +106,7 @@ class DeltaUpsert:
         return StructType([field for field in schema.fields if field.name != self.operation])
 
     def _check(self, shape: TableShape, schema: StructType) -> None:
-        check_fit(schema, shape, str(self.table))
+        check_fit(schema, shape, str(self.table), self.table.path)
         if shape.configuration.get("delta.appendOnly") == "true":
             raise IncompatibleError(
                 f"{self.table} only takes appends (delta.appendOnly): use append, or unset it"
