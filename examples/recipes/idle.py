@@ -25,11 +25,10 @@ class Watch(sf.KeyedProcess[str, Click, Idle]):
 
     def process(self, user: str, clicks: Iterator[Click], ctx: sf.Context) -> Iterator[Idle]:
         for click in clicks:
-            ends = self.silence.at
-            if ends is not None and click.ts > ends:  # the timer fires after the batch's clicks: too late for this one
+            ends = self.silence.at or click.ts
+            if click.ts > ends:  # the timer fires after the batch's clicks: too late for this one
                 yield Idle(user, ends - PATIENCE)
-            if ends is None or click.ts + PATIENCE > ends:
-                self.silence.set(click.ts + PATIENCE)
+            self.silence.set(max(ends, click.ts + PATIENCE))
 
     @silence.fires
     def idle(self, user: str, at: datetime, ctx: sf.Context) -> Iterator[Idle]:
