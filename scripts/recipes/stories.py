@@ -58,7 +58,7 @@ STORIES = (
         [
             {"clicks": [("ann", at("12:00")), ("bob", at("12:10"))]},
             {"clicks": [("ann", at("12:25")), ("bob", at("12:40"))]},
-            {"clicks": [("bob", at("13:00"))]},
+            {"clicks": [("bob", at("13:00")), ("bob", at("13:45"))]},
         ],
     ),
     Story(

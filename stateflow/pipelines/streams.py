@@ -133,11 +133,7 @@ class Stream(NodeRows):
         if isinstance(node, KeyedNode):
             if name in node.sides:
                 return Stream(self.flow, node, name, node.sides[name])
-            step = (
-                "give .process() on_error='dead_letter'"
-                if name == DEAD_LETTERS
-                else "list it in outputs=[...] of .process()"
-            )
+            step = _to_have_the_side(node, name)
             raise UsageError(f"operator {node.uid!r} has no side output {name!r}: {step}")
         if isinstance(node, SourceNode) and node.late is not None and node.late.name == name:
             return Stream(self.flow, node, name, row_type(node.late.type))
@@ -588,3 +584,13 @@ def _after(node: KeyedNode) -> Stream:
         node.keyed[0].stream.flow, node, MAIN, node.output,
         ready.changes if ready else None, ready.operation if ready else "",
     )  # fmt: skip
+
+
+def _to_have_the_side(node: KeyedNode, name: str) -> str:
+    """What to write for an operator to have a side output of that name."""
+    if isinstance(node.columnar, ReadyOperator):
+        return f"it has {', '.join(map(repr, node.sides)) or 'none'}"
+    call = ".process()" if node.columnar is None else ".process_arrow()"
+    if name == DEAD_LETTERS and node.columnar is None:
+        return f"give {call} on_error='dead_letter'"
+    return f"list it in outputs=[...] of {call}"
