@@ -8,13 +8,11 @@ class Change:
     id: int
     version: int
     email: str
-    deleted: bool
+    op: str
 
 
 @sf.pipeline("current")
 def current(flow: sf.Flow, *, input: str, output: str) -> None:
     changes = flow.source("changes", sf.files(input, "json"), Change)
-    newest = changes.key_by("id", order_by="version").aggregate(
-        "newest", Change, version=sf.max("version"), email=sf.last("email"), deleted=sf.last("deleted")
-    )
-    newest.upsert("customers", sf.delta(output))
+    newest = changes.key_by("id", order_by="version").latest("newest")
+    newest.upsert("customers", sf.delta(output), delete_when="op = 'delete'")  # by id

@@ -17,17 +17,22 @@ class Idle:
     since: datetime
 
 
+PATIENCE = timedelta(minutes=30)
+
+
 class Watch(sf.KeyedProcess[str, Click, Idle]):
     silence = sf.Timer("event")
 
-    def process(self, user: str, clicks: Iterator[Click], ctx: sf.Context) -> None:
-        ends = max(click.ts for click in clicks) + timedelta(minutes=30)
-        if self.silence.at is None or ends > self.silence.at:
-            self.silence.set(ends)
+    def process(self, user: str, clicks: Iterator[Click], ctx: sf.Context) -> Iterator[Idle]:
+        for click in clicks:
+            ends = self.silence.at or click.ts
+            if click.ts > ends:  # the timer fires after the batch's clicks: too late for this one
+                yield Idle(user, ends - PATIENCE)
+            self.silence.set(max(ends, click.ts + PATIENCE))
 
     @silence.fires
     def idle(self, user: str, at: datetime, ctx: sf.Context) -> Iterator[Idle]:
-        yield Idle(user, at - timedelta(minutes=30))
+        yield Idle(user, at - PATIENCE)
 
 
 @sf.pipeline("idle")
@@ -36,4 +41,4 @@ def idle(flow: sf.Flow, *, input: str, output: str) -> None:
     clicks = flow.source(
         "clicks", sf.files(input, "json"), Click, event_time="ts", watermark="1 minute", late=late
     )
-    clicks.key_by("user").process("watch", Watch).append("idle", sf.delta(output))
+    clicks.key_by("user", order_by="ts").process("watch", Watch).append("idle", sf.delta(output))

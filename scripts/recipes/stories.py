@@ -58,15 +58,17 @@ STORIES = (
         [
             {"clicks": [("ann", at("12:00")), ("bob", at("12:10"))]},
             {"clicks": [("ann", at("12:25")), ("bob", at("12:40"))]},
-            {"clicks": [("bob", at("13:00"))]},
+            {"clicks": [("bob", at("13:00")), ("bob", at("13:45"))]},
         ],
     ),
     Story(
         "current",
         [
-            {"changes": [(1, 1, "ann@old.example", False), (2, 1, "bob@example.org", False)]},
-            {"changes": [(1, 3, "ann@new.example", False), (2, 2, "bob@example.org", True)]},
-            {"changes": [(1, 2, "ann@between.example", False)]},
+            {"changes": [(1, 1, "ann@old.example", "insert"), (2, 1, "bob@old.example", "insert")]},
+            {"changes": [(1, 3, "ann@new.example", "update"), (2, 3, "bob@old.example", "delete")]},
+            {"changes": [(1, 2, "ann@between.example", "update"), (2, 2, "bob@late.example", "update")]},
+            {"changes": [(2, 4, "bob@again.example", "insert"), (3, 1, "cy@example.org", "insert")]},
+            {"changes": [(3, 2, "cy@example.org", "delete")]},
         ],
     ),
     Story(

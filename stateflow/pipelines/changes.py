@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from stateflow.errors import UsageError
+from stateflow.pipelines.graph import FormerChanges, Graph, Node, NodeRows, SinkNode, TransformNode, UnionNode
 from stateflow.pipelines.rows import RowType, row_type
+from stateflow.pipelines.source_text import shown_filter
 
 OPERATION, UPSERT, DELETE = "_op", "upsert", "delete"
 """The column that tells what a change is, where a stream deletes, too; and what stands in it."""
@@ -28,6 +31,57 @@ def refuse_mixed(operations: set[str], step_before: str) -> None:
         raise UsageError(
             f"union: of the streams beside {step_before} some delete and others do not: make rows of each with "
             ".changes_as_rows(op='op') first"
+        )
+
+
+def refuse_filtered(uid: str, stream: NodeRows) -> None:
+    """Whether changes can be upserted: a filter, as far as the text of a step shows one, would leave rows in the table for ever."""
+    node = stream.node
+    if stream.changes is None or not isinstance(node, TransformNode | UnionNode):
+        return
+    if isinstance(node, TransformNode) and (found := shown_filter(node.function)):
+        raise UsageError(filters(node.uid, found, f"sink {uid!r}"))
+    for before in node.inputs:
+        refuse_filtered(uid, before)
+
+
+def upserted_by(graph: Graph, node: Node) -> str:
+    """The sink that upserts the changes that a step puts out; empty when there is none."""
+    for reader, stream in graph.consumers(node):
+        if stream.changes is None:
+            continue
+        if isinstance(reader, SinkNode) and reader.mode == "upsert":
+            return reader.named
+        if isinstance(reader, TransformNode | UnionNode) and (sink := upserted_by(graph, reader)):
+            return sink
+    return ""
+
+
+def filters(step: str, what: str, sink: str) -> str:
+    """Why a step may not leave out changes."""
+    return (
+        f"{step} leaves out rows that replace others ({what}), and {sink} would keep what they replace for ever: say which rows "
+        "delete with .upsert(..., delete_when=...), or filter before the rows become changes"
+    )
+
+
+def refuse_stale(
+    uid: str, former: FormerChanges | None, order_by: Sequence[str], per: str | Sequence[str]
+) -> None:
+    """Whether rows that were changes can be ranked: a list that knows no newer row keeps the best that there ever was."""
+    if former is None:
+        return
+    where, keys = f"operator {uid!r}", f" by {', '.join(former.keys)}" if former.keys else ""
+    if former.deletes:
+        raise UsageError(
+            f"{where}: some of its rows say that a row is gone, and the list would rank them like others: rank the rows from which "
+            "the changes come, without .changes_as_rows()"
+        )
+    if not order_by or not per:
+        raise UsageError(
+            f"{where}: its rows replaced each other{keys} before .changes_as_rows(), and the list would keep a value that has fallen "
+            "since: say which row is newer with key_by(..., order_by=...), such as a column that counts the rows, and whose "
+            "rows replace each other with per="
         )
 
 

@@ -77,6 +77,10 @@ def enrich(
     on_error: str,
 ) -> Enrich:
     uid, rows, out = keyed.uid, keyed.known(), row_type(output)
+    if keyed.order_by:
+        raise UsageError(
+            f"operator {uid!r}: order_by has no effect, for each row gets the answer for its key: leave it out of key_by()"
+        )
     if not callable(look_up):
         raise UsageError(
             f"operator {uid!r}: {look_up!r} is no function: give one that takes a list of keys and gives their answers"

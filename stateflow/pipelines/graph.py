@@ -98,6 +98,16 @@ class SinkNode(Node):
         return "sink"
 
 
+@dataclass(frozen=True)
+class FormerChanges:
+    """What rows were before `.changes_as_rows` made rows of them."""
+
+    keys: tuple[str, ...]
+    """The columns by which they replaced each other."""
+    deletes: bool
+    """Whether some of them say that a row is gone."""
+
+
 @dataclass(frozen=True, eq=False)
 class NodeRows:
     """Rows that a node puts out."""
@@ -111,6 +121,8 @@ class NodeRows:
     """The columns by which a row replaces the one before; None when rows are only added."""
     operation: str = ""
     """The column that says of each change whether it is an upsert or a delete; empty when none is a delete."""
+    former: FormerChanges | None = None
+    """What they were when they are changes no more."""
 
 
 @dataclass(frozen=True, eq=False)

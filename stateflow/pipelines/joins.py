@@ -9,7 +9,7 @@ from typing import Any, get_type_hints
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import fits
-from stateflow.pipelines.fixed_options import NONE, duration, waits_no_longer, windowing
+from stateflow.pipelines.fixed_options import NONE, duration, listed, waits_no_longer, windowing
 from stateflow.pipelines.fixed_options import signed as signed_text
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, KeyedRows, ReadyOperator
 from stateflow.pipelines.rows import Field, RowType, row_type
@@ -25,6 +25,7 @@ ROWS: Mapping[str, type[Any]] = {"rows": bytes, "texts": bytes, "layout": str}
 BUCKET = "bucket"
 HOWS = ("inner", "left", "right", "full", "semi", "anti")
 LEFT, RIGHT, KEY = "left", "right", "key"
+_ORDER = "order_by of the right rows"
 
 _KEEPABLE = frozenset(
     (
@@ -57,6 +58,8 @@ class Side:
     """The columns beside the key and the time that the output is made of."""
     order: str = ""
     """Without a time: the column whose instants say which row is the newest; empty when that is the last to come."""
+    order_by: tuple[str, ...] = ()
+    """The columns that say which of two rows counts, before anything else; one that begins with a minus descends."""
 
     @property
     def needed(self) -> RowType:
@@ -125,6 +128,7 @@ def interval_join(
     left: KeyedRows, right: KeyedRows, output: Any, *, times: tuple[str, str], within: Any, how: str
 ) -> IntervalJoin:
     uid = left.uid
+    _refuse_order(left, right, "every pair within the bounds comes out")
     least, most = _bounds(uid, within)
     common = _common(left, right, output, times, how, HOWS)
     states = {
@@ -150,7 +154,8 @@ class AsofJoin(JoinOperator):
 
     @property
     def fixed(self) -> Mapping[str, str]:
-        return {**super().fixed, "keep": duration(self.keep), "wait": str(self.wait)}
+        own = {"keep": duration(self.keep), "wait": str(self.wait), _ORDER: listed(self.right.order_by)}
+        return {**super().fixed, **own}
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,7 @@ class LatestJoin(JoinOperator):
 
     @property
     def fixed(self) -> Mapping[str, str]:
-        return {"event time of the right rows": self.right.order or NONE}
+        return {"event time of the right rows": self.right.order or NONE, _ORDER: listed(self.right.order_by)}
 
     @property
     def sides(self) -> Mapping[str, RowType]:
@@ -206,6 +211,7 @@ def window_join(
             f"join {left.uid!r}: the sessions of two inputs grow together in ways that no window tells beforehand: join them with "
             "left.join(..., within=...), or cut both into sf.tumbling() or sf.hopping() windows"
         )
+    _refuse_order(left, right, "every pair of a window comes out")
     bounds = {name: Field(name, "timestamp") for name in (WINDOW_START, WINDOW_END)}
     common = _common(left, right, output, times, how, HOWS, bounds)
     states = {LEFT: ColumnLayout(ROWS, timed=True), RIGHT: ColumnLayout(ROWS, timed=True)}
@@ -216,7 +222,8 @@ def asof_join(
     left: KeyedRows, right: KeyedRows, output: Any, *, times: tuple[str, str], keep: Any, wait: bool, how: str
 ) -> AsofJoin:
     length = None if keep is None else not_negative(f"join {left.uid!r}", "keep", keep)
-    common = _common(left, right, output, times, how, ("left", "inner"))
+    _refuse_order(left, None, "the event time of a left row says which version it gets")
+    common = _common(left, right, output, times, how, ("left", "inner"), order_by=right.order_by)
     states = {VERSIONS: ColumnLayout(ROWS), DUE: ColumnLayout(timed=True)}
     if wait:
         states[WAITING] = ColumnLayout(ROWS, timed=True)
@@ -226,9 +233,19 @@ def asof_join(
 def latest_join(
     left: KeyedRows, right: KeyedRows, output: Any, *, order: str, ttl: Ttl | None, how: str
 ) -> LatestJoin:
-    common = _common(left, right, output, ("", ""), how, ("left", "inner"))
+    _refuse_order(left, None, "a left row gets the version that is known when it comes")
+    common = _common(left, right, output, ("", ""), how, ("left", "inner"), order_by=right.order_by)
     common["right"] = replace(common["right"], order=order)
     return LatestJoin(**common, states={VERSIONS: ColumnLayout(ROWS, ttl=ttl)})
+
+
+def _refuse_order(left: KeyedRows, right: KeyedRows | None, decides: str) -> None:
+    """Whether an input has an order that nothing is decided by."""
+    for keyed, side in ((left, LEFT), (right, RIGHT)):
+        if keyed is not None and keyed.order_by:
+            raise UsageError(
+                f"join {left.uid!r}: order_by of the {side} input has no effect, for {decides}: leave it out of key_by()"
+            )
 
 
 def _bounds(uid: str, within: Any) -> tuple[int, int]:
@@ -258,8 +275,9 @@ def _common(
     how: str,
     hows: tuple[str, ...],
     bounds: Mapping[str, Field] | None = None,
+    order_by: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """What is the same for all joins, checked."""
+    """What is the same for all joins, checked; `order_by` is that of the right rows, where it decides."""
     uid = left.uid
     if how not in hows:
         raise UsageError(f"join {uid!r}: how is one of {', '.join(hows)}, not {how!r}")
@@ -271,10 +289,17 @@ def _common(
             )
     function, out = _output(uid, output, left, how)
     filled = () if function is not None else _filled(uid, out, left, right, how, bounds or {})
+    # Rows that are compared have one key, and those of an as-of join one time.
+    order = tuple(by for by in order_by if by.removeprefix("-") not in (*right.columns, times[1]))
     sides = tuple(
-        Side(of, keyed.columns, time, _kept(uid, name, keyed, time, filled, whole=function is not None))
-        for of, keyed, time, name in zip(rows, (left, right), times, (LEFT, RIGHT), strict=True)
-    )
+        Side(
+            of, keyed.columns, time,
+            _kept(uid, name, keyed, time, filled, by, whole=function is not None), order_by=by,
+        )
+        for of, keyed, time, name, by in zip(
+            rows, (left, right), times, (LEFT, RIGHT), ((), order), strict=True
+        )
+    )  # fmt: skip
     return {
         "uid": uid,
         "key": left.key(),
@@ -376,9 +401,16 @@ def _prefixed(
 
 
 def _kept(
-    uid: str, side: str, keyed: KeyedRows, time: str, filled: tuple[Filled, ...], *, whole: bool
+    uid: str,
+    side: str,
+    keyed: KeyedRows,
+    time: str,
+    filled: tuple[Filled, ...],
+    order: tuple[str, ...],
+    *,
+    whole: bool,
 ) -> tuple[Field, ...]:
-    wanted = {each.column for each in filled if each.of == side}
+    wanted = {each.column for each in filled if each.of == side} | {by.removeprefix("-") for by in order}
     kept = tuple(
         field
         for field in keyed.known().fields

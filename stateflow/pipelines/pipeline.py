@@ -45,6 +45,9 @@ class Pipeline:
                     f"pipeline {self.name!r} does nothing with the rows of {node.uid!r}: add a sink, such as "
                     ".append(uid, sf.delta(path)), or leave the step out"
                 )
+        if not any(node.event_time for node in flow.sources):
+            for operator in flow.operators:
+                _refuse_waiting_for_ever(operator)
         return flow
 
     def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -80,6 +83,27 @@ def pipeline(name: str) -> Callable[[Callable[..., Any]], Pipeline]:
         return Pipeline(name, function)
 
     return wrap
+
+
+def _refuse_waiting_for_ever(operator: KeyedNode) -> None:
+    """Without event time no watermark moves, so that neither a timer nor a ttl of event time is ever due."""
+    if operator.process_type is None:
+        return
+    found = operator.process_type.declarations()
+    waiting = [
+        (f"timer {name!r}", 'sf.Timer("processing")')
+        for name, timer in found.timers.items()
+        if timer.time == "event"
+    ] + [
+        (f"the ttl of state {name!r}", 'time="processing"')
+        for name, state in found.states.items()
+        if state.expiry is not None and state.expiry.time == "event"
+    ]
+    for what, instead in waiting:
+        raise UsageError(
+            f"operator {operator.uid!r}: {what} waits for event time, and no source has any: give a source event_time= and "
+            f"watermark=, or take {instead}"
+        )
 
 
 def _keeps_state(node: Node) -> bool:

@@ -8,8 +8,9 @@ from os import PathLike
 from typing import Any
 
 from stateflow.errors import UsageError
-from stateflow.pipelines.aggregation import shown_aggregation
+from stateflow.pipelines.conditions import condition_of
 from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.source_text import shown_aggregation
 from stateflow.pipelines.tables import DeltaTable
 
 _TAKES = {
@@ -56,7 +57,7 @@ def check_sink(
 ) -> None:
     """Whether `stream.<mode>(uid, target, **options)` can be; `rows` are the stream's, when they are declared."""
     given = {name: value for name, value in options.items() if value is not None}
-    taken = {"keys", "order_by", "operation"} if mode == "upsert" else set()
+    taken = {"keys", "order_by", "operation", "delete_when"} if mode == "upsert" else set()
     if unknown := sorted(set(given) - taken):
         raise UsageError(f"sink {uid!r} ({mode}) does not take {', '.join(unknown)}: leave it out")
     if not _fits(mode, target):
@@ -78,6 +79,13 @@ def check_sink(
                     f"sink {uid!r} ({mode}): {rows.name} has no column {name!r} for {what}; "
                     f"it has {', '.join(rows.names)}"
                 )
+    condition = given.get("delete_when")
+    if condition is not None and not isinstance(condition, str):
+        raise UsageError(
+            f"sink {uid!r} (upsert): delete_when is {condition!r}: give it a condition in SQL, such as \"op = 'delete'\""
+        )
+    if condition is not None and rows is not None:
+        condition_of(f"sink {uid!r} (upsert), delete_when", condition, rows)
 
 
 def _fits(mode: str, target: Any) -> bool:

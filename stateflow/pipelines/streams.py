@@ -14,11 +14,19 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.aggregates import Aggregate
-from stateflow.pipelines.changes import operation_rows, refuse_changes, refuse_mixed, with_operation
+from stateflow.pipelines.changes import (
+    operation_rows,
+    refuse_changes,
+    refuse_filtered,
+    refuse_mixed,
+    refuse_stale,
+    with_operation,
+)
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator
 from stateflow.pipelines.enrichment import enrich
 from stateflow.pipelines.event_times import known_time, time_column, time_columns
 from stateflow.pipelines.graph import (
+    FormerChanges,
     GroupedRows,
     KeyedNode,
     Node,
@@ -59,14 +67,16 @@ class Stream(NodeRows):
         node = TransformNode(self.flow.unnamed("transform"), (self,), function)
         check_transform(node.uid, function)
         rows = row_type(type) if type is not None else None
-        return self._then(node, rows, self.changes, self.operation)
+        return self._then(node, rows, self.changes, self.operation, self.former)
 
     def union(self, *others: Stream) -> Stream:
         """The rows of all; columns are matched by name."""
         changes = next((each.changes for each in (self, *others) if each.changes is not None), None)
         refuse_mixed({each.operation for each in (self, *others)}, self.node.named)
+        formers = [each.former for each in (self, *others) if each.former is not None]
+        former = next((each for each in formers if each.deletes), formers[0] if formers else None)
         node = UnionNode(self.flow.unnamed("union"), (self, *others))
-        return self._then(node, self.rows, changes, self.operation)
+        return self._then(node, self.rows, changes, self.operation, former)
 
     def key_by(self, *columns: str, order_by: str | Sequence[str] = ()) -> KeyedStream:
         """Groups rows by key columns; rows of a key come in the order of `order_by`."""
@@ -123,11 +133,7 @@ class Stream(NodeRows):
         if isinstance(node, KeyedNode):
             if name in node.sides:
                 return Stream(self.flow, node, name, node.sides[name])
-            step = (
-                "give .process() on_error='dead_letter'"
-                if name == DEAD_LETTERS
-                else "list it in outputs=[...] of .process()"
-            )
+            step = _to_have_the_side(node, name)
             raise UsageError(f"operator {node.uid!r} has no side output {name!r}: {step}")
         if isinstance(node, SourceNode) and node.late is not None and node.late.name == name:
             return Stream(self.flow, node, name, row_type(node.late.type))
@@ -144,7 +150,7 @@ class Stream(NodeRows):
         function = partial(with_operation, op, self.operation)
         node = TransformNode(self.flow.unnamed("changes"), (self,), function)
         rows = None if self.rows is None else operation_rows(self.rows, op, self.operation)
-        return self._then(node, rows)
+        return self._then(node, rows, former=FormerChanges(self.changes, bool(self.operation)))
 
     @property
     def dead_letters(self) -> Stream:
@@ -163,14 +169,17 @@ class Stream(NodeRows):
         *,
         keys: str | Sequence[str] = (),
         order_by: str | None = None,
+        delete_when: str | None = None,
         **options: Any,
     ) -> None:
         """Keeps one row per key: a batch's last row by `order_by` replaces the table's. Deletes of a stream of changes delete.
 
-        The rows of aggregates know by which columns they replace each other: there `keys` may be left out.
+        The rows of aggregates know by which columns they replace each other: there `keys` may be left out. A row for which
+        `delete_when` holds, a condition in SQL such as `"op = 'delete'"`, deletes the table's row of its key.
         """
         names = (keys,) if isinstance(keys, str) else tuple(keys or self.changes or ())
-        given = {"keys": names, "order_by": order_by, **options}
+        refuse_filtered(uid, self)
+        given = {"keys": names, "order_by": order_by, "delete_when": delete_when, **options}
         if self.operation:
             given["operation"] = self.operation
         self._write(uid, target, "upsert", given)
@@ -184,10 +193,15 @@ class Stream(NodeRows):
         self._write(uid, target, "collect", {})
 
     def _then(
-        self, node: Node, rows: RowType | None, changes: tuple[str, ...] | None = None, operation: str = ""
+        self,
+        node: Node,
+        rows: RowType | None,
+        changes: tuple[str, ...] | None = None,
+        operation: str = "",
+        former: FormerChanges | None = None,
     ) -> Stream:
         self.flow.nodes.append(node)
-        return Stream(self.flow, node, MAIN, rows, changes, operation)
+        return Stream(self.flow, node, MAIN, rows, changes, operation, former)
 
     def _write(self, uid: str, target: Any, mode: str, options: Mapping[str, Any]) -> None:
         self.flow.claim("sink", uid)
@@ -403,6 +417,7 @@ class KeyedStream(GroupedRows):
         Of rows that are alike in the columns `per` one is in the list: the last by the key's `order_by`, or without one the
         first by `by`. Without `per` each row is one of its own, and rows replace each other by rank.
         """
+        refuse_stale(uid, self.stream.former, self.order_by, per)
         declared = top(self._rows(uid), n, by=by, per=per, rank=rank, ttl=ttl)
         return _after(ready_node(queryable_as(declared, queryable), (self,)))
 
@@ -569,3 +584,13 @@ def _after(node: KeyedNode) -> Stream:
         node.keyed[0].stream.flow, node, MAIN, node.output,
         ready.changes if ready else None, ready.operation if ready else "",
     )  # fmt: skip
+
+
+def _to_have_the_side(node: KeyedNode, name: str) -> str:
+    """What to write for an operator to have a side output of that name."""
+    if isinstance(node.columnar, ReadyOperator):
+        return f"it has {', '.join(map(repr, node.sides)) or 'none'}"
+    call = ".process()" if node.columnar is None else ".process_arrow()"
+    if name == DEAD_LETTERS and node.columnar is None:
+        return f"give {call} on_error='dead_letter'"
+    return f"list it in outputs=[...] of {call}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -11,6 +12,7 @@ from stateflow.compatibility.states import check_key
 from stateflow.errors import IncompatibleError, StateflowError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.records import Record
+from stateflow.pipelines.changes import filters, upserted_by
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, NodeRows, SourceNode, TransformNode
 from stateflow.pipelines.operators import MAIN
@@ -89,18 +91,41 @@ class Outline:
                 raise UsageError(f"{node.uid} fails on its input: {first_line(error)}") from error
             if found := _aggregation(out, frames[0]):
                 raise UsageError(aggregates(node.uid, found))
+            if (sink := upserted_by(self._flow, node)) and (found := _filter(out, frames[0])):
+                raise UsageError(filters(node.uid, found, sink))
             return out  # type: ignore[no-any-return]
         return unioned(frames)
 
 
 def _aggregation(frame: DataFrame, given: DataFrame) -> str:
     """What sums up the rows of `given` in `frame`; a lookup table that it joins may be aggregated."""
+    return _between(frame, given, lambda node: _AGGREGATING.get(_name(node), ""))
+
+
+def _filter(frame: DataFrame, given: DataFrame) -> str:
+    """What leaves out some of the rows of `given` in `frame`."""
+    return _between(frame, given, _filters)
+
+
+def _filters(node: Any) -> str:
+    if _name(node) == "Join":
+        kind = str(node.joinType().sql())
+        return f"a {kind.lower()} join" if kind in ("LEFT SEMI", "LEFT ANTI") else ""
+    return {"Filter": "a filter", "Sample": "a sample"}.get(_name(node), "")
+
+
+def _between(frame: DataFrame, given: DataFrame, what: Callable[[Any], str]) -> str:
+    """What the first node of the plan of `frame` is of which `what` says something, and through which rows of `given` go."""
     leaves = [node for node in plan_nodes(_plan(given)) if node.children().isEmpty()]
     for node in plan_nodes(_plan(frame)):
-        what = _AGGREGATING.get(node.getClass().getSimpleName())
-        if what and any(below.equals(leaf) for below in plan_nodes(node) for leaf in leaves):
-            return what
+        found = what(node)
+        if found and any(below.equals(leaf) for below in plan_nodes(node) for leaf in leaves):
+            return found
     return ""
+
+
+def _name(node: Any) -> str:
+    return str(node.getClass().getSimpleName())
 
 
 def _plan(frame: DataFrame) -> Any:

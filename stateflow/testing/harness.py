@@ -12,6 +12,7 @@ from typing import Any
 from stateflow.errors import UsageError
 from stateflow.format.records import Shard
 from stateflow.operators.context import TaskCounter
+from stateflow.pipelines.operators import DEAD_LETTERS
 from stateflow.pipelines.process import Output
 from stateflow.state.backends.base import Backend
 from stateflow.state.backends.memory import memory_backend
@@ -29,6 +30,11 @@ class Harness:
 
     def side(self, output: Output[Any] | str) -> list[Any]:
         return self.sides.get(output if isinstance(output, str) else output.name, [])
+
+    @property
+    def dead_letters(self) -> list[Any]:
+        """What the operator gave up on, with the reason."""
+        return self.sides.get(DEAD_LETTERS, [])
 
     def _put_out(self, rows: list[Any], sides: Mapping[str, list[Any]]) -> list[Any]:
         for name, emitted in sides.items():

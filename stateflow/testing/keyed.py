@@ -31,7 +31,7 @@ from stateflow.operators.lateness import is_late
 from stateflow.operators.output import writers
 from stateflow.operators.watch import Watch
 from stateflow.pipelines.graph import KeyedNode
-from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec, side_outputs
+from stateflow.pipelines.operators import MAIN, OperatorSpec, side_outputs
 from stateflow.pipelines.process import ConnectedProcess, Output, Process, type_arguments
 from stateflow.pipelines.rows import RowType, row_type
 from stateflow.state.bound import (
@@ -173,10 +173,6 @@ class KeyedHarness(KeyedStateHarness):
             if value is not None:
                 values[name] = value
         return values
-
-    @property
-    def dead_letters(self) -> list[Any]:
-        return self.sides.get(DEAD_LETTERS, [])
 
     def _batch_without_rows(self) -> list[Any]:
         return self._batch([], None)

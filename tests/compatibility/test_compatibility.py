@@ -66,7 +66,7 @@ BEFORE = process(total=sf.ValueState(float), skus=sf.MapState(str, int))
 
 
 def test_a_new_operator_numbers_its_states_and_gives_a_timer_two_numbers() -> None:
-    timer = sf.Timer("event")
+    timer = sf.Timer("processing")
     timer.handler = "x"
     made = state_of(process(a=sf.ValueState(int), b=sf.ListState(str), c=timer, x=lambda self: None))
     assert state_ids(made.states) == {"a": 1, "b": 2, "c": 3}

@@ -113,9 +113,9 @@ class Streams:
         keyed: KeyedStream = self.sales.key_by(*(by or ("user",)), **key)
         return keyed
 
-    def seen(self, time: str = "seen") -> KeyedStream:
+    def seen(self, time: str = "seen", **key: Any) -> KeyedStream:
         source = self.flow.source("views", sf.delta("/views"), View, event_time=time, watermark="1 minute")
-        return source.key_by("user")
+        return source.key_by("user", **key)
 
 
 Declare = Callable[[Streams], Any]
@@ -207,6 +207,10 @@ def valid(output: type = Pair, **options: Any) -> Declare:
     return lambda s: s.keyed().join_asof("op", s.seen(), output, **options)
 
 
+def in_order(order_by: str, join: str = "join_asof") -> Declare:
+    return lambda s: getattr(s.keyed(), join)("op", s.seen(order_by=order_by), Pair)
+
+
 def known(output: type = Pair, *, time: str = "seen", **options: Any) -> Declare:
     return lambda s: s.keyed().join_latest("op", s.seen(time), output, **options)
 
@@ -272,6 +276,8 @@ REFUSED: list[tuple[str, Declare, Declare, str]] = [
     ("as-of join: wait", valid(), valid(wait=False), "its wait was True and is False now"),
     ("as-of join: how", valid(), valid(how="inner"), "its how was left and is inner now"),
     ("as-of join: time", valid(), valid(right_time="left"), "is ts and left now"),
+    ("as-of join: order", in_order("page"), in_order("left"), "its order_by of the right rows was page and is left now"),
+    ("latest join: order", in_order("page", "join_latest"), in_order("-page", "join_latest"), "was page and is -page now"),
     ("latest join: right time", known(), known(time="left"), "its event time of the right rows was seen and is left now"),
     ("window join: length", together(MINUTE), together(HOUR), "its window was tumbling(1 minute)"),
     ("window join: more lateness", together(MINUTE), together(MINUTE, lateness="1 hour"), "its lateness was 10 minutes"),

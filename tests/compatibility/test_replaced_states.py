@@ -20,7 +20,7 @@ SEEN = {"total": sf.ValueState(float), "seen": sf.ListState(int)}
 
 
 def timer(**options: Any) -> dict[str, Any]:
-    made = sf.Timer("event", **options)
+    made = sf.Timer("processing", **options)
     made.handler = "fired"
     return {"fired": lambda self: None, "timer": made}
 

@@ -260,6 +260,38 @@ def test_a_pipeline_that_does_nothing_is_refused() -> None:
     refused(lambda flow: source(flow), "does nothing")
 
 
+class Waits(sf.KeyedProcess[int, Order, Total]):
+    silence = sf.Timer()
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> None:
+        self.silence.set(datetime(2026, 1, 1, tzinfo=UTC))
+
+    @silence.fires
+    def over(self, key: int, at: datetime, ctx: sf.Context) -> Total:
+        return Total(key, 0.0)
+
+
+class Keeps(sf.KeyedProcess[int, Order, Total]):
+    seen = sf.ValueState(bool, default=False, ttl=sf.ttl("1 day", time="event"))
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> None:
+        self.seen.value = True
+
+
+def test_what_waits_for_event_time_needs_a_source_that_has_it() -> None:
+    refused(
+        lambda f: source(f).key_by("user").process("x", Waits),
+        r"operator 'x': timer 'silence' waits for event time, and no source has any: .*, or take sf.Timer.\"processing\".",
+    )
+    refused(
+        lambda f: source(f).key_by("user").process("x", Keeps),
+        "operator 'x': the ttl of state 'seen' waits for event time, .*, or take time=\"processing\"",
+    )
+    timed = {"event_time": "ts", "watermark": "1 minute"}
+    for process in (Waits, Keeps):
+        built(lambda f, p=process: source(f, **timed).key_by("user").process("x", p))
+
+
 # ---- parameters ----
 
 

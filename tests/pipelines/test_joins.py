@@ -224,6 +224,64 @@ def test_a_join_with_versions_that_cannot_be_is_refused(join: Any, message: str)
         made(join)
 
 
+def answers(keys: list[Any]) -> list[Any]:
+    return [None for _ in keys]
+
+
+@pytest.mark.parametrize(
+    ("join", "message"),
+    [
+        (
+            lambda left, right: ordered(left).join("paid", right, Paid, within=WITHIN),
+            "join 'paid': order_by of the left input has no effect, for every pair within the bounds comes out: leave it out of key_by()",
+        ),
+        (
+            lambda left, right: left.join("paid", ordered(right), Paid, within=WITHIN),
+            "join 'paid': order_by of the right input has no effect, for every pair within the bounds comes out: leave it out of key_by()",
+        ),
+        (
+            lambda left, right: left.window(sf.tumbling("1 minute")).join("paid", ordered(right), Paid),
+            "join 'paid': order_by of the right input has no effect, for every pair of a window comes out: leave it out of key_by()",
+        ),
+        (
+            lambda left, right: ordered(left).join_asof("paid", right, Paid),
+            ("join 'paid': order_by of the left input has no effect, for the event time of a left row says which version it gets: leave "
+            "it out of key_by()"),
+        ),
+        (
+            lambda left, right: ordered(left).join_latest("paid", right, Paid),
+            ("join 'paid': order_by of the left input has no effect, for a left row gets the version that is known when it comes: leave "
+            "it out of key_by()"),
+        ),
+        (
+            lambda left, right: ordered(left).enrich("geo", answers, "ad long, who string, country string"),
+            "operator 'geo': order_by has no effect, for each row gets the answer for its key: leave it out of key_by()",
+        ),
+    ],
+)  # fmt: skip
+def test_an_order_that_decides_nothing_is_refused(join: Any, message: str) -> None:
+    with pytest.raises(sf.UsageError) as caught:
+        made(join)
+    assert str(caught.value) == message
+
+
+def ordered(keyed: KeyedStream, *order_by: str) -> KeyedStream:
+    return keyed.stream.key_by(*keyed.columns, order_by=order_by or ("who",))
+
+
+@pytest.mark.parametrize("join", ["join_asof", "join_latest"])
+def test_columns_by_which_versions_are_ordered_travel_with_them(join: str) -> None:
+    node = made(
+        lambda left, right: getattr(left, join)("paid", ordered(right, "-who", "ts", "ad_id"), "ad long")
+    )
+    operator: Any = node.columnar
+    ordering = ("-who",) if join == "join_asof" else ("-who", "ts")
+    assert operator.right.order_by == ordering, (
+        "the key and the time of an as-of join are alike in rows that are compared"
+    )
+    assert set(operator.right.needed.names) == {"ad_id", "who", "ts"}
+
+
 def test_a_join_without_event_time_is_refused() -> None:
     with pytest.raises(
         sf.UsageError, match="operator 'paid' needs event time, which none of its sources has"

@@ -387,6 +387,59 @@ def test_changes_become_rows_with_a_column_that_says_so() -> None:
     flow_of(declare)
 
 
+def test_a_list_of_rows_that_were_changes_has_to_know_which_row_is_newer() -> None:
+    def sums(keyed: KeyedStream) -> sf.Stream:
+        return keyed.aggregate("op", Total, n=sf.count()).changes_as_rows(op="what")
+
+    refused = (
+        "operator 'best': its rows replaced each other by user before .changes_as_rows(), and the list would keep a value that has "
+        "fallen since: say which row is newer with key_by(..., order_by=...), such as a column that counts the rows, and "
+        "whose rows replace each other with per="
+    )
+    for order, per in (((), "user"), ("n", ()), ((), ())):
+        with pytest.raises(sf.UsageError) as caught:
+            flow_of(
+                lambda k, o=order, p=per: sums(k).key_by("what", order_by=o).top("best", 3, by="-n", per=p)
+            )  # type: ignore[misc]
+        assert str(caught.value) == refused
+    with pytest.raises(sf.UsageError, match="the list would keep a value that has fallen"):
+        flow_of(
+            lambda k: (
+                sums(k)
+                .transform(lambda frame: frame, "user long, n long, what string")
+                .union(k.stream)
+                .key_by("what")
+                .top("best", 3, by="-n", per="user")
+            )
+        )
+    flow_of(
+        lambda k: (
+            sums(k)
+            .key_by("what", order_by="n")
+            .top("best", 3, by="-n", per="user")
+            .upsert("o", sf.delta("/o"))
+        )
+    )
+
+
+def test_a_list_takes_no_rows_that_say_what_is_gone() -> None:
+    with pytest.raises(sf.UsageError) as caught:
+        flow_of(
+            lambda k: (
+                k.stream.transform(lambda frame: frame, "user long, sku string, amount double, ts timestamp")
+                .key_by("user")
+                .top("first", 3, by="-amount", per="sku")
+                .changes_as_rows(op="what")
+                .key_by("what", order_by="ts")
+                .top("best", 3, by="-amount", per="sku")
+            )
+        )
+    assert str(caught.value) == (
+        "operator 'best': some of its rows say that a row is gone, and the list would rank them like others: rank the rows from "
+        "which the changes come, without .changes_as_rows()"
+    )
+
+
 def test_late_rows_are_a_side_output_with_all_columns() -> None:
     def declare(keyed: KeyedStream) -> None:
         windows = keyed.window(MINUTE).aggregate("op", PerWindow, n=sf.count())

@@ -96,6 +96,66 @@ def test_columns_are_not_judged_where_only_spark_knows_them() -> None:
     built(lambda f: rows(f).upsert("out", TABLE, keys="USER", order_by=None))
 
 
+def test_a_condition_of_an_upsert_is_checked_against_the_row_type() -> None:
+    def upsert(condition: Any) -> Callable[[Flow], Any]:
+        return lambda f: rows(f).upsert("out", TABLE, keys="user", delete_when=condition)
+
+    where = r"sink 'out' \(upsert\), delete_when: "
+    refused(
+        upsert("op = 'delete'"),
+        where + r"the condition .* needs column 'op', but Total has none; it has user, total",
+    )
+    refused(upsert("total = 'x'"), where + "= in the condition .* does not take number and string")
+    refused(upsert("total"), where + "the condition 'total' is a number: compare it with something")
+    refused(upsert("upper(total) = 1"), where)
+    refused(upsert(""), where + "the condition '' cannot be read at 'its end'")
+    refused(upsert(True), r"sink 'out' \(upsert\): delete_when is True: give it a condition in SQL")
+    refused(
+        lambda f: rows(f).append("out", TABLE, delete_when="x"), "does not take delete_when: leave it out"
+    )
+    built(lambda f: f.source("in", TABLE).upsert("out", TABLE, keys="user", delete_when="op = 'delete'"))
+    assert built(upsert("total < 0")).sinks[0].options["delete_when"] == "total < 0"
+
+
+def newest(flow: Flow) -> sf.Stream:
+    return rows(flow).key_by("user", order_by="total").latest("newest")
+
+
+def kept(frame: Any) -> Any:
+    return frame.withColumn("total", frame.total * 2).filter("total > 0")
+
+
+def test_a_filter_of_changes_before_an_upsert_is_refused() -> None:
+    message = (
+        r"transform-2 leaves out rows that replace others \(a filter \({word}\)\), and sink 'out' would keep what they replace for "
+        r"ever: say which rows delete with .upsert\(..., delete_when=...\), or filter before the rows become changes"
+    )
+    refused(
+        lambda f: newest(f).transform(lambda frame: frame.where("total > 0"), Total).upsert("out", TABLE),
+        message.format(word="where"),
+    )
+    refused(
+        lambda f: newest(f).transform(kept).transform(lambda frame: frame, Total).upsert("out", TABLE),
+        message.format(word="filter"),
+    )
+    refused(
+        lambda f: newest(f).transform(kept).union(newest_of_others(f)).upsert("out", TABLE),
+        message.format(word="filter"),
+    )
+
+
+def newest_of_others(flow: Flow) -> sf.Stream:
+    others = flow.source("others", TABLE, Total)
+    return others.key_by("user", order_by="total").latest("newest-of-others")
+
+
+def test_what_leaves_no_row_in_a_table_may_filter() -> None:
+    built(lambda f: rows(f).transform(kept).upsert("out", TABLE, keys="user"))
+    built(lambda f: newest(f).transform(kept).for_each_batch("out", lambda frame, slot: None))
+    built(lambda f: newest(f).changes_as_rows(op="op").transform(kept).append("out", TABLE))
+    built(lambda f: newest(f).transform(lambda frame: frame.select("user")).upsert("out", TABLE))
+
+
 def test_an_upsert_without_keys_is_refused() -> None:
     refused(lambda f: rows(f).upsert("out", TABLE, keys=[]), r"'out' \(upsert\) has no key columns")
 

@@ -52,8 +52,8 @@ def _expected(story: Story, batches: list[Batch]) -> list[Any]:
         return [_plain(row) for row in rows]
     table = {}
     for row in rows:
-        operation = row.pop("_op", "upsert")
-        table[tuple(row[name] for name in keys)] = _plain(row) if operation == "upsert" else None
+        goes = "delete" in (row.pop("_op", None), row.get("op"))
+        table[tuple(row[name] for name in keys)] = None if goes else _plain(row)
     return [row for row in table.values() if row is not None]
 
 

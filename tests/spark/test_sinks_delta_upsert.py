@@ -33,8 +33,10 @@ def rows(spark: SparkSession, *values: tuple[Any, ...]) -> DataFrame:
     return spark.createDataFrame(list(values), SCHEMA)
 
 
-def opened(spark: SparkSession, path: Path, order_by: str | None = "at") -> DeltaUpsert:
-    sink = DeltaUpsert(delta(str(path)), ["id"], order_by)
+def opened(
+    spark: SparkSession, path: Path, order_by: str | None = "at", delete_when: str | None = None
+) -> DeltaUpsert:
+    sink = DeltaUpsert(delta(str(path)), ["id"], order_by, delete_when=delete_when)
     sink.open(spark, rows(spark).schema)
     return sink
 
@@ -146,6 +148,66 @@ def test_a_damaged_staged_file_is_not_merged(spark: SparkSession, path: Path, lo
     with pytest.raises(CorruptError, match="checksum"):
         log.commit(prepared)
     assert contents(spark, path) == []
+
+
+def test_a_row_for_which_the_condition_holds_deletes_its_key_once(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    sink = opened(spark, path, delete_when="v = 'gone'")
+    log.deliver(sink, rows(spark, (1, 1, "a"), (2, 1, "b"), (3, 1, "c"), (4, 1, None)))
+    change = [(1, 2, "gone"), (2, 3, "back"), (2, 2, "gone"), (3, 2, "late"), (3, 3, "gone"), (9, 1, "gone")]
+    prepared = log.prepare(sink, rows(spark, *change))
+    assert prepared.rows == 6
+    assert [log.commit(prepared), log.commit(prepared)] == ["committed", "already"]
+    # What is null does not hold, and a key that is not there is nothing to delete.
+    assert contents(spark, path) == [(2, 3, "back"), (4, 1, None)]
+    assert spark.read.format("delta").load(str(path)).columns == ["id", "at", "v"]
+
+
+def test_a_row_that_deletes_breaks_no_constraint(spark: SparkSession, path: Path, log: Log) -> None:
+    spark.sql(f"CREATE TABLE delta.`{path}` (id long, at long NOT NULL, v string) USING delta")
+    sink = opened(spark, path, delete_when="v = 'gone'")
+    log.deliver(sink, rows(spark, (1, 1, "a"), (2, 1, "b")))
+    log.deliver(sink, rows(spark, (1, None, "gone")))
+    assert contents(spark, path) == [(2, 1, "b")]
+    with pytest.raises(IncompatibleError, match="a null in the key column 'id'"):
+        log.prepare(sink, rows(spark, (None, 1, "gone")))
+
+
+def test_a_condition_deletes_beside_what_a_stream_deletes_itself(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    schema = "id long, v string, _op string"
+    sink = DeltaUpsert(delta(str(path)), ["id"], operation="_op", delete_when="v = 'gone'")
+    first = spark.createDataFrame([(n, "a", "upsert") for n in (1, 2, 3)], schema)
+    sink.open(spark, first.schema)
+    log.deliver(sink, first)
+    change = [(1, "a", "delete"), (2, "gone", "upsert"), (3, "b", "upsert")]
+    log.deliver(sink, spark.createDataFrame(change, schema))
+    assert contents(spark, path) == [(3, "b")]
+
+
+def test_a_column_of_the_rows_may_have_the_name_of_the_mark(
+    spark: SparkSession, path: Path, log: Log
+) -> None:
+    frame = spark.createDataFrame([(1, "delete"), (2, "gone")], "id long, _SF_op string")
+    sink = DeltaUpsert(delta(str(path)), ["id"], delete_when="_SF_op = 'gone'")
+    sink.open(spark, frame.schema)
+    log.deliver(sink, frame)
+    assert contents(spark, path) == [(1, "delete")]
+
+
+def test_a_condition_that_does_not_fit_is_refused_when_the_run_starts(
+    spark: SparkSession, path: Path
+) -> None:
+    with pytest.raises(
+        UsageError,
+        match=r"delete_when: the condition .* needs column 'op', but its row has none; it has id, at, v",
+    ):
+        opened(spark, path, delete_when="op = 'delete'")
+    with pytest.raises(UsageError, match="does not take string and number"):
+        opened(spark, path, delete_when="v = 1")
+    assert not path.exists()
 
 
 def test_columns_that_are_not_there_are_refused_when_the_run_starts(spark: SparkSession, path: Path) -> None:

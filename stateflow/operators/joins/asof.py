@@ -66,7 +66,7 @@ class AsofJoined(ColumnarOperator):
         keys = came.keys.take(pa.array(touched))
         stored = self._rights.read(states[VERSIONS].get(keys))
         rows, owners = both(stored.rows, came.right.rows), np.concatenate((stored.blocks, numbers))
-        kept = one_per_time(rows, owners)
+        kept = one_per_time(rows, owners, self._declared.right.order_by)
         after = SideOfBlocks(rows.take(kept), owners[kept])
         states[VERSIONS].put(keys, self._rights.values(after, len(keys)))
         self._enter(keys, after, len(keys), states)

@@ -48,7 +48,7 @@ class LatestJoined(ColumnarOperator):
             # What is there came before everything of this batch.
             rows.at[:old], rows.at[old:] = 0, 1
         there, numbers = np.unique(owners, return_inverse=True)
-        best = newest(rows, numbers, len(there))
+        best = newest(rows, numbers, len(there), self._declared.right.order_by)
         fresh = np.flatnonzero(best >= old)
         if len(fresh):
             values = self._stored.values(

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import Prepared
 from stateflow.pipelines.changes import DELETE
+from stateflow.pipelines.conditions import Expression
 from stateflow.pipelines.tables import DeltaTable
 from stateflow.spark.sinks.base import BatchFunction, Committed, Delivery, is_committed
+from stateflow.spark.sinks.deletion import deletion, marked
 from stateflow.spark.sinks.delta_append import conflicted, open_table, refuse_disagreement, stuck
 from stateflow.spark.sinks.delta_log import DeltaLog, TableShape, failure_classes
 from stateflow.spark.sinks.fit import cast_to, check_fit, column_marks, quoted
@@ -41,8 +43,11 @@ class DeltaUpsert:
         order_by: str | Sequence[str] | None = None,
         delivery: Delivery = "exactly_once",
         operation: str = "",
+        delete_when: str | None = None,
     ) -> None:
-        """`operation` is the column that says of each row whether it is an upsert or a delete; the table does not have it."""
+        """`operation` is the column that says of each row whether it is an upsert or a delete; the table does not have it.
+        `delete_when` is a condition in SQL over what the table has: a row for which it holds is a delete, too.
+        """
         if isinstance(keys, str) or not keys:
             raise UsageError(f"upsert into {table} needs its key columns as a list: keys=['id']")
         self.table = table
@@ -50,6 +55,7 @@ class DeltaUpsert:
         self.order_by = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
         self.delivery: Delivery = delivery
         self.operation = operation
+        self.delete_when = delete_when
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         names = {field.name.lower() for field in schema.fields}
@@ -59,6 +65,7 @@ class DeltaUpsert:
                 raise UsageError(
                     f"{what} of the upsert into {self.table} names {unknown}, not among {schema.names}"
                 )
+        self._deletion(schema)
         schema = self._written(schema)
         self._check(open_table(spark, self.table, schema, self.delivery), schema)
         _violations(
@@ -74,10 +81,14 @@ class DeltaUpsert:
         if self.delivery == "exactly_once":
             refuse_disagreement(txn, at, str(self.table), prev)
         self._check(shape, self._written(frame.schema))
+        condition, operation = self._deletion(frame.schema), self.operation
+        if condition is not None:
+            # Staged with the rows, so that whoever commits them needs neither the condition nor the code of this release.
+            frame, operation = marked(frame, condition, operation)
         rows = cast_to(frame, shape)
         staged = stager.write(rows, at)
         if staged.files:
-            self._check_rows(stager.read(spark, staged.files, rows.schema), shape, at)
+            self._check_rows(stager.read(spark, staged.files, rows.schema), shape, at, operation)
         return Prepared(
             kind=KIND,
             target=self.table.path,
@@ -88,7 +99,7 @@ class DeltaUpsert:
                 "marks": column_marks(shape, rows.columns),
                 "keys": list(self.keys),
                 "order_by": list(self.order_by),
-                **({"operation": self.operation} if self.operation else {}),
+                **({"operation": operation} if operation else {}),
                 "exactly_once": self.delivery == "exactly_once",
             },
             files=staged.files,
@@ -105,6 +116,11 @@ class DeltaUpsert:
             )
         return StructType([field for field in schema.fields if field.name != self.operation])
 
+    def _deletion(self, schema: StructType) -> Expression | None:
+        if self.delete_when is None:
+            return None
+        return deletion(f"the upsert into {self.table}, delete_when", self.delete_when, schema)
+
     def _check(self, shape: TableShape, schema: StructType) -> None:
         check_fit(schema, shape, str(self.table), self.table.path)
         if shape.configuration.get("delta.appendOnly") == "true":
@@ -112,15 +128,15 @@ class DeltaUpsert:
                 f"{self.table} only takes appends (delta.appendOnly): use append, or unset it"
             )
 
-    def _check_rows(self, rows: DataFrame, shape: TableShape, at: SinkSlot) -> None:
+    def _check_rows(self, rows: DataFrame, shape: TableShape, at: SinkSlot, operation: str) -> None:
         """Refuses rows on which MERGE would fail, for good, once the record is decided."""
         from pyspark.sql import functions as F
 
         absent = {f"a null in the key column {key!r}": F.col(quoted(key)).isNull() for key in self.keys}
         violations = _violations(rows, shape, str(self.table))
-        if self.operation:
+        if operation:
             # A row that goes breaks nothing.
-            stays = F.col(quoted(self.operation)) != DELETE
+            stays = F.col(quoted(operation)) != DELETE
             violations = {what: stays & condition for what, condition in violations.items()}
         conditions = {**absent, **violations}
         counts = [F.count_if(condition).alias(str(k)) for k, condition in enumerate(conditions.values())]

@@ -45,7 +45,12 @@ def make_sink(
         return DeltaAppend(target, delivery)
     if mode == "upsert":
         return DeltaUpsert(
-            target, given["keys"], given.get("order_by"), delivery, given.get("operation") or ""
+            target,
+            given["keys"],
+            given.get("order_by"),
+            delivery,
+            given.get("operation") or "",
+            given.get("delete_when"),
         )
     return FunctionSink(target) if mode == "function" else MemorySink(target)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -28,9 +29,17 @@ ORDERS = KeyedRows("priced", row_type(LEFT_ROWS), ("sku",), ())
 PRICES = KeyedRows("priced", row_type(RIGHT_ROWS), ("item",), ())
 
 
-def asof(how: str = "left", keep: int | None = None, *, wait: bool = True) -> AsofJoin:
+def asof(
+    how: str = "left",
+    keep: int | None = None,
+    *,
+    wait: bool = True,
+    order_by: tuple[str, ...] = (),
+    output: str = OUT,
+) -> AsofJoin:
     length = None if keep is None else timedelta(microseconds=keep)
-    return asof_join(ORDERS, PRICES, OUT, times=("ts", "ts"), keep=length, wait=wait, how=how)
+    right = replace(PRICES, order_by=order_by)
+    return asof_join(ORDERS, right, output, times=("ts", "ts"), keep=length, wait=wait, how=how)
 
 
 def orders(chance: random.Random, count: int) -> list[dict[str, Any]]:
@@ -121,6 +130,24 @@ def test_a_row_waits_until_its_version_is_certain_unless_it_is_told_not_to() -> 
     assert [row["note"] for row in waiting.both(table(LEFT), table(RIGHT), 10 * SECOND)] == ["in time"]
 
 
+@pytest.mark.parametrize(
+    ("order_by", "note"), [((), "c"), (("price",), "b"), (("-price",), "a"), (("ts", "item", "price"), "b")]
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_of_versions_of_one_time_the_last_by_order_counts_however_they_are_cut(
+    order_by: tuple[str, ...], note: str, seed: int
+) -> None:
+    chance = random.Random(seed)
+    values = [("1.00", "a"), ("3.00", "b"), ("2.00", "c"), ("3.00", "a")]
+    right = [{"item": "a", "price": Decimal(price), "note": each, "ts": 5 * SECOND} for price, each in values]
+    chance.shuffle(right)
+    left = [{"sku": "a", "amount": 1, "ts": 9 * SECOND}]
+    # The price is kept only to decide: nothing that comes out has it.
+    declared = asof(order_by=order_by, output="sku string, amount bigint, note string")
+    driven = run(declared, left, right, (LEFT, RIGHT), chance, 40 * SECOND)
+    assert notes(driven.rows) == [(1, note)]
+
+
 def notes(rows: list[dict[str, Any]]) -> list[Any]:
     return [(row["amount"], row["note"]) for row in rows]
 
@@ -143,6 +170,25 @@ def test_a_row_gets_the_version_that_is_known_when_it_comes(order: str) -> None:
         (5, None),
     ]
     assert driven.entries() == 2
+
+
+@pytest.mark.parametrize("time", ["ts", ""])
+def test_the_newest_is_the_last_by_order_whenever_it_came(time: str) -> None:
+    prices = replace(PRICES, order_by=("price",))
+    out = "sku string, amount bigint, note string"
+    driven = DrivenJoin(latest_join(ORDERS, prices, out, order=time, ttl=None, how="left"))
+    second, first = Decimal("2.00"), Decimal("1.00")
+    driven.both(table(LEFT), table(RIGHT, ("a", second, "second", 5), ("b", first, "of b", 5)), None)
+    driven.rescale(3)
+    # It comes later and is later by event time, and is an older version all the same.
+    driven.both(table(LEFT), table(RIGHT, ("a", first, "first", 9)), None)
+    rows = driven.both(table(LEFT, ("a", 1, 1), ("b", 2, 1)), table(RIGHT), None)
+    assert sorted(notes(rows)) == [(1, "second"), (2, "of b")]
+    # Of one version: the one of the later time, or else the one that came last.
+    for amount, note, at in ((3, "younger", 7), (4, "elder", 6)):
+        known = "younger" if time else note
+        rows = driven.both(table(LEFT, ("a", amount, 1)), table(RIGHT, ("a", second, note, at)), None)
+        assert notes(rows) == [(amount, known)]
 
 
 def test_an_inner_join_leaves_rows_without_a_version_out() -> None:

@@ -1,22 +1,33 @@
-"""An aggregation that a step's source text shows. Only Spark knows all of them: the rest is found when a run starts."""
+"""What the source text of a step shows of it, before Spark is there. Only Spark knows all: the rest is found when a run starts."""
 
 from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-_WORDS = {
+_AGGREGATES = {
     **dict.fromkeys(("groupBy", "groupby", "rollup", "cube", "agg"), "an aggregation"),
     **dict.fromkeys(("distinct", "dropDuplicates", "drop_duplicates"), "distinct or dropDuplicates"),
     "limit": "limit",
 }
+_FILTERS = dict.fromkeys(("where", "filter"), "a filter")
 _Function = ast.Lambda | ast.FunctionDef
 
 
 def shown_aggregation(function: Callable[..., Any]) -> str:
-    """What aggregates the rows that are given to `function`; empty when the text does not show any.
+    """What aggregates the rows that are given to `function`; empty when the text does not show any."""
+    return _shown(function, _AGGREGATES)
+
+
+def shown_filter(function: Callable[..., Any]) -> str:
+    """What leaves out some of the rows that are given to `function`; empty when the text does not show any."""
+    return _shown(function, _FILTERS)
+
+
+def _shown(function: Callable[..., Any], words: Mapping[str, str]) -> str:
+    """Which of these methods the function calls on its rows, and what that is.
 
     Only a chain of calls counts that begins at the function's own frame and that it returns: a lookup table may be
     aggregated, and a value for a filter, too.
@@ -30,8 +41,8 @@ def shown_aggregation(function: Callable[..., Any]) -> str:
         return ""
     for returned in _returned(found[0]):
         for word in _chain(returned, frame):
-            if word in _WORDS:
-                return f"{_WORDS[word]} ({word})"
+            if word in words:
+                return f"{words[word]} ({word})"
     return ""
 
 
