@@ -40,10 +40,9 @@ def check(
     option: Settings = None,
 ) -> None:
     """Plans a pipeline and compares it with the job's newest record. Exit code 4 if it does not fit."""
-    from stateflow.compatibility.flows import compare
+    from stateflow.jobs.checking import checked as checked_flow
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import load_pipeline
-    from stateflow.spark.sinks.lacking import lacking
 
     options = call.options(option, parallelism=parallelism)
     loaded = load_pipeline(file, Path.cwd())
@@ -65,8 +64,7 @@ def check(
         if count and any(operator.evolution for operator in result.operators):
             result = checked(counts={(s.operator, s.state): s.entries for s in counted(options, name)[1]})
     else:
-        flow = loaded.pipeline.build(given)
-        result = compare(flow, name, None, misfits=lacking(flow))
+        result = checked_flow(loaded.pipeline.build(given), name, None)
     body = {name: value for name, value in asdict(result).items() if name not in ("problem", "misfits")}
     against = (
         f"checkpoint {result.checkpoint} of job {name}" if result.checkpoint else "no checkpoint: a new job"

@@ -129,8 +129,7 @@ class Job(JobHandle):
         counts: Counts | None = None,
     ) -> Check:
         """Whether a run of the pipeline would fit the newest state. Missing parameters are those of the last run."""
-        from stateflow.compatibility.flows import compare
-        from stateflow.spark.sinks.lacking import lacking
+        from stateflow.jobs.checking import checked
 
         record: Record | None = None
         checkpoints: tuple[int, ...] = ()
@@ -139,16 +138,14 @@ class Job(JobHandle):
             decided, checkpoints = log.decided, tuple(kept.slot for kept in log.checkpoints)
             record = decided if decided is not None and decided.carries_state else log.head
         values = {**known_parameters(pipeline.function, record), **(parameters or {})}
-        flow = pipeline.build(values)
-        return compare(
-            flow,
+        return checked(
+            pipeline.build(values),
             self.name,
             record,
             parallelism=parallelism,
             allow_non_restored_state=allow_non_restored_state,
             checkpoints=checkpoints,
             counts=counts,
-            misfits=lacking(flow),
         )
 
     def run(
