@@ -278,3 +278,15 @@ def test_columns_that_a_local_table_lacks_are_told_with_the_statement_that_adds_
     assert command(*arguments).code == 0
     (table / "_delta_log" / f"{3:020d}.json").write_text('{"metaData"')
     assert command(*arguments).code == 0, "what it cannot read is left to the run"
+
+
+def test_the_column_that_says_what_is_deleted_is_no_column_of_the_table(
+    command: Command, file: Path, tmp_path: Path
+) -> None:
+    upsert = 'totals.upsert("totals", sf.delta(output), keys="user", operation="total")'
+    edited(file, 'totals.append("totals", sf.delta(output))', upsert)
+    arguments = ("check", f"{file}:orders", "-p", f"output={tmp_path / 'totals'}", "-p", "input=/in")
+    commit(tmp_path / "totals", 0, "user", "orders")
+    assert command(*arguments).code == 0
+    commit(tmp_path / "totals", 1, "user")
+    assert "has no column 'orders'" in command(*arguments).err

@@ -24,7 +24,7 @@ def lacking(flow: Flow) -> dict[str, str]:
         if not isinstance(table, DeltaTable) or stream.rows is None:
             continue
         there = columns_of(table.path)
-        fields = [f for f in stream.rows.fields if f.name != stream.operation]
+        fields = [f for f in stream.rows.fields if f.name != node.options.get("operation")]
         absent = [
             (f.name, _upper(f.type)) for f in fields if there is not None and f.name.lower() not in there
         ]
