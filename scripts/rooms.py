@@ -158,7 +158,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "cli": Room(
         "the `stateflow` command",
-        "checkpoint compatibility config format jobs liveness observe packaging pipelines quantities reading savepoints "
+        "checkpoint config format jobs liveness observe packaging pipelines quantities reading savepoints "
         "serve spark spark/session spark/state_tables storage",
         "main.py",
     ),

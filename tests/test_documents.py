@@ -48,6 +48,7 @@ def ran(page: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
         ("docs/coming-from/flink-sql.md", "minutes"),
         ("docs/coming-from/quix.md", "totals"),
         ("docs/user-guide.md", "short"),
+        ("docs/sources.md", "Order"),
         ("docs/state.md", "Priced"),
         ("docs/time.md", "Reminders"),
         ("docs/changing-state.md", "fourth"),

@@ -243,6 +243,27 @@ def test_a_value_of_the_wrong_type_names_operator_state_key_and_value() -> None:
     assert str(caught.value) == "operator 'Wrong', state 'total', key 7: expected int, got str: 'many'"
 
 
+@dataclass
+class LastSeen:
+    channel: str
+    at: int = 0
+
+
+def test_a_none_in_a_value_is_told_with_what_to_declare() -> None:
+    class Watched(sf.KeyedProcess[str, Any, str]):
+        seen = sf.ValueState(LastSeen)
+
+        def process(self, key: str, rows: Any, ctx: sf.Context) -> None:
+            self.seen.value = LastSeen(next(rows)["channel"])
+
+    with pytest.raises(sf.StateTypeError) as caught:
+        KeyedHarness(Watched, key="user").rows({"user": "dan", "channel": None})
+    assert str(caught.value) == (
+        "operator 'Watched', state 'seen', key 'dan': expected LastSeen, but in the value expected `str`, got `None` - at "
+        "`$.channel`: declare `str | None`, or give it a value before it is stored"
+    )
+
+
 # ---- failing code ----
 
 

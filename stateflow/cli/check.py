@@ -40,7 +40,7 @@ def check(
     option: Settings = None,
 ) -> None:
     """Plans a pipeline and compares it with the job's newest record. Exit code 4 if it does not fit."""
-    from stateflow.compatibility.flows import compare
+    from stateflow.jobs.checking import checked as checked_flow
     from stateflow.jobs.job import Job
     from stateflow.pipelines.loading import load_pipeline
 
@@ -64,8 +64,8 @@ def check(
         if count and any(operator.evolution for operator in result.operators):
             result = checked(counts={(s.operator, s.state): s.entries for s in counted(options, name)[1]})
     else:
-        result = compare(loaded.pipeline.build(given), name, None)
-    body = {name: value for name, value in asdict(result).items() if name != "problem"}
+        result = checked_flow(loaded.pipeline.build(given), name, None)
+    body = {name: value for name, value in asdict(result).items() if name not in ("problem", "misfits")}
     against = (
         f"checkpoint {result.checkpoint} of job {name}" if result.checkpoint else "no checkpoint: a new job"
     )

@@ -76,6 +76,8 @@ class Check:
     """Of the sources together."""
     warnings: tuple[str, ...] = ()
     """What works, and may not be meant."""
+    misfits: tuple[str, ...] = ()
+    """Of outputs that do not fit their tables, as far as it can be told without Spark."""
 
     def refuse_evolution(self) -> None:
         """Raises IncompatibleError when any state's type changes, also by rule."""
@@ -86,7 +88,8 @@ class Check:
 
     @property
     def problems(self) -> list[str]:
-        return [problem for problem in (self.problem, *(each.problem for each in self.operators)) if problem]
+        problems = (self.problem, *(each.problem for each in self.operators), *self.misfits)
+        return [problem for problem in problems if problem]
 
 
 def compare(
@@ -98,8 +101,10 @@ def compare(
     allow_non_restored_state: bool = False,
     checkpoints: Collection[int] = (),
     counts: Counts | None = None,
+    misfits: Mapping[str, str] | None = None,
 ) -> Check:
-    """Reports every problem, not only the first. `checkpoints` are those that can be restored, as far as known."""
+    """Reports every problem, not only the first. `checkpoints` are those that can be restored, as far as known; `misfits` says
+    by the uid of a sink what its table lacks."""
     before = record.operators if record else {}
     nodes = {node.uid: node for node in flow.operators}
     operators = [
@@ -126,14 +131,16 @@ def compare(
     compatible = not problem and not any(each.problem for each in operators)
     if compatible:
         check_flow(flow, record, allow_non_restored_state=allow_non_restored_state)
+    sinks = _compared([n.uid for n in flow.sinks], list(record.sinks) if record else [])
+    misfits = misfits or {}
     return Check(
         pipeline=flow.name,
         job=job,
         checkpoint=record.slot if record else None,
-        compatible=compatible,
+        compatible=compatible and not misfits,
         operators=tuple(operators),
         sources=_compared([n.uid for n in flow.sources], list(record.sources) if record else []),
-        sinks=_compared([n.uid for n in flow.sinks], list(record.sinks) if record else []),
+        sinks={**sinks, **dict.fromkeys(misfits, "incompatible")},
         problem=problem,
         warnings=tuple(
             warning
@@ -141,6 +148,7 @@ def compare(
             if isinstance(node.columnar, ReadyOperator)
             for warning in node.columnar.warnings
         ),
+        misfits=tuple(misfits.values()),
     )
 
 

@@ -129,7 +129,7 @@ class Job(JobHandle):
         counts: Counts | None = None,
     ) -> Check:
         """Whether a run of the pipeline would fit the newest state. Missing parameters are those of the last run."""
-        from stateflow.compatibility.flows import compare
+        from stateflow.jobs.checking import checked
 
         record: Record | None = None
         checkpoints: tuple[int, ...] = ()
@@ -138,7 +138,7 @@ class Job(JobHandle):
             decided, checkpoints = log.decided, tuple(kept.slot for kept in log.checkpoints)
             record = decided if decided is not None and decided.carries_state else log.head
         values = {**known_parameters(pipeline.function, record), **(parameters or {})}
-        return compare(
+        return checked(
             pipeline.build(values),
             self.name,
             record,

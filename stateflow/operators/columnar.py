@@ -16,7 +16,9 @@ from stateflow.format.records import ExpiryShare, StateSchema
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.expiry import OperatorExpiry, share_of
+from stateflow.operators.filled import filled
 from stateflow.pipelines.columnar import ColumnarOperator
+from stateflow.pipelines.defaults import Default
 from stateflow.pipelines.operators import MAIN
 from stateflow.pipelines.process import Output
 from stateflow.state.backends.base import Backend
@@ -41,6 +43,8 @@ class ColumnarSpec:
     """Of the states that the operator declares, with their ids."""
     outputs: Mapping[str, pa.Schema]
     """The main output and those to the side."""
+    defaults: tuple[Mapping[str, Default], ...] = ()
+    """Per input, what stands for a null in a column that is no key."""
 
 
 class ColumnarContext(OperatorContext):
@@ -121,6 +125,9 @@ class ColumnarEngine:
     def process(self, tables: Sequence[pa.Table], late: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Hands the rows of each input to user code."""
         operator = self.spec.operator
+        if any(self.spec.defaults):
+            by_input = zip(tables, self.spec.defaults, strict=True)
+            tables = [filled(self.spec.uid, table, defaults) for table, defaults in by_input]
         if len(tables) == 1:
             self.context.late = late[0]
             yield from self._batches(lambda: operator.process(tables[0], self.states, self.context))

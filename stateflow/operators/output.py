@@ -19,6 +19,8 @@ from stateflow.pipelines.rows import RowType
 from stateflow.state.values.packed_instants import micros_of
 
 Values = list[Any]
+MISFITS = (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError)
+"""What Arrow raises for values that are not of a column's type."""
 _PLAIN = (str, bytes, int, float, date, Decimal)
 
 
@@ -54,22 +56,16 @@ class RowWriter:
         self._where = where
         self._rows = rows
         self._get = [attrgetter(f.name) for f in rows.fields]
-        self._nested = [pa.types.is_nested(field.type) for field in schema]
 
     def write(self, rows: Values) -> Any:
         """One batch. An error names the column and the value that does not fit."""
         columns = self._columns(rows)
         arrays = []
-        for field, values, nested in zip(self._schema, columns, self._nested, strict=True):
-            given = values
+        for field, values in zip(self._schema, columns, strict=True):
             try:
-                if nested:
-                    values = [_plain(value) for value in values]
-                elif pa.types.is_integer(field.type):
-                    _check_whole(values)
-                arrays.append(_array(values, field.type))
-            except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError) as error:
-                raise self._misfit(field, given, error) from error
+                arrays.append(array_of(values, field.type))
+            except MISFITS as error:
+                raise self._misfit(field, values, error) from error
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _columns(self, rows: Values) -> list[Values]:
@@ -138,16 +134,22 @@ class RowWriter:
 
     def _misfit(self, field: Any, values: Values, error: Exception) -> UsageError:
         for given in values:
-            value = _plain(given) if pa.types.is_nested(field.type) else given
             try:
-                if pa.types.is_integer(field.type):
-                    _check_whole([value])
-                _array([value], field.type)
-            except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError, ValueError):
+                array_of([given], field.type)
+            except MISFITS:
                 return UsageError(
                     f"{self._where} put out {given!r} in column {field.name!r}, which is a {field.type}: {error}"
                 )
         return UsageError(f"{self._where}: column {field.name!r} does not fit {field.type}: {error}")
+
+
+def array_of(values: Values, kind: Any) -> Any:
+    """Values of user code as an Arrow array; what does not fit raises one of `MISFITS`."""
+    if pa.types.is_nested(kind):
+        values = [_plain(value) for value in values]
+    elif pa.types.is_integer(kind):
+        _check_whole(values)
+    return _array(values, kind)
 
 
 def _array(values: Values, kind: Any) -> Any:

@@ -10,14 +10,15 @@ import re
 import types
 import typing
 from collections import namedtuple
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from stateflow.errors import UsageError
 from stateflow.format.scalars import BY_TYPE, KEYS
+from stateflow.pipelines.defaults import Default, defaults_of
 
 _KEYS_OF_SPARK = {spark: scalar.name for scalar in KEYS for spark in (scalar.spark, *scalar.other_spark)}
 _ALIASES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint", "real": "float"}
@@ -31,6 +32,8 @@ class Field:
     hint: Any = None
     """The Python type, when the row type has one."""
     nullable: bool = True
+    default: Default | None = field(default=None, compare=False)
+    """What stands for a null; None when the type allows None, or when there is no default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,10 @@ class RowType:
         """The schema as Spark's DDL."""
         return ", ".join(f"`{f.name}` {f.type}" for f in self.fields)
 
+    def defaults_but(self, left_out: Collection[str]) -> dict[str, Default]:
+        """What stands for a null, by field, without those that are left out."""
+        return {f.name: f.default for f in self.fields if f.default is not None and f.name not in left_out}
+
     def field(self, name: str) -> Field | None:
         return next((f for f in self.fields if f.name == name), None)
 
@@ -66,7 +73,7 @@ def spark_type(hint: Any, where: str) -> tuple[str, bool]:
     if origin is Annotated:
         for extra in arguments[1:]:
             if isinstance(extra, str):
-                return extra, False
+                return extra, arguments[0] is Any or type(None) in get_args(arguments[0])
         return spark_type(arguments[0], where)
     if origin in (Union, types.UnionType):
         inner = [a for a in arguments if a is not type(None)]
@@ -98,11 +105,12 @@ def row_type(declared: Any) -> RowType:
         raise UsageError(
             f"{declared!r} is not a row type: use a dataclass, a msgspec Struct, a NamedTuple or a schema string"
         )
-    hints = get_type_hints(declared, include_extras=True)
+    hints, defaults = get_type_hints(declared, include_extras=True), defaults_of(declared)
     fields = []
     for name in _field_names(declared):
         text, nullable = spark_type(hints[name], f"field {declared.__name__}.{name}")
-        fields.append(Field(name, text, hints[name], nullable))
+        default = None if nullable else defaults.get(name)
+        fields.append(Field(name, text, hints[name], nullable, default))
     return RowType(declared.__name__, tuple(fields), declared, True)
 
 

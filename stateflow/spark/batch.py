@@ -306,6 +306,8 @@ class Batch:
                 max_parallelism=self._max_parallelism(before),
                 states={name: running.states[name] for name in node.columnar.states},
                 outputs={MAIN: main, **sides},
+                # A row was placed by the key that it came with, so a key without a value stays without.
+                defaults=tuple(i.rows.defaults_but(i.columns) for i in inputs),
             )
             arrow_task = ArrowTask(
                 spec=columnar,

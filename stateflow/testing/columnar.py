@@ -20,12 +20,14 @@ from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
 from stateflow.operators.context import Moment
 from stateflow.operators.joins.made import runnable
 from stateflow.operators.lateness import is_late
+from stateflow.operators.output import MISFITS, array_of
 from stateflow.pipelines.columnar import ALONE, ColumnarOperator, columnar_operator
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.process import Output
 from stateflow.pipelines.rows import RowType, key_type, row_type
 from stateflow.state.columns.layout import ColumnLayout
+from stateflow.state.keys.text import shown
 from stateflow.testing.harness import END, KeyedStateHarness
 
 
@@ -72,6 +74,7 @@ class ColumnarHarness(KeyedStateHarness):
                 for number, (name, layout) in enumerate(operator.states.items(), 1)
             },
             {name: arrow_schema_of(of) for name, of in self._outputs.items()},
+            tuple(of.defaults_but(names) for of, names in zip(self._rows, keys, strict=True)),
         )
         self._operator: Callable[[], ColumnarOperator] = lambda: operator
         self._earliest: int | None = None
@@ -127,18 +130,51 @@ class ColumnarHarness(KeyedStateHarness):
         of = self._rows[index]
         schema = arrow_schema_of(of)
         if len(rows) == 1 and isinstance(rows[0], pa.Table):
-            table = rows[0].select(schema.names).cast(schema)
+            columns = [self._cast(of, rows[0], field) for field in schema]
         else:
-            values = [[_value(row, name) for row in rows] for name in of.names]
-            table = pa.table(
-                [pa.array(v, f.type) for v, f in zip(values, schema, strict=True)], schema=schema
-            )
+            columns = [self._column(of, rows, field) for field in schema]
+        table = pa.table(columns, schema=schema)
         for name in self._keys[index]:
             if not self._operator().null_keys and table.column(name).null_count:
                 raise UsageError(
                     f"a row has no {name!r}, which is its key: drop such rows before key_by, or give them a value"
                 )
         return table
+
+    def _cast(self, of: RowType, table: pa.Table, field: pa.Field) -> Any:
+        if field.name not in table.column_names:
+            raise self._lacks(of, "the table", field.name)
+        try:
+            return table.column(field.name).cast(field.type)
+        except pa.ArrowException as error:
+            given = f"a {table.schema.field(field.name).type}"
+            raise self._misfit(given, field, error) from error
+
+    def _column(self, of: RowType, rows: Sequence[Any], field: pa.Field) -> Any:
+        for row in rows:
+            if not isinstance(row, dict) and not hasattr(row, field.name):
+                raise self._lacks(of, f"the row {shown(row)}", field.name)
+        values = [row.get(field.name) if isinstance(row, dict) else getattr(row, field.name) for row in rows]
+        try:
+            return array_of(values, field.type)
+        except MISFITS as error:
+            given = next((shown(value) for value in values if not _fits(value, field.type)), "values")
+            raise self._misfit(given, field, error) from error
+
+    def _lacks(self, of: RowType, what: str, name: str) -> UsageError:
+        return UsageError(
+            f"operator {self._spec.uid!r}: {what} has no {name!r}: give it every column of {of.name}, which are "
+            f"{', '.join(of.names)}"
+        )
+
+    def _misfit(self, given: str, field: pa.Field, error: Exception) -> UsageError:
+        kind, reason = field.type, " ".join(str(error).split())
+        step = "give it values of that type, or declare another one"
+        if pa.types.is_decimal(kind):
+            step = f"give it Decimals of {kind.scale} decimal places, or declare more, as in Annotated[Decimal, 'decimal(38,18)']"
+        return UsageError(
+            f"operator {self._spec.uid!r}: column {field.name!r} is a {kind} and was given {given} ({reason}): {step}"
+        )
 
     def _batch_without_rows(self) -> list[Any]:
         return self._batch([], None)
@@ -197,5 +233,9 @@ def _key_type(rows: RowType, name: str) -> str:
     return kind
 
 
-def _value(row: Any, name: str) -> Any:
-    return row.get(name) if isinstance(row, dict) else getattr(row, name)
+def _fits(value: Any, kind: pa.DataType) -> bool:
+    try:
+        array_of([value], kind)
+    except MISFITS:
+        return False
+    return True

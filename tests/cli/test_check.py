@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.cli.conftest import Command
@@ -216,3 +219,62 @@ def test_a_state_under_another_name_and_type_is_refused_with_what_to_write(
     assert 'aliases=("total",) and a function migrate=' in said.err
     edited(file, "    total_v2 =", '    forgets = ("total",)\n    total_v2 =')
     assert command("check", f"{file}:orders", "--checkpoint-dir", root).code == 0
+
+
+def commit(table: Path, version: int, *columns: str) -> None:
+    """A commit of a Delta table, which changes its columns if there are any."""
+    fields = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in columns]
+    schema = json.dumps({"type": "struct", "fields": fields})
+    actions = [{"metaData": {"id": "t", "schemaString": schema}}] if columns else []
+    lines = [*({"commitInfo": {"timestamp": 0}}, *actions), {"add": {"path": '{"metaData"'}}]
+    (table / "_delta_log").mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    (table / "_delta_log" / f"{version:020d}.json").write_text(text)
+
+
+def snapshot(table: Path, version: int) -> None:
+    """Delta's own checkpoint of what the commit of this version says; older commits are cleaned away."""
+    log = table / "_delta_log"
+    actions = [json.loads(line) for line in (log / f"{version:020d}.json").read_text().splitlines()]
+    [metadata] = [action["metaData"] for action in actions if "metaData" in action]
+    rows = [{"metaData": None, "txn": "x"}, {"metaData": metadata, "txn": None}]
+    pq.write_table(pa.Table.from_pylist(rows), log / f"{version:020d}.checkpoint.parquet")
+    for each in range(version + 1):
+        (log / f"{each:020d}.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_columns_that_a_local_table_lacks_are_told_with_the_statement_that_adds_them(
+    command: Command, root: Path, file: Path, tmp_path: Path, known: bool
+) -> None:
+    table = tmp_path / "totals"
+    arguments = ("check", f"{file}:orders", "-p", f"output={table}", "-p", "input=/in", "-o", "json")
+    if known:
+        made_job(root)
+        arguments = (*arguments, "--checkpoint-dir", root)
+    assert command(*arguments).code == 0  # there is no table yet
+
+    def refused() -> str:
+        said = command(*arguments)
+        assert (said.code, said.json["compatible"], said.json["sinks"]) == (
+            4,
+            False,
+            {"totals": "incompatible"},
+        )
+        return str(said.json["problems"][0])
+
+    commit(table, 0, "user", "Orders")
+    commit(table, 1)
+    said = refused()
+    assert said.startswith(
+        f"sink 'totals': Delta table {table} has no column 'total': change the output or alter"
+    )
+    assert said.endswith(f"ALTER TABLE delta.`{table}` ADD COLUMNS (`total` DOUBLE)")
+    snapshot(table, 0)
+    assert "'total'" in refused()
+    commit(table, 1, "user")
+    assert "(`orders` BIGINT, `total` DOUBLE)" in refused()
+    commit(table, 2, "user", "orders", "total", "more")
+    assert command(*arguments).code == 0
+    (table / "_delta_log" / f"{3:020d}.json").write_text('{"metaData"')
+    assert command(*arguments).code == 0, "what it cannot read is left to the run"

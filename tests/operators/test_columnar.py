@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -64,6 +66,88 @@ def test_two_inputs_come_as_two_tables() -> None:
     assert harness.both([Click(1, "a", at(0))], [Name(2, "Bo")]) == [Named("a", None)]
     assert harness.both([Click(2, "b", at(0))], [Name(1, "Al")]) == [Named("b", "Bo")]
     assert harness.both([Click(1, "c", at(0))]) == [Named("c", "Al")]
+
+
+@dataclass
+class Sale:
+    user: str = "nobody"
+    channel: str = "web"
+    amount: Decimal = Decimal("1.5")
+    tags: list[str] = field(default_factory=lambda: ["new"])
+    note: str | None = "none given"
+
+
+def as_they_came(table: pa.Table, state: Any, ctx: sf.ColumnarContext) -> pa.Table:
+    return table
+
+
+def test_a_null_is_the_default_of_its_field_where_the_type_allows_no_none() -> None:
+    harness = ColumnarHarness(as_they_came, Sale, key="user", state={"n": int}, output=Sale)
+    bare = Sale("al", "web", Decimal("1.5"), ["new"], None)
+    assert harness.rows({"user": "al"}) == [bare]
+    table = pa.table({"user": ["al", "bo"], "channel": ["app", None], "amount": [None, Decimal(2)]})
+    table = table.append_column("tags", pa.array([["a"], None])).append_column("note", pa.array(["x", None]))
+    assert harness.rows(table) == [
+        Sale("al", "app", Decimal("1.5"), ["a"], "x"),
+        Sale("bo", "web", Decimal(2), ["new"], None),
+    ]
+
+
+def test_a_default_is_no_key() -> None:
+    harness = ColumnarHarness(as_they_came, Sale, key="user", state={"n": int}, output=Sale)
+    with pytest.raises(sf.UsageError, match="a row has no 'user', which is its key"):
+        harness.rows({"channel": "app"})
+
+
+def test_a_ready_made_operator_sees_defaults_too() -> None:
+    harness = ColumnarHarness.of(by_channel.build(), "sums")
+    assert harness.rows({"user": "al"}, {"user": "al", "channel": "app"}) == [
+        {"user": "al", "n": 2, "web": 1}
+    ]
+
+
+@sf.pipeline("by-channel")
+def by_channel(flow: sf.Flow) -> None:
+    keyed = flow.source("in", sf.files("/nowhere", "json"), Sale).key_by("user")
+    web = sf.count("channel", where="channel = 'web'")
+    keyed.aggregate("sums", "user string, n long, web long", n=sf.count(), web=web).collect(
+        "out", sf.memory("by-channel")
+    )
+
+
+@dataclass
+class Mistaken:
+    user: str
+    amount: int = "many"  # type: ignore[assignment]
+
+
+def test_a_default_that_its_column_cannot_hold_is_named() -> None:
+    harness = ColumnarHarness(as_they_came, Mistaken, key="user", state={"n": int}, output=Mistaken)
+    assert harness.rows(Mistaken("al", 1)) == [Mistaken("al", 1)]
+    with pytest.raises(
+        sf.UsageError, match=r"operator 'as_they_came': field 'amount' .* default 'many'.* int64"
+    ):
+        harness.rows({"user": "al"})
+
+
+SALES = pa.table({"user": ["al"], "channel": ["web"], "amount": [1.5]})
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (Sale("al", amount=1.5), r"column 'amount' is a decimal128\(38, 18\) and was given 1.5 \(.*\): give it Decimals of 18"),  # type: ignore[arg-type]
+        (Sale("al", amount=Decimal("1e-19")), r"column 'amount' .* was given Decimal\('1E-19'\) \(.*\): give it Decimals"),
+        (Sale("al", channel=7), r"column 'channel' is a string and was given 7 \(.*\): give it values of that type"),  # type: ignore[arg-type]
+        (SimpleNamespace(user="al"), r"the row namespace\(user='al'\) has no 'channel': give it every column of Sale, which are user, "),
+        (SALES, r"the table has no 'tags': give it every column of Sale"),
+        (SALES.set_column(1, "channel", pa.array([[1]])), r"column 'channel' is a string and was given a list"),
+    ],
+)  # fmt: skip
+def test_a_row_that_does_not_fit_its_type_is_named_with_the_next_step(row: Any, message: str) -> None:
+    harness = ColumnarHarness(as_they_came, Sale, key="user", state={"n": int}, output=Sale)
+    with pytest.raises(sf.UsageError, match=rf"^operator 'as_they_came': {message}"):
+        harness.rows(row)
 
 
 def test_a_batch_that_fails_changes_nothing() -> None:

@@ -53,6 +53,43 @@ class All:
     hidden: int = field(default=0, init=False)
 
 
+@dataclass
+class Sale:
+    user: int
+    channel: str = "web"
+    tags: list[str] = field(default_factory=list)
+    note: str | None = "none given"
+    at: Annotated[datetime | None, "timestamp_ntz"] = datetime(2026, 1, 1)
+    raw: Annotated[Any, "variant"] = "?"
+    shop: str = None  # type: ignore[assignment]
+
+
+class SaleStruct(msgspec.Struct, kw_only=True):
+    user: int
+    channel: str = "web"
+    tags: list[str] = []
+    note: str | None = "none given"
+
+
+class SaleTuple(NamedTuple):
+    user: int
+    channel: str = "web"
+    note: str | None = "none given"
+
+
+@pytest.mark.parametrize("declared", [Sale, SaleStruct, SaleTuple])
+def test_a_default_stands_for_a_null_where_the_type_allows_no_none(declared: Any) -> None:
+    rows = row_type(declared)
+    defaults = rows.defaults_but(())
+    assert defaults.keys() == {"channel", "tags"} & set(rows.names)
+    assert defaults["channel"].fill(["app", None]) == ["app", "web"]
+    assert rows.defaults_but(("channel",)).keys() == {"tags"} & set(rows.names)
+    if "tags" in defaults:
+        one, other = defaults["tags"].fill([None, None])
+        assert (one, other) == ([], [])
+        assert one is not other
+
+
 def test_a_dataclass_gives_names_types_and_nullability() -> None:
     rows = row_type(All)
     assert {f.name: f.type for f in rows.fields} == {

@@ -259,3 +259,57 @@ def test_an_option_that_the_state_was_made_with_is_refused_before_a_byte_is_writ
         assert restored is not None
         assert restored.operators["totals"].options == head.operators["totals"].options
     bench.run(before)
+
+
+@dataclass
+class Sold:
+    user: int
+
+
+@dataclass
+class SoldNow:
+    user: int
+    channel: str = "web"
+
+
+class Sales(sf.KeyedProcess[int, Order, Sold]):
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        yield from (Sold(row.user) for row in rows)
+
+
+class SalesNow(sf.KeyedProcess[int, Order, SoldNow]):
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        yield from (SoldNow(row.user) for row in rows)
+
+
+@pytest.mark.system
+def test_after_the_printed_statement_a_run_goes_on_with_a_column_more(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    by_value([pipelines])
+    bench = Workbench(spark, tmp_path)
+    table = bench.folder / "sold out"
+
+    def sales(process: Any) -> sf.Pipeline:
+        @sf.pipeline("sales")
+        def pipeline(flow: sf.Flow) -> None:
+            keyed = flow.source("in", bench.source("in", ORDER), Order).key_by("user")
+            keyed.process("sales", process).append("out", sf.delta(str(table)))
+
+        return pipeline
+
+    bench.rows("in", [Order(1, "tea", 1.0, at(0))])
+    bench.run(sales(Sales))
+    bench.rows("in", [Order(2, "tea", 1.0, at(0))])
+    with pytest.raises(sf.StateflowError, match="'channel' is not in the table") as refused:
+        bench.run(sales(SalesNow))
+    statement = str(refused.value).partition("alter the table: ")[2]
+    [told] = Job(str(bench.folder / "root"), "sales").check(sales(SalesNow)).problems
+    assert told.endswith(statement)
+    bench.spark.sql(statement)
+    assert Job(str(bench.folder / "root"), "sales").check(sales(SalesNow)).problems == []
+    bench.run(sales(SalesNow))
+    bench.rows("in", [Order(3, "tea", 1.0, at(0))])
+    bench.run(sales(Sales))
+    rows = bench.spark.read.format("delta").load(str(table)).orderBy("user").collect()
+    assert [tuple(row) for row in rows] == [(1, None), (2, "web"), (3, None)]

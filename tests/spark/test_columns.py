@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Annotated, Any, NamedTuple
@@ -110,6 +110,33 @@ def test_typed_rows_survive_the_way_out_and_back_in() -> None:
     batch = RowWriter(rows, SCHEMA, "operator 'x'").write(ROWS)
     assert batch.schema == SCHEMA
     assert RowReader(rows, range(7)).read(batch) == ROWS
+
+
+@dataclass
+class Sale:
+    user: int
+    channel: str = "web"
+    amount: float = 0.5
+    note: str | None = "none given"
+    tags: list[str] = field(default_factory=list)
+    inner: Inner = field(default_factory=lambda: Inner(7))
+
+
+def test_a_null_is_the_default_of_its_field_where_the_type_allows_no_none() -> None:
+    schema = pa.schema(
+        [("user", pa.int64()), ("channel", pa.string()), ("amount", pa.float64()), ("note", pa.string()),
+         ("tags", pa.list_(pa.string())), ("inner", pa.struct([("a", pa.int64())]))]
+    )  # fmt: skip
+    columns = [[1, None], ["app", None], [2.0, None], ["x", None], [["a"], None], [{"a": 1}, None]]
+    arrays = [pa.array(v, f.type) for v, f in zip(columns, schema, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    reader = RowReader(row_type(Sale), range(6))
+    assert reader.read(batch) == [
+        Sale(1, "app", 2.0, "x", ["a"], Inner(1)),
+        Sale(None, "web", 0.5, None, [], Inner(7)),  # type: ignore[arg-type]
+    ]
+    first, second = reader.read(pa.concat_batches([batch.slice(1), batch.slice(1)]))
+    assert first.tags is not second.tags, "each row has a list of its own"
 
 
 def test_columns_are_taken_by_the_places_that_a_reader_is_given() -> None:

@@ -54,6 +54,41 @@ def test_new_files_are_read_once_by_the_columns_of_the_row_class(spark: SparkSes
     assert sorted(row["user"] for row in out.rows) == [1, 2, 3, 4]
 
 
+@dataclass
+class Sale:
+    user: int
+    channel: str = "web"
+    note: str | None = "none given"
+
+
+class Channels(sf.KeyedProcess[int, Sale, Sale]):
+    def process(self, user, rows, ctx):
+        yield from rows
+
+
+@sf.pipeline("defaults")
+def with_defaults(flow: sf.Flow, *, input: str) -> None:
+    keyed = flow.source("in", sf.files(input, "json"), Sale).key_by("user")
+    keyed.process("each", Channels).collect("rows", sf.memory("default-rows"))
+    web = sf.count("channel", where="channel = 'web'")
+    keyed.aggregate("sum", "user long, web long", web=web).collect("sums", sf.memory("default-sums"))
+
+
+def test_a_column_that_the_files_lack_is_the_default_of_its_field(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    bench, folder = Workbench(spark, tmp_path), tmp_path / "in"
+    rows, sums = sf.memory("default-rows"), sf.memory("default-sums")
+    rows.clear()
+    sums.clear()
+    folder.mkdir()
+    (folder / "1.json").write_text('{"user": 1}\n{"user": 2, "channel": "app", "note": "x"}\n')
+    bench.run(with_defaults, {"input": str(folder)})
+    put_out = sorted((r["user"], r["channel"], r["note"]) for r in rows.rows)
+    assert put_out == [(1, "web", None), (2, "app", "x")]
+    assert sorted((r["user"], r["web"]) for r in sums.rows) == [(1, 1), (2, 0)]
+
+
 def test_columns_of_csv_files_are_told_by_their_header(spark: SparkSession, tmp_path: Path) -> None:
     bench, out, folder = Workbench(spark, tmp_path), sf.memory("files"), tmp_path / "in"
     out.clear()

@@ -16,6 +16,7 @@ from stateflow.pipelines.tables import delta
 from stateflow.spark.sinks import delta_append
 from stateflow.spark.sinks.delta_append import DeltaAppend
 from stateflow.spark.sinks.delta_log import DeltaLog
+from stateflow.spark.sinks.fit import quoted
 from tests.spark.sink_places import Log, contents, versions
 
 
@@ -384,6 +385,26 @@ def test_output_that_does_not_fit_is_refused_with_every_column(spark: SparkSessi
         "'must' is missing and NOT NULL",
     ):
         assert part in str(refused.value)
+
+
+def test_the_refusal_prints_the_statement_that_adds_the_columns(
+    spark: SparkSession, tmp_path: Path, log: Log
+) -> None:
+    path = tmp_path / "a `quoted` table"
+    # Delta's builder, with which a run creates tables, does not quote the backtick.
+    spark.sql(f"CREATE TABLE delta.{quoted(str(path))} (n long) USING delta")
+    log.deliver(opened(spark, path), numbers(spark, 1))
+    schema = "n long, channel string, `a``b` decimal(10,2), s struct<`x-y`:int,Z:array<timestamp>>, m map<string,date>"
+    with pytest.raises(IncompatibleError) as refused:
+        opened(spark, path, schema)
+    statement = str(refused.value).partition("alter the table: ")[2]
+    assert statement.startswith("ALTER TABLE delta.`")
+    assert "(`channel` STRING, `a``b` DECIMAL(10,2), " in statement
+    spark.sql(statement)
+    sink = opened(spark, path, schema)
+    log.deliver(sink, spark.createDataFrame([(2, "web", None, None, None)], schema))
+    rows = spark.read.format("delta").load(str(path)).orderBy("n").select("n", "channel").collect()
+    assert [tuple(row) for row in rows] == [(1, None), (2, "web")]
 
 
 def test_narrower_types_are_widened_to_the_tables(spark: SparkSession, path: Path, log: Log) -> None:

@@ -44,7 +44,7 @@ class DeltaAppend:
 
     def open(self, spark: SparkSession, schema: StructType) -> None:
         shape = open_table(spark, self.table, schema, self.delivery)
-        check_fit(schema, shape, str(self.table))
+        check_fit(schema, shape, str(self.table), self.table.path)
 
     def prepare(self, frame: DataFrame, at: SinkSlot, prev: int | None, stager: Stager) -> Prepared:
         txn = DeltaLog(frame.sparkSession, self.table.path).begin()
@@ -52,7 +52,7 @@ class DeltaAppend:
         exactly_once = self.delivery == "exactly_once"
         if exactly_once:
             refuse_disagreement(txn, at, str(self.table), prev)
-        check_fit(frame.schema, shape, str(self.table))
+        check_fit(frame.schema, shape, str(self.table), self.table.path)
         actions = txn.write(cast_to(frame, shape))
         adds = added(actions)
         if adds:
@@ -148,7 +148,7 @@ def current_actions(
         raise stuck(at, f"{what} of {target} changed since the rows of record {at.slot} were prepared for it")
     try:
         frame = txn.reread(payload["actions"], payload["columns"])
-        check_fit(frame.schema, shape, target)
+        check_fit(frame.schema, shape, target, prepared.target)
         return txn.write(frame)
     except IncompatibleError as error:
         raise stuck(at, str(error)) from error

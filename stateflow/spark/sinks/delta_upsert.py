@@ -122,7 +122,7 @@ class DeltaUpsert:
         return deletion(f"the upsert into {self.table}, delete_when", self.delete_when, schema)
 
     def _check(self, shape: TableShape, schema: StructType) -> None:
-        check_fit(schema, shape, str(self.table))
+        check_fit(schema, shape, str(self.table), self.table.path)
         if shape.configuration.get("delta.appendOnly") == "true":
             raise IncompatibleError(
                 f"{self.table} only takes appends (delta.appendOnly): use append, or unset it"

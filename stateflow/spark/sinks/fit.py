@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import xxhash
@@ -32,8 +33,8 @@ REFUSED_FEATURES = {
 }
 
 
-def check_fit(schema: StructType, table: TableShape, target: str) -> None:
-    """IncompatibleError, naming every column, unless rows of `schema` can be written to the table."""
+def check_fit(schema: StructType, table: TableShape, target: str, path: str) -> None:
+    """IncompatibleError, naming every column, unless rows of `schema` can be written to the table at `path`."""
     for field in table.schema.fields:
         if any(name.startswith("delta.identity.") for name in field.metadata):
             raise IncompatibleError(
@@ -49,6 +50,7 @@ def check_fit(schema: StructType, table: TableShape, target: str) -> None:
     columns = {field.name.lower(): field for field in table.schema.fields}
     problems: list[str] = []
     names: set[str] = set()
+    absent: list[StructField] = []
     for field in schema.fields:
         name = field.name.lower()
         if name in names:
@@ -56,6 +58,7 @@ def check_fit(schema: StructType, table: TableShape, target: str) -> None:
         names.add(name)
         if name not in columns:
             problems.append(f"{field.name!r} is not in the table")
+            absent.append(field)
         elif not _castable(field.dataType, columns[name].dataType):
             problems.append(
                 f"{field.name!r} is {_text(field.dataType)}, there {_text(columns[name].dataType)}"
@@ -70,9 +73,33 @@ def check_fit(schema: StructType, table: TableShape, target: str) -> None:
     ]
     problems.extend(f"{column!r} is missing and the table is partitioned by it" for column in missing)
     if problems:
+        types = {field.name: sql_type(field.dataType) for field in absent}
+        statement = f": {added_by(types.items(), path)}" if absent else ""
         raise IncompatibleError(
-            f"the output does not fit {target}: {'; '.join(problems)}; change the output or alter the table"
+            f"the output does not fit {target}: {'; '.join(problems)}; change the output or alter the table{statement}"
         )
+
+
+def added_by(columns: Iterable[tuple[str, str]], path: str) -> str:
+    """The statement that gives the table at `path` columns of these names and types."""
+    if "://" not in path and not path.startswith("file:"):
+        path = str(Path(path).absolute())  # Delta takes a relative path for the name of a table
+    definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns)
+    return f"ALTER TABLE delta.{quoted(path)} ADD COLUMNS ({definitions})"
+
+
+def sql_type(kind: DataType) -> str:
+    """A type as a statement names it; unlike `simpleString`, with fields of any name."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, ArrayType):
+        return f"ARRAY<{sql_type(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"MAP<{sql_type(kind.keyType)}, {sql_type(kind.valueType)}>"
+    if isinstance(kind, StructType):
+        fields = (f"{quoted(field.name)}: {sql_type(field.dataType)}" for field in kind.fields)
+        return f"STRUCT<{', '.join(fields)}>"
+    return kind.simpleString().upper()
 
 
 def cast_to(frame: DataFrame, table: TableShape) -> DataFrame:

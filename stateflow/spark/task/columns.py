@@ -70,17 +70,24 @@ class RowReader:
         self._convert: tuple[Callable[[Any], Any] | None, ...] = tuple(
             _converter(f.hint, f.type) for f in rows.fields
         )
+        self._defaults = tuple(f.default for f in rows.fields)
 
     def read(self, batch: Any, known: Mapping[int, Values] = {}) -> Values:
         """One row object per row of an Arrow batch (or struct array's flattened children). `known` has the values of
         fields that the caller has read already, by the field's place."""
         columns = []
-        for place, (index, convert) in enumerate(zip(self._columns, self._convert, strict=True)):
+        fields = zip(self._columns, self._convert, self._defaults, strict=True)
+        for place, (index, convert, default) in enumerate(fields):
             if place in known:
                 columns.append(known[place])
                 continue
-            values = values_of(batch[index])
-            columns.append(values if convert is None else [None if v is None else convert(v) for v in values])
+            column = batch[index]
+            values = values_of(column)
+            if convert is not None:
+                values = [None if v is None else convert(v) for v in values]
+            if default is not None and column.null_count:
+                values = default.fill(values)
+            columns.append(values)
         return list(map(self._make, *columns))
 
 

@@ -18,6 +18,8 @@ from stateflow.state.values.schema import type_name
 # so a match only starts the walk through the value, which costs ten times the writing.
 _ISO_INSTANT = re.compile(rb"\d\d-\d\dT\d\d:\d\d:\d\d")
 
+_GOT_NONE = re.compile(r"Expected `(.+?)`, got `(?:None|null)`")
+
 
 def structured_codec(hint: Any, dated: bool) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any]]:
     """What writes and reads values of `hint`; `dated` when datetimes may be inside."""
@@ -41,7 +43,7 @@ def structured_codec(hint: Any, dated: bool) -> tuple[Callable[[Any], bytes], Ca
             raise
         except msgspec.ValidationError as error:
             raise StateTypeError(
-                f"expected {type_name(hint)}, but in the value {_lowered(str(error))}"
+                f"expected {type_name(hint)}, but in the value {_lowered(str(error))}{_without_none(str(error))}"
             ) from None
         except (TypeError, ValueError, OverflowError) as error:
             raise StateTypeError(f"expected {type_name(hint)}, got {type(value).__name__}: {error}") from None
@@ -67,6 +69,12 @@ def wrong(expected: str, value: object) -> StateTypeError:
 
 def _lowered(message: str) -> str:
     return message[:1].lower() + message[1:]
+
+
+def _without_none(message: str) -> str:
+    """What to do about a None in the place of something else: rows have one where a column is null."""
+    expected = _GOT_NONE.match(message)
+    return f": declare `{expected[1]} | None`, or give it a value before it is stored" if expected else ""
 
 
 def _refuse_naive(value: Any) -> None:
