@@ -292,8 +292,8 @@ class KeyedStream(GroupedRows):
         """Each row with the newest row of `right` that has the same key and is not later: the version valid at its event time.
 
         A row waits until the watermark has reached its time, so that its version is certain; with `wait=False` it takes the
-        one that is known when it comes. A version is valid until the next one, and for `keep` at most. `output` is as in
-        `join`; `how` is left or inner.
+        one that is known when it comes. A version is valid until the next one, and for `keep` at most. Of right rows of one time the
+        last by the `order_by` of their key counts. `output` is as in `join`; `how` is left or inner.
         """
         check_same_key(f"join {uid!r}", self, right)
         times = time_columns(uid, self, right, time, right_time)
@@ -314,8 +314,8 @@ class KeyedStream(GroupedRows):
     ) -> Stream:
         """Each row, as soon as it comes, with the newest row of `right` that has the same key and has come so far.
 
-        The newest is the last by event time, if `right` has one, and else the last to come. A row that comes later changes
-        nothing that is out. `ttl` is how long a right row is known. `output` is as in `join`; `how` is left or inner.
+        The newest is the last by the `order_by` of its key, then by event time, if `right` has one, and else the last to come. A
+        row that comes later changes nothing that is out. `ttl` is how long a right row is known. `output` is as in `join`; `how` is left or inner.
         """
         check_same_key(f"join {uid!r}", self, right)
         order = known_time(uid, right.stream)
@@ -415,7 +415,8 @@ class KeyedStream(GroupedRows):
         new in it or has another `rank`, and a delete for each that dropped out.
 
         Of rows that are alike in the columns `per` one is in the list: the last by the key's `order_by`, or without one the
-        first by `by`. Without `per` each row is one of its own, and rows replace each other by rank.
+        first by `by`. Without `per` each row is one of its own, and rows replace each other by rank. Rows of `.changes_as_rows`
+        need both, for a value may have fallen.
         """
         refuse_stale(uid, self.stream.former, self.order_by, per)
         declared = top(self._rows(uid), n, by=by, per=per, rank=rank, ttl=ttl)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import stateflow as sf
 from stateflow.compatibility.flows import compare
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.streams import KeyedStream
+from stateflow.testing import ColumnarHarness
 
 
 @dataclass
@@ -420,6 +421,37 @@ def test_a_list_of_rows_that_were_changes_has_to_know_which_row_is_newer() -> No
             .upsert("o", sf.delta("/o"))
         )
     )
+
+
+@dataclass
+class Revenue:
+    user: int
+    sku: str
+    revenue: float
+    n: int
+
+
+def test_a_running_sum_that_has_fallen_leaves_the_list() -> None:
+    """As the page of the recipe says it."""
+
+    def declare(keyed: KeyedStream) -> None:
+        sums = keyed.stream.key_by("user", "sku").aggregate(
+            "sums", Revenue, revenue=sf.sum("amount"), n=sf.count()
+        )
+        rows = sums.changes_as_rows(op="op").key_by("user", order_by="n")
+        rows.top("best", 1, by="-revenue", per="sku").upsert("out", sf.delta("/out"))
+
+    flow = flow_of(declare)
+    sums, best = ColumnarHarness.of(flow, "sums"), ColumnarHarness.of(flow, "best")
+
+    def batch(*sales: tuple[str, float]) -> list[tuple[Any, ...]]:
+        rows = [Order(1, sku, amount, [], True, datetime(2026, 1, 1, tzinfo=UTC)) for sku, amount in sales]
+        changes = [{**vars(each), "op": "upsert"} for each in sums.rows(*rows)]
+        return [(each["_op"], each["sku"], each["revenue"]) for each in best.rows(*changes)]
+
+    assert batch(("tea", 9.0), ("jam", 5.0)) == [("upsert", "tea", 9.0)]
+    refund = ("tea", -6.0)
+    assert batch(refund) == [("delete", "tea", 9.0), ("upsert", "jam", 5.0)]
 
 
 def test_a_list_takes_no_rows_that_say_what_is_gone() -> None:
