@@ -387,6 +387,7 @@ def test_output_that_does_not_fit_is_refused_with_every_column(spark: SparkSessi
         assert part in str(refused.value)
 
 
+@pytest.mark.system
 def test_the_refusal_prints_the_statement_that_adds_the_columns(
     spark: SparkSession, tmp_path: Path, log: Log
 ) -> None:
