@@ -19,7 +19,8 @@ FILES = ("package.json", "package-lock.json")
 
 
 def main() -> None:
-    cache = Path(os.environ.get("STATEFLOW_CACHE_DIR") or ROOT / ".cache").expanduser().absolute()
+    # npm takes a folder that is reached through a link for another one, in which the lock does not count.
+    cache = Path(os.environ.get("STATEFLOW_CACHE_DIR") or ROOT / ".cache").expanduser().resolve()
     target = cache / "azurite"
     stamp = target / f"lock-{hashlib.sha256((LOCK / FILES[1]).read_bytes()).hexdigest()[:16]}"
     if stamp.is_file():

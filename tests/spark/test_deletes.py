@@ -52,6 +52,7 @@ def customers(bench: Workbench) -> sf.Pipeline:
     return declare
 
 
+@pytest.mark.system
 def test_a_feed_of_changes_becomes_a_table_of_what_is_there_and_goes_back(
     spark: SparkSession, bench: Workbench
 ) -> None:

@@ -92,6 +92,7 @@ def entries(holding: Holding, operator: OperatorState) -> list[tuple[bytes, byte
     return found
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("backend", "parallelism", "most"),
     [("rocksdb", 2, 16), ("memory", 1, 16), ("rocksdb", 5, 128), ("memory", 3, 8)],

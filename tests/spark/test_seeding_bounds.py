@@ -92,6 +92,7 @@ def test_a_planned_batch_ends_where_it_was_planned_and_only_the_trigger_once_sto
     assert delivered == read
 
 
+@pytest.mark.system
 def test_a_bounded_run_resumes_after_any_of_its_batches(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
