@@ -90,20 +90,19 @@ def _refuse_waiting_for_ever(operator: KeyedNode) -> None:
     if operator.process_type is None:
         return
     found = operator.process_type.declarations()
-    waiting = [
-        (f"timer {name!r}", 'sf.Timer("processing")')
-        for name, timer in found.timers.items()
-        if timer.time == "event"
-    ] + [
-        (f"the ttl of state {name!r}", 'time="processing"')
-        for name, state in found.states.items()
-        if state.expiry is not None and state.expiry.time == "event"
-    ]
-    for what, instead in waiting:
-        raise UsageError(
-            f"operator {operator.uid!r}: {what} waits for event time, and no source has any: give a source event_time= and "
-            f"watermark=, or take {instead}"
-        )
+    for name, timer in found.timers.items():
+        if timer.time == "event":
+            raise _never_due(operator, f"timer {name!r}", 'sf.Timer("processing")')
+    for name, state in found.states.items():
+        if state.expiry is not None and state.expiry.time == "event":
+            raise _never_due(operator, f"the ttl of state {name!r}", 'time="processing"')
+
+
+def _never_due(operator: KeyedNode, what: str, instead: str) -> UsageError:
+    return UsageError(
+        f"operator {operator.uid!r}: {what} waits for event time, and no source has any: give a source event_time= and "
+        f"watermark=, or take {instead}"
+    )
 
 
 def _keeps_state(node: Node) -> bool:

@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import stateflow as sf
-from stateflow.spark.session.shipping import by_value
-from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Order, Workbench, at
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([pipelines])
-    return Workbench(spark, tmp_path)
 
 
 def summed(table: pa.Table, state: Any, ctx: sf.Context) -> pa.Table:

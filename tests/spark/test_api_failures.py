@@ -18,12 +18,6 @@ from tests.spark import pipelines
 from tests.spark.pipelines import LARGE, ORDER, Fragile, Order, Sum, Total, Workbench, at
 
 
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([pipelines])
-    return Workbench(spark, tmp_path)
-
-
 def order(user: int, sku: str = "a", amount: float = 1.0) -> Order:
     return Order(user, sku, amount, at(user))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +14,6 @@ import stateflow as sf
 from stateflow.format.keygroups import default_assignment, xxhash64
 from stateflow.pipelines.rows import row_type
 from stateflow.spark.exchange import KeyedInput, carried_by, exchanged, key_types_of
-from stateflow.spark.session.shipping import by_value
-from tests.spark import pipelines
 from tests.spark.pipelines import COUNTED, Count, Workbench
 
 SCHEMA = "small int, large long, text string, raw binary, flag boolean, day date, at timestamp, money decimal(10,2), share double"
@@ -31,12 +28,6 @@ KEYS: dict[str, list[Any]] = {
     "money": [Decimal("0.10"), Decimal("-3.25"), Decimal("0.10"), Decimal("99999999.99")],
     "share": [0.5, 1.5, 2.5, 3.5],
 }
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([pipelines])
-    return Workbench(spark, tmp_path)
 
 
 def rows() -> list[dict[str, Any]]:

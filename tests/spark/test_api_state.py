@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.spark.session.shipping import by_value
-from tests.spark import pipelines
 from tests.spark.pipelines import VISIT, Everything, Told, Visit, Workbench, at
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([pipelines])
-    return Workbench(spark, tmp_path)
 
 
 def visits(batch: int, users: int = 12) -> list[Visit]:

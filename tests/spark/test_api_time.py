@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.spark import runner
-from stateflow.spark.session.shipping import by_value
-from tests.spark import pipelines
 from tests.spark.pipelines import LATE, ORDER, TOLD, Order, Remembering, Timed, Workbench, at
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([pipelines])
-    return Workbench(spark, tmp_path)
 
 
 def order(user: int, minute: float, sku: str = "a") -> Order:

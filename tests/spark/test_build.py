@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,21 +14,13 @@ from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from stateflow.jobs.savepoints import dispose_unfinished, unfinished_savepoints
-from stateflow.spark.session.shipping import by_value
 from stateflow.spark.state_tables import build
 from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.snapshots import checkpoint_of
-from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 
 ME = Owner(run="me")
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([pipelines])
-    return Workbench(spark, tmp_path)
 
 
 def options(bench: Workbench) -> Options:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,10 +16,8 @@ from stateflow.operators.ready.conditions import holds
 from stateflow.operators.ready.groups import whole
 from stateflow.pipelines.conditions import condition_of
 from stateflow.pipelines.rows import row_type
-from stateflow.spark.session.shipping import by_value
 from stateflow.spark.sinks.deletion import column_of, deletion
 from tests.operators.ready.test_aggregates_against_duckdb import CONDITIONS, ROWS, table
-from tests.spark import pipelines
 from tests.spark.pipelines import Workbench
 from tests.spark.sink_places import contents
 
@@ -34,12 +31,6 @@ class Change:
 
 
 CHANGE = "id long, version long, name string, op string"
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([pipelines])
-    return Workbench(spark, tmp_path)
 
 
 def customers(bench: Workbench) -> sf.Pipeline:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import stateflow as sf
 from stateflow.config.options import load
@@ -15,19 +14,11 @@ from stateflow.format.encoding import prefix, split
 from stateflow.format.records import OperatorState
 from stateflow.jobs.job import Job
 from stateflow.spark import runner
-from stateflow.spark.session.shipping import by_value
 from stateflow.state.backends.choice import open_backend
-from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Order, Workbench, at
 from tests.spark.test_api_time import Clock
 
 HOUR = 3600 * 10**6
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([pipelines])
-    return Workbench(spark, tmp_path)
 
 
 class Counts(sf.KeyedProcess[int, Order, str]):

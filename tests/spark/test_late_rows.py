@@ -2,21 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 import stateflow as sf
-from stateflow.spark.session.shipping import by_value
-from tests.spark import pipelines
 from tests.spark.pipelines import LATE, ORDER, Order, Sum, Workbench, at
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([pipelines])
-    return Workbench(spark, tmp_path)
 
 
 def test_rows_are_counted_once_where_late_ones_are_split_off_and_where_a_batch_is_tried_again(

@@ -6,24 +6,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.spark.session.shipping import by_value
-from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, START, Order, Workbench, at
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([pipelines])
-    return Workbench(spark, tmp_path)
 
 
 @dataclass

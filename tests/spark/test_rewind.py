@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,8 @@ import stateflow as sf
 from stateflow.config.options import load
 from stateflow.errors import DisagreementError
 from stateflow.jobs.job import Job
-from stateflow.spark.session.shipping import by_value
 from stateflow.spark.sinks.delta_log import DeltaLog, LoggedCommit
 from stateflow.spark.sinks.delta_rewind import find_rewind
-from tests.spark import pipelines
 from tests.spark.pipelines import ORDER, Order, Sum, Workbench, at
 from tests.spark.sink_places import contents, versions
 
@@ -55,12 +52,6 @@ def test_a_slot_that_the_log_has_forgotten_is_refused() -> None:
         find_rewind(LOG, APP, 4, "t")
     with pytest.raises(DisagreementError, match="no commit of slot 5"):
         find_rewind(LOG[:2], APP, 5, "t")
-
-
-@pytest.fixture
-def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
-    by_value([pipelines])
-    return Workbench(spark, tmp_path)
 
 
 def pipeline(bench: Workbench) -> sf.Pipeline:

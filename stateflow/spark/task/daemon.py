@@ -1,8 +1,7 @@
 """The process that Spark forks its Python workers from, with everything imported that each of them needs.
 
 Spark's own, `pyspark.daemon`, imports little. Every worker would then import pandas, pyarrow, numpy and this library by
-itself, while the first batch waits: half of what a worker of a short run computes. Spark starts this module by its
-setting `spark.python.daemon.module`.
+itself, while the first batch waits. Spark starts this module by its setting `spark.python.daemon.module`.
 """
 
 from __future__ import annotations

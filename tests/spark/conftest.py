@@ -1,0 +1,23 @@
+"""What the tests of pipelines on Spark share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tests.spark.pipelines import Workbench
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Workbench:
+    """A folder with sources and a job. A file whose own classes go to workers has a fixture of its own."""
+    from stateflow.spark.session.shipping import by_value
+    from tests.spark import pipelines
+
+    by_value([pipelines])
+    return pipelines.Workbench(spark, tmp_path)
