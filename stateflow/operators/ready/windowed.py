@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from stateflow.operators.combined import Combinable
 from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import Assigned, assigned, event_times, instants, newest_end, starts
 from stateflow.operators.ready.distinct import Seen
@@ -14,14 +15,14 @@ from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
 from stateflow.operators.ready.latest_rows import LatestRows
-from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, WindowAggregate
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 AT = "at"
 
 
-class WindowedAggregates(ColumnarOperator):
+class WindowedAggregates(Combinable):
     """Windows whose ends follow from the time of a row: tumbling, hopping, cumulative.
 
     `windows` holds those that are open. With emit="on_time" a window whose end has come moves to `told`, where it waits
@@ -38,6 +39,10 @@ class WindowedAggregates(ColumnarOperator):
         self._lateness = declared.lateness
         self._accumulator = Accumulator(declared.where, declared.aggregates)
         self._latest = LatestRows(declared.key, (*declared.key_columns, WINDOW_END))
+
+    @property
+    def groups(self) -> int:
+        return self._accumulator.groups
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._declared.time)
