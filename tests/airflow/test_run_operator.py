@@ -50,6 +50,7 @@ class Done:
     words: tuple[str, ...] = ()
     stopped: list[float] = field(default_factory=list)
     name: str = ""
+    submitting: bool = False
 
     def look(self) -> ProcessStatus:
         return ProcessStatus(False, self.code)
