@@ -85,7 +85,9 @@ def slot_of(name: Name, job: JobHandle, log: Log) -> int:
 
 def tag_of(name: str, job: JobHandle) -> Pin:
     """The tag with this name. NotFoundError lists the tags of the job."""
-    from stateflow.checkpoint.pins import tags  # loads the log, and a DAG file that names a checkpoint must not
+    from stateflow.checkpoint.pins import (
+        tags,  # loads the log, and a DAG file that names a checkpoint must not
+    )
 
     pins = tags(job.store, job.layout)
     if name not in pins:

@@ -31,7 +31,9 @@ _THREADS = 8
 
 async def in_thread(work: Callable[[], T]) -> T:
     """Runs the work in a thread pool of these triggers: a store that hangs blocks no other trigger."""
-    from asgiref.sync import sync_to_async  # DAG files with alerts load this module, and the import takes 10 ms
+    from asgiref.sync import (
+        sync_to_async,  # DAG files with alerts load this module, and the import takes 10 ms
+    )
 
     return await sync_to_async(work, thread_sensitive=False, executor=_threads())()
 
