@@ -176,11 +176,11 @@ class Supervision:
 
     def submitted(self, interval: float = 0.5) -> RunState:
         """Waits until the driver no longer needs this host: the pod of a task that is deferred may be gone in a second."""
-        if self.driver is None or not self.driver.submitting:
-            return Running(self.epoch)
-        while self.driver.submitting:
+        waited = False
+        while self.driver is not None and self.driver.submitting:
+            waited = True
             self._sleep(interval)
-        return self.look()
+        return self.look() if waited else Running(self.epoch)
 
     def handover(self, state: RunState | None = None) -> Handover:
         """For the next process, which passes it to `rejoin`. `state`: what this process saw last."""
