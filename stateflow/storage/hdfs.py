@@ -102,7 +102,7 @@ class HdfsStore:
             self._web: Web = web or WebHdfs(root.endpoints, root.access, pause=pause)
         except OSError as error:
             raise UsageError(
-                f"the file of hdfs_ca_file for {url} cannot be read ({error}): correct it"
+                f"the file of hdfs_ca_file for {url} cannot be read ({error}): name a file of PEM certificates"
             ) from None
         self._torn: set[int] = set()
         """Files that broke off, as far as this store has noticed: nobody sees them."""
