@@ -21,9 +21,7 @@ def counted(origin: Origin, job: JobHandle, options: Options) -> Counts:
     if origin.owner is None:
         with savepoint_reader(place, origin.url) as reader:
             return _by_name(reader.sizes())
-    with checkpoint_reader(
-        place, origin.job, origin.label, owner=job.owner(), ids=job.new_id
-    ) as reader:
+    with checkpoint_reader(place, origin.job, origin.label, owner=job.owner(), ids=job.new_id) as reader:
         return _by_name(reader.sizes())
 
 

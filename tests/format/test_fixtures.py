@@ -70,7 +70,11 @@ def fields_of(kind: msgspec.inspect.Type, value: Any) -> Iterator[tuple[str, str
         kind = next((one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)), kind)
     if isinstance(kind, StructType):
         fields = kind.fields
-        items = value.items() if isinstance(value, dict) else zip([f.encode_name for f in fields], value, strict=False)
+        items = (
+            value.items()
+            if isinstance(value, dict)
+            else zip([f.encode_name for f in fields], value, strict=False)
+        )
         types = {field.encode_name: field.type for field in fields}
         for name, inner in items:
             yield kind.cls.__name__, name
@@ -106,7 +110,9 @@ def every_field() -> set[tuple[str, str]]:
 def test_every_field_of_a_stored_body_is_in_a_fixture() -> None:
     found = set().union(*map(found_in, ARCHIVES))
     missing = every_field() - found
-    assert not missing, f"no fixture has {sorted(missing)}: let tests/fixtures/later_format/make.py write them"
+    assert not missing, (
+        f"no fixture has {sorted(missing)}: let tests/fixtures/later_format/make.py write them"
+    )
 
 
 @pytest.mark.parametrize("archive", ARCHIVES, ids=lambda path: f"{path.parent.name}-{path.name}")

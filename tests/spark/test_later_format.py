@@ -72,7 +72,12 @@ def test_a_run_goes_on_and_savepoints_are_restored(place: Place) -> None:
     job.run(place.pipeline.after, place.given(), options=place.options())
     assert place.told() == place.expected
     states = job.log().head.operators["changing"].states  # type: ignore[union-attr]
-    assert {name for name, schema in states.items() if schema.versions} == {"known", "number", "items", "table"}
+    assert {name for name, schema in states.items() if schema.versions} == {
+        "known",
+        "number",
+        "items",
+        "table",
+    }
     for kind in ("native", "canonical"):
         _fork_goes_on(place, before, kind)
 

@@ -77,7 +77,8 @@ class StateflowRestoreOperator(StateflowOperator):
             "ids or names of those whose approval is taken; None: of everybody whom Airflow lets answer",
         ] = None,
         count: Annotated[
-            Flag, "let the plan say how many entries each state has whose type changes: it reads the whole state"
+            Flag,
+            "let the plan say how many entries each state has whose type changes: it reads the whole state",
         ] = False,
         dry_run: Annotated[Flag, "plan, and do nothing"] = False,
         spark_conn_id: Annotated[
