@@ -61,7 +61,9 @@ def test_what_nobody_sees_to_is_never_due() -> None:
 
     layout = sf.columns({"n": int}, timed=True)
     for on_due, due in ((None, None), (nothing, 1_767_225_630_000_000)):
-        harness = ColumnarHarness(stored, Click, key="user", event_time="ts", state=layout, on_due=on_due)
+        harness = ColumnarHarness(
+            stored, Click, key="user", event_time="ts", output=Click, state=layout, on_due=on_due
+        )
         harness.rows(Click(1, "a", at(0.5)))
         assert harness._earliest == due
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import compress
 from operator import itemgetter
 from struct import Struct
+from typing import Any
 
 from stateflow.state.values.serializers import EXPIRES, Serializer
 
@@ -57,7 +58,8 @@ def told_apart(
 ) -> tuple[Sequence[bytes], list[tuple[bytes, bytes]]]:
     """The keys whose values have expired, and keys and values of those that expire later. Others are left out."""
     # Every pass is one of C's: there are few beginnings, and one look at each says what becomes of its values.
-    begins = list(map(_begin, [raw or b"" for raw in raws] if None in raws else raws))
+    held: Any = [raw or b"" for raw in raws] if None in raws else raws
+    begins: list[bytes] = list(map(_begin, held))
     known = set(begins) - {b""}
     dead = {begin for begin in known if has_expired(begin, clock)}
     later = {begin for begin in known - dead if expires(begin)}
