@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from stateflow.spark.sources.delta_log import Ahead, DeltaLog, Position, ahead, begins_after, log_of
+from stateflow.spark.sources.delta_log import (
+    MOST_REPLAYED,
+    Ahead,
+    DeltaLog,
+    Position,
+    ahead,
+    begins_after,
+    log_of,
+)
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import MemoryStore
 
@@ -74,6 +82,34 @@ def test_a_position_is_compared_with_the_newest_commit_and_the_bound(
 )
 def test_a_version_that_is_read_in_part_has_more(until: int | None, answer: Ahead) -> None:
     assert ahead(log(*THREE, (ROWS,)), Position("t", 3, inside=True), until) is answer
+
+
+@pytest.mark.parametrize(
+    ("commits", "answer"),
+    [
+        (THREE, True),
+        (((MADE, {"protocol": {}}), (ROWS, {"txn": {}}), (ROWS, {"commitInfo": {}})), True),
+        (((MADE, ROWS), (ROWS, {"remove": {"path": "f", "dataChange": True}})), False),
+        (((MADE, ROWS), QUIET), False),
+        (((MADE, ROWS), ({"add": {"path": "g", "dataChange": False}},)), False),
+        (((MADE, ROWS), ({"add": {"path": "f", "dataChange": True, "deletionVector": {"offset": 1}}},)), False),
+        (((MADE, ROWS), (MADE, ROWS)), False),
+        (((MADE, ROWS), ({"protocol": {}}, ROWS)), False),
+        (((MADE, ROWS), ({"cdc": {"path": "c"}}, ROWS)), False),
+        (((MADE, ROWS), ({"somethingNew": {}},)), False),
+        (((MADE, ROWS), *[(ROWS,)] * MOST_REPLAYED), False),
+    ],
+)
+def test_a_table_adds_up_to_its_commits_when_they_only_append(
+    commits: tuple[tuple[Mapping[str, Any], ...], ...], answer: bool
+) -> None:
+    assert log(*commits).only_appends(len(commits) - 1) is answer
+
+
+def test_a_table_whose_first_commits_are_gone_does_not_add_up() -> None:
+    there = log(*THREE)
+    assert not DeltaLog(lambda version: there.read(version) if version else None).only_appends(2)
+    assert not there.only_appends(3), "a commit that is not there yet"
 
 
 def test_commits_without_rows_are_nothing_to_read() -> None:

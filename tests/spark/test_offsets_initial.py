@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.replay import Replay, append_file, append_version, files, ids, numbers, rows, table
+from tests.spark.replay import Replay, append_file, append_version, files, ids, numbers, overwrite, rows, table
 
 MORNING = datetime(2024, 5, 1, 8, tzinfo=UTC)
 
@@ -52,7 +52,8 @@ def test_a_starting_time_becomes_a_version(spark: SparkSession, replay: Replay, 
 def test_without_a_start_the_snapshot_of_the_first_start_is_read(
     spark: SparkSession, replay: Replay, tmp_path: Path
 ) -> None:
-    append_version(spark, tmp_path / "events", 0)
+    append_version(spark, tmp_path / "events", 99)
+    overwrite(spark, tmp_path / "events", 0)
     append_version(spark, tmp_path / "events", 10)
     sources = {"events": [table(tmp_path / "events")]}
 
@@ -65,6 +66,59 @@ def test_without_a_start_the_snapshot_of_the_first_start_is_read(
     assert [batch.rows for batch in batches] == rows(replay.run(sources, genesis)), (
         "and again, in the same batches"
     )
+
+
+def test_a_table_that_was_only_appended_to_begins_with_its_first_commit(
+    spark: SparkSession, replay: Replay, tmp_path: Path
+) -> None:
+    append_version(spark, tmp_path / "events", 0)
+    append_version(spark, tmp_path / "events", 10)
+    sources = {"events": [table(tmp_path / "events")]}
+
+    genesis = replay.genesis(sources)
+    append_version(spark, tmp_path / "events", 20)
+    batches = replay.run(sources, genesis)
+
+    first = json.loads(genesis["events"].lines[0])
+    assert (first["reservoirVersion"], first["index"], first["isStartingVersion"]) == (0, -1, False)
+    assert sorted(ids(batches, "events")) == list(numbers(0, 10, 20))
+
+
+def test_a_table_that_was_changed_otherwise_begins_with_its_snapshot(
+    spark: SparkSession, replay: Replay, tmp_path: Path
+) -> None:
+    path = tmp_path / "events"
+
+    def compacted() -> None:
+        spark.sql(f"OPTIMIZE delta.`{path}`")
+
+    def deleted_from() -> None:
+        spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 11")
+
+    def described() -> None:
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('made.by' = 'us')")
+
+    append_version(spark, path, 0)
+    append_version(spark, path, 10)
+    for change in (compacted, deleted_from, described):
+        change()
+        first = json.loads(replay.genesis({"events": [table(path)]})["events"].lines[0])
+        assert first["isStartingVersion"] is True, change.__name__
+
+    there = [row.id for row in spark.read.format("delta").load(str(path)).collect()]
+    assert sorted(ids(replay.run({"events": [table(path)]}), "events")) == sorted(there)
+
+
+def test_a_change_feed_begins_with_the_snapshot(
+    spark: SparkSession, replay: Replay, tmp_path: Path
+) -> None:
+    path = tmp_path / "events"
+    spark.sql(f"CREATE TABLE delta.`{path}` (id LONG) USING delta TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    append_version(spark, path, 0)
+
+    genesis = replay.genesis({"events": [table(path, readChangeFeed="true")]})
+
+    assert json.loads(genesis["events"].lines[0])["isStartingVersion"] is True
 
 
 def test_only_sources_without_offsets_are_resolved(

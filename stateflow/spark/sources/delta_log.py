@@ -1,12 +1,12 @@
-"""The log of a Delta table, read without Spark: enough to tell whether a job has anything to read there.
+"""The log of a Delta table, read without Spark: whether a job has anything to read there, and from where.
 
-An answer is given only when it is certain. Everything else is left to a run.
+An answer is given only when it is certain. Everything else is left to a run, or to Delta.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -24,6 +24,11 @@ _LARGE = 4 << 20
 """Bytes of a commit beyond which nobody parses it just to see whether it has rows."""
 _QUIET = {"commitInfo", "txn", "domainMetadata"}
 """Actions that neither add rows nor change how the table is read."""
+MOST_REPLAYED = 100
+"""Commits that are looked through to tell whether a table was only appended to. With more of them Delta's snapshot is
+soon the cheaper beginning."""
+_FIRST = _QUIET | {"protocol", "metaData"}
+"""What the first commit may have beside rows: it makes the table."""
 _BEFORE = -1
 
 
@@ -96,6 +101,17 @@ class DeltaLog:
         body = self.commit(version)
         return body is not None and len(body) <= _LARGE and all(map(_is_quiet, body.splitlines()))
 
+    def only_appends(self, version: int) -> bool:
+        """Whether the commits up to `version` are all there, few, and certainly add up to that version of the table."""
+        return version < MOST_REPLAYED and all(map(self._only_adds, range(version + 1)))
+
+    def _only_adds(self, version: int) -> bool:
+        body = self.commit(version)
+        if body is None or len(body) > _LARGE:
+            return False
+        allowed = _FIRST if version == 0 else _QUIET
+        return all(_is_plain(action, allowed) for action in map(_action, body.splitlines()))
+
     @property
     def table(self) -> str | None:
         """The id that the table was made with; None when its first commit is gone."""
@@ -166,13 +182,19 @@ def log_of(path: str, root: Store, location: Callable[[str], Store | None]) -> D
     A table in an object store is read only when it lies in the store of the checkpoint root, whose credentials are at hand.
     `location` opens a folder of that store.
     """
-    if "://" not in path or path.startswith("file:"):
-        folder = (local_folder(path) or Path(path)) / "_delta_log"
-        return _local(folder) if folder.is_dir() else None
+    if local_folder(path) is not None:
+        return local_log(path)
     if root.local_root is not None:
         return None
     store = location(path.rstrip("/") + "/_delta_log")
     return _stored(store) if store is not None else None
+
+
+def local_log(path: str) -> DeltaLog | None:
+    """The log of a table on the local disk; None when it lies elsewhere or is not there."""
+    table = local_folder(path)
+    folder = table / "_delta_log" if table is not None else None
+    return _local(folder) if folder is not None and folder.is_dir() else None
 
 
 def _local(folder: Path) -> DeltaLog:
@@ -200,6 +222,14 @@ def _stored(store: Store) -> DeltaLog:
             return None
 
     return DeltaLog(read)
+
+
+def _is_plain(action: Mapping[str, Any], allowed: Set[str]) -> bool:
+    """Whether an action adds a whole file of new rows, or does nothing to rows."""
+    added = action.get("add")
+    if added is None:
+        return set(action) <= allowed
+    return set(action) == {"add"} and added.get("dataChange") is True and not added.get("deletionVector")
 
 
 def _is_quiet(line: bytes) -> bool:

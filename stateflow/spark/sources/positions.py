@@ -39,8 +39,9 @@ def resolve_initial(
 ) -> dict[str, SourceState]:
     """The first position of every source that `known` lacks. Record it before a query starts.
 
-    Delta: the version that `startingVersion` or `startingTimestamp` stands for, else the snapshot of the newest version
-    (with a bound, of the bound's version; a source whose table is younger than its bound is left out). Kafka and every other source of the newer kind: its own initial offset. The
+    Delta: the version that `startingVersion` or `startingTimestamp` stands for, else the snapshot of the newest version,
+    or the first commit where that gives the same rows (with a bound, of the bound's version; a source whose table is
+    younger than its bound is left out). Kafka and every other source of the newer kind: its own initial offset. The
     file source starts at nothing, and so does any other source of the older kind: Spark resolves its start when it
     plans the first batch. `scratch` is a folder that may be deleted afterwards.
     """
