@@ -5,11 +5,12 @@ RUN := .venv/bin/python
 TESTS ?=
 PORT ?=
 SEED ?=
+AIRFLOW ?=
 # The longest files begin first, each with one worker, whose Spark session all its files share.
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-check demo-spark test test-system test-airflow lint format types bench bench-quick kill-long fuzz rules azurite browser postgres screenshots compose-check docker-env lock sbom docs audit clean
+.PHONY: help setup demo demo-check demo-spark test test-system test-airflow test-other-airflow lint format types bench bench-quick kill-long fuzz rules azurite browser postgres screenshots compose-check docker-env lock sbom docs audit clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -35,6 +36,9 @@ test-system: setup azurite browser postgres ## the rest: real Airflow, Kafka, cl
 
 test-airflow: setup ## all tests of Airflow, with the long ones that the others skip, about ten minutes
 	@STATEFLOW_LONG=1 $(RUN) -m pytest -q --durations=15 tests/airflow
+
+test-other-airflow: setup ## the operators' tests with the oldest Airflow that the provider takes; AIRFLOW=3.3.1 for another one
+	@$(RUN) -m scripts.other_airflow $(AIRFLOW)
 
 lint: setup ## ruff: rules and formatting
 	@$(RUN) -m ruff check .

@@ -63,7 +63,8 @@ class AirflowServer:
     """Zero takes any free port."""
     patience: float = 180
     """Seconds for Airflow to come up."""
-    users: tuple[str, ...] = ("admin", "viewer")
+    users: Mapping[str, str] = field(default_factory=lambda: {"admin": "admin", "viewer": "viewer"})
+    """The role of each user, by name."""
     passwords: dict[str, str] = field(init=False)
     _processes: dict[str, subprocess.Popen[bytes]] = field(init=False, default_factory=dict)
     _sessions: set[int] = field(init=False, default_factory=set)
@@ -199,7 +200,7 @@ class AirflowServer:
                 "executor": "LocalExecutor",
                 "parallelism": "6",
                 "fernet_key": base64.urlsafe_b64encode(os.urandom(32)).decode(),
-                "simple_auth_manager_users": ",".join(f"{user}:{user}" for user in self.users),
+                "simple_auth_manager_users": ",".join(f"{user}:{role}" for user, role in self.users.items()),
                 "simple_auth_manager_passwords_file": str(self.home / "passwords.json"),
                 "execution_api_server_url": f"{self.url}/execution/",
             },

@@ -172,15 +172,15 @@ ROOMS: Mapping[str, Room] = {
         "",
         "task_instances.py",
     ),
-    "airflow/triggers": Room(
-        "waiting in the triggerer",
-        "airflow/connections checkpoint driver format observe quantities",
-        "run.py",
-    ),
     "airflow/launchers": Room(
         "how a task starts a driver",
         "airflow/connections airflow/internals checkpoint config driver jobs pipelines spark spark/session",
         "spark_submit.py",
+    ),
+    "airflow/triggers": Room(
+        "waiting in the triggerer",
+        "airflow/connections airflow/launchers checkpoint driver format observe quantities",
+        "run.py",
     ),
     "airflow/operators": Room(
         "one operator per verb",

@@ -375,6 +375,14 @@ def test_every_dag_has_to_be_parsed_in_time(slowest: float, met: bool) -> None:
     assert [target.met for target in section.targets] == [met]
 
 
+@pytest.mark.parametrize(("took", "met"), [(0.049, True), (0.051, False)])
+def test_ten_operators_have_to_be_parsed_in_a_twentieth_of_a_second(took: float, met: bool) -> None:
+    trial = {"airflow": 2.4, "added": {airflow_parsing.TEN.name: [took] * 3}}
+    section = airflow_parsing.section(Results({"dags": [trial]}), airflow_parsing.Size(3))
+    assert [target.met for target in section.targets] == [True, met]
+    assert section.rows[-1][0] == "`bench/ten_operators.py`"
+
+
 def test_a_percentile_is_one_of_the_values() -> None:
     assert percentile(list(range(1, 101)), 0.95) == 95
     assert percentile([3.0, 1.0], 0.95) == 3.0

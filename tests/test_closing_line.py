@@ -63,6 +63,7 @@ MAKE = """#!/bin/sh
 echo "$@" >> "$TOLD"
 case "$1" in
     test) echo "12 passed, 1 skipped, 3 deselected in 1.00s" ;;
+    test-other-airflow) echo "2 passed in 1.00s" ;;
     test-system) echo "$SYSTEM"; echo "make: that was it"; exit "$CODE" ;;
 esac
 """
@@ -80,6 +81,25 @@ esac
 def test_ci_runs_both_in_one_random_order_and_its_last_line_sums_them(
     system: str, code: int, last: str, tmp_path: Path
 ) -> None:
+    done, made = ci(tmp_path, SYSTEM=system, CODE=str(code))
+    assert bool(done.returncode) == bool(code), done.stderr
+    assert done.stdout.splitlines()[-1] == last
+    *checks, quick, long = made
+    assert checks == ["lint", "types", "docs"]
+    seed = re.fullmatch(r"test SEED=(\d+)", quick)
+    assert seed
+    assert long == f"test-system SEED={seed[1]}"
+    assert f"SEED={seed[1]}" in done.stdout
+
+
+def test_the_long_form_of_ci_tries_another_airflow_too(tmp_path: Path) -> None:
+    done, made = ci(tmp_path, SYSTEM="5 passed in 9.00s", CODE="0", STATEFLOW_LONG="1")
+    assert made[-1].startswith("test-other-airflow ")
+    assert done.stdout.splitlines()[-1] == "19 passed, 0 failed, 1 skipped"
+
+
+def ci(tmp_path: Path, **variables: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """What it printed, and what it made."""
     checkout, told = tmp_path / "checkout", tmp_path / "told"
     for name in (".ci/run", "scripts/closing_line.py"):
         copy = checkout / name
@@ -94,17 +114,9 @@ def test_ci_runs_both_in_one_random_order_and_its_last_line_sums_them(
     environment = {
         "PATH": f"{tools}:{os.environ['PATH']}",
         "TOLD": str(told),
-        "SYSTEM": system,
-        "CODE": str(code),
+        **variables,
     }
     done = subprocess.run(
         ["bash", checkout / ".ci/run"], env=environment, capture_output=True, text=True, check=False
     )
-    assert bool(done.returncode) == bool(code), done.stderr
-    assert done.stdout.splitlines()[-1] == last
-    *checks, quick, long = told.read_text().splitlines()
-    assert checks == ["lint", "types", "docs"]
-    seed = re.fullmatch(r"test SEED=(\d+)", quick)
-    assert seed
-    assert long == f"test-system SEED={seed[1]}"
-    assert f"SEED={seed[1]}" in done.stdout
+    return done, told.read_text().splitlines()

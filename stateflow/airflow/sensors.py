@@ -13,8 +13,6 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from stateflow.airflow.operators.arguments import Argument, Deferrable, Name, SomeTime, one_of, span
 from stateflow.airflow.operators.base import StateflowOperator
-from stateflow.airflow.triggers.freshness import micros
-from stateflow.airflow.triggers.job import CheckpointFreshnessTrigger, Missing, WatermarkTrigger
 from stateflow.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ def moment(value: Any) -> datetime:
 
 
 NoTemplateSpan = Annotated[timedelta | str, Argument(span, template=False)]
-WhenMissing = Annotated[Missing, Argument(one_of("wait", "fail"))]
+WhenMissing = Annotated[str, Argument(one_of("wait", "fail"))]
 Moment = Annotated[datetime | str, Argument(moment)]
 
 
@@ -143,6 +141,8 @@ class CheckpointFreshnessSensor(_JobSensor):
         self.accept(locals())
 
     def condition(self) -> JobTrigger:
+        from stateflow.airflow.triggers.job import CheckpointFreshnessTrigger  # a DAG file must not load it
+
         return CheckpointFreshnessTrigger(**self.conditions(max_age=self.given("max_age").total_seconds()))
 
 
@@ -155,4 +155,7 @@ class WatermarkSensor(_JobSensor):
         self.accept(locals())
 
     def condition(self) -> JobTrigger:
+        from stateflow.airflow.triggers.freshness import micros  # as above
+        from stateflow.airflow.triggers.job import WatermarkTrigger
+
         return WatermarkTrigger(**self.conditions(watermark=micros(self.given("watermark"))))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from stateflow.checkpoint.pins import tags
 from stateflow.errors import NotFoundError, UsageError
 
 if TYPE_CHECKING:
@@ -86,6 +85,10 @@ def slot_of(name: Name, job: JobHandle, log: Log) -> int:
 
 def tag_of(name: str, job: JobHandle) -> Pin:
     """The tag with this name. NotFoundError lists the tags of the job."""
+    from stateflow.checkpoint.pins import (
+        tags,  # loads the log, and a DAG file that names a checkpoint must not
+    )
+
     pins = tags(job.store, job.layout)
     if name not in pins:
         known = ", ".join(sorted(pins)) or "none"

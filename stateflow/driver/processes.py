@@ -40,6 +40,8 @@ class ProcessStatus:
 class DriverProcess:
     """A driver with a supervisor. Everything that later processes need to know lies in its folder."""
 
+    submitting = False
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read = 0

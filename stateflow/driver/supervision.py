@@ -54,6 +54,11 @@ class Driver(Protocol):
         """The job's newest epoch when the driver was started: its run's epoch is higher."""
         ...
 
+    @property
+    def submitting(self) -> bool:
+        """Whether it is still being handed to a cluster, by a process of this host that must not end yet."""
+        ...
+
     def look(self) -> ProcessStatus: ...
     def output(self) -> list[str]: ...
     def last_words(self) -> list[str]: ...
@@ -168,6 +173,14 @@ class Supervision:
         self.foreseen = self._foresee() if self.on_live != "takeover" else None
         if self.foreseen is None:
             self._launch()
+
+    def submitted(self, interval: float = 0.5) -> RunState:
+        """Waits until the driver no longer needs this host: the pod of a task that is deferred may be gone in a second."""
+        waited = False
+        while self.driver is not None and self.driver.submitting:
+            waited = True
+            self._sleep(interval)
+        return self.look() if waited else Running(self.epoch)
 
     def handover(self, state: RunState | None = None) -> Handover:
         """For the next process, which passes it to `rejoin`. `state`: what this process saw last."""

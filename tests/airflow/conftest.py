@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.airflow.task_state import FOLDER
+
 if "AIRFLOW_HOME" not in os.environ:
     # Before anything imports Airflow, which reads it then, and would make a folder in the user's home.
     os.environ["AIRFLOW_HOME"] = tempfile.mkdtemp(prefix="stateflow-airflow-")
@@ -32,6 +34,12 @@ def connect(monkeypatch: pytest.MonkeyPatch) -> Connect:
         return conn_id
 
     return made
+
+
+@pytest.fixture(autouse=True)
+def task_state(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of another test's tasks."""
+    monkeypatch.setenv(FOLDER, str(tmp_path_factory.mktemp("task-state")))
 
 
 @pytest.fixture(autouse=True)

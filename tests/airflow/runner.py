@@ -21,6 +21,8 @@ from airflow.sdk.api.datamodels._generated import (
 )
 from airflow.sdk.execution_time import comms, task_runner
 
+from tests.airflow.task_state import TaskState
+
 WHEN = datetime(2026, 1, 31, tzinfo=UTC)
 
 
@@ -29,12 +31,18 @@ class Supervisor:
     """What the task runner sent, and answers to what it asks."""
 
     rescheduled_at: datetime | None = None
+    state: TaskState | None = None
     told: list[Any] = field(default_factory=list)
 
     def send(self, msg: Any) -> Any:
         self.told.append(msg)
         if isinstance(msg, comms.GetTaskRescheduleStartDate):
             return comms.TaskRescheduleStartDate(start_date=self.rescheduled_at)
+        if isinstance(msg, comms.GetTaskStateStore) and self.state is not None:
+            stored = self.state.get(msg.key)
+            return comms.TaskStateStoreResult(value=stored) if stored is not None else None
+        if isinstance(msg, comms.SetTaskStateStore) and self.state is not None:
+            self.state.set(msg.key, msg.value)
         if isinstance(msg, comms.ValidateInletsAndOutlets):
             return comms.InactiveAssetsResult(inactive_assets=[])
         return None
@@ -95,7 +103,7 @@ def run_task(
         dag_version_id=uuid4(), task=operator, bundle_instance=SimpleNamespace(name="dags", version=None),
         _ti_context_from_server=of_server, max_tries=max_tries, start_date=WHEN, state=TaskInstanceState.RUNNING,
     )  # fmt: skip
-    supervisor = Supervisor(rescheduled_at)
+    supervisor = Supervisor(rescheduled_at, TaskState("orders_dag", run_id, operator.task_id))
     with supervised(supervisor):
         if listener is not None:
             listener.on_task_instance_running(None, ti)

@@ -24,6 +24,8 @@ __all__ = [
 
 EXAMPLE = PROJECT / "examples" / "orders.py"
 TEST_DAGS = Path(__file__).parent / "dags"
+USERS = {"admin": "admin", "viewer": "viewer", "second": "admin"}
+"""Two of them may ask and approve."""
 OPTIONS = {"heartbeat_interval": "500 ms", "heartbeat_timeout": "8 seconds"}
 
 
@@ -72,6 +74,7 @@ def airflow(
             **(environment or {}),
         },
         database=database,
+        users=USERS,
         patience=400,
     )
     with server:

@@ -17,7 +17,7 @@ def succeeded(client: AirflowClient, run: RunOf) -> RunOf:
     return run
 
 
-def whole_story(client: AirflowClient, folder: Path) -> None:
+def whole_story(client: AirflowClient, approver: AirflowClient, folder: Path) -> None:
     """Told through Airflow's REST API; `folder` is the one that the server was given."""
     job = Job(str(folder / "checkpoints"), "orders")
     orders = Orders(folder / "orders")
@@ -53,7 +53,7 @@ def whole_story(client: AirflowClient, folder: Path) -> None:
     assert question["subject"].startswith(f"Restore job orders from {origin}? Plan ")
     assert "totals" in question["body"], "the plan says what becomes of the output"
     assert job.log().decided == before, "nothing is touched before it is approved"
-    client.answer(back, "approve", "Approve")
+    approver.answer(back, "approve", "Approve")
     succeeded(client, back)
     again = client.newest_run("stateflow_orders")
     succeeded(client, again)

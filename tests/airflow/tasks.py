@@ -12,10 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID, uuid4
 
 from airflow.sdk import DAG, BaseOperator
 
 from stateflow.storage.local import LocalStore
+from tests.airflow.task_state import TaskState
 
 WHEN = datetime(2026, 1, 31, tzinfo=UTC)
 WRITES = ("create", "put", "upload", "write", "copy", "take", "delete")
@@ -23,15 +25,16 @@ WRITES = ("create", "put", "upload", "write", "copy", "take", "delete")
 
 @dataclass
 class Try:
-    """One try of a task; `max_tries` grows by the tries there were when somebody clears it."""
+    """One try of a task. `clears`: how often somebody has cleared tasks of its DAG run."""
 
     task_id: str
     try_number: int = 1
-    max_tries: int = 2
+    clears: int = 0
     dag_id: str = "upkeep"
     run_id: str = "manual__1"
     map_index: int = -1
     pushed: dict[str, Any] = field(default_factory=dict)
+    id: UUID = field(default_factory=uuid4)
 
     def xcom_push(self, key: str, value: Any) -> None:
         self.pushed[key] = value
@@ -45,10 +48,21 @@ def task(operator: type[BaseOperator], /, **arguments: Any) -> Any:
 
 def context_of(attempt: Try, *, user: str | None = "ann", params: dict[str, Any] | None = None) -> Any:
     dag_run = SimpleNamespace(
-        run_id=attempt.run_id, logical_date=None, run_after=WHEN, triggering_user_name=user
+        run_id=attempt.run_id,
+        logical_date=None,
+        run_after=WHEN,
+        triggering_user_name=user,
+        clear_number=attempt.clears,
     )
+    state = TaskState(attempt.dag_id, attempt.run_id, attempt.task_id, attempt.map_index)
     dag = SimpleNamespace(folder=str(Path(__file__).parent))
-    return {"ti": attempt, "dag_run": dag_run, "dag": dag, "params": params or {}}
+    return {
+        "ti": attempt,
+        "dag_run": dag_run,
+        "dag": dag,
+        "params": params or {},
+        "task_state_store": state,
+    }
 
 
 def ran(

@@ -7,7 +7,6 @@ import inspect
 from pathlib import Path
 from types import SimpleNamespace
 
-import pytest
 from airflow.sdk import Asset
 
 import stateflow.airflow.internals
@@ -57,27 +56,6 @@ def test_an_xcom_is_read_by_its_tasks_key() -> None:
 
 def test_references_to_assets_are_what_airflow_makes_of_them() -> None:
     assert isinstance(Asset.ref(name="orders"), asset_references.AssetRef)
-
-
-def test_airflow_gives_a_cleared_task_as_many_tries_again() -> None:
-    """The idempotency key rests on it: `max_tries` is the tries there were plus `retries`."""
-    from airflow.models.taskinstance import clear_task_instances
-
-    source = inspect.getsource(clear_task_instances)
-    assert (
-        "ti.max_tries = ti.try_number + task.retries" in source
-        or "ti.max_tries = ti.try_number + task_retries" in source
-    )
-
-
-@pytest.mark.parametrize(
-    ("max_tries", "retries", "first"),
-    [(2, 2, 1), (0, 0, 1), (3, 2, 2), (5, 2, 4), (None, None, 1), (0, 2, 1)],
-)
-def test_retries_share_their_first_try_and_a_cleared_task_has_another(
-    max_tries: int | None, retries: int | None, first: int
-) -> None:
-    assert task_instances.first_try(SimpleNamespace(max_tries=max_tries), retries) == first
 
 
 def test_a_running_task_knows_its_bundle() -> None:

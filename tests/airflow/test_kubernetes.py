@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
+from airflow.sdk.api.datamodels._generated import TaskInstanceState
 from kubernetes import client
 
-from stateflow.airflow import Kubernetes
+from stateflow.airflow import Kubernetes, StateflowRunOperator
 from stateflow.airflow.launchers import driver_pods
 from stateflow.airflow.launchers.driver_pods import LAUNCH, TASK, DriverPod, DriverPods
 from stateflow.airflow.launchers.kubernetes import FOLDER
 from stateflow.airflow.launchers.pod_status import process_status, waits_for
+from stateflow.airflow.triggers import run as run_trigger
+from stateflow.airflow.triggers.run import StateflowRunTrigger
 from stateflow.checkpoint.control import Heartbeat, RunOutcome, beat
 from stateflow.driver.processes import DriverFolder, DriverProcess, ProcessStatus
 from stateflow.driver.run_spec import RunSpec
@@ -24,7 +29,8 @@ from stateflow.errors import StateflowError, UnavailableError, UsageError
 from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from tests.airflow.kubernetes_api import Cluster, kube_config, serving
-from tests.jobs.made import MadeJob
+from tests.airflow.runner import run_task
+from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
 
 SPEC = RunSpec(
     "/opt/pipelines/orders.py:orders",
@@ -330,6 +336,138 @@ def test_a_task_whose_worker_died_goes_on_with_the_pod_and_tells_how_it_was_kill
     beat(job.store, job.layout, Heartbeat(epoch=epoch, counter=9, owner=owner, ended=True, outcome=done))
     cluster.ends("second")
     assert third.result(third.look()).rows == 5
+
+
+def task_with_a_pod(root: Path) -> StateflowRunOperator:
+    return StateflowRunOperator(
+        task_id="run",
+        pipeline=f"{ORDERS}:orders",
+        parameters=PARAMETERS,
+        checkpoint_dir=str(root),
+        deferrable=True,
+        launcher=Kubernetes(image="registry/orders:1", namespace="jobs"),
+    )
+
+
+def deferred(root: Path) -> tuple[str, dict[str, Any]]:
+    """How the task is resumed, and what its trigger gets."""
+    told = run_task(task_with_a_pod(root))
+    assert told.state is TaskInstanceState.DEFERRED, told.error
+    return told.message.next_method, dict(told.message.trigger_kwargs)
+
+
+def fired(fields: dict[str, Any], patience: float) -> Any:
+    async def first() -> Any:
+        async for event in StateflowRunTrigger(**{**fields, "interval": 0.05}).run():
+            return event.payload
+
+    return asyncio.run(asyncio.wait_for(first(), patience))
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_trigger, "ASK_AGAIN", 0.1)
+
+
+class Making(Submission):
+    """spark-submit that is at work for some looks, and then has made the pod."""
+
+    def __init__(self, folder: Path, cluster: Cluster) -> None:
+        super().__init__(folder)
+        self.cluster, self.looks = cluster, 0
+
+    def look(self) -> ProcessStatus:
+        self.looks += 1
+        if self.looks == 3:
+            self.cluster.driver(self.labels())
+            self.cluster.begins()
+        return ProcessStatus(True) if self.looks < 3 else ProcessStatus(False, 0)
+
+
+@pytest.fixture
+def making(
+    cluster: Cluster, submission: Submission, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, often: None
+) -> Making:
+    made = Making(tmp_path, cluster)
+
+    def start(self: DriverFolder, argv: Sequence[str], *_: Any, **named: Any) -> DriverProcess:
+        made.argv = list(argv)
+        return made
+
+    monkeypatch.setattr(DriverFolder, "start", start)
+    return made
+
+
+def test_a_task_is_deferred_when_its_pod_is_made_and_no_sooner(
+    cluster: Cluster, making: Making, tmp_path: Path
+) -> None:
+    """With KubernetesExecutor the worker's pod, and spark-submit in it, end when the task is deferred."""
+    deferred(tmp_path / "root")
+    assert making.looks >= 3
+    assert len(cluster.of("pods")) == 1
+
+
+def test_a_submission_that_fails_is_told_at_once_and_not_deferred(
+    cluster: Cluster, submission: Submission, tmp_path: Path
+) -> None:
+    (submission.folder / "output.log").write_text("Exception: forbidden: pods\n")
+    statuses = iter([True, True])
+    submission.look = lambda: (  # type: ignore[method-assign]
+        ProcessStatus(True) if next(statuses, False) else ProcessStatus(False, 1)
+    )
+    told = run_task(task_with_a_pod(tmp_path / "root"), max_tries=1)
+    assert told.state is TaskInstanceState.UP_FOR_RETRY
+    assert "forbidden: pods" in str(told.error)
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        (lambda cluster: cluster.ends(code=137, reason="OOMKilled"), "OOMKilled"),
+        (lambda cluster: cluster.objects.pop(("pods", "orders-driver")), "its pod was deleted"),
+        (lambda cluster: cluster.ends(code=1), "exit code 1"),
+    ],
+)
+def test_a_deferred_pod_that_dies_before_its_first_heartbeat_is_noticed(
+    cluster: Cluster, making: Making, tmp_path: Path, end: Callable[[Cluster], object], why: str
+) -> None:
+    resume, fields = deferred(tmp_path / "root")
+    Timer(0.5, end, [cluster]).start()
+    event = fired(fields, patience=30)
+    told = run_task(task_with_a_pod(tmp_path / "root"), resumed=(resume, event), max_tries=1)
+    assert told.state is TaskInstanceState.UP_FOR_RETRY
+    assert why in str(told.error)
+
+
+def test_an_api_that_is_away_ends_no_wait_in_the_triggerer(
+    cluster: Cluster, making: Making, tmp_path: Path
+) -> None:
+    _, fields = deferred(tmp_path / "root")
+    cluster.refuses = 403
+    with pytest.raises(TimeoutError):
+        fired(fields, patience=1)
+
+
+def test_after_its_first_heartbeat_no_pod_is_asked_for(
+    cluster: Cluster, making: Making, tmp_path: Path
+) -> None:
+    _, fields = deferred(tmp_path / "root")
+    job = MadeJob(str(tmp_path / "root"), "orders")
+    owner = Owner("r", dag_run=fields["dag_run"], task=fields["task"])
+    beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=1, owner=owner))
+    asked = len(cluster.asked)
+    with pytest.raises(TimeoutError):
+        fired(fields, patience=1)
+    assert len(cluster.asked) == asked
+
+
+def test_a_deferred_task_that_is_killed_leaves_the_killing_to_the_node(
+    cluster: Cluster, making: Making, tmp_path: Path
+) -> None:
+    _, fields = deferred(tmp_path / "root")
+    asyncio.run(StateflowRunTrigger(**fields).on_kill())
+    assert 120 <= cluster.objects["pods", "orders-driver"]["spec"]["activeDeadlineSeconds"] <= 125
+    assert cluster.problems == []
 
 
 def test_what_cannot_work_is_refused_before_anything_is_made(

@@ -61,7 +61,7 @@ def test_a_cleared_task_rescales_again(tmp_path: Path, connect: Connect) -> None
     connect(tmp_path)
     made_job(tmp_path)
     rescale(Try("it"))
-    rescale(Try("it", try_number=2, max_tries=3))
+    rescale(Try("it", try_number=2, clears=1))
     assert len(rescales(tmp_path)) == 2
 
 

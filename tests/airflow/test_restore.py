@@ -262,7 +262,7 @@ def test_what_the_job_has_done_since_is_not_taken_back_by_a_retry_but_by_a_clear
     head = Job(str(tmp_path), "orders").log().head
     assert head is not None
     assert head.slot == newest
-    cleared = restore(Try("it", try_number=3, max_tries=4), origin="checkpoint:2")
+    cleared = restore(Try("it", try_number=3, clears=1), origin="checkpoint:2")
     assert cleared["record"] > newest
     assert len(restores(tmp_path)) == 2
 

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from airflow.sdk import Asset
@@ -26,6 +27,7 @@ from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from stateflow.storage.roots import open_store
 from tests.airflow.conftest import Connect
+from tests.airflow.task_state import TaskState
 from tests.jobs.made import ORDERS, PARAMETERS, MadeJob
 
 
@@ -35,7 +37,8 @@ class FakeTask:
     run_id: str = "scheduled__2026-01-01"
     task_id: str = "run"
     map_index: int = -1
-    max_tries: int = 0
+    clears: int = 0
+    id: UUID = field(default_factory=uuid4)
     pushed: dict[str, Any] = field(default_factory=dict)
 
     def xcom_push(self, key: str, value: Any) -> None:
@@ -50,6 +53,7 @@ class Done:
     words: tuple[str, ...] = ()
     stopped: list[float] = field(default_factory=list)
     name: str = ""
+    submitting: bool = False
 
     def look(self) -> ProcessStatus:
         return ProcessStatus(False, self.code)
@@ -107,17 +111,19 @@ def operator(method: Method, **arguments: Any) -> StateflowRunOperator:
 
 
 def context(task: FakeTask | None = None, **more: Any) -> Any:
+    ti = task or FakeTask()
     return {
-        "ti": task or FakeTask(),
-        "dag_run": SimpleNamespace(triggering_user_name="ada"),
+        "ti": ti,
+        "dag_run": SimpleNamespace(triggering_user_name="ada", clear_number=ti.clears),
+        "task_state_store": TaskState(ti.dag_id, ti.run_id, ti.task_id, ti.map_index),
         "dag": SimpleNamespace(folder="/dags"),
         **more,
     }
 
 
 def cleared(run_id: str = FakeTask.run_id) -> Any:
-    """Of a task that somebody has cleared: Airflow gives it as many tries again."""
-    return context(FakeTask(run_id=run_id, max_tries=1))
+    """Of a task that somebody has cleared."""
+    return context(FakeTask(run_id=run_id, clears=1))
 
 
 def fired(fields: dict[str, Any]) -> dict[str, Any]:

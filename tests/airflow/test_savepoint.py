@@ -69,7 +69,7 @@ def test_every_dag_run_makes_its_own_and_a_cleared_task_another(tmp_path: Path, 
         savepoint(Try("it"))["savepoint"],
         savepoint(Try("it", run_id="manual__2"))["savepoint"],
         savepoint(Try("it", map_index=3))["savepoint"],
-        savepoint(Try("it", try_number=2, max_tries=3))["savepoint"],
+        savepoint(Try("it", try_number=2, clears=1))["savepoint"],
     }
     assert len(urls) == 4
     assert len(savepoints_of(tmp_path)) == 4

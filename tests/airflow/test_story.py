@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
 
 import psutil
@@ -57,8 +57,8 @@ def server(folder: Path) -> Iterator[AirflowServer]:
             "region": "local",
         },
     )
-    with airflow(folder, connections={"unreachable": nobody_there}) as running:
-        running.client().await_dags("gated_runs", "stateflow_orders", "stateflow_recovery")
+    with airflow(folder, settings={"four_eyes": True}, connections={"unreachable": nobody_there}) as running:
+        running.client().await_dags("gated_runs", "patient", "stateflow_orders", "stateflow_recovery")
         yield running
 
 
@@ -72,7 +72,7 @@ def client(server: AirflowServer) -> AirflowClient:
 @pytest.fixture(scope="module")
 def job(server: AirflowServer, folder: Path) -> Job:
     """The story's, whose pipeline has run and been recovered."""
-    whole_story(server.client(), folder)
+    whole_story(server.client(), server.client("second"), folder)
     return Job(str(folder / "checkpoints"), "orders")
 
 
@@ -134,6 +134,136 @@ def test_a_form_with_nonsense_is_refused_before_anything_runs(
     with pytest.raises(RefusedError) as refused:
         client.trigger(dag_id, conf)
     assert refused.value.code in (400, 422)
+
+
+def test_who_asked_for_a_recovery_cannot_approve_it(client: AirflowClient, job: Job) -> None:
+    """In the story above somebody else has approved one, and it was carried out."""
+    before = job.log().decided
+    asked = client.trigger("stateflow_recovery", {"job": job.name, "origin": "latest"})
+    client.await_question(asked, "approve", PATIENCE)
+    client.answer(asked, "approve", "Approve")
+    assert "'admin' has asked for this restore and approved it" in refusal(client, asked, "approve")
+    assert {client.task(asked, name)["state"] for name in ("stop", "restore", "start")} <= {
+        "upstream_failed",
+        "skipped",
+        None,
+    }
+    assert job.log().decided == before
+
+
+# Days that are processed again, DAGs that wait for a table, tasks that hold no slot
+
+
+def backfilled(client: AirflowClient, day: date, **conf: str) -> RunOf:
+    """One day of `daily_totals`, as a person asks for it. Airflow lets a DAG have one backfill at a time."""
+    at = f"{day}T00:00:00Z"
+    asked = {"dag_id": "daily_totals", "from_date": at, "to_date": at, "dag_run_conf": conf}
+    until(
+        lambda: client.ask("POST", "/api/v2/backfills", asked).status_code < 300,
+        f"a backfill of {day} to begin",
+    )
+    return only_run(client, "daily_totals", "backfill", logical_date_gte=at, logical_date_lte=at)
+
+
+def only_run(client: AirflowClient, dag_id: str, kind: str, **which: str) -> RunOf:
+    """The DAG's one run of a kind, which Airflow makes by itself."""
+    [run] = await_runs(client, dag_id, kind, 1, **which)
+    return run
+
+
+def await_runs(client: AirflowClient, dag_id: str, kind: str, count: int, **which: str) -> list[RunOf]:
+    until(lambda: len(runs_of(client, dag_id, kind, **which)) >= count, f"{count} {kind} runs of {dag_id}")
+    return runs_of(client, dag_id, kind, **which)
+
+
+def runs_of(client: AirflowClient, dag_id: str, kind: str, **which: str) -> list[RunOf]:
+    answer = client.call("GET", f"/api/v2/dags/{dag_id}/dagRuns", run_type=kind, **which)
+    return [RunOf(dag_id, str(each["dag_run_id"])) for each in answer["dag_runs"]]
+
+
+def test_a_backfill_gives_way_to_the_scheduled_run_and_says_that_its_day_was_read(
+    client: AirflowClient, folder: Path
+) -> None:
+    stage = Stage(folder, "daily")
+    today = datetime.now(UTC).date()
+    stage.orders.add(2, ROWS)
+    for version, days in enumerate((4, 1)):  # at noon
+        stage.orders.date(version, datetime.combine(today - timedelta(days), time(12), UTC))
+    stage.shut()
+    client.unpause("daily_totals")
+    scheduled = only_run(client, "daily_totals", "scheduled")
+    stage.await_inside()
+
+    beside = backfilled(client, today - timedelta(3), on_past_until="skip")
+    client.await_task(beside, "run", states=["up_for_reschedule"])
+    alive = f"job 'daily' is run by DAG run 'daily_totals/{scheduled.run_id}'"
+    assert alive in client.log(beside, "run", 1)
+    stage.open()
+    succeeded(client, scheduled)
+    succeeded(client, beside)
+    assert client.tries(beside, "run") == ["skipped"], "giving way uses no try"
+
+    read = backfilled(client, today - timedelta(2))
+    sentence = refusal(client, read, "run")
+    assert f"job 'daily' was read beyond until={today - timedelta(1)} 00:00:00+00:00" in sentence
+    assert "stateflow_reprocess" in sentence
+    assert client.tries(read, "run") == ["failed"]
+    assert client.tries(scheduled, "run") == ["success"]
+    assert stage.job.log().newest_epoch == 1, "one driver did it all"
+    assert stage.verdict().right
+
+
+def test_who_waits_for_a_table_runs_once_for_each_run_that_wrote_to_it(
+    client: AirflowClient, folder: Path
+) -> None:
+    stage = Stage(folder, "chain")
+    waiting = ("consumed", "consumed_by_alias")
+    for dag_id in waiting:
+        client.unpause(dag_id)
+    wakings: list[RunOf] = []
+    for files in (1, 0, 1):
+        stage.orders.add(files, ROWS)
+        produced = client.trigger("produced")
+        succeeded(client, produced)
+        assert client.tries(produced, "run") == ["success"]
+        assert client.xcom(produced, "run")["empty"] is (not files)
+        if files:
+            wakings.append(produced)
+            for dag_id in waiting:
+                await_runs(client, dag_id, "asset_triggered", len(wakings))
+    for dag_id in waiting:
+        runs = runs_of(client, dag_id, "asset_triggered")
+        assert len(runs) == len(wakings), "an empty run wakes nobody"
+        events = [client.call("GET", f"{run.path}/upstreamAssetEvents")["asset_events"] for run in runs]
+        assert sorted(event["source_run_id"] for [event] in events) == sorted(run.run_id for run in wakings)
+        assert [event["extra"]["rows"] for [event] in events] == [ROWS, ROWS]
+        for run in runs:
+            succeeded(client, run)
+    assert stage.job.log().newest_epoch == len(wakings), "an empty run starts no driver"
+    assert stage.verdict().right
+
+
+def test_a_deferred_task_waits_for_a_busy_job_without_a_slot_and_goes_on_when_it_is_idle(
+    client: AirflowClient, folder: Path
+) -> None:
+    stage = Stage(folder, "patient")
+    stage.orders.add(1, ROWS)
+    stage.shut()
+    first = client.trigger("patient")
+    client.await_task(first, "run", states=["deferred"])
+    stage.await_inside()
+    stage.orders.add(1, ROWS)
+    second = client.trigger("patient")
+    client.await_task(second, "run", states=["deferred"])
+    assert f"is run by DAG run 'patient/{first.run_id}'" in client.log(second, "run")
+    assert "waiting for its end in the triggerer" in client.log(second, "run")
+    stage.open()
+    for run in (first, second):
+        succeeded(client, run)
+        assert client.tries(run, "run") == ["success"]
+    assert {record.epoch for record in stage.checkpoints()} == {1, 2}
+    assert stage.job.log().newest_epoch == 2, "each task has started one driver"
+    assert stage.verdict().right
 
 
 # Who goes away, and what becomes of the driver

@@ -17,4 +17,4 @@ def test_the_whole_story_with_postgres(tmp_path: Path) -> None:
     with postgres() as url, airflow(tmp_path, database=url) as server:
         client = server.client()
         client.await_dags("stateflow_orders", "stateflow_savepoint", "stateflow_recovery")
-        whole_story(client, tmp_path)
+        whole_story(client, server.client("second"), tmp_path)

@@ -56,6 +56,7 @@ class FakeDriver:
     stopped: list[float] = field(default_factory=list)
     name: str = "here"
     above: int = 0
+    submitting: bool = False
 
     def look(self) -> ProcessStatus:
         return self.status

@@ -6,14 +6,6 @@ from pathlib import Path
 from typing import Any
 
 
-def first_try(ti: Any, retries: int | None) -> int:
-    """The number of the first try since the task was last cleared: all its retries share it, and no other try has it.
-
-    Airflow has no name for it. Clearing a task raises `max_tries` to the tries that there were plus `retries`.
-    """
-    return max(1, (ti.max_tries or 0) - (retries or 0) + 1)
-
-
 def code_revision(ti: Any, file: Path) -> str:
     """`BUNDLE@VERSION` of the DAG bundle that the file came with; empty where the bundle has no versions, or the file is no
     part of it."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 PREFIX = "stateflow/"
 TASK, LAUNCH, ABOVE, JOB = f"{PREFIX}task", f"{PREFIX}launch", f"{PREFIX}above", f"{PREFIX}job"
 """Labels of pods and secrets. A retry on another host, and a later version of this package, find a driver by them."""
+SCHEME = "k8s://"
+"""Of the name of a driver that is a pod: `k8s://NAMESPACE/LAUNCH`."""
 PULL_PATIENCE = 600.0
 """Seconds for which a pod may wait for its image or for a node."""
 _TIMEOUT = (5, 30)
@@ -152,7 +154,11 @@ class DriverPod:
 
     @property
     def name(self) -> str:
-        return f"k8s://{self._pods.namespace}/{self.launch}"
+        return f"{SCHEME}{self._pods.namespace}/{self.launch}"
+
+    @property
+    def submitting(self) -> bool:
+        return self._submission is not None and self._submission.look().running
 
     @property
     def secret(self) -> str:

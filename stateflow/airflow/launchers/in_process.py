@@ -73,6 +73,10 @@ class _Thread(threading.Thread):
             self._words = [f"stateflow: {type(error).__name__}: {error}"]
             self._code = 1
 
+    @property
+    def submitting(self) -> bool:
+        return False
+
     def look(self) -> ProcessStatus:
         return ProcessStatus(True) if self._code is None else ProcessStatus(False, self._code)
 

@@ -13,6 +13,7 @@ from stateflow.airflow.internals.submit_commands import submit_command
 from stateflow.airflow.launchers.driver_pods import (
     ABOVE,
     LAUNCH,
+    SCHEME,
     TASK,
     DriverPod,
     DriverPods,
@@ -90,6 +91,12 @@ class Kubernetes:
     def __repr__(self) -> str:
         # A DAG file that is parsed again must give the same text.
         return f"Kubernetes(image={self.image!r}, namespace={self.namespace!r})"
+
+
+def pod_of(name: str, kubernetes_conn_id: str) -> DriverPod:
+    """A driver by its name, from a process that has not started it."""
+    namespace, _, launch = name.removeprefix(SCHEME).partition("/")
+    return DriverPod(DriverPods(_client(kubernetes_conn_id), namespace), launch, 0)
 
 
 @dataclass

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
 from stateflow.airflow.connections.failures import spoken
 from stateflow.airflow.connections.sessions import own_session
 from stateflow.airflow.connections.spark import spark_master
 from stateflow.airflow.connections.stateflow import StateflowHook
-from stateflow.airflow.internals.task_instances import first_try
 from stateflow.airflow.operators.arguments import DeclaredArguments, Name, Text
+from stateflow.airflow.operators.idempotency import IdempotencyKey
 from stateflow.airflow.operators.links import XCOM_KEY, CheckpointLink
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
 
     _at_work = False
     _killed = False
+    _key: IdempotencyKey | None = None
 
     def __init__(
         self,
@@ -65,8 +66,8 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
     def acts_as(self, context: Context) -> Owner:
         """The owner of what this task writes. BaseOperator has an `owner` of its own: whom a DAG belongs to.
 
-        `run` is the idempotency key: all retries have the same one, so a retry finds what a killed try did. After somebody
-        has cleared the task it is another one.
+        `run` is the idempotency key: all retries have the same one, so a retry finds what a killed try did. When the work has
+        ended and somebody clears the task, it is another one.
         """
         from stateflow.checkpoint.process import this_process  # loads records, and a DAG file must not
 
@@ -75,7 +76,7 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
         mapped = ti.map_index is not None and ti.map_index >= 0
         task = f"{ti.task_id}[{ti.map_index}]" if mapped else ti.task_id
         owner = this_process(
-            run=f"{named_run}/{task}/{first_try(ti, self.retries)}",
+            run=f"{named_run}/{task}/{self._key_of(context).text}",
             dag_run=named_run,
             task=task,
             note=self.given("note"),
@@ -83,6 +84,11 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
         if user := getattr(dag_run, "triggering_user_name", None):
             return msgspec.structs.replace(owner, user=user)
         return owner
+
+    def _key_of(self, context: Context) -> IdempotencyKey:
+        if self._key is None or self._key.ti_id != str(context["ti"].id):
+            self._key = IdempotencyKey(context)
+        return self._key
 
     def job_for(self, context: Context, name: str = "", conf: Mapping[str, str] | None = None) -> Job:
         """The job, which writes in this task's name. `conf`: settings of Spark, for output that has to be delivered."""
@@ -101,12 +107,21 @@ class StateflowOperator(DeclaredArguments, BaseOperator):
                 self.given(name)  # a wrong value is refused before anything is done
             with own_session(), self.spoken():
                 yield
+        except AirflowSkipException:
+            self._end_work()
+            raise
         except Exception:
             if self._killed:  # Spark may have turned our error into one of its own
                 raise self._ended_early() from None
             raise
+        else:
+            self._end_work()
         finally:
             self._at_work = False
+
+    def _end_work(self) -> None:
+        if self._key is not None and not self._killed:
+            self._key.end()
 
     def on_kill(self) -> None:
         """Ends `execute` by raising. Airflow calls this in a signal handler and would then let `execute` go on.

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from stateflow.airflow.operators.arguments import Count, Flag, Span, Text
 from stateflow.airflow.operators.base import StateflowOperator
 from stateflow.errors import StateflowError, error_of
-from stateflow.liveness.stale_pins import release_stale
 from stateflow.quantities import size_text
 
 if TYPE_CHECKING:
@@ -82,6 +81,8 @@ class StateflowCleanupOperator(StateflowOperator):
         retained = options.retained_checkpoints if retained is None else retained
         age = options.retained_age if age is None else age
         dry, with_savepoints = self.given("dry_run"), self.given("expired_savepoints")
+        from stateflow.liveness.stale_pins import release_stale  # loads the log, and a DAG file must not
+
         pins = [] if dry else release_stale(job.store, job.layout)
         for pin in pins:
             self.log.info(

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from stateflow.checkpoint.control import RunOutcome
     from stateflow.checkpoint.scheduled import ScheduledRun
     from stateflow.driver.run_spec import RunSpec
+    from stateflow.driver.run_state import RunState
     from stateflow.driver.supervision import Supervision
     from stateflow.jobs.job import Job
     from stateflow.observe.status import JobStatus
@@ -218,7 +219,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
             if self.given("deferrable"):
                 supervision.begin()
                 if supervision.foreseen is None:
-                    self._defer(supervision)
+                    return self._followed(context, supervision, mark, supervision.submitted())
             outcome = supervision.foreseen or supervision.run()
             if supervision.foreseen is not None:
                 self.log.info("%s, so Spark was not started", outcome.stopped)
@@ -234,16 +235,20 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
             supervision = self._supervise(context, job)
             from stateflow.checkpoint import scheduled  # as above
             from stateflow.driver.handover import Handover
-            from stateflow.driver.run_state import Running
 
             supervision.rejoin(Handover.of(event))
-            state = supervision.settled()
-            if isinstance(state, Running):
-                self._defer(supervision)
-            if supervision.again(state):
-                self._defer(supervision)
             mark = scheduled.find(job.store, job.layout, owner.dag_run, owner.task)
-            return self._finished(context, job, mark, supervision.result(state))
+            return self._followed(context, supervision, mark, supervision.settled())
+
+    def _followed(
+        self, context: Context, supervision: Supervision, mark: ScheduledRun | None, state: RunState
+    ) -> dict[str, Any]:
+        """Leaves a run that goes on to the triggerer."""
+        from stateflow.driver.run_state import Running  # as above
+
+        if isinstance(state, Running) or supervision.again(state):
+            self._defer(supervision)
+        return self._finished(context, supervision.job, mark, supervision.result(state))
 
     def resume_idle(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Called by Airflow after the triggerer has seen the end of the run that was in the way."""
@@ -442,8 +447,10 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
         plan.apply(self.progress())
 
     def _defer(self, supervision: Supervision) -> NoReturn:
-        from stateflow.airflow.triggers.run import StateflowRunTrigger  # as above
+        from stateflow.airflow.launchers.kubernetes import Kubernetes  # as above
+        from stateflow.airflow.triggers.run import StateflowRunTrigger
 
+        launcher = self.given("launcher")
         self.defer(
             trigger=StateflowRunTrigger(
                 job=supervision.job.name,
@@ -454,6 +461,7 @@ class StateflowRunOperator(ReportsLineage, StateflowOperator):
                 handover=supervision.handover().plain(),
                 patience=supervision.patience,
                 grace=self.given("grace").total_seconds(),
+                kubernetes_conn_id=launcher.kubernetes_conn_id if isinstance(launcher, Kubernetes) else "",
             ),
             method_name="resume",
         )

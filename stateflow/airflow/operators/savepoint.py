@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from stateflow.airflow.operators.arguments import Count, Kind, Name, Snapshot, SomeTime, Text
 from stateflow.airflow.operators.base import StateflowOperator
-from stateflow.format.references import state_bytes
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -72,7 +71,8 @@ def default_name(kind: str, context: Context, idempotency_key: str) -> str:
 
 def savepoint_facts(made: MadeSavepoint) -> dict[str, Any]:
     """The facts about a savepoint that go into XCom."""
-    from stateflow.savepoints.format import expected_files  # loads stores, and a DAG file must not
+    from stateflow.format.references import state_bytes  # as all that works, a DAG file must not load it
+    from stateflow.savepoints.format import expected_files
 
     return {
         "savepoint": made.url,

@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeVar
 
 from airflow.sdk.exceptions import AirflowException
 from airflow.triggers.base import BaseTrigger, TriggerEvent
-from asgiref.sync import sync_to_async
 
 from stateflow.airflow.connections.failures import may_pass
 from stateflow.airflow.connections.stateflow import StateflowHook
@@ -32,6 +31,10 @@ _THREADS = 8
 
 async def in_thread(work: Callable[[], T]) -> T:
     """Runs the work in a thread pool of these triggers: a store that hangs blocks no other trigger."""
+    from asgiref.sync import (
+        sync_to_async,  # DAG files with alerts load this module, and the import takes 10 ms
+    )
+
     return await sync_to_async(work, thread_sensitive=False, executor=_threads())()
 
 

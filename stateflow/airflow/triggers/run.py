@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -13,9 +14,15 @@ from stateflow.airflow.connections.stateflow import StateflowHook
 from stateflow.driver.handover import Handover
 from stateflow.driver.processes import DriverProcess
 from stateflow.driver.run_spec import RunSpec
-from stateflow.driver.run_state import Running
+from stateflow.driver.run_state import Lost, Running, RunState
 from stateflow.driver.supervision import Supervision
 from stateflow.format.records import Owner
+
+if TYPE_CHECKING:
+    from stateflow.airflow.launchers.driver_pods import DriverPod
+
+ASK_AGAIN = 20.0
+"""Seconds between two questions to Kubernetes about one pod."""
 
 
 class StateflowRunTrigger(BaseTrigger):
@@ -33,10 +40,12 @@ class StateflowRunTrigger(BaseTrigger):
         grace: float,
         handover: dict[str, Any] | None = None,
         interval: float = 2.0,
+        kubernetes_conn_id: str = "",
         above: int = 0,
         reattached: bool = False,
         folder: str = "",
     ) -> None:
+        """`kubernetes_conn_id`: for a driver that is a pod."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.fields: dict[str, Any] = {
             "job": job,
@@ -49,9 +58,12 @@ class StateflowRunTrigger(BaseTrigger):
             "patience": patience,
             "grace": grace,
             "interval": interval,
+            "kubernetes_conn_id": kubernetes_conn_id,
         }
         self.interval = interval
         self._supervision: Supervision | None = None
+        self._pod: DriverPod | None = None
+        self._asked_at = time.monotonic()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         return f"{type(self).__module__}.{type(self).__qualname__}", dict(self.fields)
@@ -59,7 +71,7 @@ class StateflowRunTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Looks in threads, because stores block."""
         supervision = await asyncio.to_thread(self._supervise)
-        while isinstance(state := await asyncio.to_thread(supervision.look), Running):
+        while isinstance(state := await asyncio.to_thread(self._look, supervision), Running):
             await asyncio.sleep(self.interval)
         yield TriggerEvent(supervision.handover(state).plain())  # type: ignore[no-untyped-call]
 
@@ -69,6 +81,31 @@ class StateflowRunTrigger(BaseTrigger):
         if supervision is None:
             supervision = await asyncio.to_thread(self._supervise)
         await asyncio.to_thread(supervision.stop, grace=self.fields["grace"])
+        if self.fields["kubernetes_conn_id"]:
+            # Its node kills the pod then, whoever is alive to ask for it.
+            await asyncio.to_thread(self._driver_pod().stop, self.fields["grace"])
+
+    def _look(self, supervision: Supervision) -> RunState:
+        state = supervision.look()
+        if not isinstance(state, Running) or state.epoch is not None or not self.fields["kubernetes_conn_id"]:
+            return state
+        # Before its first heartbeat a run shows no sign of death either, and may wait for minutes in a queue.
+        if time.monotonic() - self._asked_at < ASK_AGAIN:
+            return state
+        self._asked_at = time.monotonic()
+        try:
+            status = self._driver_pod().look()
+        except Exception as error:  # whatever it is, the heartbeat is still followed
+            self.log.warning("whether the driver's pod lives is not known: %s", error)
+            return state
+        return state if status.running else Lost(status.reason or "its pod has ended")
+
+    def _driver_pod(self) -> DriverPod:
+        if self._pod is None:
+            from stateflow.airflow.launchers.kubernetes import pod_of  # loads the client of Kubernetes
+
+            self._pod = pod_of(Handover.of(self.fields["handover"]).folder, self.fields["kubernetes_conn_id"])
+        return self._pod
 
     def _supervise(self) -> Supervision:
         of = self.fields

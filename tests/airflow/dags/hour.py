@@ -1,0 +1,55 @@
+"""What a platform engineer tries in an hour: days that are processed again, DAGs that wait for a table, tasks that hold no slot."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Asset, AssetAlias, CronDataIntervalTimetable, Param
+
+from stateflow.airflow import StateflowRunOperator
+from stateflow.airflow.launchers import SparkSubmit
+
+PIPELINE = Path(__file__).resolve().parents[1] / "gated.py"
+FOLDER = os.environ.get("STORY_FOLDER", "/nowhere")
+
+
+def run(job: str, **arguments: Any) -> StateflowRunOperator:
+    """Tried again at once, so that a try that was used up shows."""
+    of_job = f"{FOLDER}/{job}"
+    return StateflowRunOperator(
+        task_id="run",
+        job=job,
+        pipeline=f"{PIPELINE}:gated",
+        parameters={"input": f"{of_job}/orders", "output": f"{of_job}/totals", "gate": f"{of_job}/gate"},
+        launcher=SparkSubmit(driver_memory="1g"),
+        retries=2,
+        retry_delay=timedelta(seconds=1),
+        **arguments,
+    )
+
+
+with DAG(
+    "daily_totals",
+    schedule=CronDataIntervalTimetable("@daily", timezone="UTC"),
+    start_date=datetime(2026, 1, 1, tzinfo=UTC),
+    catchup=False,
+    params={"on_past_until": Param("fail", type="string")},
+):
+    run("daily", until="{{ data_interval_end }}", on_past_until="{{ params.on_past_until }}")
+
+with DAG("produced", schedule=None):
+    # A text is no asset, and Airflow lets a DAG have it.
+    run("chain", table_assets=True, outlets=[AssetAlias("whatever-it-writes"), "s3://lake/text"])
+
+with DAG("consumed", schedule=[Asset(f"file://{FOLDER}/chain/totals")]):
+    EmptyOperator(task_id="report")
+
+with DAG("consumed_by_alias", schedule=[AssetAlias("whatever-it-writes")]):
+    EmptyOperator(task_id="report")
+
+with DAG("patient", schedule=None, max_active_runs=4):
+    run("patient", on_live="wait", deferrable=True)
