@@ -16,7 +16,7 @@ from stateflow.format.records import ExpiryShare, StateSchema
 from stateflow.operators.combined import Combinable
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.engine import REPEATED
-from stateflow.operators.expiry import OperatorExpiry, share_of
+from stateflow.operators.expiry import OperatorExpiry
 from stateflow.operators.filled import filled
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.defaults import Default
@@ -102,10 +102,11 @@ class ColumnarEngine:
         self._backend, self._expired = backend, False
         self.expiry.attach(expiring)
 
-    def expire(self, groups: range, known: NextDue, entries: int) -> None:
-        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due."""
+    def expire(self, groups: range, known: NextDue, entries: int, *, whole: bool = False) -> None:
+        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due, `whole` that the
+        shard has no rows."""
         assert self._backend is not None
-        self._expired = self.expiry.expire(self._backend, groups, known, share_of(entries), self._slot)
+        self._expired = self.expiry.expire(self._backend, groups, known, entries, self._slot, whole=whole)
 
     def next_expiries(self) -> NextDue:
         """Ends the shard: indexes what the batch has written, and tells when the first of it is due."""

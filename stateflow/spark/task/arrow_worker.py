@@ -144,16 +144,16 @@ class _Subtask:
             yield from self._finish(*current, outputs)
         for index, shard in enumerate(self.inputs):
             if index not in with_rows and (self._due(shard) or expires_now(shard, self.task.moment)):
-                yield from self._finish(index, self._open(index), outputs)
+                yield from self._finish(index, self._open(index, without_rows=True), outputs)
 
-    def _open(self, index: int) -> Backend:
+    def _open(self, index: int, *, without_rows: bool = False) -> Backend:
         shard, backend = self.inputs[index], self.shards.open(index)
         # A shard that is joined from several begins without files, but not empty.
         empty = not shard.files and not self.shards.changes(index)
         groups = range(shard.first, shard.last + 1)
         self.engine.attach(backend, groups, shard.next_event_timer, empty=empty, expiring=shard.expiring)
         due = shard.next_event_expiry, shard.next_processing_expiry
-        self.engine.expire(groups, due, shard.entries)
+        self.engine.expire(groups, due, shard.entries, whole=without_rows)
         return backend
 
     def _due(self, shard: Shard) -> bool:
