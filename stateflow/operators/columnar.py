@@ -126,7 +126,7 @@ class ColumnarEngine:
 
     @property
     def groups(self) -> int:
-        """How many groups an operator that can be combined has found in its rows."""
+        """How many combined rows the rows of an operator that can be combined would have made."""
         operator = self.spec.operator
         return operator.groups if isinstance(operator, Combinable) else 0
 

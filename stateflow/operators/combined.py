@@ -30,7 +30,5 @@ def part_name(aggregate: str, part: int) -> str:
 class Combinable(ColumnarOperator):
     """An operator that takes combined rows as well as single ones."""
 
-    @property
-    def groups(self) -> int:
-        """How many groups its rows were in so far, whether they came combined or not: what tells if combining pays."""
-        return 0
+    groups: int = 0
+    """How many combined rows its rows made, or would have made: what tells if combining pays."""

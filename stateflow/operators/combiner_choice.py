@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-BEGINS, STAYS = 4.0, 3.0
+BEGINS, STAYS = 8.0, 6.0
 """Rows per group from which on combining begins to pay, and down to which it goes on. In between nothing changes, so that a
 stream near the border does not change with every batch."""
 FEWEST_ROWS = 20_000

@@ -33,15 +33,11 @@ class Accumulator:
     def __init__(self, where: str, aggregates: Sequence[Aggregated]) -> None:
         self._where = where
         self._aggregates = [(each, _kernel(each)) for each in aggregates]
-        self.groups = 0
-        """How many groups of rows it has made partials of."""
 
     def create(self, rows: pa.Table, groups: Groups, keys: pa.Table, seen: Seen | None = None) -> pa.Table:
         """The partials of the rows; `keys` has a row per group. `seen` knows the values that were counted before."""
         if is_combined(rows):
-            self.groups += rows.num_rows
             return self._given(rows, groups, keys)
-        self.groups += groups.size
         inputs = _Inputs(rows, groups)
         columns: dict[str, Any] = {}
         for each, kernel in self._aggregates:

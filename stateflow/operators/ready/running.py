@@ -26,13 +26,10 @@ class RunningAggregates(Combinable):
         self._accumulator = Accumulator(declared.where, declared.aggregates)
         self._latest = LatestRows(declared.key, declared.key_columns)
 
-    @property
-    def groups(self) -> int:
-        return self._accumulator.groups
-
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
         columns = key_columns(rows, self._key)
         groups = grouped(columns, rows.num_rows)
+        self.groups += groups.size
         keys = one_of_each(columns, self._key, groups.firsts)
         state = states["aggregates"]
         partials = self._accumulator.create(rows, groups, keys, Seen(states))

@@ -67,10 +67,6 @@ class SlicedAggregates(Combinable):
         """Whether the windows of the shard that the watermark closes are out. They are before rows come: a row that is late
         for one of its windows must not go into a pane of it."""
 
-    @property
-    def groups(self) -> int:
-        return self._accumulator.groups
-
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._close(states, ctx)
         times, valid = event_times(rows, self._declared.time)
@@ -83,6 +79,7 @@ class SlicedAggregates(Combinable):
     def _take(self, rows: pa.Table, panes: Any, closed: int, states: Mapping[str, Any]) -> None:
         columns = key_columns(rows, self._key)
         groups = grouped([*columns, pa.array(panes)], rows.num_rows)
+        self.groups += groups.size
         keys, ends = one_of_each(columns, self._key, groups.firsts), panes[groups.firsts]
         partials = self._accumulator.create(rows, groups, keys)
         at = instants(ends)

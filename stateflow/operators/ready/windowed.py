@@ -15,6 +15,7 @@ from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
 from stateflow.operators.ready.latest_rows import LatestRows
+from stateflow.operators.ready.panes import panes_of
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, WindowAggregate
 
@@ -40,16 +41,15 @@ class WindowedAggregates(Combinable):
         self._accumulator = Accumulator(declared.where, declared.aggregates)
         self._latest = LatestRows(declared.key, (*declared.key_columns, WINDOW_END))
 
-    @property
-    def groups(self) -> int:
-        return self._accumulator.groups
-
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         times, valid = event_times(rows, self._declared.time)
         closed, came = self._closed(ctx), rows
         taken = valid & (newest_end(self._window, times) > closed)
         rows, times = yield from self._late.apart(rows, times, taken, ctx)
         if rows.num_rows:
+            if self._window.count > 1:
+                panes = pa.array(panes_of(self._window).end_of(times))
+                self.groups += grouped([*key_columns(rows, self._key), panes], rows.num_rows).size
             yield from self._take(rows, _open(assigned(self._window, times), closed), states, ctx, came)
 
     def _take(
@@ -64,6 +64,8 @@ class WindowedAggregates(Combinable):
             rows = rows.take(pa.array(windows.rows))
         columns = key_columns(rows, self._key)
         groups = grouped([*columns, pa.array(windows.ends)], rows.num_rows)
+        if windows.rows is None:
+            self.groups += groups.size
         keys = one_of_each(columns, self._key, groups.firsts)
         ends = windows.ends[groups.firsts]
         partials = self._accumulator.create(rows, groups, keys, Seen(states, instants(ends)))

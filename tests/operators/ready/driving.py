@@ -47,6 +47,8 @@ class Driven:
         """Per batch."""
         self.sides: dict[str, list[dict[str, Any]]] = {}
         self.counters: dict[str, int] = {}
+        self.groups = 0
+        """How many combined rows the rows would have made."""
 
     def evolve(self, declared: ReadyOperator, states: Mapping[str, StateSchema]) -> None:
         """From now on with other code, whose states have been compared with those that there are."""
@@ -90,6 +92,7 @@ class Driven:
             for piece in pieces:
                 self._take(engine.process([piece], [pa.array([False] * piece.num_rows)]), produced)
             self._take(engine.fire(), produced)
+            self.groups += engine.groups
             after.append((mine, backend, engine.next_due()))
             for name, counter in engine.context.metrics.counters.items():
                 self.counters[name] = self.counters.get(name, 0) + counter.value

@@ -166,3 +166,14 @@ def test_late_rows_are_counted_and_not_their_pieces() -> None:
     driven.batch(combined(declared, rows), END)
     assert driven.rows == []
     assert driven.counters == {"late_rows": rows.num_rows}
+
+
+@pytest.mark.parametrize("name", list(OPERATORS))
+def test_a_batch_that_is_not_combined_counts_the_rows_that_combining_would_have_left(name: str) -> None:
+    declared, rows = OPERATORS[name](), table(random.Random(5))
+    rows = rows.filter(rows["ts"].is_valid())
+    made = combined(declared, rows)
+    for batch in (rows, made):
+        driven = Driven(declared, sides=False)
+        driven.batch(batch, None)
+        assert driven.groups == made.num_rows
