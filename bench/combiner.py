@@ -90,9 +90,9 @@ MEASUREMENT = Measurement(
     "combiner",
     "The combiner on changing keys",
     SIDES,
-    {"full": Size(500_000, 20, 6), "quick": Size(100_000, 20, 4)},
+    {"full": Size(500_000, 20, 4), "quick": Size(100_000, 20, 4)},
     run,
     section,
     repeats=1,
-    minutes={"full": 8.0, "quick": 3.0},
+    minutes={"full": 4.0, "quick": 2.0},
 )

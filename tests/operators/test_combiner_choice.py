@@ -17,7 +17,7 @@ from stateflow.operators.combiner_choice import (
     noted,
 )
 
-MANY = 1_000_000
+MANY = 960_000
 
 
 @pytest.mark.parametrize(
