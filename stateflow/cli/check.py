@@ -9,6 +9,7 @@ from typing import Annotated
 
 from stateflow.cli.options import (
     AllowNonRestoredState,
+    Count,
     File,
     Invocation,
     Parameters,
@@ -34,9 +35,7 @@ def check(
     parallelism: Annotated[int | None, flag(min=1)] = None,
     allow_non_restored_state: AllowNonRestoredState = False,
     strict: Strict = False,
-    count: Annotated[
-        bool, flag("--count", help="Count the entries of each changed state: it reads the whole state.")
-    ] = False,
+    count: Count = False,
     option: Settings = None,
 ) -> None:
     """Plans a pipeline and compares it with the job's newest record. Exit code 4 if it does not fit."""

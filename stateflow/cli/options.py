@@ -80,6 +80,10 @@ AllowNonRestoredState = Annotated[
     ),
 ]
 Strict = Annotated[bool, flag("--strict", help="Refuse any change of a state's type, also by rule.")]
+Count = Annotated[
+    bool,
+    flag("--count", help="Count the entries of each state whose type changes: it reads the whole state."),
+]
 Yes = Annotated[bool, flag("--yes", help="Do it; without it the command only says what it would do.")]
 Takeover = Annotated[bool, flag("--takeover", help="Fence a live run instead of refusing.")]
 Note = Annotated[str, flag("--note", help="Why: kept in the record.")]

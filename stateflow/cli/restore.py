@@ -10,6 +10,7 @@ import typer
 from stateflow.cli.options import (
     AllowNonRestoredState,
     Conf,
+    Count,
     File,
     Invocation,
     JobName,
@@ -64,6 +65,7 @@ def restore(
         ),
     ] = None,
     strict: Strict = False,
+    count: Count = False,
     takeover: Takeover = False,
     note: Note = "",
     revision: Annotated[
@@ -103,6 +105,7 @@ def restore(
         takeover=takeover,
         approved=plan_digest,
         owner=this_process(note=note),
+        count=count,
         conf=pairs(conf, "--conf"),
     )
     if strict:

@@ -231,31 +231,36 @@ class Job(JobHandle):
         options: Options | None = None,
         from_job: str = "",
         approved: str | None = None,
+        count: bool = False,
         **request: Any,
     ) -> RestorePlan:
         """Plans a restore from `latest`, `checkpoint:N`, `tag:NAME` or a savepoint's URL. Writes nothing.
 
-        With `approved`, the digest of an approved plan, `apply` does exactly that plan or nothing.
+        With `approved`, the digest of an approved plan, `apply` does exactly that plan or nothing. With `count` it reads the
+        snapshot's state if the type of any changes, and the plan says how many entries each of those has.
 
         `from_job` names another job of this root whose checkpoint to restore. `request` takes the fields of
         `RestoreRequest`: claim_mode, rewind_sinks, allow_non_restored_state, parallelism and so on.
         """
+        from stateflow.jobs.counting import counted
         from stateflow.restore.plan import RestoreRequest
         from stateflow.restore.planned import plan_restore
 
         whose = self if from_job in ("", self.name) else self.beside(from_job)
-        return plan_restore(
-            RestoreRequest(
-                job=self,
-                pipeline=pipeline,
-                origin=find_origin(origin, whose, self.storage_options),
-                options=options or self._options(),
-                parameters=parameters or {},
-                approved=approved,
-                owner=request.pop("owner", None) or self.owner(),
-                **request,
-            )
+        wanted = RestoreRequest(
+            job=self,
+            pipeline=pipeline,
+            origin=find_origin(origin, whose, self.storage_options),
+            options=options or self._options(),
+            parameters=parameters or {},
+            approved=approved,
+            owner=request.pop("owner", None) or self.owner(),
+            **request,
         )
+        plan = plan_restore(wanted)
+        if count and any(operator.evolution for operator in plan.check.operators):
+            plan = plan_restore(replace(wanted, counts=counted(wanted.origin, self, wanted.options)))
+        return plan
 
     def rescale(self, parallelism: int, *, note: str = "", takeover: bool = False) -> Edited:
         """Hands the state to another number of subtasks. It edits only the record, and the next run follows it."""

@@ -13,9 +13,10 @@ import pyarrow as pa
 
 from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
 from stateflow.format.records import ExpiryShare, StateSchema
+from stateflow.operators.combined import Combinable
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.engine import REPEATED
-from stateflow.operators.expiry import OperatorExpiry, share_of
+from stateflow.operators.expiry import OperatorExpiry
 from stateflow.operators.filled import filled
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.defaults import Default
@@ -101,10 +102,11 @@ class ColumnarEngine:
         self._backend, self._expired = backend, False
         self.expiry.attach(expiring)
 
-    def expire(self, groups: range, known: NextDue, entries: int) -> None:
-        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due."""
+    def expire(self, groups: range, known: NextDue, entries: int, *, whole: bool = False) -> None:
+        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due, `whole` that the
+        shard has no rows."""
         assert self._backend is not None
-        self._expired = self.expiry.expire(self._backend, groups, known, share_of(entries), self._slot)
+        self._expired = self.expiry.expire(self._backend, groups, known, entries, self._slot, whole=whole)
 
     def next_expiries(self) -> NextDue:
         """Ends the shard: indexes what the batch has written, and tells when the first of it is due."""
@@ -121,6 +123,12 @@ class ColumnarEngine:
     def keys(self) -> int:
         """Keys that were looked up."""
         return max((state.keys for state in self.states.values()), default=0)
+
+    @property
+    def groups(self) -> int:
+        """How many combined rows the rows of an operator that can be combined would have made."""
+        operator = self.spec.operator
+        return operator.groups if isinstance(operator, Combinable) else 0
 
     def process(self, tables: Sequence[pa.Table], late: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Hands the rows of each input to user code."""

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from stateflow.format.records import ExpiryShare
 from stateflow.state.backends.base import Backend
-from stateflow.state.bound import Change
-from stateflow.state.expiry.index import Expiry, NextDue, next_due
+from stateflow.state.expiry.index import Change, Expiry, NextDue, Portion, next_due
 
 AT_LEAST = 200_000
 """Expired entries of a shard that every batch may take, however small the shard is."""
 SHARE = 6
 """A batch takes at most this part of a large shard, so that a backlog stalls no batch and is gone after twenty."""
 WRITTEN_AT_ONCE = 500_000
+LARGE = 50_000
+"""Entries from which a shard lets the key groups take turns."""
+TURNS = 8
+"""With every batch an eighth of the key groups of a large shard is visited: what expires in eight batches lies eight times as
+close together, so that most look-ups become steps to the next entry."""
 
 
 class OperatorExpiry:
@@ -32,28 +36,33 @@ class OperatorExpiry:
         for state in self._states:
             state.attach(known)
 
-    def expire(self, backend: Backend, groups: range, known: NextDue, most: int, turn: int) -> bool:
-        """Deletes what is due, `most` entries per state, beginning at another key group with every `turn`.
+    def expire(
+        self, backend: Backend, groups: range, known: NextDue, entries: int, turn: int, *, whole: bool = False
+    ) -> bool:
+        """Deletes what is due, of a large shard the share of one batch, beginning at another key group with every `turn`.
 
-        All scans come before the rows of the batch: a backend sorts what was written before it scans. Tells whether it wrote.
+        `entries` is about how many the shard has; `whole`: nothing else happens to it in this batch. All scans come before the
+        rows of the batch: a backend sorts what was written before it scans. Tells whether it wrote.
         """
         start = turn * 31 % len(groups)
         order = [*groups[start:], *groups[:start]]
-        changes: list[Change] = []
-        wrote = False
+        now, later = order, list[int]()
+        if entries >= LARGE and not whole:
+            now = [group for group in order if (group + turn) % TURNS == 0]
+            later = [group for group in order if (group + turn) % TURNS]
+        going = _Going(backend)
         for state in self._states:
             due = known[0 if state.event_time else 1]
             if state.clock is None or (due is not None and due > state.clock):
                 state.next = due
                 continue
-            for portion in state.expire(backend, order, most):
-                changes += portion
-                if len(changes) > WRITTEN_AT_ONCE:
-                    backend.write(changes)
-                    changes, wrote = [], True
-        if changes:
-            backend.write(changes)
-        return wrote or bool(changes)
+            found = going.take(state.expire(backend, now, share_of(entries)))
+            if found and later:
+                state.waits(due)
+            elif later:
+                # Nothing was due here, so it may be over: then the shard's record is to say so.
+                going.take(state.expire(backend, later, share_of(entries)))
+        return going.write()
 
     def finish(self, backend: Backend) -> bool:
         """Writes the blocks of all that the shard was given an expiry for. Tells whether there were any."""
@@ -73,6 +82,38 @@ class OperatorExpiry:
     def next_due(self) -> NextDue:
         """For the attached shard, after `finish`."""
         return next_due(self._states)
+
+
+class _Going:
+    """What has expired and is still to be deleted: not before other states have been scanned, as long as it is little."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._gone: list[Sequence[bytes]] = []
+        self._changes: list[Change] = []
+        self._length = 0
+        self._wrote = False
+
+    def take(self, portions: Iterable[Portion]) -> bool:
+        """Tells whether there is anything."""
+        found = False
+        for gone, changes in portions:
+            found = found or bool(gone or changes)
+            self._gone.append(gone)
+            self._changes += changes
+            self._length += len(gone) + len(changes)
+            if self._length > WRITTEN_AT_ONCE:
+                self.write()
+        return found
+
+    def write(self) -> bool:
+        """Tells whether anything was written, then or before."""
+        for gone in self._gone:
+            self._backend.delete_many(gone)
+        self._backend.write(self._changes)
+        self._wrote = self._wrote or self._length > 0
+        self._gone, self._changes, self._length = [], [], 0
+        return self._wrote
 
 
 def share_of(entries: int) -> int:

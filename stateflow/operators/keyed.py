@@ -28,7 +28,7 @@ from stateflow.errors import (
 from stateflow.format.records import ExpiryShare
 from stateflow.operators.context import Moment
 from stateflow.operators.engine import REPEATED, ProcessEngine
-from stateflow.operators.expiry import OperatorExpiry, share_of
+from stateflow.operators.expiry import OperatorExpiry
 from stateflow.operators.firing import PREFETCH_SHARE, Firing
 from stateflow.operators.output import returned
 from stateflow.operators.visiting import Visiting
@@ -112,9 +112,12 @@ class KeyedEngine(ProcessEngine):
         self._firing.forget()
         self.expiry.attach(expiring)
 
-    def expire(self, groups: range, known: NextDue = (None, None), entries: int = 0) -> None:
-        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due."""
-        if self.expiry.expire(self.cursor.backend, groups, known, share_of(entries), self.moment.slot):
+    def expire(
+        self, groups: range, known: NextDue = (None, None), entries: int = 0, *, whole: bool = False
+    ) -> None:
+        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due, `whole` that the
+        shard has no rows."""
+        if self.expiry.expire(self.cursor.backend, groups, known, entries, self.moment.slot, whole=whole):
             self.cursor.changed = True
 
     def next_expiries(self) -> NextDue:

@@ -97,9 +97,15 @@ class ColumnarOperator:
 
     def next_due(self, states: Mapping[str, Any]) -> int | None:
         """When the watermark has reached this instant, `fire` is called also without rows: the earliest time of the timed
-        states, or up to `waits` later. In microseconds; None when nothing is due."""
+        states, or up to `waits` later. In microseconds; None when nothing is due, or nobody would see to it: then nothing
+        would come of the batches without rows, and a run would take them for ever."""
+        if not self._fires():
+            return None
         times = [at for state in states.values() if state.timed and (at := state.next_due()) is not None]
         return min(times, default=None)
+
+    def _fires(self) -> bool:
+        return type(self).fire is not ColumnarOperator.fire
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +130,9 @@ class FunctionOperator(ColumnarOperator):
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         return None if self.on_due is None else self.on_due(self._given(states), ctx)
+
+    def _fires(self) -> bool:
+        return self.on_due is not None
 
     def _given(self, states: Mapping[str, Any]) -> Any:
         return states[ALONE] if self.alone else states

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from stateflow.checkpoint.handle import JobHandle
-from stateflow.compatibility.flows import Check
+from stateflow.compatibility.flows import Check, Counts
 from stateflow.config.options import Options
 from stateflow.format.records import Owner
 from stateflow.pipelines.pipeline import Pipeline
@@ -69,6 +69,8 @@ class RestoreRequest:
     """The digest of the approved plan. The restore refuses any other plan."""
     owner: Owner = field(default_factory=lambda: Owner(run=uuid.uuid4().hex))
     conf: Mapping[str, str] = field(default_factory=dict)
+    counts: Counts = field(default_factory=dict)
+    """The entries of each state, if somebody has counted them. The tables of a canonical savepoint say it themselves."""
 
 
 @dataclass(frozen=True)

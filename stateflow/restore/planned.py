@@ -46,7 +46,8 @@ class RestorePlan(Plan):
             "watermark": None if request.reset_watermark else record.watermark,
             "parameters": [parameter.document() for parameter in self.parameters],
             "operators": [
-                {"uid": o.uid, "verdict": o.verdict, "states": dict(o.states)} for o in self.check.operators
+                {"uid": o.uid, "verdict": o.verdict, "states": dict(o.states), "counts": dict(o.counts)}
+                for o in self.check.operators
             ],
             "sources": [vars(source) for source in self.sources],
             "sinks": [vars(sink) for sink in self.sinks],

@@ -65,7 +65,13 @@ def make_plan(request: RestoreRequest) -> Plan:
         typed=request.pipeline.arguments,
     )
     flow = request.pipeline.build(values)
-    check = compare(flow, job.name, record, allow_non_restored_state=request.allow_non_restored_state)
+    check = compare(
+        flow,
+        job.name,
+        record,
+        allow_non_restored_state=request.allow_non_restored_state,
+        counts=request.counts or origin.rows,
+    )
     if not check.compatible:
         raise IncompatibleError(check.problems[0])
     if log is None:

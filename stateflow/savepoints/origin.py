@@ -39,6 +39,16 @@ class Origin:
     def canonical(self) -> bool:
         return self.savepoint is not None and self.savepoint.kind == "canonical"
 
+    @property
+    def rows(self) -> dict[tuple[str, str], int]:
+        """By operator and state: the rows of its table, if the snapshot is a canonical savepoint."""
+        tables = self.savepoint.tables if self.savepoint is not None else {}
+        return {
+            (uid, name): sum(file.rows for file in files)
+            for uid, states in tables.items()
+            for name, files in states.items()
+        }
+
 
 def find_origin(origin: str, job: JobHandle, storage_options: Mapping[str, str]) -> Origin:
     """`latest`, `42`, `checkpoint:42` or `tag:NAME` of `job`, or the URL or folder of a savepoint."""

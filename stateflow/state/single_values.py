@@ -250,7 +250,10 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
     def _collect_expiring(
         self, keys: list[bytes], values: list[Any], changes: list[Change], expiry: Expiry
     ) -> None:
-        raws: list[Any] = [] if self._indexed else [self._raws[i] for i in self._set_at]
+        raws: list[Any] = []
+        if not self._indexed:
+            every = len(self._set_at) == len(self._raws)
+            raws = self._raws if every else [self._raws[i] for i in self._set_at]
         if self._cleared:
             changes.extend((k, None) for k, value in zip(keys, values, strict=True) if value is ABSENT)
             kept = [at for at, value in enumerate(values) if value is not ABSENT]

@@ -205,6 +205,21 @@ def test_the_entries_of_each_changed_state_are_counted(command: Command, root: P
     assert operator["evolution"].keys() == {"sum", "log"}
 
 
+def test_a_restore_plan_counts_the_entries_of_each_changed_state(
+    command: Command, root: Path, file: Path
+) -> None:
+    job = QueriedJob(root)
+    job.checkpoint(entries_of(filled(1, 2, 3)))
+    edited(file, "total = sf.ValueState(float,", "total = sf.ValueState(float | None,")
+    arguments = ("restore", "orders", f"{file}:orders", "--from", "latest", "--checkpoint-dir", root)
+    arguments = (*arguments, "--allow-non-restored-state", "-p", "input=a", "-p", "output=b")
+    told = "total has 3 entries, which are converted as they are read"
+    assert told in command(*arguments, "--count").out
+    assert told not in command(*arguments).out
+    [operator] = command(*arguments, "--count", "-o", "json").json["operators"]
+    assert operator["counts"] == {"total": 3}
+
+
 def test_a_state_under_another_name_and_type_is_refused_with_what_to_write(
     command: Command, root: Path, file: Path
 ) -> None:

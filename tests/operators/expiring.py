@@ -119,7 +119,14 @@ class Expiring:
             self.next_id += schema.expiry_index == self.next_id
 
     def batch(
-        self, rows: Rows, now: int, watermark: int | None = None, *, indexed: bool = True, chunk: int = 3
+        self,
+        rows: Rows,
+        now: int,
+        watermark: int | None = None,
+        *,
+        indexed: bool = True,
+        chunk: int = 3,
+        whole: bool = False,
     ) -> list[Any]:
         """Runs the rows, and gives what they read."""
         self.slot += 1
@@ -136,7 +143,8 @@ class Expiring:
             backend = self.open(shard)
             groups = range(shard.first, shard.last + 1)
             engine.attach(backend, shard.expiring)
-            engine.expire(groups, (shard.next_event_expiry, shard.next_processing_expiry), shard.entries)
+            due = shard.next_event_expiry, shard.next_processing_expiry
+            engine.expire(groups, due, shard.entries, whole=whole)
             keys = [key for key in ordered if key_group(key, GROUPS) in groups]
             for begin in range(0, len(keys), chunk):
                 engine.run(chunk_of(keys[begin : begin + chunk], rows))
@@ -207,8 +215,8 @@ class Expiring:
                 named += [(full, due) for full in keys_of(value, prefix(group, state_of[index_id]))]
         return named
 
-    def check(self, clock: int) -> None:
-        """Nothing that has expired is left, and what will expire is named by a block that comes due in time."""
+    def check(self, gone: int, clock: int | None = None) -> None:
+        """Nothing is left that had expired at `gone`, and the rest is named by a block that comes due in time."""
         soonest: dict[bytes, int] = {}
         for key, due in self.blocks():
             soonest[key] = min(due, soonest.get(key, due))
@@ -216,7 +224,7 @@ class Expiring:
             expiry = expiry_of(raw)
             if expiry is None:
                 continue
-            assert expiry > clock, f"{key[PREFIX_WIDTH:].hex()} has expired and is still stored"
+            assert expiry > gone, f"{key[PREFIX_WIDTH:].hex()} has expired and is still stored"
             assert soonest.get(key, expiry + 1) <= expiry, f"no block names {key.hex()} in time"
 
 

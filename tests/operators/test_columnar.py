@@ -51,6 +51,23 @@ def test_what_is_due_comes_out_when_the_watermark_has_reached_it() -> None:
     assert harness.metrics == {"tables": 2}
 
 
+def test_what_nobody_sees_to_is_never_due() -> None:
+    """Else a run that drains its input would take batches without rows for ever."""
+
+    def stored(table: pa.Table, state: Any, ctx: sf.ColumnarContext) -> None:
+        state.put(table["user"], pa.table({"n": table["user"]}), at=table["ts"])
+
+    def nothing(state: Any, ctx: sf.ColumnarContext) -> None: ...
+
+    layout = sf.columns({"n": int}, timed=True)
+    for on_due, due in ((None, None), (nothing, 1_767_225_630_000_000)):
+        harness = ColumnarHarness(
+            stored, Click, key="user", event_time="ts", output=Click, state=layout, on_due=on_due
+        )
+        harness.rows(Click(1, "a", at(0.5)))
+        assert harness._earliest == due
+
+
 def test_late_rows_are_told_and_go_to_the_side() -> None:
     harness = per_minute()
     harness.advance(at(5))

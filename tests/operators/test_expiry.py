@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import stateflow as sf
+from stateflow.format.encoding import split
 from stateflow.format.records import END_OF_TIME
-from tests.operators.expiring import SECOND, Expiring, Rows, full_key
+from stateflow.operators.expiry import TURNS
+from tests.operators.expiring import GROUPS, SECOND, Expiring, Rows, full_key
 
 TTL = 10 * SECOND
 
@@ -111,10 +113,13 @@ def test_expired_entries_are_never_returned_and_leave_the_store(kind: str, renew
     check()
 
 
-def _against_the_model(folder: Path, kind: str, renew: Any, time: Any, batches: Batches) -> None:
+def _against_the_model(
+    folder: Path, kind: str, renew: Any, time: Any, batches: Batches, turns: int = 1
+) -> None:
     job = Expiring(folder, kind, sf.ttl("10 s", renew=renew, time=time))
     model = Model(renew == "read")
     clock = 1_000 * SECOND
+    clocks: list[int] = []
 
     def moments() -> tuple[int, int | None]:
         return (clock, None) if time == "processing" else (1, clock)
@@ -128,10 +133,34 @@ def _against_the_model(folder: Path, kind: str, renew: Any, time: Any, batches: 
             out for key, steps in rows.items() for what, n in steps for out in model.do(key, what, n, clock)
         ]
         assert sorted(found, key=repr) == sorted(expected, key=repr)
-        job.check(clock)
+        clocks.append(clock)
+        # What expires after a key group has had its turn waits for the next one.
+        job.check(clocks[-turns] if len(clocks) >= turns else 0, clock)
     clock += TTL
-    job.batch({}, *moments())
+    for _ in range(turns):
+        job.batch({}, *moments())
     assert job.contents() == {}
+    job.batch({}, *moments())
+    assert {
+        due for shard in job.shards for due in (shard.next_event_expiry, shard.next_processing_expiry)
+    } == {None}
+
+
+@pytest.mark.parametrize("renew", ["write", "read"])
+@pytest.mark.parametrize("kind", ["memory", "rocksdb"])
+def test_the_key_groups_of_a_large_shard_take_turns(
+    kind: str, renew: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateflow.operators.expiry.LARGE", 0)
+    monkeypatch.setattr("stateflow.operators.expiry.TURNS", 3)
+
+    @settings(max_examples=15 if kind == "memory" else 4)
+    @given(batches)
+    def check(batches: Batches) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            _against_the_model(Path(folder), kind, renew, "processing", batches, turns=3)
+
+    check()
 
 
 def everything(keys: range) -> Rows:
@@ -247,6 +276,29 @@ def test_without_its_ttl_a_state_lives_on_and_its_blocks_go(job: Callable[..., E
     made.declare("10 s")
     made.batch({}, 62 * SECOND)
     made.check(62 * SECOND)
+
+
+def test_of_a_large_shard_a_batch_visits_some_key_groups_and_all_of_one_without_rows(
+    job: Callable[..., Expiring], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stateflow.operators.expiry.LARGE", 1)
+    made = job("10 s")
+    made.batch({key: [("set", 1)] for key in range(300)}, 0)
+    lengths, visited = [], []
+    for second in range(TURNS):
+        before = set(made.entries())
+        made.batch({1: [("read", 0)]}, (60 + second) * SECOND)
+        visited.append({split(key).group for key in before - set(made.entries())})
+        lengths.append(len(made.entries()))
+        assert made.shards[0].next_processing_expiry is not None, "the next batch is to go on"
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[-1] == 0
+    assert [len(groups) for groups in visited] == [1] * GROUPS, "each in its turn"
+    made.batch({1: [("read", 0)]}, 90 * SECOND)
+    assert made.shards[0].next_processing_expiry is None, "it is over"
+    made.batch({key: [("set", 1)] for key in range(300)}, 100 * SECOND)
+    made.batch({}, 160 * SECOND, whole=True)
+    assert made.entries() == {}
 
 
 def test_a_batch_takes_its_share_of_a_backlog(

@@ -33,6 +33,8 @@ from tests.protocol.scenario import World, offset_of, prepared
 KEYS = 3
 ONCE = 100
 """From here on keys are written by one batch only: their values keep the type of that batch's release."""
+TWICE, WRITTEN_TWICE = 50, (1, 5)
+"""A key that is written by these batches. The second moves its expiry to behind what the index says."""
 
 
 @dataclass
@@ -89,24 +91,28 @@ def itself(n: Any) -> Any:
     return n
 
 
-FROM_NOW = sf.ttl("3 s", existing="from now")
+def from_now(seconds: int) -> Any:
+    return sf.ttl(f"{seconds} s", existing="from now")
+
+
 RELEASES: tuple[tuple[type[Any], int, int | None], ...] = (
     (release(int, itself, **_states(int, "4 s", None)), 4, None),
-    (release(float, int, **_states(float, "4 s", FROM_NOW)), 4, 3),
+    (release(float, int, **_states(float, "4 s", from_now(5))), 4, 5),
     (
         release(lambda n: Amount(float(n)), lambda held: int(held.value),
-                **_states(Amount, "2 s", FROM_NOW, migrate=[whole, amount])), 2, 3,
+                **_states(Amount, "2 s", None, migrate=[whole, amount])), 2, None,
     ),
     (
         release(lambda n: Amount(float(n)), lambda held: int(held.value),
-                **_states(Amount, "5 s", FROM_NOW, "sum", migrate=[whole, amount])), 5, 3,
+                **_states(Amount, "5 s", from_now(2), "sum", migrate=[whole, amount])), 5, 2,
     ),
 )  # fmt: skip
-"""Each with the ttl of its states in seconds, and that of `late`, which had none at first."""
+"""Each with the ttl of its states in seconds, and that of `late`. It has none at first, and the third release takes it away:
+then its index goes, and the fourth has to find what the second has given a time that is still to come."""
 
 
-def touched(number: int) -> tuple[int, int]:
-    return number % KEYS, ONCE + number
+def touched(number: int) -> tuple[int, ...]:
+    return number % KEYS, ONCE + number, *([TWICE] if number in WRITTEN_TWICE else [])
 
 
 @dataclass
@@ -116,11 +122,11 @@ class Model:
     held: dict[tuple[Any, ...], tuple[int, int | None]] = field(default_factory=dict)
 
     def batch(self, number: int, ttl: int, late: int | None) -> None:
+        self.expire(number, late)
         if late is not None:
             for place, (value, expires) in self.held.items():
                 if place[1] == "late" and expires is None:
                     self.held[place] = value, number + late
-        self.expire(number)
         for key in touched(number):
             total, ever = self.held.get((key, "total"), (0, 0))[0], self.held.get((key, "ever"), (0, 0))[0]
             self.held[key, "total"] = total + number, number + ttl
@@ -129,8 +135,13 @@ class Model:
             self.held[key, "ever"] = ever + number, None
             self.held[key, "late"] = number, None if late is None else number + late
 
-    def expire(self, clock: int) -> None:
-        self.held = {place: held for place, held in self.held.items() if held[1] is None or held[1] > clock}
+    def expire(self, clock: int, late: int | None) -> None:
+        """Without a ttl, what had one lives on."""
+        self.held = {
+            place: held
+            for place, held in self.held.items()
+            if held[1] is None or held[1] > clock or (place[1] == "late" and late is None)
+        }
 
     def read(self, key: int) -> tuple[Any, ...]:
         def one(what: str) -> int | None:
@@ -190,7 +201,7 @@ class ReleasedWorld(World):
         head = self.log().head
         assert head is not None
         number = offset_of(head)
-        keys = [*range(KEYS), *range(ONCE, ONCE + number)]
+        keys = [*range(KEYS), TWICE, *range(ONCE, ONCE + number)]
         with tempfile.TemporaryDirectory() as folder:
             job = _Batch(self, head, release, head.slot + 1, number, Path(folder), expire=False)
             found = job.run({key: [("read", 0)] for key in keys})

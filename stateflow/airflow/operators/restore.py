@@ -76,6 +76,10 @@ class StateflowRestoreOperator(StateflowOperator):
             People,
             "ids or names of those whose approval is taken; None: of everybody whom Airflow lets answer",
         ] = None,
+        count: Annotated[
+            Flag,
+            "let the plan say how many entries each state has whose type changes: it reads the whole state",
+        ] = False,
         dry_run: Annotated[Flag, "plan, and do nothing"] = False,
         spark_conn_id: Annotated[
             Name | None, "where Spark is, when outputs are taken back or delivered; else on this worker"
@@ -147,6 +151,7 @@ class StateflowRestoreOperator(StateflowOperator):
             "reset_watermark",
             "takeover",
             "approved",
+            "count",
         )
         return job.restore(
             self.given("origin"),

@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
+from stateflow.operators.combined import count_of
 from stateflow.operators.context import Moment
 from stateflow.pipelines.operators import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
@@ -119,6 +120,7 @@ class _Subtask:
             rows_in=feed.rows,
             rows_out=outputs.rows,
             keys=self.engine.keys,
+            groups=self.engine.groups,
             expired=self.engine.expiry.expired,
             counters={name: c.value for name, c in self.engine.context.metrics.counters.items()},
             metrics=self.shards.figures(),
@@ -142,16 +144,16 @@ class _Subtask:
             yield from self._finish(*current, outputs)
         for index, shard in enumerate(self.inputs):
             if index not in with_rows and (self._due(shard) or expires_now(shard, self.task.moment)):
-                yield from self._finish(index, self._open(index), outputs)
+                yield from self._finish(index, self._open(index, without_rows=True), outputs)
 
-    def _open(self, index: int) -> Backend:
+    def _open(self, index: int, *, without_rows: bool = False) -> Backend:
         shard, backend = self.inputs[index], self.shards.open(index)
         # A shard that is joined from several begins without files, but not empty.
         empty = not shard.files and not self.shards.changes(index)
         groups = range(shard.first, shard.last + 1)
         self.engine.attach(backend, groups, shard.next_event_timer, empty=empty, expiring=shard.expiring)
         due = shard.next_event_expiry, shard.next_processing_expiry
-        self.engine.expire(groups, due, shard.entries)
+        self.engine.expire(groups, due, shard.entries, whole=without_rows)
         return backend
 
     def _due(self, shard: Shard) -> bool:
@@ -220,7 +222,7 @@ class _TableFeed:
                 refuse_nulls(self._uid, name, batch.column(index))
             batches.append(batch)
             rows += batch.num_rows
-            self.rows += batch.num_rows
+            self.rows += count_of(batch)
             if rows > self._limit:
                 self._spill(pa.Table.from_batches(batches), first, last)
                 batches, rows = [], 0

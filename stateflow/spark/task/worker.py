@@ -223,7 +223,7 @@ class _Subtask:
                 self._due(shard) or expires_now(shard, self.task.moment) or self._visited(engine, index)
             ):
                 backend = self.shards.open(index)
-                yield from self._attach(engine, index, backend, outputs)
+                yield from self._attach(engine, index, backend, outputs, without_rows=True)
                 yield from self._finish(engine, index, backend, outputs)
 
     def _due(self, shard: Shard) -> bool:
@@ -234,14 +234,22 @@ class _Subtask:
         """Whether broadcast code visits the keys of a shard, which must have some for that."""
         return bool(engine.visiting.asked) and (bool(self.inputs[index].files) or self.shards.changes(index))
 
-    def _attach(self, engine: KeyedEngine, index: int, backend: Backend, outputs: Outputs) -> Iterator[Any]:
+    def _attach(
+        self,
+        engine: KeyedEngine,
+        index: int,
+        backend: Backend,
+        outputs: Outputs,
+        *,
+        without_rows: bool = False,
+    ) -> Iterator[Any]:
         """What comes before a shard's rows: expired entries go, and broadcast code visits keys."""
         shard = self.inputs[index]
         groups = range(shard.first, shard.last + 1)
         engine.attach(backend, shard.expiring)
         if engine.binding.expiring:
             due = shard.next_event_expiry, shard.next_processing_expiry
-            engine.expire(groups, due, shard.entries)
+            engine.expire(groups, due, shard.entries, whole=without_rows)
         for _ in engine.visit(groups):
             yield from outputs.take(engine)
 

@@ -116,6 +116,10 @@ class MemoryBackend:
             else:
                 self.put(key, value)
 
+    def delete_many(self, keys: Sequence[bytes]) -> None:
+        for key in keys:
+            self.delete(key)
+
     def delete_range(self, begin: bytes, end: bytes) -> None:
         for key in list(self._between(begin, end)):
             self.delete(key)

@@ -177,6 +177,12 @@ class RocksBackend:
             if self._written > self._limit:
                 self._make_room()
 
+    def delete_many(self, keys: Sequence[bytes]) -> None:
+        self._buffer.update(dict.fromkeys(keys))
+        self._written += _ENTRY_OVERHEAD * len(keys)
+        if self._written > self._limit:
+            self._make_room()
+
     def delete_range(self, begin: bytes, end: bytes) -> None:
         if begin >= end:
             return

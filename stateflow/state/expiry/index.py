@@ -41,6 +41,8 @@ from stateflow.state.values.expiries import expires, expiry_of, has_expired, sta
 from stateflow.state.values.serializers import EXPIRES
 
 Change = tuple[bytes, bytes | None]
+Portion = tuple[Sequence[bytes], list[Change]]
+"""Keys of entries that go, and other changes."""
 NextDue = tuple[int | None, int | None]
 """When the first block of a shard comes due: in event time, in processing time. None: nothing is known to expire."""
 
@@ -116,6 +118,9 @@ class Expiry:
 
     def wrote_each(self, keys: Sequence[bytes], before: Sequence[Any], unread: Any) -> None:
         """Entries that are written with an expiry, and what is stored of each; `unread` where nobody has looked."""
+        if before.count(None) == len(before):
+            self.wrote(keys)
+            return
         self.wrote_over([key for key, raw in zip(keys, before, strict=True) if raw is unread])
         self.wrote(
             [
@@ -173,11 +178,15 @@ class Expiry:
             self._shares.add(due, count, size * count // len(keys))
         self._named_since, self._sample = [], []
 
+    def waits(self, due: int | None) -> None:
+        """Key groups that this batch leaves out may have blocks that come due then; None: at any time."""
+        self._sooner(AT_ONCE if due is None else due)
+
     def _sooner(self, due: int) -> None:
         self.next = due if self.next is None else min(self.next, due)
 
-    def expire(self, backend: Backend, groups: Sequence[int], budget: int) -> Iterator[list[Change]]:
-        """Deletes what has expired, about `budget` entries at most; the rest waits for the next batch."""
+    def expire(self, backend: Backend, groups: Sequence[int], budget: int) -> Iterator[Portion]:
+        """What leaves these key groups because it has expired, about `budget` entries at most; the rest waits for a later batch."""
         clock = self.clock
         if clock is None or not self._index_id:
             return
@@ -201,9 +210,10 @@ class Expiry:
             if len(keys) >= PORTION:
                 yield self._decided(backend, keys, changes)
                 keys, changes = [], []
-        yield self._decided(backend, keys, changes)
+        if changes:
+            yield self._decided(backend, keys, changes)
         if self._sweep and self.ttl is not None:
-            yield from self._swept(backend, groups, max(budget // 4, BLOCK_KEYS))
+            yield from (((), swept) for swept in self._swept(backend, groups, max(budget // 4, BLOCK_KEYS)))
 
     def index(self, keys: Sequence[bytes], raws: Sequence[bytes]) -> None:
         """Entries that are there, by the expiries that they have."""
@@ -214,17 +224,16 @@ class Expiry:
                 due = AT_ONCE if self.event_time and expiry == END_OF_TIME else expiry
                 self._moved.setdefault(due, []).append(key)
 
-    def _decided(self, backend: Backend, keys: list[bytes], changes: list[Change]) -> list[Change]:
+    def _decided(self, backend: Backend, keys: list[bytes], changes: list[Change]) -> Portion:
         """What becomes of entries whose block is due: those that were renewed get another block."""
         if not keys or self.clock is None:
-            return changes
+            return (), changes
         keys = sorted(dict.fromkeys(keys))
         gone, later = told_apart(keys, backend.get_many(keys), self.clock)
-        changes.extend((key, None) for key in gone)
         self.expired += len(gone)
         for key, raw in later:
             self._keep(key, raw, changes)
-        return changes
+        return gone, changes
 
     def _keep(self, key: bytes, raw: bytes, changes: list[Change]) -> None:
         expiry = expiry_of(raw)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from operator import itemgetter
 from struct import Struct
+from typing import Any
 
 from stateflow.state.values.serializers import EXPIRES, Serializer
 
@@ -55,15 +57,21 @@ def told_apart(
     keys: Sequence[bytes], raws: Sequence[bytes | None], clock: int
 ) -> tuple[Sequence[bytes], list[tuple[bytes, bytes]]]:
     """The keys whose values have expired, and keys and values of those that expire later. Others are left out."""
-    begins = set(map(_begin, filter(None, raws)))
-    dead = {begin for begin in begins if has_expired(begin, clock)}
-    if len(dead) == len(begins):
-        return [key for key, raw in zip(keys, raws, strict=True) if raw is not None], []
-    later = {begin for begin in begins - dead if expires(begin)}
-    gone = [key for key, raw in zip(keys, raws, strict=True) if raw is not None and raw[:_END] in dead]
-    return gone, [
-        (key, raw) for key, raw in zip(keys, raws, strict=True) if raw is not None and raw[:_END] in later
-    ]
+    # Every pass is one of C's: there are few beginnings, and one look at each says what becomes of its values.
+    held: Any = [raw or b"" for raw in raws] if None in raws else raws
+    begins: list[bytes] = list(map(_begin, held))
+    known = set(begins) - {b""}
+    dead = {begin for begin in known if has_expired(begin, clock)}
+    later = {begin for begin in known - dead if expires(begin)}
+    gone = (
+        keys
+        if len(dead) == len(known) and b"" not in begins
+        else list(compress(keys, map(dead.__contains__, begins)))
+    )
+    if not later:
+        return gone, []
+    left = map(later.__contains__, begins)
+    return gone, [(key, raw) for key, raw in compress(zip(keys, raws, strict=True), left) if raw is not None]
 
 
 def has_expired(raw: bytes, clock: int | None) -> bool:

@@ -91,6 +91,12 @@ class Machine(RuleBasedStateMachine):
         self.backend.write(entries)
         self.model.update(entries)
 
+    @rule(wanted=st.lists(keys, max_size=10))
+    def delete_many(self, wanted: list[bytes]) -> None:
+        self.backend.delete_many(wanted)
+        for key in wanted:
+            self.model.pop(key, None)
+
     @rule(begin=keys, end=keys)
     def delete_range(self, begin: bytes, end: bytes) -> None:
         self.backend.delete_range(begin, end)

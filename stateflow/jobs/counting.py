@@ -1,0 +1,29 @@
+"""How many entries each state of a snapshot has."""
+
+from __future__ import annotations
+
+from stateflow.checkpoint.handle import JobHandle
+from stateflow.compatibility.flows import Counts
+from stateflow.config.options import Options
+from stateflow.reading.query import StateSize
+from stateflow.reading.snapshots import checkpoint_reader, reader_context, savepoint_reader
+from stateflow.savepoints.origin import Origin
+
+
+def counted(origin: Origin, job: JobHandle, options: Options) -> Counts:
+    """By operator and state. It reads the whole state; the tables of a canonical savepoint say it themselves.
+
+    `job` counts, whose clock and ids a reader takes.
+    """
+    if origin.canonical:
+        return origin.rows
+    place = reader_context(options, job.root, job.clock)
+    if origin.owner is None:
+        with savepoint_reader(place, origin.url) as reader:
+            return _by_name(reader.sizes())
+    with checkpoint_reader(place, origin.job, origin.label, owner=job.owner(), ids=job.new_id) as reader:
+        return _by_name(reader.sizes())
+
+
+def _by_name(sizes: list[StateSize]) -> Counts:
+    return {(size.operator, size.state): size.entries for size in sizes}
