@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from stateflow.errors import IncompatibleError
 from stateflow.format.source_offsets import NOTHING
+from stateflow.pipelines.files import Files
 
 _FILE_LIST = "allFilesForTriggerAvailableNow"
 
@@ -44,6 +45,22 @@ class FilePlanner:
                 return
             offset = int(end.logOffset())
             yield str(end.json())
+
+
+def entry_until(spark: SparkSession, files: Files, until: datetime) -> bytes | None:
+    """What the source's log has once it has read every file that was modified until then; None when there is none."""
+    path_of = spark._jvm.org.apache.spark.paths.SparkPath.fromFileStatus  # type: ignore[union-attr]
+    found = files.there(spark)._jdf.queryExecution().analyzed().relation().location().allFiles()
+    lines = []
+    for at in range(found.size()):
+        status = found.apply(at)
+        modified = int(status.getModificationTime())
+        if modified <= until.timestamp() * 1000:
+            # Spark compares the time with those of files that come later, so it has to be the file's own.
+            lines.append(
+                json.dumps({"path": path_of(status).urlEncoded(), "timestamp": modified, "batchId": 0})
+            )
+    return "\n".join(["v1", *lines]).encode() if lines else None
 
 
 def _up_to(files: Any, bound_ms: int) -> Any:
