@@ -10,7 +10,7 @@ AIRFLOW ?=
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-check demo-spark test test-system test-airflow test-other-airflow lint format types bench bench-quick kill-long fuzz rules azurite browser postgres screenshots compose-check docker-env lock sbom docs audit clean
+.PHONY: help setup demo demo-check demo-spark test test-system test-airflow test-other-airflow lint format types bench bench-quick kill-long fuzz rules azurite hdfs browser postgres screenshots compose-check docker-env lock sbom docs audit clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -31,7 +31,7 @@ demo-spark: setup ## without Airflow, in a minute: a run, kill -9 and recovery o
 test: setup ## what anybody can run, in a quarter of an hour; TESTS=tests/state for a part of it, SEED=7 for a random order
 	@$(PYTEST) -m "not system" $(TESTS)
 
-test-system: setup azurite browser postgres ## the rest: real Airflow, Kafka, clusters, Azure, a browser, kills; TESTS, SEED
+test-system: setup azurite hdfs browser postgres ## the rest: real Airflow, Kafka, clusters, Azure, HDFS, a browser, kills; TESTS, SEED
 	@$(PYTEST) -m system $(TESTS)
 
 test-airflow: setup ## all tests of Airflow, with the long ones that the others skip, about ten minutes
@@ -68,6 +68,9 @@ rules: setup ## does a test notice when a rule of docs/protocol.md is removed fr
 
 azurite: setup ## the Azure emulator for the tests that use it (Node.js)
 	@$(RUN) -m scripts.azurite
+
+hdfs: setup ## a small HDFS for the tests that use it (Hadoop's minicluster, a jar of 56 MB)
+	@$(RUN) -m scripts.hdfs
 
 browser: setup ## the browser for the tests of the pages (Chromium, Debian's package)
 	@$(RUN) scripts/browser.py

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import settings
 
 from stateflow import logs
+from tests.hdfs_servers import HdfsServer, hdfs_server
 from tests.quick_java import QUICK_JAVA
 from tests.servers import ObjectServer, azure_server, s3_server
 
@@ -130,6 +131,12 @@ def s3() -> Iterator[ObjectServer]:
 @pytest.fixture(scope="session")
 def azure() -> Iterator[ObjectServer]:
     with azure_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    with hdfs_server(tmp_path_factory.mktemp("hdfs")) as server:
         yield server
 
 

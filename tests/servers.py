@@ -30,7 +30,9 @@ ACCOUNT_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1
 """Azurite's published, well-known account; it opens nothing else."""
 NEEDS_AZURITE = pytest.mark.system
 AZURE = pytest.param("azure", marks=NEEDS_AZURITE)
-"""As a test's parameter."""
+NEEDS_HDFS = pytest.mark.system
+HDFS = pytest.param("hdfs", marks=NEEDS_HDFS)
+"""As tests' parameters."""
 
 Answer = Literal["refuse", "lose", "conflict", "deny"]
 """refuse: 503, nothing is done. lose: it is done, and answered with 503. conflict: 409, nothing is done. deny: 403."""

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from scripts import azurite, sbom
+from scripts import azurite, hdfs, sbom
 from scripts.npm import ensure
+from stateflow.errors import UnavailableError
 from stateflow.spark.session import jars
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -101,6 +102,30 @@ def test_the_bill_of_materials_has_every_package_and_jar_with_its_hash() -> None
 def test_the_bill_says_nothing_of_this_machine() -> None:
     assert sbom.document() == sbom.document()
     assert not re.search(r"/(home|root|work|tmp)/", str(sbom.document()))
+
+
+@pytest.mark.parametrize("content", [b"right", b"wrong"])
+def test_a_jar_of_hdfs_with_another_hash_is_refused_and_not_kept(content: bytes, tmp_path: Path) -> None:
+    lock, jar = tmp_path / "hadoop.lock", tmp_path / "ivy-hdfs/jars/small.jar"
+    lock.write_text(f"#\n# a:small:1\n{hashlib.sha256(b'right').hexdigest()}  small.jar\n")
+    jar.parent.mkdir(parents=True)
+    jar.write_bytes(content)
+    (tmp_path / "jars-hdfs.json").write_text(
+        json.dumps({"packages": ["a:small:1"], "jars": ["ivy-hdfs/jars/small.jar"]})
+    )
+    if content == b"right":
+        assert hdfs.fetched(tmp_path, lock) == (jar,)
+        return
+    with pytest.raises(UnavailableError, match=r"small\.jar, .* is not the file that hadoop\.lock names"):
+        hdfs.fetched(tmp_path, lock)
+    assert not jar.exists()
+
+
+def test_the_hdfs_of_the_tests_is_of_the_version_of_sparks_own_hadoop_client() -> None:
+    bundle, hashes = hdfs.locked()
+    version = bundle.packages[0].rpartition(":")[2]
+    assert any(jar.name == f"hadoop-client-api-{version}.jar" for jar in jars.spark_jars())
+    assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in hashes.values())
 
 
 AZURITE = ROOT / "scripts/npm_locks/azurite/package-lock.json"

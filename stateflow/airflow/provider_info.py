@@ -48,7 +48,7 @@ def get_provider_info() -> dict[str, Any]:
                 "conn-fields": {
                     "checkpoint_dir": {
                         "label": "Checkpoint root",
-                        "description": "Instead of the field above: a path, or an s3://, gs:// or az:// URL",
+                        "description": "Instead of the field above: a path, or an s3://, gs://, az:// or hdfs:// URL",
                         "schema": {"type": ["string", "null"]},
                     },
                     "storage_options": {

@@ -79,7 +79,7 @@ class Options:
     """Sizes are bytes, durations are timedeltas (zero is falsy and means 'none' where the doc says so)."""
 
     checkpoint_dir: str = _text(
-        "Root under which every job has its folder: a path, or an s3://, gs:// or az:// URL.",
+        "Root under which every job has its folder: a path, or an s3://, gs://, az:// or hdfs:// URL.",
         "execution.checkpointing.dir",
         "state.checkpoints.dir",
     )

@@ -463,6 +463,25 @@ def encode(body: msgspec.Struct) -> bytes:
     return b"stateflow %d %s %d\n%s\n" % (FORMAT, xxhash.xxh3_64_hexdigest(text).encode(), len(text), text)
 
 
+LONGEST_LINE = 64
+"""No first line of a body is longer, in bytes."""
+
+
+_FIRST = b"stateflow "
+
+
+def stated_size(beginning: bytes) -> int | None:
+    """How many bytes the body has that begins so, by its first line; None for what is no body. Give `LONGEST_LINE` bytes, or all
+    there are: a first line that breaks off states more than there is."""
+    if not beginning.startswith(_FIRST):
+        return len(beginning) + 1 if beginning and _FIRST.startswith(beginning) else None
+    line, end, _ = beginning.partition(b"\n")
+    if not end:
+        return len(beginning) + 1 if len(beginning) < LONGEST_LINE else None
+    words = line.split(b" ")
+    return len(line) + int(words[3]) + 2 if len(words) == 4 and _NUMBER.match(words[3]) else None
+
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 

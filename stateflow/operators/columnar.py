@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from stateflow.errors import StateflowError, UsageError, UserCodeError, placed
 from stateflow.format.records import ExpiryShare, StateSchema
+from stateflow.operators.combined import Combinable
 from stateflow.operators.context import Moment, OperatorContext
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.expiry import OperatorExpiry
@@ -122,6 +123,12 @@ class ColumnarEngine:
     def keys(self) -> int:
         """Keys that were looked up."""
         return max((state.keys for state in self.states.values()), default=0)
+
+    @property
+    def groups(self) -> int:
+        """How many combined rows the rows of an operator that can be combined would have made."""
+        operator = self.spec.operator
+        return operator.groups if isinstance(operator, Combinable) else 0
 
     def process(self, tables: Sequence[pa.Table], late: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Hands the rows of each input to user code."""

@@ -6,7 +6,7 @@ Timers fire in blocks, as rows are processed in chunks. The keys of a block are 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from types import GeneratorType
 from typing import Any
@@ -65,6 +65,7 @@ class Firing:
             rank: timer.namespace for rank, timer in enumerate(self._timers) if timer.namespace is not None
         }
         """How the namespaces of timers that have any are written, by rank."""
+        self._only = self._timers[0] if len(self._timers) == 1 and not self._namespaced else None
         self._codec = KeyCodec(spec.key_types, spec.key_columns if len(spec.key_columns) > 1 else ())
         self._decode = self._codec.decode
         self._prefetch: list[Any] = []
@@ -241,7 +242,7 @@ class Firing:
 
     def _call(
         self, handler: Callable[..., Any], timer: AnyTimer, at: int, moment: datetime | None
-    ) -> list[_News]:
+    ) -> Sequence[_News]:
         """Calls the handler. Gives the timers that it has set or cleared."""
         cursor = self._cursor
         if self._careful:
@@ -255,7 +256,7 @@ class Firing:
             cursor.flush(self._changes)
         return news
 
-    def _call_carefully(self, handler: Callable[..., Any], timer: AnyTimer, at: int) -> list[_News]:
+    def _call_carefully(self, handler: Callable[..., Any], timer: AnyTimer, at: int) -> Sequence[_News]:
         """If it fails, nothing that it did has happened."""
         out, changes, sides = self._out, self._changes, self._context.sides
         mark = len(out), len(changes), {name: len(rows) for name, rows in sides.items()}
@@ -277,7 +278,9 @@ class Firing:
                 state.discard()
             raise
 
-    def _news(self, timer: AnyTimer, at: int) -> list[_News]:
+    def _news(self, timer: AnyTimer, at: int) -> Sequence[_News]:
+        if self._only is not None and not self._only.was_changed():
+            return ()
         news: list[_News] = []
         for rank, other in enumerate(self._timers):
             for each in (other, *other.views()) if rank in self._namespaced else (other,):

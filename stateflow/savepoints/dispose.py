@@ -41,7 +41,7 @@ from stateflow.savepoints.format import (
 )
 from stateflow.storage.local import LocalStore
 from stateflow.storage.roots import open_recorded
-from stateflow.storage.store import Store, create_once
+from stateflow.storage.store import InFolder, Store, create_once
 
 _log = logging.getLogger(__name__)
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
@@ -78,7 +78,7 @@ def dispose_savepoint(
     with suppress(NotFoundError, UsageError):
         while (broken := _broken_savepoint(store)) is not None:
             freed += dispose("", broken)
-    if isinstance(store, LocalStore):
+    if isinstance(store, InFolder):
         with suppress(OSError):  # the folder holds something else
             store.remove_root()
     return freed

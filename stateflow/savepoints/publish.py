@@ -16,9 +16,8 @@ from stateflow.format.records import Owner, Savepoint, encode
 from stateflow.format.references import path_inside
 from stateflow.savepoints.dispose import dispose_savepoint
 from stateflow.savepoints.format import read_savepoint_claim, stored_files
-from stateflow.storage.local import LocalStore
 from stateflow.storage.probe import probe
-from stateflow.storage.store import Store, create_once, refused_for_good
+from stateflow.storage.store import InFolder, Store, create_once, refused_for_good
 
 
 def require_vacant(target: Store) -> None:
@@ -111,6 +110,6 @@ def _delete(target: Store, paths: Iterable[str]) -> None:
 
 def remove_empty(target: Store) -> None:
     """Removes a folder that holds no savepoint, in stores that have folders."""
-    if isinstance(target, LocalStore):
+    if isinstance(target, InFolder):
         with suppress(OSError):  # the folder holds something else
             target.remove_root()

@@ -34,6 +34,8 @@ from stateflow.compatibility.states import (
 from stateflow.errors import StateflowError, UsageError
 from stateflow.format.records import OperatorListState, OperatorState, Prepared, Record, Shard, StateSchema
 from stateflow.operators.columnar import ColumnarSpec
+from stateflow.operators.combiner_choice import Combined, as_note, combines, measured, noted
+from stateflow.operators.combining import combining_of
 from stateflow.operators.context import Moment
 from stateflow.operators.elements import check_alike
 from stateflow.operators.joins.made import runnable
@@ -50,6 +52,7 @@ from stateflow.pipelines.graph import (
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, OperatorSpec
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import RowType, row_type
+from stateflow.spark.combiner import combined_rows
 from stateflow.spark.exchange import LATE, KeyedInput, carried_by, exchanged, same_key_types, spread
 from stateflow.spark.inputs import SourceFrames, unioned, with_lateness
 from stateflow.spark.placement import Placement
@@ -116,12 +119,15 @@ class Batch:
     storage: TaskStorage
     late: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Per sink uid the abandoned slots whose output may have arrived all the same."""
+    input_free: bool = False
     _frames: dict[tuple[int, str], DataFrame] = field(default_factory=dict)
     _persisted: list[DataFrame] = field(default_factory=list)
     _running: dict[str, _RunningOperator] = field(default_factory=dict)
     operators: dict[str, OperatorState] = field(default_factory=dict)
     acks: dict[str, list[Ack]] = field(default_factory=dict)
     timings: dict[str, float] = field(default_factory=dict)
+    combined: dict[str, Combined] = field(default_factory=dict)
+    """Per operator that can be combined what is known of its groups."""
 
     def run(self) -> dict[str, Prepared]:
         """Evaluates everything; afterwards `operators` holds the new state and the sinks are prepared."""
@@ -151,7 +157,10 @@ class Batch:
         """Per operator, and in sum."""
         per_operator = {uid: total(acks) for uid, acks in self.acks.items()}
         metrics = summed(numbers["metrics"] for numbers in per_operator.values())
-        return {"operators": per_operator, "metrics": metrics, "timings": dict(self.timings)}
+        statistics = {"operators": per_operator, "metrics": metrics, "timings": dict(self.timings)}
+        if self.combined:
+            statistics["combiner"] = {uid: as_note(known) for uid, known in self.combined.items()}
+        return statistics
 
     def _sink_slot(self, sink: SinkNode) -> SinkSlot:
         settings = self.settings
@@ -242,13 +251,18 @@ class Batch:
             for k, rows in zip(node.keyed, _needed(node, read), strict=True)
         ]
         types = same_key_types(node.uid, inputs)
+        combining = combining_of(node.columnar, read)
+        combine = combining is not None and not self.input_free and combines(self._groups_before(node))
+        if combining is not None and combine:
+            inputs = [combined_rows(node.uid, inputs[0], combining)]
         if before is not None:
             check_key(node.uid, types, before)
         states, next_id = resolve_states(node, before, self.moment.slot)
         assignment, shards = self._shards(node, before, states)
         running = _RunningOperator(
-            node, types, assignment, states, next_id, self.spark.sparkContext.accumulator([], AckList())
-        )
+            node, types, assignment, states, next_id, self.spark.sparkContext.accumulator([], AckList()),
+            None if combining is None else combine,
+        )  # fmt: skip
         self._running[node.uid] = running
         assert node.output is not None
         carry = None
@@ -262,6 +276,9 @@ class Batch:
         frame = settings.placement.pin(frame, before.hosts if before else ())
         worker = self._worker(node, running, inputs, shards, before, stage, carry)
         return frame.mapInArrow(worker, node.output.ddl)
+
+    def _groups_before(self, node: KeyedNode) -> Combined | None:
+        return noted(self.parent.statistics, node.uid) if self.parent else None
 
     def _read_outputs(self, node: KeyedNode) -> frozenset[str]:
         return frozenset(stream.output for _, stream in self.settings.flow.consumers(node))
@@ -403,6 +420,11 @@ class Batch:
         self._check_dead_letters(node, acks)
         before = self.parent.operators.get(node.uid) if self.parent else None
         self.acks[node.uid] = acks
+        if running.combined is not None:
+            rows, groups = sum(ack.rows_in for ack in acks), sum(ack.groups for ack in acks)
+            known = measured(self._groups_before(node), rows, groups, combined=running.combined)
+            if known is not None:
+                self.combined[node.uid] = known
         self.operators[node.uid] = OperatorState(
             key=tuple(zip(node.keyed[0].columns, running.key_types, strict=True)),
             max_parallelism=self._max_parallelism(before),
@@ -447,6 +469,8 @@ class _RunningOperator:
     states: dict[str, Any]
     next_id: int
     accumulator: Any
+    combined: bool | None
+    """Whether its rows were combined before the exchange; None: they cannot be."""
 
 
 def _left_alone(node: KeyedNode, before: OperatorState | None) -> dict[str, OperatorListState]:

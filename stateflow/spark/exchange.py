@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.keygroups import default_assignment
 from stateflow.format.scalars import BY_NAME
+from stateflow.operators.condition_sql import quoted
 from stateflow.pipelines.rows import RowType, key_type
 from stateflow.spark.task.carried import GROUP_AT, Carried, carried, everything
 
@@ -92,7 +93,7 @@ def exchanged(
     """
     carry = carry or everything(len(key_types))
     names = [
-        f"_sf_key{i}" if field is None else _quoted(inputs[0].rows.fields[field].name)
+        f"_sf_key{i}" if field is None else quoted(inputs[0].rows.fields[field].name)
         for i, field in enumerate(carry.keys)
     ]
     connected = len(inputs) > 1
@@ -103,10 +104,10 @@ def exchanged(
             if column not in keyed.frame.columns:
                 raise _missing(uid, column, keyed.frame)
         keys = [
-            f"cast({_quoted(column)} as {BY_NAME[kind].spark})"
+            f"cast({quoted(column)} as {BY_NAME[kind].spark})"
             for column, kind in zip(keyed.columns, key_types, strict=True)
         ]
-        fields = [(f.name, _field(uid, keyed, f.name, f.type)) for f in keyed.rows.fields]
+        fields = [(f.name, field_sql(uid, keyed, f.name, f.type)) for f in keyed.rows.fields]
         group = f"cast(pmod(xxhash64({', '.join(keys)}), {max_parallelism}) as int)"
         place = _place(group, key_types, keys)
         columns = [
@@ -122,12 +123,12 @@ def exchanged(
         if connected:
             columns.append(f"cast({side} as tinyint) as {SIDE}")
             for other, theirs in enumerate(inputs):
-                shape = f"struct<{','.join(f'{_quoted(f.name)}:{f.type}' for f in theirs.rows.fields)}>"
+                shape = f"struct<{','.join(f'{quoted(f.name)}:{f.type}' for f in theirs.rows.fields)}>"
                 pairs = ", ".join(f"'{name}', {value}" for name, value in fields)
                 value = f"named_struct({pairs})" if other == side else "null"
                 columns.append(f"cast({value} as {shape}) as _sf_in{other}")
         else:
-            columns += [f"{value} as {_quoted(name)}" for name, value in fields]
+            columns += [f"{value} as {quoted(name)}" for name, value in fields]
         columns += [
             f"{_order_column(uid, keyed, o)} as _sf_by{side}_{i}" for i, o in enumerate(keyed.order_by)
         ]
@@ -143,7 +144,7 @@ def exchanged(
         first = PLACE if carry.place else _place(GROUP, key_types, names)
         by = [first, *names, *([SIDE] if connected else [])]
         frame = frame.sortWithinPartitions(*(F.expr(e) for e in by), *_directions(inputs))
-    return frame.selectExpr(*map(_quoted, names_kept)) if len(names_kept) < len(frame.columns) else frame
+    return frame.selectExpr(*map(quoted, names_kept)) if len(names_kept) < len(frame.columns) else frame
 
 
 def spread(uid: str, given: KeyedInput, parallelism: int) -> DataFrame:
@@ -154,14 +155,14 @@ def spread(uid: str, given: KeyedInput, parallelism: int) -> DataFrame:
     _keep_empty_tasks(given.frame.sparkSession)
     columns = [
         f"{LATE if LATE in given.frame.columns else 'false'} as {LATE}",
-        *(f"{_field(uid, given, f.name, f.type)} as {_quoted(f.name)}" for f in given.rows.fields),
+        *(f"{field_sql(uid, given, f.name, f.type)} as {quoted(f.name)}" for f in given.rows.fields),
         *(f"{_order_column(uid, given, o)} as _sf_by0_{i}" for i, o in enumerate(given.order_by)),
     ]
     frame = given.frame.selectExpr(*columns).repartition(parallelism)
     if not given.order_by:
         return frame
     ordered = frame.sortWithinPartitions(*_directions([given]))
-    return ordered.selectExpr(LATE, *(_quoted(f.name) for f in given.rows.fields))
+    return ordered.selectExpr(LATE, *(quoted(f.name) for f in given.rows.fields))
 
 
 def _keep_empty_tasks(spark: SparkSession) -> None:
@@ -204,17 +205,14 @@ def _order_column(uid: str, keyed: KeyedInput, order: str) -> str:
     name = order.removeprefix("-")
     if name not in keyed.frame.columns:
         raise _missing(uid, name, keyed.frame)
-    return _quoted(name)
+    return quoted(name)
 
 
-def _field(uid: str, keyed: KeyedInput, name: str, type_: str) -> str:
+def field_sql(uid: str, keyed: KeyedInput, name: str, type_: str) -> str:
+    """A column of an input in its declared type."""
     if name not in keyed.frame.columns:
         raise _missing(uid, name, keyed.frame)
-    return f"cast({_quoted(name)} as {type_})"
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
+    return f"cast({quoted(name)} as {type_})"
 
 
 def _missing(uid: str, name: str, frame: DataFrame) -> IncompatibleError:

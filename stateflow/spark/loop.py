@@ -258,6 +258,7 @@ class BatchLoop:
             last_commits=writer.last_commits,
             storage=self.storage_of(slot),
             late=writer.late,
+            input_free=input_free,
         )
         with self._deadline():
             prepared = batch.run()

@@ -53,6 +53,8 @@ _PUBLIC = re.compile(
     r"(region|endpoint|timeout|allow_|http|retries|style|use_|disable_|skip_|bucket|account_name)"
 )
 """Options whose values an error may show. Every other value counts as a secret."""
+_OF_HDFS = "hdfs_"
+"""Options for the checkpoint root of a job, when this is a savepoint elsewhere."""
 _BUCKET = re.compile(r"[A-Za-z0-9._$-]+\Z")
 _HOST = re.compile(r"[A-Za-z0-9.-]*\Z")
 _IGNORED = re.compile(r"[\t\r\n]")
@@ -98,7 +100,7 @@ class ObjectStore:
         options: Mapping[str, str] | None = None,
         pause: Callable[[float], object] = time.sleep,
     ) -> None:
-        options = dict(options or {})
+        options = {k: v for k, v in (options or {}).items() if not k.startswith(_OF_HDFS)}
         root = _parsed(url)
         self._url = root.url
         self._folder = root.folder

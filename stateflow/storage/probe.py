@@ -84,5 +84,5 @@ def _body_at(store: Store, key: str) -> bytes | None:
 def _broken(store: Store, what: str) -> UsageError:
     return UsageError(
         f"{store.url} cannot hold checkpoints: {what}; use a store with working conditional writes "
-        "(S3, GCS, Azure Blob, a local disk)"
+        "(S3, GCS, Azure Blob, HDFS, a local disk)"
     )

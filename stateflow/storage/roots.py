@@ -22,6 +22,7 @@ from stateflow.storage.store import Store
 _MOST_STORES = 32
 _SHOWN = 200
 _NO_OPTIONS: Mapping[str, str] = MappingProxyType({})
+_HDFS = ("hdfs", "webhdfs", "swebhdfs")
 _SCHEME = re.compile(r"(?:([a-z][a-z0-9+.-]*)://|(file):)", re.IGNORECASE)
 
 _Key = tuple[str, bytes, bool, str]
@@ -32,7 +33,8 @@ _lock = threading.Lock()
 def open_store(
     url: str, options: Mapping[str, str] = _NO_OPTIONS, *, fsync: bool = True, below: str = ""
 ) -> Store:
-    """The store of a root: a folder, file://, s3://, gs://, az:// (abfs://, adl://), or memory:// in tests.
+    """The store of a root: a folder, file://, s3://, gs://, az:// (abfs://, adl://), hdfs:// (webhdfs://, swebhdfs://), or
+    memory:// in tests.
 
     `below`: the checkpoint root whose record or listing gave the URL. If that root holds the folder, no link on the way
     from the root to it is followed: somebody else may have put it there.
@@ -78,9 +80,12 @@ def open_recorded(
 
 
 def _refuse_strange_account(url: str, options: Mapping[str, str], root: str) -> None:
-    """An Azure URL may name its account, and so the host that gets a shared-access token."""
+    """An Azure URL may name its account, and so the host that gets a shared-access token. One of HDFS names the host itself."""
     try:
-        account = urlsplit(url).netloc.rpartition("@")
+        parts = urlsplit(url)
+        account = parts.netloc.rpartition("@")
+        if parts.scheme.lower() in _HDFS and (parts.scheme, parts.netloc) != urlsplit(root)[:2]:
+            raise UsageError("it is in an HDFS that is not that of the job's root")
     except ValueError as error:
         raise UsageError(str(error)) from None
     if local_folder(url) is not None or not account[1]:
@@ -114,6 +119,10 @@ def _made(
     if folder is not None:
         return LocalStore(folder, fsync=fsync, below=below)
     # Imported here, so that a command on a local root does not load a client with its own threads.
+    if url.partition("://")[0].lower() in _HDFS:
+        from stateflow.storage.hdfs import HdfsStore
+
+        return HdfsStore(url, options)
     from stateflow.storage.objects import ObjectStore
 
     return ObjectStore(url, options)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from stateflow.errors import NotFoundError, UnavailableError, UsageError
 
@@ -93,6 +93,15 @@ class Store(Protocol):
 
     def delete(self, paths: Iterable[str]) -> None:
         """Deletes objects. A missing path is no error."""
+        ...
+
+
+@runtime_checkable
+class InFolder(Protocol):
+    """A store whose root is a folder, which stays when it is empty."""
+
+    def remove_root(self) -> None:
+        """Removes the root's own folder. It may raise OSError when the folder holds something."""
         ...
 
 

@@ -92,7 +92,10 @@ def test_a_version_that_is_read_in_part_has_more(until: int | None, answer: Ahea
         (((MADE, ROWS), (ROWS, {"remove": {"path": "f", "dataChange": True}})), False),
         (((MADE, ROWS), QUIET), False),
         (((MADE, ROWS), ({"add": {"path": "g", "dataChange": False}},)), False),
-        (((MADE, ROWS), ({"add": {"path": "f", "dataChange": True, "deletionVector": {"offset": 1}}},)), False),
+        (
+            ((MADE, ROWS), ({"add": {"path": "f", "dataChange": True, "deletionVector": {"offset": 1}}},)),
+            False,
+        ),
         (((MADE, ROWS), (MADE, ROWS)), False),
         (((MADE, ROWS), ({"protocol": {}}, ROWS)), False),
         (((MADE, ROWS), ({"cdc": {"path": "c"}}, ROWS)), False),

@@ -10,7 +10,17 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.spark.replay import Replay, append_file, append_version, files, ids, numbers, overwrite, rows, table
+from tests.spark.replay import (
+    Replay,
+    append_file,
+    append_version,
+    files,
+    ids,
+    numbers,
+    overwrite,
+    rows,
+    table,
+)
 
 MORNING = datetime(2024, 5, 1, 8, tzinfo=UTC)
 
@@ -109,11 +119,11 @@ def test_a_table_that_was_changed_otherwise_begins_with_its_snapshot(
     assert sorted(ids(replay.run({"events": [table(path)]}), "events")) == sorted(there)
 
 
-def test_a_change_feed_begins_with_the_snapshot(
-    spark: SparkSession, replay: Replay, tmp_path: Path
-) -> None:
+def test_a_change_feed_begins_with_the_snapshot(spark: SparkSession, replay: Replay, tmp_path: Path) -> None:
     path = tmp_path / "events"
-    spark.sql(f"CREATE TABLE delta.`{path}` (id LONG) USING delta TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')")
+    spark.sql(
+        f"CREATE TABLE delta.`{path}` (id LONG) USING delta TBLPROPERTIES ('delta.enableChangeDataFeed' = 'true')"
+    )
     append_version(spark, path, 0)
 
     genesis = replay.genesis({"events": [table(path, readChangeFeed="true")]})

@@ -8,13 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from stateflow.storage.hdfs import HdfsStore
 from stateflow.storage.local import LocalStore
 from stateflow.storage.memory import MemoryStore
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
-from tests.servers import AZURE, ObjectServer
+from tests.fake_hdfs import FakeHdfs
+from tests.servers import AZURE, HDFS, ObjectServer
 
-KINDS = ("local", "memory", "s3", AZURE)
+KINDS = ("local", "memory", "s3", "webhdfs", AZURE, HDFS)
 
 
 @pytest.fixture(params=KINDS)
@@ -24,6 +26,8 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
         return LocalStore(tmp_path / "root")
     if request.param == "memory":
         return MemoryStore()
+    if request.param == "webhdfs":
+        return HdfsStore("hdfs://namenode/team/checkpoints", web=FakeHdfs())
     server: ObjectServer = request.getfixturevalue(request.param)
     return open_store(server.new_root("team/checkpoints"), server.options)
 

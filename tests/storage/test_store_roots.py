@@ -157,7 +157,7 @@ def test_a_memory_root_is_the_same_for_the_whole_process() -> None:
         "file://",
         "file:x",
         "file:///a%00b",
-        "hdfs://nn/x",
+        "hdfs:///x",
     ],
 )
 def test_a_root_that_is_none_is_refused(url: str) -> None:

@@ -10,19 +10,21 @@ import pyarrow as pa
 
 from stateflow.errors import StateflowError, UserCodeError, placed
 from stateflow.operators.arrow_types import arrow_type
+from stateflow.operators.combined import is_combined
 from stateflow.operators.engine import REPEATED
 from stateflow.operators.ready.collected import Collected, Frequencies
+from stateflow.operators.ready.combined_partials import given_parts
 from stateflow.operators.ready.conditions import holds
-from stateflow.operators.ready.decimals import DecimalMean, DecimalSum, decimals, floats, stored
+from stateflow.operators.ready.decimals import DecimalMean, DecimalSum, decimals, floats
 from stateflow.operators.ready.distinct import Seen
 from stateflow.operators.ready.distinct_sketch import DistinctSketch
 from stateflow.operators.ready.encoded_rows import EncodedRows
 from stateflow.operators.ready.groups import Groups, whole
+from stateflow.operators.ready.kept_columns import kept
 from stateflow.operators.ready.own import FailedCode, Own
 from stateflow.operators.ready.partials import Kernel, OverflowedSum, Values, kernel_of
 from stateflow.operators.ready.quantiles import Quantile
 from stateflow.pipelines.aggregates import Aggregated
-from stateflow.state.keys.arrow_types import ARROW
 
 
 class Accumulator:
@@ -34,6 +36,8 @@ class Accumulator:
 
     def create(self, rows: pa.Table, groups: Groups, keys: pa.Table, seen: Seen | None = None) -> pa.Table:
         """The partials of the rows; `keys` has a row per group. `seen` knows the values that were counted before."""
+        if is_combined(rows):
+            return self._given(rows, groups, keys)
         inputs = _Inputs(rows, groups)
         columns: dict[str, Any] = {}
         for each, kernel in self._aggregates:
@@ -44,6 +48,19 @@ class Accumulator:
             parts = self._named(each, keys, kernel.create, values, groups)
             columns.update(zip(each.partials, parts, strict=True))
         return _table(columns, groups.size)
+
+    def _given(self, rows: pa.Table, groups: Groups, keys: pa.Table) -> pa.Table:
+        """The partials that combined rows bring."""
+        columns: dict[str, Any] = {}
+        of_rows = keys.take(pa.array(groups.ids))
+        for each, _ in self._aggregates:
+            columns.update(
+                zip(each.partials, self._named(each, of_rows, given_parts, each, rows), strict=True)
+            )
+        partials = _table(columns, rows.num_rows)
+        if groups.size == rows.num_rows:
+            return partials.take(pa.array(groups.firsts))
+        return self.reduce(partials, groups.ids, of_rows)
 
     def merge(self, one: pa.Table, other: pa.Table, keys: pa.Table) -> pa.Table:
         """The partials of both, group by group; null in a row that one of them does not have."""
@@ -165,24 +182,12 @@ class _Inputs:
     def _column(self, name: str, *, as_floats: bool = False) -> Any:
         if (name, as_floats) not in self._columns:
             column = whole(self._rows[name])
-            self._columns[name, as_floats] = _as_floats(column) if as_floats else _kept(column)
+            self._columns[name, as_floats] = _as_floats(column) if as_floats else kept(column)
         return self._columns[name, as_floats]
 
 
 def _as_floats(column: Any) -> Any:
     return floats(column) if pa.types.is_decimal(column.type) else column.cast(pa.float64())
-
-
-def _kept(column: Any) -> Any:
-    """The column in the type that the state keeps."""
-    kind = column.type
-    if pa.types.is_date(kind):
-        return column.cast(pa.date32()).view(pa.int32()).cast(pa.int64())
-    if pa.types.is_timestamp(kind) and kind != ARROW["datetime"]:
-        return column.cast(ARROW["datetime"])
-    if pa.types.is_large_string(kind):
-        return column.cast(pa.string())
-    return stored(column) if pa.types.is_decimal(kind) else column
 
 
 def _kernel(each: Aggregated) -> Kernel:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from stateflow.operators.combined import count_of
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.ready import LATE
 
@@ -30,6 +31,6 @@ class LateRows:
         return rows, times
 
     def put(self, rows: pa.Table, ctx: ColumnarContext) -> Iterator[tuple[str, pa.Table]]:
-        ctx.metrics.counter(COUNTER).inc(rows.num_rows)
+        ctx.metrics.counter(COUNTER).inc(count_of(rows))
         if self.wanted:
             yield LATE, rows

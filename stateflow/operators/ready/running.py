@@ -7,16 +7,17 @@ from typing import Any
 
 import pyarrow as pa
 
+from stateflow.operators.combined import Combinable
 from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.distinct import Seen
 from stateflow.operators.ready.groups import grouped
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.latest_rows import LatestRows
-from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.ready import RunningAggregate
 
 
-class RunningAggregates(ColumnarOperator):
+class RunningAggregates(Combinable):
     """Puts out a row per key and batch with rows of the key."""
 
     def __init__(self, declared: RunningAggregate) -> None:
@@ -28,6 +29,7 @@ class RunningAggregates(ColumnarOperator):
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
         columns = key_columns(rows, self._key)
         groups = grouped(columns, rows.num_rows)
+        self.groups += groups.size
         keys = one_of_each(columns, self._key, groups.firsts)
         state = states["aggregates"]
         partials = self._accumulator.create(rows, groups, keys, Seen(states))

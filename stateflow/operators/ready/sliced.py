@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stateflow.operators.combined import Combinable
 from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import event_times, instants, newest_end
 from stateflow.operators.ready.groups import grouped, whole
@@ -20,7 +21,7 @@ from stateflow.operators.ready.late_rows import LateRows
 from stateflow.operators.ready.ordered_values import smallest
 from stateflow.operators.ready.panes import panes_of
 from stateflow.operators.ready.windowed import AT, NEVER, Produced, later, micros, window_rows
-from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.ready import PANE, WindowAggregate
 
 Piece = tuple[pa.Table, Any, pa.Table]
@@ -53,7 +54,7 @@ class _First:
         return first[groups.ids[len(self._ends) :]]
 
 
-class SlicedAggregates(ColumnarOperator):
+class SlicedAggregates(Combinable):
     def __init__(self, declared: WindowAggregate, late: LateRows) -> None:
         self.states = declared.states
         self.waits = declared.lateness
@@ -78,6 +79,7 @@ class SlicedAggregates(ColumnarOperator):
     def _take(self, rows: pa.Table, panes: Any, closed: int, states: Mapping[str, Any]) -> None:
         columns = key_columns(rows, self._key)
         groups = grouped([*columns, pa.array(panes)], rows.num_rows)
+        self.groups += groups.size
         keys, ends = one_of_each(columns, self._key, groups.firsts), panes[groups.firsts]
         partials = self._accumulator.create(rows, groups, keys)
         at = instants(ends)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from stateflow.operators.combined import Combinable
 from stateflow.operators.ready.accumulator import Accumulator
 from stateflow.operators.ready.assigning import Assigned, assigned, event_times, instants, newest_end, starts
 from stateflow.operators.ready.distinct import Seen
@@ -14,14 +15,15 @@ from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import key_columns, one_of_each
 from stateflow.operators.ready.late_rows import LateRows
 from stateflow.operators.ready.latest_rows import LatestRows
-from stateflow.pipelines.columnar import ColumnarContext, ColumnarOperator
+from stateflow.operators.ready.panes import panes_of
+from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.ready import WINDOW_END, WINDOW_START, WindowAggregate
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
 AT = "at"
 
 
-class WindowedAggregates(ColumnarOperator):
+class WindowedAggregates(Combinable):
     """Windows whose ends follow from the time of a row: tumbling, hopping, cumulative.
 
     `windows` holds those that are open. With emit="on_time" a window whose end has come moves to `told`, where it waits
@@ -45,6 +47,9 @@ class WindowedAggregates(ColumnarOperator):
         taken = valid & (newest_end(self._window, times) > closed)
         rows, times = yield from self._late.apart(rows, times, taken, ctx)
         if rows.num_rows:
+            if self._window.count > 1:
+                panes = pa.array(panes_of(self._window).end_of(times))
+                self.groups += grouped([*key_columns(rows, self._key), panes], rows.num_rows).size
             yield from self._take(rows, _open(assigned(self._window, times), closed), states, ctx, came)
 
     def _take(
@@ -59,6 +64,8 @@ class WindowedAggregates(ColumnarOperator):
             rows = rows.take(pa.array(windows.rows))
         columns = key_columns(rows, self._key)
         groups = grouped([*columns, pa.array(windows.ends)], rows.num_rows)
+        if windows.rows is None:
+            self.groups += groups.size
         keys = one_of_each(columns, self._key, groups.firsts)
         ends = windows.ends[groups.firsts]
         partials = self._accumulator.create(rows, groups, keys, Seen(states, instants(ends)))

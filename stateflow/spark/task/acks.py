@@ -29,6 +29,8 @@ class Ack(msgspec.Struct, frozen=True, omit_defaults=True):
     rows_in: int = 0
     rows_out: int = 0
     keys: int = 0
+    groups: int = 0
+    """Of an operator that can be combined: how many combined rows its rows made, or would have made."""
     dead_letters: int = 0
     timers: int = 0
     expired: int = 0

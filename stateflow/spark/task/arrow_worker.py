@@ -17,6 +17,7 @@ from pyspark import TaskContext
 from stateflow.errors import CorruptError, StateflowError
 from stateflow.format.records import FileRef, Shard
 from stateflow.operators.columnar import ColumnarEngine, ColumnarSpec
+from stateflow.operators.combined import count_of
 from stateflow.operators.context import Moment
 from stateflow.pipelines.operators import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
@@ -119,6 +120,7 @@ class _Subtask:
             rows_in=feed.rows,
             rows_out=outputs.rows,
             keys=self.engine.keys,
+            groups=self.engine.groups,
             expired=self.engine.expiry.expired,
             counters={name: c.value for name, c in self.engine.context.metrics.counters.items()},
             metrics=self.shards.figures(),
@@ -220,7 +222,7 @@ class _TableFeed:
                 refuse_nulls(self._uid, name, batch.column(index))
             batches.append(batch)
             rows += batch.num_rows
-            self.rows += batch.num_rows
+            self.rows += count_of(batch)
             if rows > self._limit:
                 self._spill(pa.Table.from_batches(batches), first, last)
                 batches, rows = [], 0

@@ -30,13 +30,15 @@ END = 253_402_300_799_999_999
 class Driven:
     """An operator with its state. Every batch is run by a copy of the operator that knows nothing but the state."""
 
-    def __init__(self, declared: ReadyOperator, shards: int = 1) -> None:
+    def __init__(self, declared: ReadyOperator, shards: int = 1, *, sides: bool = True) -> None:
+        """`sides`: somebody reads its side outputs."""
         self.declared = declared
+        self._sides = sides
         numbered = {
             name: msgspec.structs.replace(layout.schema(), id=index + 1)
             for index, (name, layout) in enumerate(declared.states.items())
         }
-        self._spec = _spec(declared, numbered)
+        self._spec = _spec(declared, numbered, sides=sides)
         self._folder = tempfile.TemporaryDirectory()
         self._shards: list[tuple[range, Any, int | None]] = []
         self.rescale(shards)
@@ -45,11 +47,13 @@ class Driven:
         """Per batch."""
         self.sides: dict[str, list[dict[str, Any]]] = {}
         self.counters: dict[str, int] = {}
+        self.groups = 0
+        """How many combined rows the rows would have made."""
 
     def evolve(self, declared: ReadyOperator, states: Mapping[str, StateSchema]) -> None:
         """From now on with other code, whose states have been compared with those that there are."""
         self.declared = declared
-        self._spec = _spec(declared, states)
+        self._spec = _spec(declared, states, sides=self._sides)
 
     def rescale(self, count: int) -> None:
         entries = [entry for _, backend, _ in self._shards for entry in backend.scan(b"", b"\xff" * 8)]
@@ -88,6 +92,7 @@ class Driven:
             for piece in pieces:
                 self._take(engine.process([piece], [pa.array([False] * piece.num_rows)]), produced)
             self._take(engine.fire(), produced)
+            self.groups += engine.groups
             after.append((mine, backend, engine.next_due()))
             for name, counter in engine.context.metrics.counters.items():
                 self.counters[name] = self.counters.get(name, 0) + counter.value
@@ -114,10 +119,10 @@ class Driven:
         return np.array([key_group(key, GROUPS) for key in keys])
 
 
-def _spec(declared: ReadyOperator, states: Mapping[str, StateSchema]) -> ColumnarSpec:
+def _spec(declared: ReadyOperator, states: Mapping[str, StateSchema], *, sides: bool) -> ColumnarSpec:
     outputs = {MAIN: arrow_schema_of(declared.output)}
     outputs |= {name: arrow_schema_of(rows) for name, rows in declared.sides.items()}
-    operator = runnable(declared, frozenset(declared.sides))
+    operator = runnable(declared, frozenset(declared.sides) if sides else frozenset())
     mine = {name: states[name] for name in declared.states}
     return ColumnarSpec("op", operator, declared.key, GROUPS, mine, outputs)
 
