@@ -210,7 +210,7 @@ def test_a_source_of_files_begins_behind_those_that_count_as_read(
     @sf.pipeline("begins")
     def begins(flow: sf.Flow) -> None:
         rows = flow.source("orders", sf.files(str(folder), "json"), Order)
-        rows.key_by("user").process("sum", Sum).collect("totals", sf.memory("begins"))
+        rows.key_by("user").process("sum", Sum).collect("totals", sf.memory(f"{bench.folder.name}-begins"))
 
     keys = spark.createDataFrame([(1, 0.5)], "user long, value double")
     wanted = BuildRequest(
