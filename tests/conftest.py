@@ -36,6 +36,7 @@ LONGEST = (
     "test_standalone.py",
     "test_ready_operators.py",
     "test_kafka.py",
+    "test_hdfs_root.py",
     "test_sinks_delta_append.py",
     "test_seeding_bounds.py",
     "test_seeding.py",

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from scripts import hdfs
 from stateflow.config.options import cache_folder
 from stateflow.spark.session.jars import recorded_jars, spark_jars
@@ -43,7 +45,7 @@ class HdfsServer:
 def hdfs_server(folder: Path, *, patience: float = 120) -> Iterator[HdfsServer]:
     jars = recorded_jars(cache_folder(), hdfs.locked()[0])
     if not jars:
-        raise FileNotFoundError("HDFS is not installed: run `make hdfs` first")
+        pytest.fail("HDFS is not installed: run `make hdfs` first", pytrace=False)
     folder.mkdir(parents=True, exist_ok=True)
     ports = {"rpc": free_port(), "http": free_port()}
     settings = {
@@ -51,7 +53,6 @@ def hdfs_server(folder: Path, *, patience: float = 120) -> Iterator[HdfsServer]:
         "dfs.datanode.http.address": "127.0.0.1:0",
         "dfs.datanode.ipc.address": "127.0.0.1:0",
         "dfs.datanode.hostname": "127.0.0.1",
-        "dfs.namenode.fs-limits.min-block-size": "1024",
         "hdfs.minidfs.basedir": str(folder / "data"),
         "hadoop.tmp.dir": str(folder / "tmp"),
         # A file is closed when the DataNode has reported its block. Until then its writer sleeps, by default 0.4 s at a time.

@@ -23,6 +23,7 @@ Removal = tuple[Patch, ...]
 _CLAIM, _WRITER = "stateflow/checkpoint/claim.py", "stateflow/checkpoint/writer.py"
 _RECOVERY, _COLLECTION = "stateflow/checkpoint/recovery.py", "stateflow/checkpoint/collection.py"
 _LOG, _PINS = "stateflow/checkpoint/log.py", "stateflow/checkpoint/pins.py"
+_HDFS = "stateflow/storage/hdfs.py"
 _STORE, _LAYOUT = "stateflow/storage/store.py", "stateflow/format/layout.py"
 _APPLY, _EDIT = "stateflow/restore/apply.py", "stateflow/checkpoint/edit.py"
 _PUBLISH, _DISPOSE = "stateflow/savepoints/publish.py", "stateflow/savepoints/dispose.py"
@@ -349,4 +350,34 @@ RULES: dict[str, tuple[Removal, ...]] = {
         ),
     ),
     "one URL": ((Patch(_SAVEPOINTS, "    if not belongs(claim, root, store.url):\n", "    if False:\n"),),),
+    # HDFS
+    "the length of the first line": (
+        (Patch(_HDFS, "return stated is not None and status.length < stated", "return False"),),
+    ),
+    "the NameNode's length": (
+        (Patch(_HDFS, "not self.folder and (self.length > 0 or self.marked_empty)", "not self.folder"),),
+    ),
+    "looking once more": (
+        (
+            Patch(
+                _HDFS,
+                "        status = self._status(_by_id(at, status))\n"
+                "        if self._is_whole(path, status):\n            return True\n",
+                "",
+            ),
+        ),
+    ),
+    "removing by number": (
+        (
+            Patch(
+                _HDFS,
+                'self._web.ask("DELETE", _by_id(at, status), "DELETE"',
+                'self._web.ask("DELETE", at, "DELETE"',
+            ),
+        ),
+    ),
+    "waiting for who still writes": (
+        (Patch(_HDFS, "        if self._is_open(at, status):\n            return False\n", ""),),
+    ),
+    "a reader's patience": ((Patch(_HDFS, "_LOOKS = 10\n", "_LOOKS = 1\n"),),),
 }
