@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import IncompatibleError
 from stateflow.format.source_offsets import NOTHING
-from stateflow.pipelines.files import Files
 
 _FILE_LIST = "allFilesForTriggerAvailableNow"
 
@@ -47,10 +46,10 @@ class FilePlanner:
             yield str(end.json())
 
 
-def entry_until(spark: SparkSession, files: Files, until: datetime) -> bytes | None:
-    """What the source's log has once it has read every file that was modified until then; None when there is none."""
+def entry_until(spark: SparkSession, files: DataFrame, until: datetime) -> bytes | None:
+    """What a source's log has once it has read those of `files` that were modified until then; None when there are none."""
     path_of = spark._jvm.org.apache.spark.paths.SparkPath.fromFileStatus  # type: ignore[union-attr]
-    found = files.there(spark)._jdf.queryExecution().analyzed().relation().location().allFiles()
+    found = files._jdf.queryExecution().analyzed().relation().location().allFiles()
     lines = []
     for at in range(found.size()):
         status = found.apply(at)
