@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -148,10 +148,8 @@ def _plain(keys: pa.Table) -> list[Any]:
 def _fields(answer: Any) -> str:
     """What an answer has, for people."""
     kind = type(answer)
-    slots = (
-        getattr(kind, "_fields", None)
-        or getattr(kind, "__struct_fields__", None)
-        or getattr(kind, "__slots__", ())
+    declared = getattr(kind, "_fields", None) or getattr(kind, "__struct_fields__", None)
+    names: Iterable[Any] = (
+        answer if isinstance(answer, Mapping) else declared or getattr(answer, "__dict__", ())
     )
-    names = answer if isinstance(answer, Mapping) else getattr(answer, "__dict__", None) or slots
     return ", ".join(sorted(map(repr, names))) or f"no field ({kind.__name__})"
