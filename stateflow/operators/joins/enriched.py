@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -147,9 +147,10 @@ def _plain(keys: pa.Table) -> list[Any]:
 
 def _fields(answer: Any) -> str:
     """What an answer has, for people."""
-    kind = type(answer)
-    declared = getattr(kind, "_fields", None) or getattr(kind, "__struct_fields__", None)
-    names: Iterable[Any] = (
-        answer if isinstance(answer, Mapping) else declared or getattr(answer, "__dict__", ())
-    )
+    kind: Any = type(answer)
+    if isinstance(answer, Mapping):
+        names = list(answer)
+    else:
+        names = list(getattr(kind, "_fields", ()) or getattr(kind, "__struct_fields__", ()))
+        names = names or list(getattr(answer, "__dict__", ()))
     return ", ".join(sorted(map(repr, names))) or f"no field ({kind.__name__})"
