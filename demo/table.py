@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -44,10 +43,6 @@ class Orders:
         for _ in range(files):
             self._append(rows)
         return self._orders
-
-    def date(self, version: int, at: datetime) -> None:
-        """Makes a commit as old as that. Delta goes by the file's time."""
-        os.utime(self.folder / "_delta_log" / f"{version:020d}.json", (at.timestamp(), at.timestamp()))
 
     def _append(self, rows: int) -> None:
         log = self.folder / "_delta_log"

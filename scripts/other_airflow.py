@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from scripts.bootstrap import cache, uv_environment
+from scripts.bootstrap import PROJECTS, ROOT, cache, uv_environment
 
-ROOT = Path(__file__).resolve().parents[1]
 OTHERS = ("3.3.0",)
 """The oldest version that the provider takes."""
 FOR_TESTS = (
@@ -55,8 +55,19 @@ def environment(version: str) -> Path:
     install = [*uv, "pip", "install", "--quiet", "--python", python, "-r", asked]
     if subprocess.run(install, env=uv_environment(), check=False).returncode:
         sys.exit(f"Airflow {version} could not be installed: check that the package index has it")
+    install_project([*uv, "pip", "install", "--quiet", "--python", python])
     asked.rename(wanted)
     return python
+
+
+def install_project(install: list[str | Path]) -> None:
+    """Editable: Airflow finds the provider by what is installed, and the code is that of the checkout."""
+    editable = [argument for project in PROJECTS for argument in ("--editable", project)]
+    compat = ["--config-settings", "editable_mode=compat"]  # paths, as scripts/bootstrap.py has them
+    subprocess.run([*install, "--no-deps", *compat, *editable], env=uv_environment(), check=True)
+    for project in PROJECTS:
+        for leftover in project.glob("*.egg-info"):
+            shutil.rmtree(leftover)
 
 
 def requirements(locked: str, version: str) -> str:

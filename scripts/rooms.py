@@ -133,7 +133,7 @@ ROOMS: Mapping[str, Room] = {
     ),
     "spark/state_tables": Room(
         "state as Spark tables: the data source, canonical savepoints",
-        "checkpoint compatibility config format observe pipelines savepoints spark spark/task state state/backends state/expiry "
+        "checkpoint compatibility config format observe pipelines savepoints spark spark/sources spark/task state state/backends state/expiry "
         "state/keys storage",
         "tables.py",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import itertools
 import json
 import os
@@ -83,7 +84,7 @@ def hdfs_server(folder: Path, *, patience: float = 120) -> Iterator[HdfsServer]:
         _await(process, ports["http"], log, patience)
         options = {
             "hdfs_endpoint": f"http://127.0.0.1:{ports['http']}",
-            "hdfs_user": "root" if os.geteuid() == 0 else os.environ.get("USER", "stateflow"),
+            "hdfs_user": getpass.getuser(),
         }
         yield HdfsServer(ports["rpc"], ports["http"], options, process)
     finally:

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.cli.text import harmless, moment, number, seconds, size
 from stateflow.masking import all_masked
+from stateflow.pipelines.ready import LATE_ROWS
 
 if TYPE_CHECKING:
+    from stateflow.pipelines.lost_rows import LostRows
     from stateflow.spark.loop import BatchReport
     from stateflow.spark.runner import RunReport
 
@@ -63,10 +65,11 @@ def batch_line(body: dict[str, Any]) -> str:
     """What one looks for, in `WIDTH` columns."""
     checkpoint, rows, rate = _begun(body)
     taken, state = seconds(body["end_to_end_duration"] / 1000), f"state {size(body['state_size'])}"
-    rest = [*_event_time(body), *_dead_letters(body)]
-    line = "  ".join([checkpoint, rows, rate, taken, state, *rest])
-    if len(line) > WIDTH:
-        line = "  ".join([checkpoint, rows, taken, state, *rest])
+    rest = [*_event_time(body), *_dead_letters(body), *_late_rows(body)]
+    for parts in ([rate, taken, state], [taken, state], [taken]):
+        line = "  ".join([checkpoint, rows, *parts, *rest])
+        if len(line) <= WIDTH:
+            break
     return "  ".join(filter(None, (line, _sinks(body["sinks"], WIDTH - len(line) - 2))))
 
 
@@ -127,6 +130,12 @@ def _dead_letters(body: dict[str, Any]) -> list[str]:
     return [f"{number(body['dead_letters'])} dead letters"] if body["dead_letters"] else []
 
 
+def _late_rows(body: dict[str, Any]) -> list[str]:
+    """The rows that were late for operators, which count them."""
+    late = body["counters"].get(LATE_ROWS, 0)
+    return [f"{number(late)} late"] if late else []
+
+
 def _sinks(rows: Mapping[str, int], room: int | None = None) -> str:
     """The rows that each sink has got, as far as there is room."""
     named = [f"{uid} {number(count)}" for uid, count in rows.items()]
@@ -157,6 +166,7 @@ def run_document(report: RunReport) -> dict[str, Any]:
         "lastCheckpointId": report.checkpoint,
         "stopped": report.stopped,
         "watermarkHeld": {"source": report.held[0], "since": report.held[1]} if report.held else None,
+        "lateRowsUnread": {lost.operator: lost.rows for lost in report.lost},
     }
 
 
@@ -164,7 +174,7 @@ def run_line(report: RunReport) -> str:
     at = f"at checkpoint {report.checkpoint}" if report.checkpoint is not None else "without a checkpoint"
     return (
         f"{report.job}: {report.stopped} {at} after {report.batches} "
-        f"batch{'' if report.batches == 1 else 'es'} and {number(report.rows)} rows{_holder(report)}"
+        f"batch{'' if report.batches == 1 else 'es'} and {number(report.rows)} rows{_holder(report)}{_lost(report)}"
     )
 
 
@@ -173,3 +183,15 @@ def _holder(report: RunReport) -> str:
         return ""
     source, since = report.held
     return f"; source {source} holds the watermark back, without rows since {moment(since)}"
+
+
+def _lost(report: RunReport) -> str:
+    if not report.lost:
+        return ""
+    count = sum(lost.rows for lost in report.lost)
+    return f"; {number(count)} late row{'' if count == 1 else 's'} went nowhere: read {', '.join(map(_unread, report.lost))}"
+
+
+def _unread(lost: LostRows) -> str:
+    sides = [f'.side("{side}")' for side in lost.sides]
+    return f"{' or '.join(sides)} of {lost.operator}"

@@ -109,7 +109,7 @@ def import_(
         flag(
             "--offset",
             metavar="SOURCE=LINE",
-            help="Where a source begins, as `show -o json` has it under `lines`.",
+            help="Where a source begins, as `show -o json` has it under `lines`; of files the time until which they are read.",
         ),
     ] = None,
     kind: Kind = "canonical",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -121,15 +122,25 @@ def check_given(uid: str, kinds: Sequence[str], line: str) -> None:
         )
     kind = kinds[0]
     if kind == "file":
-        raise UsageError(
-            f"source {uid!r} reads files, and its offset counts the entries of a log that a job keeps beside it: keep both "
-            "with --like, or let the source begin at its beginning"
-        )
+        read_until(uid, line)
+        return
     if kind in _WRITTEN and not _is_offset(kind, line):
         raise UsageError(
             f"{line!r} is no offset of source {uid!r}, which is a {kind} source: write --offset {uid}='{_WRITTEN[kind]}', "
             "as `stateflow show JOB -o json` has it under `lines`"
         )
+
+
+def read_until(uid: str, text: str) -> datetime:
+    """The offset of a source of files, as somebody types it: when the last of the files was modified that have been read."""
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no offset of source {uid!r}, which reads files: write --offset {uid}=2026-01-31T12:00:00+00:00, and files "
+            "modified until then count as read"
+        ) from None
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 def _is_offset(kind: str, line: str) -> bool:

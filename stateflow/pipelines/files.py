@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.rows import RowType, row_type
@@ -44,13 +44,19 @@ class Files:
 
     def streaming(self, spark: SparkSession) -> DataFrame:
         """The files as a stream."""
-        reader = spark.readStream.format(self.format).options(**_DEFAULTS.get(self.format, {}))
-        reader = reader.options(**self.options)
-        if self.rows is not None:
-            reader = reader.schema(self.rows.ddl)
+        reader = self._described(spark.readStream)
         if self.per_batch is not None:
             reader = reader.option("maxFilesPerTrigger", self.per_batch)
-        return reader.load(self.path)
+        return reader.load(self.path)  # type: ignore[no-any-return]
+
+    def there(self, spark: SparkSession) -> DataFrame:
+        """The files that there are now, as a table."""
+        return self._described(spark.read).load(self.path)  # type: ignore[no-any-return]
+
+    def _described(self, reader: Any) -> Any:
+        reader = reader.format(self.format).options(**_DEFAULTS.get(self.format, {}))
+        reader = reader.options(**self.options)
+        return reader if self.rows is None else reader.schema(self.rows.ddl)
 
     def __str__(self) -> str:
         return f"{self.format} files in {self.path}"

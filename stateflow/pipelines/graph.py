@@ -173,3 +173,8 @@ class Graph:
     def consumers(self, node: Node) -> list[tuple[Node, NodeRows]]:
         """The nodes that read an output of `node`, each with the output."""
         return [(reader, stream) for reader in self.nodes for stream in reader.inputs if stream.node is node]
+
+    def unread_sides(self, node: KeyedNode) -> list[str]:
+        """The side outputs of an operator that nobody reads."""
+        read = {stream.output for _, stream in self.consumers(node)}
+        return [name for name in node.sides if name not in read]

@@ -20,6 +20,8 @@ from stateflow.pipelines.windows import Counted, Session, Window
 from stateflow.state.columns.layout import ColumnLayout
 
 LATE = "late"
+LATE_ROWS = "late_rows"
+"""The counter of rows that are late for an operator."""
 """The side output of rows that came when all of their windows were closed."""
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 SESSION_START, SESSION_END = "session_start", "session_end"

@@ -46,6 +46,7 @@ from stateflow.format.records import Owner, Record
 from stateflow.liveness.heart import Heart
 from stateflow.metrics import numbers, reporter
 from stateflow.pipelines.flow import Flow
+from stateflow.pipelines.lost_rows import LostRows, added, lost_rows
 from stateflow.pipelines.pipeline import Pipeline
 from stateflow.spark.batch import BatchSettings
 from stateflow.spark.carry_out import Sinks, functions_of
@@ -116,6 +117,8 @@ class RunReport:
     """Why it ended: drained, bound reached, or who asked."""
     held: tuple[str, int] | None = None
     """The source that holds the watermark back, and when it last had rows, in microseconds since 1970."""
+    lost: tuple[LostRows, ...] = ()
+    """The late rows that nobody reads, by operator."""
 
 
 def run(request: RunRequest) -> RunReport:
@@ -137,6 +140,7 @@ class _Run:
         self.owner = request.owner or this_process()
         self.stop = request.stop
         self._known_epoch = 0
+        self._lost: dict[str, LostRows] = {}
         cache = Path(self.options.cache_dir) if self.options.cache_dir else cache_folder()
         self.scratch = str(Path(self.options.scratch_dir or cache / "scratch").absolute())
 
@@ -302,6 +306,7 @@ class _Run:
                 checkpoint=writer.parent.slot if writer.parent else None,
                 stopped=heart.reason or stopped,
                 held=held(writer.parent.statistics) if writer.parent else None,
+                lost=tuple(self._lost.values()),
             )
             heart.outcome = RunOutcome(
                 batches=report.batches, rows=report.rows, checkpoint=report.checkpoint, stopped=report.stopped
@@ -386,6 +391,7 @@ class _Run:
 
         def both(batch: BatchReport) -> None:
             record = batch.record
+            self._lost = added(self._lost, lost_rows(self.flow, batch.statistics.get("operators", {})))
             report(numbers(batch.slot, batch.duration, record.watermark, record.state_size, batch.statistics))
             self.request.listener(batch)
 

@@ -155,7 +155,8 @@ class ValuesState(BoundState):
         """dumps(value) -> its bytes, with the expiry that it has from now on."""
         if expiry is not None:
             dumps, at = serializer.dumps_with_expiry, expiry.at
-            self._dumps = lambda value: dumps(value, at)
+            many = serializer.dumps_until
+            self._dumps = (lambda value: dumps(value, at)) if many is None else many(at)
 
     def is_live(self, raw: bytes) -> bool:
         """Whether a stored value has not expired."""

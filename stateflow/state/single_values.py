@@ -259,7 +259,11 @@ class StoredState(ValuesState, Namespaced, Generic[T]):
             kept = [at for at, value in enumerate(values) if value is not ABSENT]
             keys, values = [keys[at] for at in kept], [values[at] for at in kept]
             raws = [raws[at] for at in kept] if raws else []
-        changes.extend(zip(keys, stamped(self._dumps_many(values), expiry.at), strict=True))
+        if self.serializer.dumps_until is None:
+            stored = stamped(self._dumps_many(values), expiry.at)
+        else:
+            stored = list(map(self._dumps, values))
+        changes.extend(zip(keys, stored, strict=True))
         if raws:
             expiry.wrote_each(keys, raws, UNREAD)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Thread, Timer
 from typing import Any
 
 import pytest
@@ -33,10 +33,10 @@ def method(tmp_path: Path, connect: Connect) -> Method:
 
 
 @contextmanager
-def other_run(method: Method, seconds: float = 60) -> Iterator[MadeJob]:
-    """A run of somebody else that beats until the block ends, or for so long."""
+def other_run(method: Method, seconds: float = 60, over: Event | None = None) -> Iterator[MadeJob]:
+    """A run of somebody else that beats until the block ends, until it is said to be over, or for so long."""
     job = MadeJob(str(method.root), "orders", run="other")
-    over, end = Event(), time.monotonic() + seconds
+    over, end = over or Event(), time.monotonic() + seconds
 
     def live() -> None:
         counter = 0
@@ -123,8 +123,11 @@ def deferral(method: Method, **arguments: Any) -> dict[str, Any]:
 
 
 def test_a_deferrable_task_waits_in_the_triggerer_and_then_starts_one_driver(method: Method) -> None:
-    with other_run(method, 2):
-        event = fired(deferral(method))
+    over = Event()
+    with other_run(method, over=over):
+        fields = deferral(method)
+        Timer(1, over.set).start()
+        event = fired(fields)
     told = run_task(operator(method, on_live="wait", deferrable=True), resumed=("resume_idle", event))
     assert told.state is TaskInstanceState.DEFERRED
     assert told.message.next_method == "resume"

@@ -188,7 +188,7 @@ def test_a_backfill_gives_way_to_the_scheduled_run_and_says_that_its_day_was_rea
     today = datetime.now(UTC).date()
     stage.orders.add(2, ROWS)
     for version, days in enumerate((4, 1)):  # at noon
-        stage.orders.date(version, datetime.combine(today - timedelta(days), time(12), UTC))
+        stage.age(version, datetime.combine(today - timedelta(days), time(12), UTC))
     stage.shut()
     client.unpause("daily_totals")
     scheduled = only_run(client, "daily_totals", "scheduled")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import Any
 import pytest
 from airflow._shared.module_loading import import_string
 from airflow.models.trigger import Trigger
-from airflow.triggers.base import TriggerEvent
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from stateflow.airflow.triggers import job as triggers
 from stateflow.airflow.triggers.freshness import Answer
+from stateflow.airflow.triggers.idle import StateflowIdleTrigger
 from stateflow.airflow.triggers.job import (
     CheckpointFreshnessTrigger,
     JobTrigger,
@@ -24,12 +26,17 @@ from stateflow.airflow.triggers.job import (
     followed,
     in_thread,
 )
+from stateflow.airflow.triggers.run import StateflowRunTrigger
+from stateflow.checkpoint.control import Heartbeat, beat
+from stateflow.driver.run_state import RunState
+from stateflow.driver.supervision import Supervision
 from stateflow.errors import BusyError, CorruptError, NotFoundError, StateflowError, UnavailableError
+from stateflow.format.records import Owner
 from stateflow.jobs.job import Job
 from tests.airflow.conftest import Connect
 from tests.airflow.looking import HOUR, aged_job
 from tests.jobs.fake import T0
-from tests.jobs.made import made_job
+from tests.jobs.made import MadeJob, made_job
 
 AWAY = UnavailableError("the store is away")
 
@@ -313,3 +320,71 @@ def test_what_is_stored_holds_no_credentials(tmp_path: Path, connect: Connect) -
 def test_the_names_are_those_that_the_triggerer_imports() -> None:
     for name in ("CheckpointFreshnessTrigger", "WatermarkTrigger"):
         assert import_string(f"stateflow.airflow.triggers.job.{name}") is getattr(triggers, name)
+
+
+# A hundred jobs on one triggerer
+
+
+def deferred_runs(root: Path, count: int) -> list[BaseTrigger]:
+    """Of a run each, which shows signs of life."""
+    triggers: list[BaseTrigger] = []
+    for number in range(count):
+        job = MadeJob(str(root), f"job-{number}")
+        owner = Owner("r", dag_run=f"dag/{number}", task="run")
+        beat(job.store, job.layout, Heartbeat(epoch=job.writer.epoch, counter=1, owner=owner))
+        triggers.append(
+            StateflowRunTrigger(
+                job=job.name, stateflow_conn_id="stateflow_default", checkpoint_dir=str(root),
+                dag_run=owner.dag_run, task=owner.task, patience=600, grace=60, handover={"above": 0},
+            )
+        )  # fmt: skip
+    return triggers
+
+
+def waiting_tasks(root: Path, count: int) -> list[BaseTrigger]:
+    """Of tasks that wait for the end of those runs."""
+    return [
+        StateflowIdleTrigger(
+            job=f"job-{number}", stateflow_conn_id="stateflow_default", checkpoint_dir=str(root),
+            dag_run="other/1", task="run", patience=600, since=time.time(), limit=600,
+        )
+        for number in range(count)
+    ]  # fmt: skip
+
+
+def test_a_hundred_jobs_on_one_triggerer_take_a_thousandth_of_a_core_each_at_most(
+    tmp_path: Path, connect: Connect
+) -> None:
+    connect(tmp_path)
+    triggers = [*deferred_runs(tmp_path, 100), *waiting_tasks(tmp_path, 100)]
+    looks, cpu = asyncio.run(cpu_of(triggers, warm=4, seconds=6))
+    assert looks >= 100, "each was looked at"
+    assert cpu / 6 / 100 <= 0.001
+
+
+async def cpu_of(triggers: list[BaseTrigger], *, warm: float, seconds: float) -> tuple[int, float]:
+    """Looks and seconds of processor time of this process while all of them wait."""
+    looks = 0
+    look = Supervision.look
+
+    def counted(supervision: Supervision) -> RunState:
+        nonlocal looks
+        looks += 1
+        return look(supervision)
+
+    async def waited(trigger: BaseTrigger) -> None:
+        async for event in trigger.run():
+            raise AssertionError(f"it fired: {event.payload}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Supervision, "look", counted)
+        tasks = [asyncio.create_task(waited(each)) for each in triggers]
+        await asyncio.sleep(warm)
+        looks, began = 0, time.process_time()
+        await asyncio.sleep(seconds)
+        cpu = time.process_time() - began
+        assert not any(task.done() for task in tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return looks, cpu

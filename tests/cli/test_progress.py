@@ -13,6 +13,7 @@ from stateflow import logs
 from stateflow.cli.output import ConsoleOutput
 from stateflow.cli.progress import WIDTH, batch_line, full_line, run_document, run_line
 from stateflow.format.records import END_OF_TIME
+from stateflow.pipelines.lost_rows import LostRows
 from stateflow.spark.runner import RunReport
 
 SINCE = 1_767_225_600_000_000
@@ -28,6 +29,19 @@ def test_the_last_line_names_the_source_that_holds_the_watermark() -> None:
         "without rows since 2026-01-01 00:00:00"
     )
     assert run_document(held)["watermarkHeld"] == {"source": "clicks", "since": SINCE}
+
+
+def test_the_last_line_names_late_rows_that_nobody_reads_and_what_to_read() -> None:
+    lost = (LostRows("per-minute", ("late",), 1_200), LostRows("paid", ("late_left", "late_right"), 3))
+    report = RunReport("orders", 1, 2, 1801, 3, "input drained", lost=lost)
+    assert run_line(report) == (
+        "orders: input drained at checkpoint 3 after 2 batches and 1,801 rows; 1,203 late rows went nowhere: read "
+        '.side("late") of per-minute, .side("late_left") or .side("late_right") of paid'
+    )
+    assert run_document(report)["lateRowsUnread"] == {"per-minute": 1_200, "paid": 3}
+    assert run_line(
+        RunReport("orders", 1, 2, 9, 3, "input drained", lost=(LostRows("a", ("late",), 1),))
+    ).endswith('; 1 late row went nowhere: read .side("late") of a')
 
 
 MINUTE = 60_000
@@ -66,6 +80,10 @@ def body(**others: Any) -> dict[str, Any]:
             "chk 42  timers  0/s  2.0 s  state 40.3 MB  watermark 00:00:00  3 dead letters",
         ),
         (
+            {"counters": {"late_rows": 1_200, "orders": 7}},
+            "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  watermark 00:00:00  1,200 late  to totals 512",
+        ),
+        (
             {"sinks": {"totals": 512, "audit": 20_000, "alerts": 3}},
             "chk 42  20,000 rows  9,830/s  2.0 s  state 40.3 MB  watermark 00:00:00  to 3 sinks 20,515",
         ),
@@ -78,8 +96,9 @@ def test_a_batch_is_one_line_of_what_one_looks_for(others: dict[str, Any], line:
 def test_the_line_of_a_large_batch_fits_into_its_width() -> None:
     large = body(
         id=1_234_567, processed_rows=12_000_000, rows_per_second=1_234_567.0, dead_letters=1_000,
-        end_to_end_duration=119_900, sinks={"a-sink-of-a-long-name": 12_000_000},
+        end_to_end_duration=119_900, sinks={"a-sink-of-a-long-name": 12_000_000}, counters={"late_rows": 12_000_000},
     )  # fmt: skip
+    assert "12,000,000 late" in batch_line(large)
     assert len(batch_line(large)) <= WIDTH
 
 

@@ -42,12 +42,13 @@ def test_rows_per_group_of_the_batch_before_decide(last: Combined | None, expect
 
 
 def test_a_stream_that_changes_is_followed_after_one_batch_and_a_batch_without_rows_says_nothing() -> None:
+    few, many, nothing = [(MANY, 1_000)], [(MANY, MANY // 2)], [(0, 0)]
     known: Combined | None = None
     chosen = []
-    for rows, groups in [(MANY, 1_000)] * 2 + [(MANY, MANY // 2)] * 3 + [(0, 0)] + [(MANY, 1_000)] * 2:
+    for rows, groups in few + nothing + few + many + nothing + many + few * 2:
         chosen.append(combines(known))
         known = measured(known, rows, groups, combined=chosen[-1])
-    assert chosen == [True, True, True, False, False, False, False, True]
+    assert chosen == [True, True, True, True, False, False, False, True]
 
 
 def test_a_record_brings_what_was_measured_back() -> None:

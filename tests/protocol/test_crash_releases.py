@@ -86,6 +86,7 @@ def test_the_releases_give_what_the_model_gives() -> None:
     assert model.held[ONCE, "ever"] == (0, None), "a value of the first release"
 
 
+@pytest.mark.timeout(3600 if LONG else 300)
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("release", range(0 if LONG else 1, len(RELEASES)))
 @pytest.mark.parametrize("backend", ["memory", *(["rocksdb"] if LONG else [])])

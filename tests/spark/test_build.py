@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -192,6 +194,36 @@ def test_an_offset_that_the_source_cannot_begin_with_is_refused_before_anything_
     made(
         orders='{"sourceVersion":1,"reservoirId":"x","reservoirVersion":1,"index":-1,"isStartingVersion":false}'
     )
+
+
+@pytest.mark.parametrize("threshold", [0, 1 << 20])
+def test_a_source_of_files_begins_behind_those_that_count_as_read(
+    spark: SparkSession, bench: Workbench, threshold: int
+) -> None:
+    folder, place = bench.folder / "in", str(bench.folder / "made")
+    folder.mkdir()
+    for number in range(4):
+        file = folder / f"{number} of 4.json"
+        file.write_text(json.dumps({"user": 1, "amount": 2.0**number, "ts": "2026-01-01T00:00:00Z"}) + "\n")
+        os.utime(file, (1_767_225_600 + number, 1_767_225_600 + number))
+
+    @sf.pipeline("begins")
+    def begins(flow: sf.Flow) -> None:
+        rows = flow.source("orders", sf.files(str(folder), "json"), Order)
+        rows.key_by("user").process("sum", Sum).collect("totals", sf.memory(f"{bench.folder.name}-begins"))
+
+    keys = spark.createDataFrame([(1, 0.5)], "user long, value double")
+    wanted = BuildRequest(
+        begins, {"sum": {"total": keys}}, place, replace(options(bench), inline_threshold=threshold), ME,
+        offsets={"orders": "2026-01-01T00:00:01"},
+    )  # fmt: skip
+    build_savepoint(spark, wanted)
+    job(bench, "begins").restore(place, begins, options=options(bench)).apply()
+    bench.run(begins)
+    assert totals(bench, "begins") == {1: 12.5}
+    (folder / "later.json").write_text(json.dumps({"user": 1, "amount": 0.25, "ts": "2026-01-01T00:00:00Z"}))
+    bench.run(begins)
+    assert totals(bench, "begins") == {1: 12.75}
 
 
 def test_what_a_killed_import_has_left_is_found_by_a_clean_up(

@@ -112,7 +112,10 @@ def test_an_offset_that_somebody_has_typed_is_one_of_its_source() -> None:
     ):
         with pytest.raises(UsageError, match=r"no offset of source 'b'.* --offset b='\{\"sourceVersion\":1,"):
             check_given("b", ("delta",), line)
-    with pytest.raises(UsageError, match=r"reads files.* --like"):
+    check_given("b", ("file",), "2026-01-31T12:00:00+00:00")
+    with pytest.raises(
+        UsageError, match=r"reads files: write --offset b=2026-01-31T12:00:00\+00:00, and files"
+    ):
         check_given("b", ("file",), FILE)
     with pytest.raises(UsageError, match="2 streams"):
         check_given("b", ("delta", "delta"), DELTA % (8, -1, "false"))

@@ -14,10 +14,10 @@ from stateflow.operators.joins.row_blocks import RowBlocks, Rows
 from stateflow.operators.ready.assigning import event_times
 from stateflow.operators.ready.groups import grouped, whole
 from stateflow.operators.ready.keys import one_of_each
-from stateflow.operators.ready.late_rows import COUNTER
 from stateflow.operators.ready.windowed import NEVER
 from stateflow.pipelines.columnar import ColumnarContext
 from stateflow.pipelines.joins import LATE_LEFT, LATE_RIGHT, JoinOperator, Side
+from stateflow.pipelines.ready import LATE_ROWS
 from stateflow.state.keys.arrow_types import ARROW
 
 Produced = Iterator[pa.Table | tuple[str, pa.Table]]
@@ -115,7 +115,7 @@ class LateSides:
     def put(self, late: tuple[pa.Table, pa.Table], ctx: ColumnarContext) -> Iterator[tuple[str, pa.Table]]:
         for name, rows in zip((LATE_LEFT, LATE_RIGHT), late, strict=True):
             if rows.num_rows:
-                ctx.metrics.counter(COUNTER).inc(rows.num_rows)
+                ctx.metrics.counter(LATE_ROWS).inc(rows.num_rows)
                 if name in self.wanted:
                     yield name, rows
 

@@ -57,7 +57,11 @@ class Enriched(ColumnarOperator):
             raise self._error(failed[0])
         is_answered = np.array([block.error is None for block in blocks for _ in block.keys], dtype=bool)
         fresh = missing[is_answered]
-        answers = self._read([answer for block in blocks for answer in block.answers])
+        answered = [block for block in blocks if block.error is None]
+        answers = self._read(
+            [key for block in answered for key in block.keys],
+            [answer for block in answered for answer in block.answers],
+        )
         if len(fresh):
             stored = {stored_answer(name): answers[name] for name in self._answers.names}
             values = pa.table({ANSWERED: pa.array(np.ones(len(fresh), dtype=bool)), **stored})
@@ -80,11 +84,11 @@ class Enriched(ColumnarOperator):
         names = self._declared.output.names
         return pa.table({n: answers[n] if n in self._answers.names else rows[n] for n in names})
 
-    def _read(self, answers: list[Any]) -> pa.Table:
+    def _read(self, keys: list[Any], answers: list[Any]) -> pa.Table:
         """The fields of answers as columns."""
         columns = []
         for field in self._answers:
-            values = [_value(answer, field.name) for answer in answers]
+            values = [self._value(key, answer, field.name) for key, answer in zip(keys, answers, strict=True)]
             try:
                 columns.append(pa.array(values, field.type))
             except (pa.ArrowException, OverflowError) as error:
@@ -93,6 +97,19 @@ class Enriched(ColumnarOperator):
                     "the batch was stored, and a run with changed code repeats it"
                 ) from error
         return pa.table(columns, schema=self._answers)
+
+    def _value(self, key: Any, answer: Any, name: str) -> Any:
+        if answer is None:
+            return None
+        try:
+            return answer[name] if isinstance(answer, Mapping) else getattr(answer, name)
+        except (KeyError, AttributeError) as error:
+            # As None, a field that the service has renamed would be kept until its ttl is over.
+            raise UserCodeError(
+                f"operator {self._declared.uid!r}: the answer for {key!r} has no {name!r}; it has {_fields(answer)}: let look_up "
+                "give every field of the output that the rows do not have, as None where nothing is known; nothing of the batch "
+                "was stored"
+            ) from error
 
     def _error(self, block: Block) -> UserCodeError:
         assert block.error is not None
@@ -128,7 +145,12 @@ def _plain(keys: pa.Table) -> list[Any]:
     return columns[0] if len(columns) == 1 else list(zip(*columns, strict=True))
 
 
-def _value(answer: Any, name: str) -> Any:
-    if answer is None:
-        return None
-    return answer.get(name) if isinstance(answer, dict) else getattr(answer, name)
+def _fields(answer: Any) -> str:
+    """What an answer has, for people."""
+    kind: Any = type(answer)
+    if isinstance(answer, Mapping):
+        names = list(answer)
+    else:
+        names = list(getattr(kind, "_fields", ()) or getattr(kind, "__struct_fields__", ()))
+        names = names or list(getattr(answer, "__dict__", ()))
+    return ", ".join(sorted(map(repr, names))) or f"no field ({kind.__name__})"

@@ -10,9 +10,7 @@ import pyarrow as pa
 
 from stateflow.operators.combined import count_of
 from stateflow.pipelines.columnar import ColumnarContext
-from stateflow.pipelines.ready import LATE
-
-COUNTER = "late_rows"
+from stateflow.pipelines.ready import LATE, LATE_ROWS
 
 
 @dataclass(frozen=True)
@@ -31,6 +29,6 @@ class LateRows:
         return rows, times
 
     def put(self, rows: pa.Table, ctx: ColumnarContext) -> Iterator[tuple[str, pa.Table]]:
-        ctx.metrics.counter(COUNTER).inc(count_of(rows))
+        ctx.metrics.counter(LATE_ROWS).inc(count_of(rows))
         if self.wanted:
             yield LATE, rows

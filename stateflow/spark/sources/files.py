@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from stateflow.errors import IncompatibleError
 from stateflow.format.source_offsets import NOTHING
@@ -44,6 +44,22 @@ class FilePlanner:
                 return
             offset = int(end.logOffset())
             yield str(end.json())
+
+
+def entry_until(spark: SparkSession, files: DataFrame, until: datetime) -> bytes | None:
+    """What a source's log has once it has read those of `files` that were modified until then; None when there are none."""
+    path_of = spark._jvm.org.apache.spark.paths.SparkPath.fromFileStatus  # type: ignore[union-attr]
+    found = files._jdf.queryExecution().analyzed().relation().location().allFiles()
+    lines = []
+    for at in range(found.size()):
+        status = found.apply(at)
+        modified = int(status.getModificationTime())
+        if modified <= until.timestamp() * 1000:
+            # Spark compares the time with those of files that come later, so it has to be the file's own.
+            lines.append(
+                json.dumps({"path": path_of(status).urlEncoded(), "timestamp": modified, "batchId": 0})
+            )
+    return "\n".join(["v1", *lines]).encode() if lines else None
 
 
 def _up_to(files: Any, bound_ms: int) -> Any:

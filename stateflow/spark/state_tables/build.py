@@ -5,6 +5,7 @@ It touches no job. The result is a savepoint, which `stateflow restore` takes li
 
 from __future__ import annotations
 
+import tempfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -33,8 +34,9 @@ from stateflow.format.records import (
     StateSchema,
 )
 from stateflow.format.references import with_references
-from stateflow.format.source_offsets import check_given, kinds_of
+from stateflow.format.source_offsets import check_given, kinds_of, read_until
 from stateflow.observe.status import decoded_offsets
+from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.pipeline import Pipeline
@@ -43,6 +45,7 @@ from stateflow.savepoints.location import require_fit
 from stateflow.savepoints.native import create_native
 from stateflow.savepoints.publish import probe_elsewhere, remove_empty, require_vacant
 from stateflow.spark.inputs import open_source
+from stateflow.spark.sources.files import entry_until
 from stateflow.spark.state_tables.canonical import create_canonical
 from stateflow.spark.state_tables.frames import table_frame
 from stateflow.spark.state_tables.load import load_state
@@ -50,6 +53,7 @@ from stateflow.spark.state_tables.snapshots import Snapshot
 from stateflow.spark.task.storage import TaskStorage, task_storage
 from stateflow.state.backends.choice import open_backend
 from stateflow.state.tabular import TIMERS, tables_of
+from stateflow.storage.files import inline, upload_file
 from stateflow.storage.roots import open_recorded, open_store
 from stateflow.storage.store import Store
 
@@ -113,7 +117,8 @@ def build_savepoint(
             for uid in nodes
             if uid in request.tables or (like is not None and uid in like.record.operators)
         }
-        record = _record(request, operators, slot, ids(), clock())
+        sources = _sources(spark, request, flow, store, building)
+        record = _record(request, operators, sources, slot, ids(), clock())
         facts: dict[str, Any] = {
             "name": Path(request.to.rstrip("/")).name,
             "owner": request.owner,
@@ -145,6 +150,35 @@ def _check_offsets(spark: SparkSession, request: BuildRequest, flow: Flow) -> No
             )
         _, leaves = open_source(spark, sources[uid], exactly_once=request.options.delivery == "exactly_once")
         check_given(uid, [leaf.kind for leaf in leaves], line)
+        if leaves[0].kind == "file" and not isinstance(sources[uid].factory, Files):
+            raise UsageError(
+                f"source {uid!r} reads files that it does not name: declare it with sf.files(path, format), keep where it is "
+                "with --like, or let it begin at its beginning"
+            )
+
+
+def _sources(
+    spark: SparkSession, request: BuildRequest, flow: Flow, store: Store, building: str
+) -> dict[str, SourceState]:
+    """Where the sources begin whose offset was given. That of a source of files stands for a log of the files it has read."""
+    files = {node.uid: node.factory for node in flow.sources if isinstance(node.factory, Files)}
+    states: dict[str, SourceState] = {}
+    for uid, line in request.offsets.items():
+        if uid not in files:
+            states[uid] = SourceState(lines=(line,), kind=kinds_of((line,)))
+        elif (log := entry_until(spark, files[uid].there(spark), read_until(uid, line))) is not None:
+            entry = inline("0/0", log)
+            if len(log) > request.options.inline_threshold:
+                entry = _uploaded(store, f"{building}/{uid}-read.log", log)
+            states[uid] = SourceState(lines=('{"logOffset":0}',), files=(entry,), kind="file")
+    return states
+
+
+def _uploaded(store: Store, path: str, log: bytes) -> FileRef:
+    with tempfile.TemporaryDirectory(prefix="stateflow-") as folder:
+        local = Path(folder, "0")
+        local.write_bytes(log)
+        return upload_file(store, path, local, "0/0")
 
 
 def _remove_build(store: Store, building: str) -> None:
@@ -239,16 +273,14 @@ def _key(node: KeyedNode, tables: Mapping[str, DataFrame]) -> tuple[tuple[str, s
 def _record(
     request: BuildRequest,
     operators: Mapping[str, OperatorState],
+    sources: Mapping[str, SourceState],
     slot: int,
     writer: str,
     now: int,
 ) -> Record:
     like = request.like
-    sources = {
-        uid: SourceState(lines=(line,), kind=kinds_of((line,))) for uid, line in request.offsets.items()
-    }
     if like is None:
-        draft = Draft("checkpoint", now=now, operators=dict(operators), sources=sources)
+        draft = Draft("checkpoint", now=now, operators=dict(operators), sources=dict(sources))
         return draft.record(
             job=uuid.uuid4().hex, slot=slot, epoch=1, writer=writer, owner=request.owner, at=now
         )

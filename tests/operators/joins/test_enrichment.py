@@ -122,6 +122,42 @@ def test_answers_that_are_none_are_refused(look_up: Callable[..., Any], message:
         harness(look_up, backoff="1 hour").rows(Visit("a", "/1"))
 
 
+@dataclass
+class Country:
+    country: str | None
+
+
+@dataclass
+class WithDefault:
+    ip: str | None
+    country: str = "nowhere"
+    score: float = 0.0
+
+
+@pytest.mark.parametrize("output", [Located, WithDefault])
+@pytest.mark.parametrize(
+    ("answer", "has"),
+    [
+        ({"Country": "A", "points": 1.0}, "has no 'country'; it has 'Country', 'points'"),
+        ({"country": "A"}, "has no 'score'; it has 'country'"),
+        ({}, r"has no 'country'; it has no field \(dict\)"),
+        (Country("A"), "has no 'score'; it has 'country'"),
+        ("A", r"has no 'country'; it has no field \(str\)"),
+    ],
+)
+def test_an_answer_without_a_field_that_it_should_fill_is_refused(output: Any, answer: Any, has: str) -> None:
+    message = rf"operator 'geo': the answer for 'a' {has}: let look_up give every field .* None where nothing is known"
+    geo = harness(lambda ips: [answer], output, ttl="1 hour")
+    with pytest.raises(UserCodeError, match=message) as caught:
+        geo.rows(Visit("a", "/1"))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_none_that_an_answer_gives_is_none() -> None:
+    geo = harness(lambda ips: [{"country": None, "score": None} for _ in ips])
+    assert geo.rows(Visit("a", "/1")) == [Located("a", "/1", None, None)]
+
+
 @pytest.mark.parametrize("is_async", [True, False])
 def test_so_many_calls_run_at_once_and_no_more(is_async: bool) -> None:
     running, most, lock = 0, 0, threading.Lock()
