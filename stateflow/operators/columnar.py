@@ -46,6 +46,9 @@ class ColumnarSpec:
     """The main output and those to the side."""
     defaults: tuple[Mapping[str, Default], ...] = ()
     """Per input, what stands for a null in a column that is no key."""
+    waited: bool = False
+    """Whether rows come from an operator before, which puts them out when the watermark has reached them. They are judged by the
+    watermark of the batch before, which they are ahead of."""
 
 
 class ColumnarContext(OperatorContext):
@@ -78,6 +81,8 @@ class ColumnarEngine:
         }
         self.expiry = OperatorExpiry([e for e in expiries.values() if e is not None and e.indexed])
         self._slot = moment.slot
+        self._watermark = moment.watermark
+        self._watermark_of_rows = moment.watermark_before if spec.waited else moment.watermark
         self._expired = False
         self._backend: Backend | None = None
         self.states = {
@@ -133,6 +138,7 @@ class ColumnarEngine:
     def process(self, tables: Sequence[pa.Table], late: Sequence[Any]) -> Iterator[tuple[str, Any]]:
         """Hands the rows of each input to user code."""
         operator = self.spec.operator
+        self.context.watermark_micros = self._watermark_of_rows
         if any(self.spec.defaults):
             by_input = zip(tables, self.spec.defaults, strict=True)
             tables = [filled(self.spec.uid, table, defaults) for table, defaults in by_input]
@@ -147,6 +153,7 @@ class ColumnarEngine:
     def fire(self) -> Iterator[tuple[str, Any]]:
         """Lets user code see to what is due."""
         self.context.late = None
+        self.context.watermark_micros = self._watermark
         yield from self._batches(lambda: self.spec.operator.fire(self.states, self.context))
 
     def next_due(self) -> int | None:

@@ -26,6 +26,8 @@ class Moment:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     shift: int = 0
     """Added to the slot where stored entries are ordered by it: see `Record.shift`."""
+    watermark_before: int | None = None
+    """The watermark of the batch before."""
 
 
 @dataclass(frozen=True)

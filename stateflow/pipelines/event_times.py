@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stateflow.pipelines.graph import GroupedRows, KeyedNode, Node, NodeRows, SourceNode
-from stateflow.pipelines.ready import ReadyOperator
+from stateflow.pipelines.ready import Deduplicate, ReadyOperator
 from stateflow.pipelines.windows import event_time, refuse_what_is_held_back
 
 
@@ -14,17 +14,11 @@ def has_event_time(stream: NodeRows) -> bool:
 
 
 def time_column(uid: str, stream: NodeRows, named: str = "") -> str:
-    """The column of a stream that has its event time."""
-    before = list(_before(stream.node))
-    for node in before:
-        if (
-            isinstance(node, KeyedNode)
-            and isinstance(node.columnar, ReadyOperator)
-            and node.columnar.holds_back
-        ):
-            refuse_what_is_held_back(uid, node.uid, node.columnar.holds_back)
-    names = {node.event_time for node in before if isinstance(node, SourceNode) and node.event_time}
-    return event_time(uid, stream.rows, names, named)
+    """The column of a stream that has its event time. Refuses a stream whose rows are late for what follows."""
+    for uid_before, operator in _ready(stream.node):
+        if operator.holds_back:
+            refuse_what_is_held_back(uid, uid_before, operator.holds_back)
+    return _column(uid, stream, named)
 
 
 def known_time(uid: str, stream: NodeRows) -> str:
@@ -32,11 +26,40 @@ def known_time(uid: str, stream: NodeRows) -> str:
     return time_column(uid, stream) if has_event_time(stream) else ""
 
 
+def ordering_time(uid: str, stream: NodeRows) -> str:
+    """The same where event time only tells which row is newer: the last rows of a deduplication may come late."""
+    if not has_event_time(stream):
+        return ""
+    for uid_before, operator in _ready(stream.node):
+        if operator.holds_back and not isinstance(operator, Deduplicate):
+            refuse_what_is_held_back(uid, uid_before, operator.holds_back)
+    return _column(uid, stream)
+
+
 def time_columns(
     uid: str, left: GroupedRows, right: GroupedRows, left_time: str, right_time: str
 ) -> tuple[str, str]:
     """The columns of the event times of both inputs."""
     return time_column(uid, left.stream, left_time), time_column(uid, right.stream, right_time)
+
+
+def comes_when_reached(node: Node) -> bool:
+    """Whether rows come to a node from an operator that puts them out when the watermark has reached them."""
+    return any(operator.waits_for_watermark for stream in node.inputs for _, operator in _ready(stream.node))
+
+
+def _column(uid: str, stream: NodeRows, named: str = "") -> str:
+    names = {
+        node.event_time for node in _before(stream.node) if isinstance(node, SourceNode) and node.event_time
+    }
+    return event_time(uid, stream.rows, names, named)
+
+
+def _ready(node: Node) -> Iterator[tuple[str, ReadyOperator]]:
+    """The ready-made operators that a node's rows come from, itself among them."""
+    for before in _before(node):
+        if isinstance(before, KeyedNode) and isinstance(before.columnar, ReadyOperator):
+            yield before.uid, before.columnar
 
 
 def _before(node: Node) -> Iterator[Node]:

@@ -99,6 +99,11 @@ class ReadyOperator(ColumnarOperator):
         """What comes out only when the watermark has passed its time, so that it is late for what follows; empty: nothing."""
         return ""
 
+    @property
+    def waits_for_watermark(self) -> bool:
+        """Whether a row comes out in the very batch whose watermark reaches its time. What follows is told so, and takes it."""
+        return False
+
 
 @dataclass(frozen=True)
 class RunningAggregate(ReadyOperator):
@@ -160,8 +165,21 @@ class Deduplicate(ReadyOperator):
         return option == "within" and before != NONE and self.within is not None
 
     @property
+    def holds_back(self) -> str:
+        # The last row of a group comes out when the group is over, long after its time.
+        return "rows" if self._waits and self.keep == "last" else ""
+
+    @property
+    def waits_for_watermark(self) -> bool:
+        return self._waits and self.keep == "first"
+
+    @property
+    def _waits(self) -> bool:
+        return "waiting" in self.states
+
+    @property
     def sides(self) -> Mapping[str, RowType]:
-        return {LATE: self.rows} if "waiting" in self.states else {}
+        return {LATE: self.rows} if self._waits else {}
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from stateflow.pipelines.changes import (
 )
 from stateflow.pipelines.columnar import CHUNK_ROWS, ColumnarOperator
 from stateflow.pipelines.enrichment import enrich
-from stateflow.pipelines.event_times import known_time, time_column, time_columns
+from stateflow.pipelines.event_times import known_time, ordering_time, time_column, time_columns
 from stateflow.pipelines.graph import (
     FormerChanges,
     GroupedRows,
@@ -331,7 +331,7 @@ class KeyedStream(GroupedRows):
         row that comes later changes nothing that is out. `ttl` is how long a right row is known. `output` is as in `join`; `how` is left or inner.
         """
         check_same_key(f"join {uid!r}", self, right)
-        order = known_time(uid, right.stream)
+        order = ordering_time(uid, right.stream)
         expiry = None if ttl is None else ttl_of(ttl)
         declared = latest_join(self._rows(uid), right._rows(uid), output, order=order, ttl=expiry, how=how)
         return _after(ready_node(declared, (self, right)))
@@ -370,7 +370,7 @@ class KeyedStream(GroupedRows):
 
         `queryable` names the state under which `stateflow serve` answers with it.
         """
-        time = "" if self.order_by else known_time(uid, self.stream)
+        time = "" if self.order_by else ordering_time(uid, self.stream)
         return _after(ready_node(latest(self._rows(uid), time=time, queryable=queryable), (self,)))
 
     def enrich(

@@ -39,6 +39,7 @@ from stateflow.operators.combining import combining_of
 from stateflow.operators.context import Moment
 from stateflow.operators.elements import check_alike
 from stateflow.operators.joins.made import runnable
+from stateflow.pipelines.event_times import comes_when_reached
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import (
     KeyedNode,
@@ -325,6 +326,7 @@ class Batch:
                 outputs={MAIN: main, **sides},
                 # A row was placed by the key that it came with, so a key without a value stays without.
                 defaults=tuple(i.rows.defaults_but(i.columns) for i in inputs),
+                waited=isinstance(node.columnar, ReadyOperator) and comes_when_reached(node),
             )
             arrow_task = ArrowTask(
                 spec=columnar,

@@ -248,6 +248,7 @@ class BatchLoop:
             watermark=self._watermark(parent, now),
             parameters=self.parameters,
             shift=parent.shift if parent else 0,
+            watermark_before=parent.watermark if parent else None,
         )
         batch = Batch(
             spark=self.spark,

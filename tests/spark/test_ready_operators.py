@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -180,3 +180,51 @@ def test_sessions_and_single_rows_reach_their_tables_once(bench: Workbench) -> N
         found[r["user"]].append((r["rank"], r["amount"]))
     assert {user: [a for _, a in sorted(mine)] for user, mine in found.items()} == listed
     assert all([rank for rank, _ in sorted(mine)] == [1, 2][: len(mine)] for mine in found.values())
+
+
+@dataclass
+class Paired:
+    user: int
+    sku: str
+    ts: datetime
+    paid: float | None
+
+
+def test_single_rows_go_on_into_windows_and_joins(bench: Workbench) -> None:
+    hours, paired = str(bench.folder / "hours"), str(bench.folder / "paired")
+
+    @sf.pipeline("single")
+    def single(flow: sf.Flow) -> None:
+        events = flow.source("in", bench.source("in", ORDER), Order, event_time="ts", watermark="20 minutes")
+        paid = flow.source(
+            "paid", bench.source("paid", ORDER), Order, event_time="ts", watermark="20 minutes"
+        )
+        once = events.deduplicate("once", by="sku", within="1 hour")
+        once.key_by("user").window(sf.tumbling("1 hour")).aggregate(
+            "hours", PerHour, orders=sf.count(), total=sf.sum("amount")
+        ).append("h", sf.delta(hours))
+        payments = paid.deduplicate("paid_once", by="sku", within="1 hour")
+        once.key_by("user", "sku").join(
+            "paired", payments.key_by("user", "sku"), pair, within=("0 minutes", "0 minutes"), how="left"
+        ).append("p", sf.delta(paired))
+
+    everything: list[Order] = []
+    for batch in range(0, 12, 3):
+        made = [replace(o, sku=f"{batch}-{n}") for n, o in enumerate(orders(batch))]
+        everything += made
+        bench.rows("in", [*made, *made[::-1]])
+        bench.rows("paid", [*made[::2], *made[::2]])
+    bench.run(single, stop_after=2)
+    bench.run(single, drain=True)
+    found = {(r["user"], r["window_start"]): (r["orders"], r["total"]) for r in rows_of(bench.spark, hours)}
+    assert found == windows(everything, 60)
+    assert len(rows_of(bench.spark, hours)) == len(found), "no window comes twice"
+    wanted = [
+        Paired(o.user, o.sku, o.ts, None if int(o.sku.split("-")[1]) % 2 else o.amount) for o in everything
+    ]
+    joined = [Paired(**row) for row in rows_of(bench.spark, paired)]
+    assert sorted(joined, key=lambda row: row.sku) == sorted(wanted, key=lambda row: row.sku)
+
+
+def pair(order: Order, payment: Order | None) -> Paired:
+    return Paired(order.user, order.sku, order.ts, payment.amount if payment else None)

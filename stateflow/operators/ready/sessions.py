@@ -41,9 +41,9 @@ class SessionAggregates(ColumnarOperator):
         self._key = declared.key
         self._gap = declared.window.gap
         self._accumulator = Accumulator(declared.where, declared.aggregates)
-        self._has_closed = False
-        """Whether the sessions of the shard that the watermark closes are closed. They are before rows come: a late row
-        must not go into a session whose end has come."""
+        self._closed_to = NEVER
+        """Until when the sessions of the shard are closed. They are before rows come: a late row must not go into a session
+        whose end has come."""
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._close(states, ctx)
@@ -103,13 +103,13 @@ class SessionAggregates(ColumnarOperator):
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._close(states, ctx)
-        self._has_closed = False
+        self._closed_to = NEVER
 
     def _close(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         closed = self._closed(ctx)
-        if closed == NEVER or self._has_closed:
+        if closed <= self._closed_to:
             return
-        self._has_closed = True
+        self._closed_to = closed
         names = list(self._declared.key_columns)
         for entries in states["ends"].due(closed):
             keys, by = entries.select(names), entries.select([SESSION_START])

@@ -63,9 +63,9 @@ class SlicedAggregates(Combinable):
         self._key = declared.key
         self._panes = panes_of(declared.window)
         self._accumulator = Accumulator(declared.where, declared.aggregates)
-        self._has_closed = False
-        """Whether the windows of the shard that the watermark closes are out. They are before rows come: a row that is late
-        for one of its windows must not go into a pane of it."""
+        self._closed_to = NEVER
+        """Until when the windows of the shard are out. They are before rows come: a row that is late for one of its windows
+        must not go into a pane of it."""
 
     def process(self, rows: pa.Table, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._close(states, ctx)
@@ -92,13 +92,13 @@ class SlicedAggregates(Combinable):
 
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         yield from self._close(states, ctx)
-        self._has_closed = False
+        self._closed_to = NEVER
 
     def _close(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Iterator[pa.Table]:
-        if self._has_closed:
-            return
-        self._has_closed = True
         closed, panes = self._closed(ctx), states["panes"]
+        if closed <= self._closed_to:
+            return
+        self._closed_to = closed
         due = list(states["ends"].due(closed))
         if due:
             first = _First.of(due, self._key)

@@ -12,7 +12,6 @@ from pyspark import cloudpickle
 
 from stateflow.format.keygroups import key_group
 from stateflow.operators.columnar import ColumnarEngine
-from stateflow.operators.context import Moment
 from stateflow.pipelines.ready import ReadyOperator
 from tests.operators.ready.driving import END, GROUPS, Driven, _with
 
@@ -23,8 +22,7 @@ class DrivenJoin(Driven):
     def both(
         self, left: pa.Table, right: pa.Table, watermark: int | None, tables: int = 1
     ) -> list[dict[str, Any]]:
-        moment = Moment(self.slot, 0, self.slot, watermark)
-        self.slot += 1
+        moment = self.moment(watermark)
         produced: list[dict[str, Any]] = []
         after = []
         declared: Any = self.declared

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -30,15 +31,19 @@ END = 253_402_300_799_999_999
 class Driven:
     """An operator with its state. Every batch is run by a copy of the operator that knows nothing but the state."""
 
-    def __init__(self, declared: ReadyOperator, shards: int = 1, *, sides: bool = True) -> None:
-        """`sides`: somebody reads its side outputs."""
+    def __init__(
+        self, declared: ReadyOperator, shards: int = 1, *, sides: bool = True, waited: bool = False
+    ) -> None:
+        """`sides`: somebody reads its side outputs; `waited`: its rows come from an operator that waits for the watermark."""
         self.declared = declared
         self._sides = sides
         numbered = {
             name: msgspec.structs.replace(layout.schema(), id=index + 1)
             for index, (name, layout) in enumerate(declared.states.items())
         }
-        self._spec = _spec(declared, numbered, sides=sides)
+        self._spec = replace(_spec(declared, numbered, sides=sides), waited=waited)
+        self._watermark: int | None = None
+        """Of the batch before."""
         self._folder = tempfile.TemporaryDirectory()
         self._shards: list[tuple[range, Any, int | None]] = []
         self.rescale(shards)
@@ -70,10 +75,15 @@ class Driven:
             backend.write(mine)
             self._shards.append((range(first, end), backend, min(due, default=None) if mine else None))
 
+    def moment(self, watermark: int | None) -> Moment:
+        """Of the next batch."""
+        moment = Moment(self.slot, 0, self.slot, watermark, watermark_before=self._watermark)
+        self.slot, self._watermark = self.slot + 1, watermark
+        return moment
+
     def batch(self, rows: pa.Table | None, watermark: int | None, tables: int = 1) -> list[dict[str, Any]]:
         """A batch. The rows of a shard come in so many tables."""
-        moment = Moment(self.slot, 0, self.slot, watermark)
-        self.slot += 1
+        moment = self.moment(watermark)
         produced: list[dict[str, Any]] = []
         after = []
         groups = self._groups(rows)
@@ -128,7 +138,7 @@ def _spec(declared: ReadyOperator, states: Mapping[str, StateSchema], *, sides: 
 
 
 def _with(spec: ColumnarSpec, operator: Any) -> ColumnarSpec:
-    return ColumnarSpec(spec.uid, operator, spec.key, spec.max_parallelism, spec.states, spec.outputs)
+    return replace(spec, operator=operator)
 
 
 def _cut(table: pa.Table, pieces: int, key: Sequence[str]) -> list[pa.Table]:
