@@ -95,10 +95,10 @@ def _falls(aggregates: Mapping[str, Aggregate], order_by: Sequence[str]) -> str:
     """The aggregate by which a newer row may come before an older one, or at its place; empty for none."""
     ties = ""
     for name in order_by:
-        found = aggregates.get(name)
-        if found == Aggregate("count"):
+        found = aggregates.get(name.removeprefix("-"))
+        if found == Aggregate("count") and not name.startswith("-"):
             return ""
-        if found is not None and found.kind != "max":
+        if found is not None and (found.kind != "max" or name.startswith("-")):
             return name
         ties = name if found is not None else ties
     return ties

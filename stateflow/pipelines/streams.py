@@ -100,7 +100,7 @@ class Stream(NodeRows):
         """Of the rows that are alike in the columns `by`, the first by event time and none of those up to `within` after it;
         with `keep="last"` the last of these. A row comes out when the watermark makes sure that it is the one.
 
-        Without `within` a key is remembered for ever. Without event time the first row that comes counts.
+        Without `within` a key is remembered for ever, else for so long and no `ttl` is needed. Without event time the first row that comes counts.
         """
         keyed = self.key_by(*((by,) if isinstance(by, str) else by))
         length = None if within is None else not_negative("deduplicate", "within", within)
@@ -409,7 +409,7 @@ class KeyedStream(GroupedRows):
         """Cuts the rows of a key into windows of event time, such as `sf.tumbling("1 minute")`.
 
         A window is closed when the watermark has reached its end plus `lateness`. `time` is the column of the event time,
-        if it is not the source's.
+        if it is not the source's. When rows come out, `.aggregate(..., emit=)` says.
         """
         return WindowedStream(self, window_of(window), not_negative("window", "lateness", lateness), time)
 

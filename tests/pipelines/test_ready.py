@@ -402,7 +402,7 @@ SUMS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("order", ["total", "skus", "newest", ["total", "n"]])
+@pytest.mark.parametrize("order", ["total", "skus", "newest", "-n", ["total", "n"], ["-newest", "n"]])
 def test_a_list_of_sums_is_ordered_by_the_count_of_their_rows(order: str | list[str]) -> None:
     falls = order if isinstance(order, str) else order[0]
     with pytest.raises(sf.UsageError) as caught:

@@ -118,6 +118,17 @@ def test_one_row_of_each_key_comes_out_for_each_span_of_time(seed: int, keep: st
     assert driven.entries() == 0, "a key is forgotten when its span is over"
 
 
+@pytest.mark.parametrize("keep", ["first", "last"])
+def test_within_nothing_only_rows_of_one_instant_are_copies(keep: str) -> None:
+    at = [0, 0, 1, 1, 2 * SECOND]
+    rows = [{"id": "a", "region": 1, "amount": None, "day": None, "at": time, "note": "same"} for time in at]
+    driven = Driven(declared(keep, 0))
+    driven.batch(pa.Table.from_pylist(rows, SCHEMA), None)
+    driven.batch(SCHEMA.empty_table(), END)
+    came = [(row["at"] - EPOCH) // timedelta(microseconds=1) for row in driven.rows]
+    assert sorted(came) == [0, 1, 2 * SECOND]
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_without_an_end_a_key_comes_out_once_for_ever(seed: int) -> None:
     chance = random.Random(seed)
