@@ -38,7 +38,10 @@ def duration(text: str) -> timedelta:
     if number == 0 and not unit:
         return timedelta(0)
     if unit not in _MICROSECONDS:
-        raise ValueError(f"{text!r} is not a duration: write it with its unit, like '500 ms' or '10 minutes'")
+        raise ValueError(
+            f"{text!r} is not a duration: write it with its unit, like '500 ms' or '10 minutes'; units are ms, seconds, minutes, "
+            "hours, days and weeks"
+        )
     return timedelta(microseconds=round(number * _MICROSECONDS[unit]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -27,6 +27,7 @@ from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.operators import DEAD_LETTERS
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
 from stateflow.state.values.declared_types import RULES, Change
@@ -142,14 +143,19 @@ def compare(
         sources=_compared([n.uid for n in flow.sources], list(record.sources) if record else []),
         sinks={**sinks, **dict.fromkeys(misfits, "incompatible")},
         problem=problem,
-        warnings=tuple(
-            warning
-            for node in flow.operators
-            if isinstance(node.columnar, ReadyOperator)
-            for warning in node.columnar.warnings
-        ),
+        warnings=tuple(warning for node in flow.operators for warning in _warnings(flow, node)),
         misfits=tuple(misfits.values()),
     )
+
+
+def _warnings(flow: Flow, node: KeyedNode) -> Iterator[str]:
+    if isinstance(node.columnar, ReadyOperator):
+        yield from node.columnar.warnings
+    if DEAD_LETTERS in flow.unread_sides(node):
+        yield (
+            f"operator {node.uid!r} diverts rows to .dead_letters (on_error='dead_letter'), which nobody reads, so that they would be "
+            "lost: append .dead_letters to a table"
+        )
 
 
 def _operator(

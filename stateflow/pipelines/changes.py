@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from stateflow.errors import UsageError
+from stateflow.pipelines.aggregates import Aggregate
 from stateflow.pipelines.graph import FormerChanges, Graph, Node, NodeRows, SinkNode, TransformNode, UnionNode
 from stateflow.pipelines.rows import RowType, row_type
 from stateflow.pipelines.source_text import shown_filter
@@ -83,6 +84,24 @@ def refuse_stale(
             "since: say which row is newer with key_by(..., order_by=...), such as a column that counts the rows, and whose "
             "rows replace each other with per="
         )
+    if falls := _falls(former.aggregates, order_by):
+        raise UsageError(
+            f"{where}: order_by says which row is newer, and {falls!r} does not grow with every row, so that the list would keep a value "
+            "that is out of date: add n=sf.count() to the aggregates, without a column or where=, and say key_by(..., order_by='n')"
+        )
+
+
+def _falls(aggregates: Mapping[str, Aggregate], order_by: Sequence[str]) -> str:
+    """The aggregate by which a newer row may come before an older one, or at its place; empty for none."""
+    ties = ""
+    for name in order_by:
+        found = aggregates.get(name)
+        if found == Aggregate("count"):
+            return ""
+        if found is not None and found.kind != "max":
+            return name
+        ties = name if found is not None else ties
+    return ties
 
 
 def operation_rows(rows: RowType, op: str, operation: str) -> RowType:

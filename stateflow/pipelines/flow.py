@@ -12,7 +12,7 @@ from stateflow.pipelines.process import Output
 from stateflow.pipelines.rows import row_type
 from stateflow.pipelines.step_checks import check_source
 from stateflow.pipelines.streams import Stream
-from stateflow.state.expiry.ttl import micros
+from stateflow.pipelines.windows import not_negative
 
 
 class Flow(Graph):
@@ -52,8 +52,7 @@ class Flow(Graph):
                 )
         if late is not None and event_time is None:
             raise UsageError(f"source {uid!r}: late rows need event_time and watermark")
-        node = SourceNode(
-            uid, (), factory, rows, event_time, micros(watermark) if watermark is not None else None, late
-        )
+        bound = None if watermark is None else not_negative(f"source {uid!r}", "watermark", watermark)
+        node = SourceNode(uid, (), factory, rows, event_time, bound, late)
         self.nodes.append(node)
         return Stream(self, node, MAIN, rows)

@@ -11,6 +11,7 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.format.layout import checked_name
+from stateflow.pipelines.aggregates import Aggregate
 from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.process import Output, Process
 from stateflow.pipelines.rows import RowType
@@ -106,6 +107,8 @@ class FormerChanges:
     """The columns by which they replaced each other."""
     deletes: bool
     """Whether some of them say that a row is gone."""
+    aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
+    """The columns that are aggregates, as far as it shows."""
 
 
 @dataclass(frozen=True, eq=False)

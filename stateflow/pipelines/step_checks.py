@@ -88,6 +88,23 @@ def check_sink(
         condition_of(f"sink {uid!r} (upsert), delete_when", condition, rows)
 
 
+def check_table_of_its_own(uid: str, target: Any, others: Iterable[tuple[str, Any]]) -> None:
+    """Whether no other sink of the pipeline writes to the same table; `others` are their uids and targets."""
+    if not isinstance(target, DeltaTable):
+        return
+    for other, taken in others:
+        if isinstance(taken, DeltaTable) and _place(taken) == _place(target):
+            raise UsageError(
+                f"sinks {other!r} and {uid!r} write to one table, {target.path}: give each a path of its own, or union() their rows "
+                "before one sink"
+            )
+
+
+def _place(table: DeltaTable) -> str:
+    path = table.path.removeprefix("file:")
+    return "/" + path.lstrip("/").rstrip("/") if path.startswith("/") else path.rstrip("/")
+
+
 def _fits(mode: str, target: Any) -> bool:
     if mode in ("append", "upsert"):
         return isinstance(target, DeltaTable)

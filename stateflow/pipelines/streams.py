@@ -7,7 +7,7 @@ stand in one file. What each step checks and makes lies in the file of its famil
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -45,12 +45,14 @@ from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, 
 from stateflow.pipelines.ready import (
     KeyedRows,
     ReadyOperator,
+    RunningAggregate,
+    WindowAggregate,
     deduplicate,
     running_aggregate,
     window_aggregate,
 )
 from stateflow.pipelines.rows import RowType, row_type
-from stateflow.pipelines.step_checks import check_sink, check_transform
+from stateflow.pipelines.step_checks import check_sink, check_table_of_its_own, check_transform
 from stateflow.pipelines.top import top
 from stateflow.pipelines.window_process import WindowProcess, window_code
 from stateflow.pipelines.windows import Window, not_negative, window_of
@@ -67,7 +69,9 @@ class Stream(NodeRows):
         node = TransformNode(self.flow.unnamed("transform"), (self,), function)
         check_transform(node.uid, function)
         rows = row_type(type) if type is not None else None
-        return self._then(node, rows, self.changes, self.operation, self.former)
+        # Its columns may be others under the same names.
+        former = None if self.former is None else replace(self.former, aggregates={})
+        return self._then(node, rows, self.changes, self.operation, former)
 
     def union(self, *others: Stream) -> Stream:
         """The rows of all; columns are matched by name."""
@@ -150,7 +154,15 @@ class Stream(NodeRows):
         function = partial(with_operation, op, self.operation)
         node = TransformNode(self.flow.unnamed("changes"), (self,), function)
         rows = None if self.rows is None else operation_rows(self.rows, op, self.operation)
-        return self._then(node, rows, former=FormerChanges(self.changes, bool(self.operation)))
+        declared = self.node.columnar if isinstance(self.node, KeyedNode) else None
+        aggregates = {
+            each.name: each.aggregate
+            for each in (
+                declared.aggregates if isinstance(declared, RunningAggregate | WindowAggregate) else ()
+            )
+        }
+        former = FormerChanges(self.changes, bool(self.operation), aggregates)
+        return self._then(node, rows, former=former)
 
     @property
     def dead_letters(self) -> Stream:
@@ -206,6 +218,7 @@ class Stream(NodeRows):
     def _write(self, uid: str, target: Any, mode: str, options: Mapping[str, Any]) -> None:
         self.flow.claim("sink", uid)
         check_sink(uid, mode, target, options, self.rows)
+        check_table_of_its_own(uid, target, ((sink.uid, sink.target) for sink in self.flow.sinks))
         self.flow.nodes.append(SinkNode(uid, (self,), target, mode, options))
 
 

@@ -248,3 +248,21 @@ def test_an_operator_without_keys_stays_one_and_has_room_for_its_subtasks() -> N
     assert "was keyed by no column and is keyed by user now" in check.problem
     (narrow,) = compare(partitioned(), "job", bare(1, "seen")).operators
     assert "operator 'op' cannot have parallelism 2: use 1 to 1" in narrow.problem
+
+
+@pytest.mark.parametrize(("read", "count"), [(False, 1), (True, 0)])
+def test_dead_letters_that_nobody_reads_are_warned_of(read: bool, count: int) -> None:
+    def declare(flow: Flow) -> None:
+        keyed = flow.source("in", sf.delta("/nowhere"), Order).key_by("user")
+        out = keyed.process("op", process(seen=sf.ValueState(int)), output="n long", on_error="dead_letter")
+        out.collect("out", sf.memory("x"))
+        if read:
+            out.dead_letters.collect("bad", sf.memory("y"))
+
+    warnings = compare(Pipeline("job", declare).build(), "job", None).warnings
+    assert len(warnings) == count
+    for warning in warnings:
+        assert warning == (
+            "operator 'op' diverts rows to .dead_letters (on_error='dead_letter'), which nobody reads, so that they would be lost: "
+            "append .dead_letters to a table"
+        )

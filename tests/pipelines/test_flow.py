@@ -72,8 +72,8 @@ def test_a_pipeline_is_declared_without_opening_anything() -> None:
         orders = source(flow, event_time="ts", watermark="10 minutes", late=LATE)
         totals = orders.key_by("user", order_by=["ts", "-amount"]).process("sum", Sum, outputs=[LARGE])
         totals.append("totals", NOWHERE)
-        totals.side(LARGE).append("large", NOWHERE)
-        orders.side(LATE).append("late", NOWHERE)
+        totals.side(LARGE).append("large", sf.delta("/nowhere/large"))
+        orders.side(LATE).append("late", sf.delta("/nowhere/late"))
 
     flow = built(declare)
     assert [n.uid for n in flow.sources] == ["in"]
@@ -164,9 +164,12 @@ def test_a_mutable_default_is_a_factory(default: Any) -> None:
         sf.ValueState(list[int], default=default)
 
 
-@pytest.mark.parametrize("ttl", ["7 parsecs", "soon", "", "7", "-"])
+@pytest.mark.parametrize("ttl", ["7 parsecs", "soon", "", "7", "-", "1 month", "10m"])
 def test_a_duration_that_is_none_is_refused(ttl: str) -> None:
-    with pytest.raises(sf.UsageError, match="is not a duration: write a number and a unit"):
+    with pytest.raises(
+        sf.UsageError,
+        match=r"is not a duration: write a number and a unit with a space between, .* units are .* hours, days and weeks",
+    ):
         sf.ValueState(int, ttl=ttl)
 
 
@@ -204,6 +207,14 @@ def test_connected_inputs_have_the_same_key() -> None:
 
     refused(columns, "left input has 1 key columns and the right one 2")
     refused(types, "left input is keyed by first .string. and the right one by user .bigint.")
+
+
+@pytest.mark.parametrize("watermark", ["-10 minutes", timedelta(minutes=-10)])
+def test_a_watermark_below_zero_is_refused(watermark: Any) -> None:
+    refused(
+        lambda f: source(f, event_time="ts", watermark=watermark),
+        r"source 'in': watermark is .*-.*: give it zero or more, such as '5 minutes'",
+    )
 
 
 def test_event_time_needs_a_watermark_and_a_time() -> None:

@@ -388,6 +388,65 @@ def test_changes_become_rows_with_a_column_that_says_so() -> None:
     flow_of(declare)
 
 
+@dataclass
+class Sums:
+    user: int
+    n: int
+    skus: int
+    total: float
+    newest: datetime
+
+
+SUMS = {
+    "n": sf.count(), "skus": sf.count("sku"), "total": sf.sum("amount"), "newest": sf.max("ts"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", ["total", "skus", "newest", ["total", "n"]])
+def test_a_list_of_sums_is_ordered_by_the_count_of_their_rows(order: str | list[str]) -> None:
+    falls = order if isinstance(order, str) else order[0]
+    with pytest.raises(sf.UsageError) as caught:
+        flow_of(
+            lambda k: (
+                k.aggregate("op", Sums, **SUMS)
+                .changes_as_rows(op="what")
+                .key_by("what", order_by=order)
+                .top("best", 3, by="-total", per="user")
+            )
+        )
+    assert str(caught.value) == (
+        f"operator 'best': order_by says which row is newer, and {falls!r} does not grow with every row, so that the list would keep "
+        "a value that is out of date: add n=sf.count() to the aggregates, without a column or where=, and say "
+        "key_by(..., order_by='n')"
+    )
+
+
+@pytest.mark.parametrize("order", ["n", ["newest", "n"], ["what", "n"]])
+def test_a_list_of_sums_may_be_ordered_by_more_than_their_count(order: str | list[str]) -> None:
+    flow_of(
+        lambda k: (
+            k.aggregate("op", Sums, **SUMS)
+            .changes_as_rows(op="what")
+            .key_by("user", order_by=order)
+            .top("best", 3, by="-total", per="what")
+            .upsert("best", sf.delta("/best"))
+        )
+    )
+
+
+def test_what_a_transform_makes_of_sums_is_not_judged() -> None:
+    flow_of(
+        lambda k: (
+            k.aggregate("op", Sums, **SUMS)
+            .changes_as_rows(op="what")
+            .transform(lambda frame: frame, "user long, total double, what string")
+            .key_by("what", order_by="total")
+            .top("best", 3, by="-total", per="user")
+            .upsert("best", sf.delta("/best"))
+        )
+    )
+
+
 def test_a_list_of_rows_that_were_changes_has_to_know_which_row_is_newer() -> None:
     def sums(keyed: KeyedStream) -> sf.Stream:
         return keyed.aggregate("op", Total, n=sf.count()).changes_as_rows(op="what")

@@ -72,6 +72,29 @@ def test_a_target_of_another_kind_is_refused_with_what_to_write() -> None:
     refused(lambda f: rows(f).for_each_batch("out", one), r"give it a function of \(frame, checkpoint_id\)")
 
 
+@pytest.mark.parametrize("second", ["/data/t", "/data/t/", "file:/data/t", "file:///data/t"])
+def test_two_sinks_of_one_table_are_refused(second: str) -> None:
+    def declare(flow: Flow) -> None:
+        orders = rows(flow)
+        orders.append("all", sf.delta("/data/t"))
+        orders.upsert("newest", sf.delta(second), keys="user")
+
+    refused(
+        declare, r"sinks 'all' and 'newest' write to one table, .*: give each a path of its own, or union\(\)"
+    )
+
+
+def test_tables_beside_each_other_and_sinks_of_other_kinds_are_no_reason_to_refuse() -> None:
+    def declare(flow: Flow) -> None:
+        orders = rows(flow)
+        orders.append("all", sf.delta("/data/t"))
+        orders.append("other", sf.delta("/data/t2"))
+        orders.append("relative", sf.delta("data/t"))
+        orders.for_each_batch("told", lambda frame, checkpoint: None)
+
+    assert len(built(declare).sinks) == 4
+
+
 @pytest.mark.parametrize(
     ("columns", "what"),
     [({"keys": "usr"}, "keys"), ({"keys": ["user", "usr"]}, "keys"), ({"keys": "user", "order_by": "usr"}, "order_by")],

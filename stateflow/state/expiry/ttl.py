@@ -81,5 +81,6 @@ def micros(duration: str | timedelta) -> int:
         return int(float(words[0]) * _UNITS[words[1]])
     except (IndexError, KeyError, ValueError):
         raise UsageError(
-            f"{duration!r} is not a duration: write a number and a unit, such as '10 minutes'"
+            f"{duration!r} is not a duration: write a number and a unit with a space between, such as '10 minutes'; units are "
+            "microseconds, milliseconds, seconds, minutes, hours, days and weeks"
         ) from None
