@@ -37,15 +37,21 @@ def stamped(raws: list[bytes], expiry: int) -> list[bytes]:
 def live(raws: Sequence[bytes | None], clock: int | None) -> tuple[Sequence[bytes | None], bool]:
     """Stored values, None for those that have expired at or before `clock`; and whether all are there and have an expiry."""
     if raws and None not in raws:
-        first: bytes = min(raws)  # type: ignore[type-var,assignment]
-        if first[0] >= EXPIRES and max(raws)[0] == first[0] and not has_expired(first, clock):  # type: ignore[type-var,index]
-            # Bytes are ordered as their expiries are, behind one header: none has expired if the first has not.
-            return raws, True
+        known: Any = raws
+        first, last = min(known), max(known)
+        if first[0] >= EXPIRES and _in_order(first, last) and not has_expired(first, clock):
+            return raws, True  # none has expired if the first has not
     # The values of one batch share an expiry, so there are few beginnings to look at.
     begins = set(map(_begin, filter(None, raws)))
     dead = {begin for begin in begins if has_expired(begin, clock)}
     whole = None not in raws and all(map(expires, begins))
     return [None if raw is None or raw[:_END] in dead else raw for raw in raws] if dead else raws, whole
+
+
+def _in_order(first: bytes, last: bytes) -> bool:
+    """Whether values from `first` to `last` are ordered as their expiries are: behind one header, and none before 1970, whose
+    numbers are negative and so behind all others."""
+    return first[0] == last[0] and last[1:2] < b"\x80"
 
 
 def plain(raws: Sequence[bytes | None]) -> list[bytes | None]:

@@ -31,6 +31,9 @@ def test_values_that_live_are_told_from_those_that_do_not() -> None:
     assert live([LATER[0], PLAIN[0]], 1_000) == ([LATER[0], PLAIN[0]], False)
     assert live([LATER[0], None], 1_000) == ([LATER[0], None], False)
     assert live([], 1_000)[0] == []
+    before_1970 = stamped([b"\x01old"], -5_000)[0]
+    assert live([LATER[0], before_1970], 1_000) == ([LATER[0], None], True)
+    assert live([before_1970], -6_000) == ([before_1970], True)
 
 
 @pytest.mark.parametrize(
