@@ -26,7 +26,7 @@ from stateflow.compatibility.states import (
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
 from stateflow.pipelines.flow import Flow
-from stateflow.pipelines.graph import KeyedNode
+from stateflow.pipelines.graph import KeyedNode, SourceNode
 from stateflow.pipelines.operators import DEAD_LETTERS
 from stateflow.pipelines.ready import ReadyOperator
 from stateflow.pipelines.rows import key_type
@@ -143,9 +143,20 @@ def compare(
         sources=_compared([n.uid for n in flow.sources], list(record.sources) if record else []),
         sinks={**sinks, **dict.fromkeys(misfits, "incompatible")},
         problem=problem,
-        warnings=tuple(warning for node in flow.operators for warning in _warnings(flow, node)),
+        warnings=(
+            *(warning for source in flow.sources for warning in _lost_late_rows(flow, source)),
+            *(warning for node in flow.operators for warning in _warnings(flow, node)),
+        ),
         misfits=tuple(misfits.values()),
     )
+
+
+def _lost_late_rows(flow: Flow, source: SourceNode) -> Iterator[str]:
+    for name in flow.unread_sides(source):
+        yield (
+            f"source {source.uid!r} splits off its late rows (late=), which nobody reads, so that they would be lost: append "
+            f".side({name!r}) to a table, or leave late= out to get them with ctx.late"
+        )
 
 
 def _warnings(flow: Flow, node: KeyedNode) -> Iterator[str]:

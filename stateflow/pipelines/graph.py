@@ -177,7 +177,10 @@ class Graph:
         """The nodes that read an output of `node`, each with the output."""
         return [(reader, stream) for reader in self.nodes for stream in reader.inputs if stream.node is node]
 
-    def unread_sides(self, node: KeyedNode) -> list[str]:
-        """The side outputs of an operator that nobody reads."""
+    def unread_sides(self, node: SourceNode | KeyedNode) -> list[str]:
+        """The side outputs of a source or an operator that nobody reads."""
         read = {stream.output for _, stream in self.consumers(node)}
-        return [name for name in node.sides if name not in read]
+        sides = (
+            node.sides if isinstance(node, KeyedNode) else [node.late.name] if node.late is not None else []
+        )
+        return [name for name in sides if name not in read]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, make_dataclass
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -248,6 +249,32 @@ def test_an_operator_without_keys_stays_one_and_has_room_for_its_subtasks() -> N
     assert "was keyed by no column and is keyed by user now" in check.problem
     (narrow,) = compare(partitioned(), "job", bare(1, "seen")).operators
     assert "operator 'op' cannot have parallelism 2: use 1 to 1" in narrow.problem
+
+
+@dataclass
+class Timed:
+    user: int
+    ts: datetime
+
+
+@pytest.mark.parametrize(("read", "count"), [(False, 1), (True, 0)])
+def test_late_rows_of_a_source_that_nobody_reads_are_warned_of(read: bool, count: int) -> None:
+    def declare(flow: Flow) -> None:
+        late = sf.output("late", Timed)
+        events = flow.source(
+            "in", sf.delta("/nowhere"), Timed, event_time="ts", watermark="1 minute", late=late
+        )
+        events.collect("out", sf.memory("x"))
+        if read:
+            events.side(late).collect("late", sf.memory("y"))
+
+    warnings = compare(Pipeline("job", declare).build(), "job", None).warnings
+    assert len(warnings) == count
+    for warning in warnings:
+        assert warning == (
+            "source 'in' splits off its late rows (late=), which nobody reads, so that they would be lost: append .side('late') to "
+            "a table, or leave late= out to get them with ctx.late"
+        )
 
 
 @pytest.mark.parametrize(("read", "count"), [(False, 1), (True, 0)])
