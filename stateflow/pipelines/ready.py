@@ -20,9 +20,9 @@ from stateflow.pipelines.windows import Counted, Session, Window
 from stateflow.state.columns.layout import ColumnLayout
 
 LATE = "late"
+"""The side output of rows that came when all of their windows were closed."""
 LATE_ROWS = "late_rows"
 """The counter of rows that are late for an operator."""
-"""The side output of rows that came when all of their windows were closed."""
 WINDOW_START, WINDOW_END = "window_start", "window_end"
 SESSION_START, SESSION_END = "session_start", "session_end"
 """What a session is stored by, beside its key, and where it ends."""
