@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from stateflow.cli.text import harmless, moment, number, seconds, size
 from stateflow.masking import all_masked
-from stateflow.pipelines.ready import LATE_ROWS
 
 if TYPE_CHECKING:
     from stateflow.pipelines.lost_rows import LostRows
@@ -132,6 +131,8 @@ def _dead_letters(body: dict[str, Any]) -> list[str]:
 
 def _late_rows(body: dict[str, Any]) -> list[str]:
     """The rows that were late for operators, which count them."""
+    from stateflow.pipelines.ready import LATE_ROWS  # loads Arrow, and a command that only looks must not
+
     late = body["counters"].get(LATE_ROWS, 0)
     return [f"{number(late)} late"] if late else []
 
