@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from stateflow.pipelines.graph import GroupedRows, KeyedNode, Node, NodeRows, SourceNode
 from stateflow.pipelines.ready import Deduplicate, ReadyOperator
@@ -15,10 +15,7 @@ def has_event_time(stream: NodeRows) -> bool:
 
 def time_column(uid: str, stream: NodeRows, named: str = "") -> str:
     """The column of a stream that has its event time. Refuses a stream whose rows are late for what follows."""
-    for uid_before, operator in _ready(stream.node):
-        if operator.holds_back:
-            refuse_what_is_held_back(uid, uid_before, operator.holds_back)
-    return _column(uid, stream, named)
+    return _column(uid, stream, named, _ready(stream.node))
 
 
 def known_time(uid: str, stream: NodeRows) -> str:
@@ -30,10 +27,8 @@ def ordering_time(uid: str, stream: NodeRows) -> str:
     """The same where event time only tells which row is newer: the last rows of a deduplication may come late."""
     if not has_event_time(stream):
         return ""
-    for uid_before, operator in _ready(stream.node):
-        if operator.holds_back and not isinstance(operator, Deduplicate):
-            refuse_what_is_held_back(uid, uid_before, operator.holds_back)
-    return _column(uid, stream)
+    judged = ((before, each) for before, each in _ready(stream.node) if not isinstance(each, Deduplicate))
+    return _column(uid, stream, "", judged)
 
 
 def time_columns(
@@ -48,7 +43,10 @@ def comes_when_reached(node: Node) -> bool:
     return any(operator.waits_for_watermark for stream in node.inputs for _, operator in _ready(stream.node))
 
 
-def _column(uid: str, stream: NodeRows, named: str = "") -> str:
+def _column(uid: str, stream: NodeRows, named: str, judged: Iterable[tuple[str, ReadyOperator]]) -> str:
+    for uid_before, operator in judged:
+        if operator.holds_back:
+            refuse_what_is_held_back(uid, uid_before, operator.holds_back)
     names = {
         node.event_time for node in _before(stream.node) if isinstance(node, SourceNode) and node.event_time
     }

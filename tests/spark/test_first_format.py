@@ -2,54 +2,26 @@
 
 from __future__ import annotations
 
-import sys
-import tarfile
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 import stateflow as sf
-from stateflow.config.options import Options, load
 from stateflow.jobs.job import Job
-from stateflow.spark.session.shipping import by_value
+from tests.spark.stored_files import StoredFiles
 
 pytestmark = pytest.mark.system
 
-FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "first_format"
 USERS = range(6)
 
 
-def module(name: str) -> ModuleType:
-    spec = spec_from_file_location(f"first_format_{name}", FIXTURES / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    made = sys.modules[spec.name] = module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
-
-
-class Place:
-    """The files of one backend, copied to where a test may change them."""
+class Place(StoredFiles):
+    form = "first_format"
 
     def __init__(self, spark: SparkSession, folder: Path, backend: str) -> None:
-        with tarfile.open(FIXTURES / f"{backend}.tar.gz") as archive:
-            archive.extractall(folder, filter="data")
-        self.spark, self.folder, self.backend = spark, folder, backend
-        self.pipeline, self.made = module("pipeline"), module("make")
-        by_value([self.pipeline])
+        super().__init__(spark, folder, backend)
         self.given = {"input": str(folder / "input"), "output": str(folder / "output")}
-
-    def options(self, **more: Any) -> Options:
-        given = {
-            "checkpoint_dir": str(self.folder / "root"), "cache_dir": str(self.folder / "cache"),
-            "scratch_dir": str(self.folder / "scratch"), "backend": self.backend, "parallelism": 2,
-            "local_fsync": False, **more,
-        }  # fmt: skip
-        return load(code=given, env={}, folder=self.folder)
 
     @property
     def job(self) -> Job:
