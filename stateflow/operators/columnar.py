@@ -107,11 +107,13 @@ class ColumnarEngine:
         self._backend, self._expired = backend, False
         self.expiry.attach(expiring)
 
-    def expire(self, groups: range, known: NextDue, entries: int, *, whole: bool = False) -> None:
-        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due, `whole` that the
-        shard has no rows."""
+    def expire(self, groups: range, known: NextDue, entries: int, *, without_rows: bool = False) -> None:
+        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due; `without_rows`:
+        the shard has none."""
         assert self._backend is not None
-        self._expired = self.expiry.expire(self._backend, groups, known, entries, self._slot, whole=whole)
+        self._expired = self.expiry.expire(
+            self._backend, groups, known, entries, self._slot, without_rows=without_rows
+        )
 
     def next_expiries(self) -> NextDue:
         """Ends the shard: indexes what the batch has written, and tells when the first of it is due."""

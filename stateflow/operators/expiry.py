@@ -37,17 +37,24 @@ class OperatorExpiry:
             state.attach(known)
 
     def expire(
-        self, backend: Backend, groups: range, known: NextDue, entries: int, turn: int, *, whole: bool = False
+        self,
+        backend: Backend,
+        groups: range,
+        known: NextDue,
+        entries: int,
+        turn: int,
+        *,
+        without_rows: bool = False,
     ) -> bool:
         """Deletes what is due, of a large shard the share of one batch, beginning at another key group with every `turn`.
 
-        `entries` is about how many the shard has; `whole`: nothing else happens to it in this batch. All scans come before the
-        rows of the batch: a backend sorts what was written before it scans. Tells whether it wrote.
+        `entries` is about how many the shard has; `without_rows`: nothing else happens to it in this batch. All scans come
+        before the rows of the batch: a backend sorts what was written before it scans. Tells whether it wrote.
         """
         start = turn * 31 % len(groups)
         order = [*groups[start:], *groups[:start]]
         now, later = order, list[int]()
-        if entries >= LARGE and not whole:
+        if entries >= LARGE and not without_rows:
             now = [group for group in order if (group + turn) % TURNS == 0]
             later = [group for group in order if (group + turn) % TURNS]
         going = _Going(backend)

@@ -113,11 +113,13 @@ class KeyedEngine(ProcessEngine):
         self.expiry.attach(expiring)
 
     def expire(
-        self, groups: range, known: NextDue = (None, None), entries: int = 0, *, whole: bool = False
+        self, groups: range, known: NextDue = (None, None), entries: int = 0, *, without_rows: bool = False
     ) -> None:
-        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due, `whole` that the
-        shard has no rows."""
-        if self.expiry.expire(self.cursor.backend, groups, known, entries, self.moment.slot, whole=whole):
+        """Lets entries go whose ttl is over, before the shard's rows; `known` is when the first of them is due; `without_rows`:
+        the shard has none."""
+        if self.expiry.expire(
+            self.cursor.backend, groups, known, entries, self.moment.slot, without_rows=without_rows
+        ):
             self.cursor.changed = True
 
     def next_expiries(self) -> NextDue:

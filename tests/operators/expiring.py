@@ -126,7 +126,7 @@ class Expiring:
         *,
         indexed: bool = True,
         chunk: int = 3,
-        whole: bool = False,
+        without_rows: bool = False,
     ) -> list[Any]:
         """Runs the rows, and gives what they read."""
         self.slot += 1
@@ -144,7 +144,7 @@ class Expiring:
             groups = range(shard.first, shard.last + 1)
             engine.attach(backend, shard.expiring)
             due = shard.next_event_expiry, shard.next_processing_expiry
-            engine.expire(groups, due, shard.entries, whole=whole)
+            engine.expire(groups, due, shard.entries, without_rows=without_rows)
             keys = [key for key in ordered if key_group(key, GROUPS) in groups]
             for begin in range(0, len(keys), chunk):
                 engine.run(chunk_of(keys[begin : begin + chunk], rows))

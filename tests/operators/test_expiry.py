@@ -297,7 +297,7 @@ def test_of_a_large_shard_a_batch_visits_some_key_groups_and_all_of_one_without_
     made.batch({1: [("read", 0)]}, 90 * SECOND)
     assert made.shards[0].next_processing_expiry is None, "it is over"
     made.batch({key: [("set", 1)] for key in range(300)}, 100 * SECOND)
-    made.batch({}, 160 * SECOND, whole=True)
+    made.batch({}, 160 * SECOND, without_rows=True)
     assert made.entries() == {}
 
 

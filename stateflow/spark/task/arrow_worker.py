@@ -153,7 +153,7 @@ class _Subtask:
         groups = range(shard.first, shard.last + 1)
         self.engine.attach(backend, groups, shard.next_event_timer, empty=empty, expiring=shard.expiring)
         due = shard.next_event_expiry, shard.next_processing_expiry
-        self.engine.expire(groups, due, shard.entries, whole=without_rows)
+        self.engine.expire(groups, due, shard.entries, without_rows=without_rows)
         return backend
 
     def _due(self, shard: Shard) -> bool:

@@ -249,7 +249,7 @@ class _Subtask:
         engine.attach(backend, shard.expiring)
         if engine.binding.expiring:
             due = shard.next_event_expiry, shard.next_processing_expiry
-            engine.expire(groups, due, shard.entries, whole=without_rows)
+            engine.expire(groups, due, shard.entries, without_rows=without_rows)
         for _ in engine.visit(groups):
             yield from outputs.take(engine)
 
