@@ -28,7 +28,7 @@ def flow_of(*uids: str) -> Flow:
     def made(flow: sf.Flow) -> None:
         for uid in uids:
             source = flow.source(uid, sf.delta("/nowhere"), Event, event_time="ts", watermark="1 minute")
-            source.append(f"out-{uid}", sf.delta("/nowhere"))
+            source.append(f"out-{uid}", sf.delta(f"/nowhere/{uid}"))
 
     return made.build()
 
