@@ -24,7 +24,9 @@ MINI_BATCH = {
     "table.exec.mini-batch.size": "50000",
 }
 """For what has no windows: it puts out fewer changes and reads its state less often."""
-SETTINGS: Mapping[str, Mapping[str, str]] = dict.fromkeys(("q4", "q15", "q16", "q17", "q18", "q19"), MINI_BATCH)
+SETTINGS: Mapping[str, Mapping[str, str]] = dict.fromkeys(
+    ("q4", "q15", "q16", "q17", "q18", "q19"), MINI_BATCH
+)
 
 
 def lanes(events: Path, folder: Path, count: int = 2) -> None:

@@ -49,7 +49,7 @@ def environment(request: dict[str, Any]) -> TableEnvironment:
 
 def plain(value: Any) -> Any:
     if isinstance(value, datetime.datetime):
-        return {"at": value.replace(tzinfo=datetime.timezone.utc).timestamp()}
+        return {"at": value.replace(tzinfo=datetime.UTC).timestamp()}
     if isinstance(value, datetime.date):
         return {"day": value.isoformat()}
     return float(value) if isinstance(value, decimal.Decimal) else value

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from stateflow.errors import UsageError
 from stateflow.operators.context import OperatorContext
 from stateflow.operators.keyed import Chunk, StreamError
-from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.rows import RowType, without_nulls
 from stateflow.spark.task.carried import Carried, everything, groups_of
 from stateflow.spark.task.columns import RowReader, values_of
 from stateflow.state.keys.codec import KeyCodec
@@ -27,8 +27,7 @@ from stateflow.state.keys.codec import KeyCodec
 def refuse_nulls(uid: str, name: str, column: Any) -> None:
     if column.null_count:
         raise UsageError(
-            f"operator {uid!r}: {column.null_count} rows have a null in key column {name!r}: "
-            "drop such rows before key_by, or give them a value"
+            f"operator {uid!r}: {column.null_count} rows have a null in key column {name!r}: {without_nulls(name)}"
         )
 
 
