@@ -59,8 +59,8 @@ bench: setup ## side-by-side benchmarks, the full set
 bench-quick: setup ## the same, small enough for a coffee
 	@$(RUN) -m bench --quick
 
-kill-long: setup ## random kills of running pipelines, for a long time
-	@$(RUN) -m bench.kill --long
+kill-long: setup ## a thousand random kills of running pipelines, for hours; it goes on where it was; MINUTES=60, SEED=7
+	@$(RUN) -m bench.kill $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 fuzz: setup ## bytes of a stranger, 100,000 inputs, for an hour or two; it goes on where it was; INPUTS=20000, MINUTES=30, SEED=7
 	@$(RUN) -m tests.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
