@@ -5,6 +5,8 @@ RUN := .venv/bin/python
 TESTS ?=
 PORT ?=
 SEED ?=
+INPUTS ?=
+MINUTES ?=
 AIRFLOW ?=
 # The longest files begin first, each with one worker, whose Spark session all its files share.
 PYTEST := $(RUN) -m pytest -q --durations=15 -n 3 --dist loadfile --no-loadscope-reorder $(if $(SEED),--random-order-seed=$(SEED))
@@ -57,11 +59,11 @@ bench: setup ## side-by-side benchmarks, the full set
 bench-quick: setup ## the same, small enough for a coffee
 	@$(RUN) -m bench --quick
 
-kill-long: setup ## random kills of running pipelines, for a long time
-	@$(RUN) -m bench.kill --long
+kill-long: setup ## a thousand random kills of running pipelines, for hours; it goes on where it was; MINUTES=60, SEED=7
+	@$(RUN) -m bench.kill $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
-fuzz: setup ## bytes of a stranger, 100,000 inputs, for an hour or two; STATEFLOW_FUZZ_INPUTS=20000 for fewer
-	@STATEFLOW_LONG=1 $(RUN) -m pytest -q -n 2 --dist worksteal tests/fuzz
+fuzz: setup ## bytes of a stranger, 100,000 inputs, for an hour or two; it goes on where it was; INPUTS=20000, MINUTES=30, SEED=7
+	@$(RUN) -m tests.fuzz $(if $(INPUTS),--inputs $(INPUTS)) $(if $(MINUTES),--minutes $(MINUTES)) $(if $(SEED),--seed $(SEED))
 
 rules: setup ## does a test notice when a rule of docs/protocol.md is removed from the code? A quarter of an hour
 	@$(RUN) -m scripts.remove_rules

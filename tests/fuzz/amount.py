@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
+from hypothesis import seed as seeded
 
 from tests.fuzz.case import Case
+from tests.fuzz.targets import TARGETS
+from tests.fuzz.watch import Held
 
 SHORT, LONG = 2_000, 100_000
-IS_LONG = bool(os.environ.get("STATEFLOW_LONG"))
 SHARES = {
     "bodies": 10.0,
     "values": 6.0,
@@ -37,30 +37,43 @@ SHARES = {
 """A decoder takes a millisecond, a restore fifty: each has so large a share of the inputs."""
 
 
-def inputs(name: str) -> int:
-    """How many inputs this target gets."""
-    total = int(os.environ.get("STATEFLOW_FUZZ_INPUTS") or (LONG if IS_LONG else SHORT))
+def inputs(name: str, total: int) -> int:
+    """How many of so many inputs this target gets."""
     return math.ceil(total * SHARES[name] / sum(SHARES.values()))
 
 
-def played(name: str, cases: st.SearchStrategy[Case], play: Callable[[Case], object]) -> None:
-    """Plays the target's inputs. A failure shows the smallest one that fails, which then belongs into the corpus."""
+def played(
+    name: str,
+    held: Held,
+    count: int = 0,
+    *,
+    seed: str = "",
+    before: Callable[[Case], None] = lambda case: None,
+    after: Callable[[Case, str], None] = lambda case, outcome: None,
+) -> None:
+    """Plays inputs of a target, without a seed always the same ones; tells before and after each, with what came of it.
+
+    A failure shows the smallest input that fails, which then belongs into the corpus.
+    """
+    target = TARGETS[name]
 
     @settings(
-        max_examples=inputs(name),
-        derandomize=not IS_LONG,
+        max_examples=count or inputs(name, SHORT),
+        derandomize=not seed,
         deadline=None,
         database=None,
         report_multiple_bugs=False,
         phases=(Phase.generate, Phase.shrink),
         suppress_health_check=list(HealthCheck),
     )
-    @given(cases)
+    @given(target.cases)
     def each(case: Any) -> None:
+        before(case)
         try:
-            play(case)
+            outcome = target.play(held, case)
         except BaseException as error:
             error.add_note(f"as a file of tests/fuzz/corpus: {case.dump()}")
             raise
+        after(case, outcome)
 
-    each()
+    (seeded(seed)(each) if seed else each)()

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from tests.spark.murder_jvm import WarmJvm
 from tests.spark.murder_victim import Errand
 
 ROOT = Path(__file__).absolute().parents[2]
@@ -89,9 +90,11 @@ class Run:
     process: subprocess.Popen[bytes]
     log: Path
     family: set[Process] = field(default_factory=set)
+    jvm: WarmJvm | None = None
+    """The JVM that it was given, which outlives it; otherwise it has one of its own."""
 
     @classmethod
-    def start(cls, errand: Errand) -> Run:
+    def start(cls, errand: Errand, jvm: WarmJvm | None = None) -> Run:
         logs = Path(errand.folder) / "runs"
         logs.mkdir(exist_ok=True)
         log = logs / f"{len(list(logs.glob('*.log'))):03d}.log"
@@ -99,6 +102,8 @@ class Run:
         env["PYTHONPATH"] = str(ROOT)
         # A JVM that is killed leaves copies of its jars, some 90 MB.
         env["SPARK_LOCAL_DIRS"] = str(log.with_suffix(".spark"))
+        if jvm is not None:
+            env |= jvm.environment
         command = [sys.executable, "-m", "tests.spark.murder_victim", msgspec.json.encode(errand).decode()]
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(
@@ -110,7 +115,7 @@ class Run:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        return cls(errand, process, log)
+        return cls(errand, process, log, jvm=jvm)
 
     @property
     def events(self) -> list[Event]:
@@ -161,7 +166,7 @@ class Run:
 
     def kill_one(self, kind: str, chance: random.Random) -> bool:
         """SIGKILL to one executor or to one Python worker, if there is any."""
-        found = self.look()
+        found = self.look() if self.jvm is None else descendants(self.jvm.pid)
         if kind == "worker":
             # Not the daemon, whose parent is a JVM: the forked workers below it.
             daemons = {p.pid for p in found if p.kind == "worker"}
@@ -172,14 +177,17 @@ class Run:
 
     def freeze(self) -> None:
         """SIGSTOP to all of it."""
-        for process in (*self.look(), process_of(self.process.pid)):
-            if process is not None:
-                process.kill(signal.SIGSTOP)
+        for process in self._all():
+            process.kill(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        for process in (*self.look(), process_of(self.process.pid)):
-            if process is not None:
-                process.kill(signal.SIGCONT)
+        for process in self._all():
+            process.kill(signal.SIGCONT)
+
+    def _all(self) -> list[Process]:
+        tops = [self.process.pid, *([] if self.jvm is None else [self.jvm.pid])]
+        own = self.look() if self.jvm is None else [*self.look(), *descendants(self.jvm.pid)]
+        return [*own, *(process for top in tops if (process := process_of(top)) is not None)]
 
     def bury(self) -> None:
         """Leaves nothing of it running: only what this test has started, each by its own number."""

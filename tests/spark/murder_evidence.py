@@ -171,8 +171,11 @@ def difference(found: Counter[Any], wanted: Counter[Any]) -> str:
     )
 
 
-def examine(folder: Path, rows: Iterable[Order], *, upsert: bool = False) -> list[str]:
-    """Everything that is wrong with a drained job: outputs, state, files."""
+def examine(
+    folder: Path, rows: Iterable[Order], *, upsert: bool = False, store: Store | None = None
+) -> list[str]:
+    """Everything that is wrong with a drained job: outputs, state, files. Its root is in the folder, or that store."""
+    store = store or open_store(str(folder / "root"))
     want = expected(rows)
     wrong = {
         "steps": difference(delta_rows(folder / "steps"), want.steps),
@@ -183,10 +186,10 @@ def examine(folder: Path, rows: Iterable[Order], *, upsert: bool = False) -> lis
         "function": "called with other rows for one checkpoint"
         if (folder / "bigs" / "differs").exists()
         else "",
-        "state of totals": _state_difference(folder, "totals", Totals, want.totals),
-        "state of digests": _state_difference(folder, "digests", Digests, want.digests),
+        "state of totals": _state_difference(store, "totals", Totals, want.totals),
+        "state of digests": _state_difference(store, "digests", Digests, want.digests),
     }
-    return [f"{what}: {text}" for what, text in wrong.items() if text] + examine_store(folder)
+    return [f"{what}: {text}" for what, text in wrong.items() if text] + examine_store(folder, store)
 
 
 def called_rows(folder: Path) -> Counter[tuple[int, int]]:
@@ -198,9 +201,9 @@ def called_rows(folder: Path) -> Counter[tuple[int, int]]:
     return found
 
 
-def examine_store(folder: Path) -> list[str]:
+def examine_store(folder: Path, store: Store | None = None) -> list[str]:
     """The log is sound; after a collection by a new owner every file is one that a record names."""
-    store, layout = open_store(str(folder / "root")), JobLayout(JOB)
+    store, layout = store or open_store(str(folder / "root")), JobLayout(JOB)
     found = [f"verify: {f.text}" for f in verify(store, layout, deep=True) if f.severity == "error"]
 
     def carry_out(record: Record, last: object, still_owner: object) -> dict[str, str]:
@@ -232,15 +235,19 @@ def examine_store(folder: Path) -> list[str]:
 
 
 def head(folder: Path) -> Record:
-    record = read_log(open_store(str(folder / "root")), JobLayout(JOB)).head
+    return _head(open_store(str(folder / "root")))
+
+
+def _head(store: Store) -> Record:
+    record = read_log(store, JobLayout(JOB)).head
     assert record is not None, "the job has no complete checkpoint"
     return record
 
 
 def _state_difference(
-    folder: Path, uid: str, process: type[Process[Any]], wanted: dict[int, dict[str, Any]]
+    store: Store, uid: str, process: type[Process[Any]], wanted: dict[int, dict[str, Any]]
 ) -> str:
-    found = state_of(folder, head(folder).operators[uid], process, wanted)
+    found = _state_of(store, _head(store).operators[uid], process, wanted)
     if found == wanted:
         return ""
     bad = sorted(k for k in found.keys() | wanted.keys() if found.get(k) != wanted.get(k))
@@ -251,7 +258,12 @@ def state_of(
     folder: Path, operator: OperatorState, process: type[Process[Any]], keys: Iterable[int]
 ) -> dict[int, dict[str, Any]]:
     """Every state of the given keys, read from the files that the record names; other keys must not be there."""
-    store = open_store(str(folder / "root"))
+    return _state_of(open_store(str(folder / "root")), operator, process, keys)
+
+
+def _state_of(
+    store: Store, operator: OperatorState, process: type[Process[Any]], keys: Iterable[int]
+) -> dict[int, dict[str, Any]]:
     some_rows = RowType("Any", (), lambda *values: values, False)
     spec = OperatorSpec(
         process.__name__, process, process, ("k",), tuple(t for _, t in operator.key), (some_rows,), some_rows,

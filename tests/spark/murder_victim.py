@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,7 +15,7 @@ import stateflow as sf
 from tests.quick_java import QUICK_JAVA
 from tests.spark import murder_pipelines
 from tests.spark.murder_pipelines import JOB, attempts, chain, copies, growing, ready, windows
-from tests.spark.murder_points import arm, tell
+from tests.spark.murder_points import arm, jump, tell
 
 QUICK = {
     # A run lives for seconds: what the JVM's second compiler and generated code would gain never comes back.
@@ -41,6 +42,8 @@ class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
     """The share of tasks of the first operator whose first attempt takes seconds."""
     release: int = 0
     """Of the code, where the story has several."""
+    clock: float = 0.0
+    """So many hours at most, either way, does the clock of the driver's Python jump every second or so."""
     conf: dict[str, str] = {}
     options: dict[str, Any] = {}
 
@@ -59,9 +62,14 @@ def main(errand: Errand) -> int:
     from stateflow.config.options import load
     from stateflow.spark.runner import RunRequest, run
     from stateflow.spark.session.shipping import by_value
+    from tests.spark.murder_jvm import adopt
 
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        adopt()
     by_value([murder_pipelines])
     arm(errand.at)
+    if errand.clock:
+        jump(errand.clock)
     folder = Path(errand.folder)
     options = load(
         code={"checkpoint_dir": str(folder / "root"), "cache_dir": str(folder / "cache"), **errand.options},

@@ -1,0 +1,1 @@
+"""Kills running pipelines for a long time and checks what is left: `python -m bench.kill`."""

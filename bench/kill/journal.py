@@ -1,0 +1,92 @@
+"""What the loop has played so far, by commit and seed: a loop that was interrupted goes on where it was."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+ROOT = Path(__file__).absolute().parents[2]
+
+
+class Round(msgspec.Struct, frozen=True):
+    """A line of the journal: one job, from its first run to the examination."""
+
+    number: int
+    scene: str
+    kills: dict[str, int] = {}
+    """By victim."""
+    points: dict[str, int] = {}
+    """Of the kills at a point of the protocol: by point."""
+    ends: dict[str, int] = {}
+    """How runs ended that somebody else's death or a full disk has hit."""
+    fenced: int = 0
+    """Frozen runs that woke up and ended as fenced."""
+    runs: int = 0
+    batches: int = 0
+    rows: int = 0
+    lies: dict[str, int] = {}
+    jumps: int = 0
+    """Of the clock."""
+    seconds: float = 0
+    wrong: list[str] = []
+
+    @property
+    def killed(self) -> int:
+        return sum(self.kills.values())
+
+
+@dataclass
+class Journal:
+    folder: Path
+    rounds: list[Round] = field(default_factory=list)
+
+    @classmethod
+    def open(cls, folder: Path) -> Journal:
+        folder.mkdir(parents=True, exist_ok=True)
+        journal = cls(folder)
+        if journal._lines.exists():
+            whole, _, half = journal._lines.read_bytes().rpartition(b"\n")
+            if half:  # the loop died while it wrote it
+                journal._lines.write_bytes(whole + b"\n" * bool(whole))
+            journal.rounds = [msgspec.json.decode(line, type=Round) for line in whole.split(b"\n") if line]
+        return journal
+
+    @property
+    def _lines(self) -> Path:
+        return self.folder / "rounds.jsonl"
+
+    @property
+    def kills(self) -> int:
+        return sum(each.killed for each in self.rounds)
+
+    @property
+    def next_number(self) -> int:
+        return 1 + max((each.number for each in self.rounds), default=-1)
+
+    def add(self, round_: Round) -> None:
+        with self._lines.open("ab") as out:
+            out.write(msgspec.json.encode(round_) + b"\n")
+        self.rounds.append(round_)
+
+    def total(self, figures: str) -> Counter[str]:
+        """The sum of one of the rounds' tables."""
+        counts: Counter[str] = Counter()
+        for each in self.rounds:
+            counts.update(getattr(each, figures))
+        return counts
+
+
+def commit() -> str:
+    """The commit that is checked out; with a `+` when the library is not as it was committed."""
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        ).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "stateflow", "tests", "bench")
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if changed else "")

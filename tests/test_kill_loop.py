@@ -1,0 +1,71 @@
+"""The kill loop goes on where it was, plays what it says, and would see what is wrong."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from bench.kill import play as playing
+from bench.kill.journal import Journal, Round
+from bench.kill.jvms import Jvms
+from bench.kill.page import SAYS, VICTIMS, page
+from bench.kill.play import MOST_TIMES, play
+from bench.kill.scenes import SCENES, playable
+from tests.spark.murder_points import POINTS
+
+
+def test_a_journal_goes_on_where_it_was_even_when_its_last_line_is_half_written(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    journal.add(Round(0, "calm", {"python": 2, "point": 1}, {"acked": 1}))
+    with (tmp_path / "rounds.jsonl").open("a") as out:
+        out.write('{"number":1,"sce')
+    again = Journal.open(tmp_path)
+    assert (again.kills, again.next_number) == (3, 1)
+    again.add(Round(1, "liar", {"python": 1}, lies={"lost": 4}))
+    assert Journal.open(tmp_path).total("kills") == {"python": 3, "point": 1}
+
+
+def test_every_victim_and_every_scene_is_explained_on_the_page(tmp_path: Path) -> None:
+    assert set(SAYS) == set(SCENES) >= set(playable())
+    victims: set[str] = set()
+    for name in set(SCENES) - {"disk", "server", "liar"}:  # these begin a server, or take root's rights
+        folder = tmp_path / name
+        folder.mkdir()
+        with SCENES[name](folder, random.Random(1)) as scene:
+            victims |= set(scene.victims)
+    assert victims < set(VICTIMS)
+    assert set(MOST_TIMES) | {"carrying", "carried"} == set(POINTS)
+
+
+def test_the_page_says_how_far_it_came_and_what_is_wrong(tmp_path: Path) -> None:
+    journal = Journal.open(tmp_path)
+    journal.add(Round(0, "calm", {"python": 7, "stop": 1}, fenced=1))
+    assert "8 of 1,000 kills have been played with the code of commit abc" in page(journal, "abc", 1)
+    assert "Nothing was lost" in page(journal, "abc", 1)
+    journal.add(Round(1, "liar", {"python": 1}, wrong=["steps: 1 rows lost\nand more"]))
+    assert "Nothing was lost" not in page(journal, "abc", 1)
+    assert page(journal, "abc", 1).endswith("- round 1, liar: steps: 1 rows lost\n")
+
+
+@pytest.mark.system
+@pytest.mark.timeout(900)
+def test_a_round_is_killed_drained_and_examined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jvms = Jvms(tmp_path)
+    try:
+        sound = play(0, 5, "liar", 3, jvms, tmp_path / "round")
+        assert sound.wrong == []
+        assert sound.killed >= 3
+        assert sum(sound.lies.values()) > 0
+        # A row that nobody has ever put in is one that the job has lost.
+        monkeypatch.setattr(playing, "examine", _with_one_row_more)
+        assert "1 rows lost" in play(1, 5, "calm", 1, jvms, tmp_path / "other").wrong[0]
+    finally:
+        jvms.end()
+
+
+def _with_one_row_more(folder: Path, rows: list[object], **given: object) -> list[str]:
+    from tests.spark.murder_evidence import Order, examine
+
+    return examine(folder, [*rows, Order(10**6, 1, 1, 1)], **given)  # type: ignore[arg-type,list-item]
