@@ -242,7 +242,7 @@ class KeyedHarness(KeyedStateHarness):
             yield engine
             engine.snapshot()
             elements: dict[str, tuple[tuple[bytes, ...], ...]] = {
-                name: (part,) for name, part in gathered(engine.process).items()
+                name: (part,) for name, part in gathered(engine.spec.uid, engine.process).items()
             }
         except BaseException:
             # As in a run: a batch that fails has changed nothing.
