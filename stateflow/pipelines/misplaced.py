@@ -14,13 +14,13 @@ class NoSuchStep(UsageError, AttributeError):
 class Steps:
     """A kind of stream that knows which steps the other kinds have."""
 
-    called: ClassVar[str]
+    _called: ClassVar[str]
     _kinds: ClassVar[list[tuple[type[Steps], str]]] = []
 
     def __init_subclass__(cls, *, called: str, comes: str, **more: Any) -> None:
         """`comes` says where in a flow such a stream is."""
         super().__init_subclass__(**more)
-        cls.called = called
+        cls._called = called
         Steps._kinds.append((cls, comes))
 
     if not TYPE_CHECKING:  # With it, type checkers would take any name for a step.
@@ -32,5 +32,5 @@ class Steps:
 def _misplaced(kind: type[Steps], name: str) -> str:
     for other, comes in Steps._kinds:
         if not name.startswith("_") and callable(getattr(other, name, None)):
-            return f"{name} is a step of {other.called}, and this is {kind.called}: ask it {comes}"
-    return f"{kind.called} has no {name!r}"
+            return f"{name} is a step of {other._called}, and this is {kind._called}: ask it {comes}"
+    return f"{kind._called} has no {name!r}"
