@@ -47,7 +47,9 @@ def main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     options = _arguments(arguments)
     form: Form = "quick" if options.quick else "full"
-    measurements = [MEASUREMENTS[name] for name in options.only] or list(MEASUREMENTS.values())
+    measurements = [MEASUREMENTS[name] for name in options.only] or [
+        each for each in MEASUREMENTS.values() if options.list or not each.named_only
+    ]
     if options.list:
         _print_list(form, measurements, options.repeats)
         return 0
@@ -205,8 +207,9 @@ def _print_list(form: Form, measurements: Sequence[Measurement], repeats: int | 
     for measurement in measurements:
         count = len({trial.repeat for trial in measurement.trials(form, repeats)})
         minutes = measurement.minutes.get(form, 0) * count
-        total += minutes
-        table.add_row(measurement.name, ", ".join(measurement.sides), str(count), f"{minutes:.0f} min")
+        total += 0 if measurement.named_only else minutes
+        name = f"{measurement.name} (--only)" if measurement.named_only else measurement.name
+        table.add_row(name, ", ".join(measurement.sides), str(count), f"{minutes:.0f} min")
     console.print(table)
     console.print(f"about {total:.0f} minutes on a quiet machine with two cores")
 

@@ -67,10 +67,10 @@ def cpu_of_tree(pid: int) -> float:
     except OSError:
         return 0.0
     own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-    return own + sum(map(cpu_of_tree, _children(pid)))
+    return own + sum(map(cpu_of_tree, children(pid)))
 
 
-def _children(pid: int) -> Iterator[int]:
+def children(pid: int) -> Iterator[int]:
     """A thread that ends meanwhile hides no other's children."""
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):

@@ -96,6 +96,8 @@ class Measurement:
     """Repeats in the full form. One is enough for bytes, which are the same every time."""
     minutes: Mapping[Form, float] = field(default_factory=dict)
     """About how long one repeat of all sides takes on a quiet machine with two cores."""
+    named_only: bool = False
+    """Whether it runs only when it is named, for it fetches other engines or takes too long for every time."""
     patience: float = 20
     """Minutes after which one trial has failed."""
 

@@ -213,8 +213,10 @@ def peer(
     body: Callable[[DataFrame, int], None],
     *,
     mode: str,
+    checkpoint: Path | None = None,
 ) -> Outcome:
-    writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(work / "spark-checkpoint"))
+    kept = checkpoint or work / "spark-checkpoint"
+    writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(kept))
     with timed(spark) as batches:
         query: StreamingQuery = writer.trigger(availableNow=True).foreachBatch(body).start()
         query.awaitTermination()

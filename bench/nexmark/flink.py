@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 
 from bench.nexmark.queries import RANKS
@@ -36,7 +37,7 @@ def lanes(events: Path, folder: Path, count: int = 2) -> None:
         table = pq.read_table(sorted((events / kind).glob("*.parquet")))
         (folder / kind).mkdir(parents=True)
         for lane in range(count):
-            pq.write_table(table.take(range(lane, len(table), count)), folder / kind / f"{lane}.parquet")
+            pq.write_table(table.take(np.arange(lane, len(table), count)), folder / kind / f"{lane}.parquet")
 
 
 def tables(folder: Path) -> list[str]:

@@ -1,0 +1,207 @@
+"""The questions of Nexmark beside Spark's own streaming and Flink's SQL, as far as they can answer them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+from bench.generate import CACHE
+from bench.measurement import (
+    Measurement,
+    Plot,
+    Results,
+    Section,
+    Target,
+    Workplace,
+    at_least,
+    median,
+    seconds,
+)
+from bench.measurement import size as bytes_text
+from bench.nexmark import flink, spark
+from bench.nexmark.queries import QUERIES
+
+PEERS = {"spark": spark.SQL, "flink": flink.SQL}
+NAMES = {"ours": "Stateflow", "spark": "Spark", "flink": "Flink"}
+SIDES = tuple(
+    f"{engine}-{query}"
+    for query in QUERIES
+    for engine in ("ours", *(name for name, asked in PEERS.items() if query in asked))
+)
+AHEAD_OF_FLINK = 10
+FEW = 6000
+"""Events over which the answers of the peers are compared with DuckDB's before the clock is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    events: int
+    """Of a batch."""
+    warm_up: int
+    measured: int
+
+    @property
+    def batches(self) -> int:
+        return self.warm_up + self.measured
+
+
+def run(side: str, size: Size, workplace: Workplace) -> dict[str, Any]:
+    from bench.witness import watched
+
+    engine, query = side.split("-")
+    events, work = made(size.events * size.batches, size.batches), workplace.folder
+    with watched(work / "checkpoints") as seen:
+        answer = ENGINES[engine](query, size, events, work)
+    return {**answer, "events": size.events, "peak": seen.peak, "written": seen.written}
+
+
+def made(count: int, files: int) -> Path:
+    """The events, which stay for the other sides."""
+    from bench.nexmark.events import write
+
+    folder = CACHE / "data" / f"nexmark-{count}-{files}"
+    if not folder.exists():
+        part = folder.with_suffix(f".{time.time_ns()}")
+        write(part, count, files=files)
+        part.rename(folder)
+    return folder
+
+
+def _ours(query: str, size: Size, events: Path, work: Path) -> dict[str, Any]:
+    from bench import sides
+
+    session = sides.session()
+    parameters = {"input": str(events), "output": str(work / "out")}
+    options = {"checkpoint_dir": str(work / "checkpoints")}
+    outcome = sides.stateflow_run(session, QUERIES[query], parameters, work, options=options)
+    return _steady(outcome.timed.seconds, size)
+
+
+def _spark(query: str, size: Size, events: Path, work: Path) -> dict[str, Any]:
+    from bench import sides
+
+    session = sides.session()
+    keys = spark.UPSERTED.get(query)
+
+    def write(frame: Any, batch_id: int) -> None:
+        spark.merged(session, keys, work / "output", frame)  # type: ignore[arg-type]
+
+    outcome = sides.peer(
+        session,
+        spark.asked(session, query, events),
+        work,
+        sides.appended(work) if keys is None else write,
+        mode="append" if keys is None else "update",
+        checkpoint=work / "checkpoints",
+    )
+    return _steady(outcome.timed.seconds, size)
+
+
+def _steady(batches: list[float], size: Size) -> dict[str, Any]:
+    return {"batch": median(batches[size.warm_up : size.batches])}
+
+
+def _flink(query: str, size: Size, events: Path, work: Path) -> dict[str, Any]:
+    from bench.peers.environments import asked, flink_jars
+
+    jars = flink_jars()
+    few, lanes = work / "few", work / "lanes"
+    flink.lanes(made(FEW, 3), few)
+    given = flink.request(query, few, work / "trial", "rows", jars)
+    _compare(query, asked("flink", "flink_query.py", given, work), made(FEW, 3))
+    flink.lanes(events, lanes)
+    took = asked("flink", "flink_query.py", flink.request(query, lanes, work, "seconds", jars), work)
+    return {"batch": took / size.batches}
+
+
+def _compare(query: str, answer: Any, events: Path) -> None:
+    from bench.nexmark.expected import comparable, differences, expected
+
+    names, *rows = answer
+    found = [dict(zip(names, map(_value, row), strict=True)) for row in rows]
+    too_many, missing = differences(comparable(query, found), expected(query, events))
+    if too_many or missing:
+        sys.exit(
+            f"{query}: Flink has {len(too_many)} rows too many, such as {too_many[:1]}, and lacks {len(missing)}, such as {missing[:1]}"
+        )
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, dict):
+        return datetime.fromtimestamp(value["at"], UTC) if "at" in value else date.fromisoformat(value["day"])
+    return value
+
+
+ENGINES = {"ours": _ours, "spark": _spark, "flink": _flink}
+
+
+def section(results: Results, size: Size) -> Section:
+    def of(side: str, what: str) -> float:
+        return results.median(side, lambda trial: float(trial[what]))
+
+    def times(query: str, engine: str) -> float | None:
+        """How many times as fast as that engine we are."""
+        return (
+            of(f"{engine}-{query}", "batch") / of(f"ours-{query}", "batch")
+            if query in PEERS[engine]
+            else None
+        )
+
+    rows = []
+    for side in SIDES:
+        engine, query = side.split("-")
+        rate = size.events / of(side, "batch")
+        ratio = of(f"ours-{query}", "batch") / of(side, "batch")
+        rows.append(
+            [query, NAMES[engine], seconds(of(side, "batch")), f"{rate:,.0f}", f"{ratio:.2f}x",
+             bytes_text(of(side, "peak")), bytes_text(of(side, "written"))]
+        )  # fmt: skip
+    ahead = {
+        engine: [query for query in asked if (times(query, engine) or 0) > 1]
+        for engine, asked in PEERS.items()
+    }
+    slower = [query for query in spark.SQL if query not in ahead["spark"]]
+    targets = [
+        Target("ahead of Spark wherever it can answer", f"{len(ahead['spark'])} of {len(spark.SQL)}; behind: {', '.join(slower) or 'none'}", not slower),
+        at_least("queries ahead of Flink's SQL, of 15", float(len(ahead["flink"])), AHEAD_OF_FLINK, ""),
+    ]  # fmt: skip
+    text = (
+        f"Batches of {size.events:,} events of all kinds, of which each query reads its own. Stateflow and Spark write exactly once into "
+        "Delta, and merge where rows change; Flink's rows go nowhere, and it has seen the whole input once before. Spark and Stateflow: "
+        "the median batch; Flink: its time over all batches. Memory is the peak of all processes, and `written` is what came into the "
+        "folder of checkpoints. Spark answers no query for which it would have to change rows behind a join or to number them; Flink has no q6."
+    )
+    plot = Plot(
+        "nexmark",
+        "Nexmark: events per second",
+        "bars",
+        list(QUERIES),
+        {
+            NAMES[engine]: [
+                size.events / of(f"{engine}-{query}", "batch") if f"{engine}-{query}" in SIDES else 0.0
+                for query in QUERIES
+            ]
+            for engine in NAMES
+        },
+        "",
+        "events per second",
+    )
+    header = ("query", "engine", "a batch", "events/s", "of ours", "memory", "written")
+    return Section(text, header, rows, targets, [plot])
+
+
+MEASUREMENT = Measurement(
+    "nexmark",
+    "Nexmark beside Spark and Flink",
+    SIDES,
+    {"full": Size(1_000_000, 2, 4), "quick": Size(50_000, 1, 1)},
+    run,
+    section,
+    repeats=1,
+    minutes={"full": 40.0, "quick": 18.0},
+    named_only=True,
+)
