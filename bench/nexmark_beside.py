@@ -121,6 +121,8 @@ def _flink(query: str, size: Size, events: Path, work: Path) -> dict[str, Any]:
 def _compare(query: str, answer: Any, events: Path) -> None:
     from bench.nexmark.expected import comparable, differences, expected
 
+    if query in OPEN_AT_THE_END:
+        return
     names, *rows = answer
     found = [dict(zip(names, map(_value, row), strict=True)) for row in rows]
     too_many, missing = differences(comparable(query, found), expected(query, events))
@@ -136,6 +138,8 @@ def _value(value: Any) -> Any:
     return value
 
 
+OPEN_AT_THE_END = {"q12"}
+"""Whose windows are of the machine's clock, which Flink does not close when the input ends."""
 ENGINES = {"ours": _ours, "spark": _spark, "flink": _flink}
 
 

@@ -55,9 +55,21 @@ def plain(value: Any) -> Any:
     return float(value) if isinstance(value, decimal.Decimal) else value
 
 
+def without_instants(tables: TableEnvironment, query: str) -> str:
+    """The query with instants as timestamps of UTC: Python cannot be given instants."""
+    schema = tables.sql_query(query).get_schema()
+    columns = [
+        f"cast(`{name}` as timestamp(3)) as `{name}`"
+        if "LTZ" in str(schema.get_field_data_type(name))
+        else f"`{name}`"
+        for name in schema.get_field_names()
+    ]
+    return f"select {', '.join(columns)} from ({query})"
+
+
 def rows(tables: TableEnvironment, query: str) -> list[list[Any]]:
     """The rows that are left when every change has been taken in."""
-    result = tables.execute_sql(query)
+    result = tables.execute_sql(without_instants(tables, query))
     left: Counter[str] = Counter()
     names = result.get_table_schema().get_field_names()
     with result.collect() as changes:

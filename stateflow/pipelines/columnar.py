@@ -99,12 +99,14 @@ class ColumnarOperator:
         """When the watermark has reached this instant, `fire` is called also without rows: the earliest time of the timed
         states, or up to `waits` later. In microseconds; None when nothing is due, or nobody would see to it: then nothing
         would come of the batches without rows, and a run would take them for ever."""
-        if not self._fires():
+        if not self.fires:
             return None
         times = [at for state in states.values() if state.timed and (at := state.next_due()) is not None]
         return min(times, default=None)
 
-    def _fires(self) -> bool:
+    @property
+    def fires(self) -> bool:
+        """Whether time brings something."""
         return type(self).fire is not ColumnarOperator.fire
 
 
@@ -131,7 +133,8 @@ class FunctionOperator(ColumnarOperator):
     def fire(self, states: Mapping[str, Any], ctx: ColumnarContext) -> Produced:
         return None if self.on_due is None else self.on_due(self._given(states), ctx)
 
-    def _fires(self) -> bool:
+    @property
+    def fires(self) -> bool:
         return self.on_due is not None
 
     def _given(self, states: Mapping[str, Any]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from stateflow.errors import UsageError
+from stateflow.pipelines.columnar import ColumnarOperator
 from stateflow.pipelines.graph import GroupedRows, KeyedNode, Node, NodeRows, SourceNode
 from stateflow.pipelines.ready import Deduplicate, ReadyOperator
 from stateflow.pipelines.windows import event_time, refuse_what_is_held_back
@@ -55,7 +56,19 @@ def time_columns(
 
 def comes_when_reached(node: Node) -> bool:
     """Whether rows come to a node from an operator that puts them out when the watermark has reached them."""
-    return any(operator.waits_for_watermark for stream in node.inputs for _, operator in _ready(stream.node))
+    return any(_waits(before) for stream in node.inputs for before in _before(stream.node))
+
+
+def _waits(node: Node) -> bool:
+    """Whether an operator puts out rows in the very batch whose watermark reaches their time: by a timer, say."""
+    if not isinstance(node, KeyedNode):
+        return False
+    if isinstance(node.columnar, ReadyOperator):
+        return node.columnar.waits_for_watermark
+    if isinstance(node.columnar, ColumnarOperator):
+        return node.columnar.fires
+    declared = node.process_type.declarations() if node.process_type is not None else None
+    return declared is not None and any(timer.time == "event" for timer in declared.timers.values())
 
 
 def _column(uid: str, stream: NodeRows, named: str, judged: Iterable[tuple[str, ReadyOperator]]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from stateflow.errors import UsageError
 from stateflow.pipelines.conditions import condition_of
+from stateflow.pipelines.graph import NodeRows
 from stateflow.pipelines.rows import RowType
 from stateflow.pipelines.source_text import shown_aggregation
 from stateflow.pipelines.tables import DeltaTable
@@ -147,3 +148,23 @@ def own_parallelism(uid: str, parallelism: int | None) -> int:
             "run's"
         )
     return parallelism
+
+
+def check_same_rows(one: NodeRows, other: NodeRows) -> None:
+    """Whether the rows of two streams can be of one, as far as their types are declared."""
+    if one.rows is None or other.rows is None:
+        return
+    mine = {field.name: field.type for field in one.rows.fields}
+    theirs = {field.name: field.type for field in other.rows.fields}
+    step = "bring both to the same columns with transform(..., type=) before"
+    where = f"union: {other.node.named} and {one.node.named}"
+    if lone := sorted(mine.keys() ^ theirs.keys()):
+        has, lacks = (one, other) if lone[0] in mine else (other, one)
+        raise UsageError(
+            f"{where}: {has.node.named} has a column {lone[0]!r}, which {lacks.node.named} lacks: {step}"
+        )
+    for name, kind in mine.items():
+        if theirs[name] != kind:
+            raise UsageError(
+                f"{where}: column {name!r} is a {kind} in {one.node.named} and a {theirs[name]} in {other.node.named}: {step}"
+            )

@@ -54,7 +54,12 @@ from stateflow.pipelines.ready import (
     window_aggregate,
 )
 from stateflow.pipelines.rows import RowType, row_type
-from stateflow.pipelines.step_checks import check_sink, check_table_of_its_own, check_transform
+from stateflow.pipelines.step_checks import (
+    check_same_rows,
+    check_sink,
+    check_table_of_its_own,
+    check_transform,
+)
 from stateflow.pipelines.top import top
 from stateflow.pipelines.window_process import WindowProcess, window_code
 from stateflow.pipelines.windows import Window, not_negative, window_of
@@ -79,6 +84,8 @@ class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
         """The rows of all; columns are matched by name."""
         changes = next((each.changes for each in (self, *others) if each.changes is not None), None)
         refuse_mixed({each.operation for each in (self, *others)}, self.node.named)
+        for other in others:
+            check_same_rows(self, other)
         formers = [each.former for each in (self, *others) if each.former is not None]
         former = next((each for each in formers if each.deletes), formers[0] if formers else None)
         node = UnionNode(self.flow.unnamed("union"), (self, *others))

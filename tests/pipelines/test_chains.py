@@ -12,6 +12,7 @@ import pytest
 
 import stateflow as sf
 from stateflow.compatibility.flows import compare
+from stateflow.pipelines.event_times import comes_when_reached
 from stateflow.pipelines.misplaced import Steps
 from stateflow.pipelines.ready import Deduplicate
 from stateflow.pipelines.streams import ConnectedStreams, KeyedStream, Stream, WindowedStream
@@ -245,6 +246,114 @@ def test_rows_that_are_broadcast_to_a_class_that_does_not_read_them_are_refused(
         "process_broadcast(self, name, rows, ctx), or leave broadcast= out"
     )
     built(declare(Listening))
+
+
+OTHERS = [
+    (
+        "shop long, amount long, ts timestamp",
+        (
+            "union: transform-2 and source 'in': column 'amount' is a double in source 'in' and a bigint in transform-2: bring both to the "
+            "same columns with transform(..., type=) before"
+        ),
+    ),
+    (
+        "shop long, cents double, ts timestamp",
+        (
+            "union: transform-2 and source 'in': source 'in' has a column 'amount', which transform-2 lacks: bring both to the same columns "
+            "with transform(..., type=) before"
+        ),
+    ),
+    (
+        "shop long, amount double, ts timestamp, vat double",
+        (
+            "union: transform-2 and source 'in': transform-2 has a column 'vat', which source 'in' lacks: bring both to the same columns with "
+            "transform(..., type=) before"
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("columns", "message"), OTHERS)
+def test_streams_of_other_columns_are_no_union(columns: str, message: str) -> None:
+    """Spark would cut an amount of the one to the type of the other."""
+    assert (
+        refusal(
+            lambda f: sales(f).union(sales(f, "more").transform(lambda frame: frame.select("*"), columns))
+        )
+        == message
+    )
+
+
+def test_columns_in_another_order_and_unknown_ones_are_a_union() -> None:
+    built(
+        lambda f: sales(f).union(
+            sales(f, "more").transform(
+                lambda frame: frame.select("*"), "amount double, ts timestamp, shop long"
+            )
+        )
+    )
+    built(lambda f: sales(f).union(sales(f, "more").transform(lambda frame: frame.select("*"))))
+
+
+class Reminds(sf.KeyedProcess[int, Sale, Sale]):
+    due = sf.Timer("event")
+
+    def process(self, key: int, rows: Iterator[Sale], ctx: sf.Context) -> None:
+        for row in rows:
+            self.due.set(row.ts)
+
+    @due.fires
+    def remind(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[Sale]:
+        yield Sale(key, 1.0, at)
+
+
+class Passes(sf.KeyedProcess[int, Sale, Sale]):
+    due = sf.Timer("processing")
+
+    def process(self, key: int, rows: Iterator[Sale], ctx: sf.Context) -> Iterator[Sale]:
+        yield from rows
+
+    @due.fires
+    def remind(self, key: int, at: datetime, ctx: sf.Context) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("process", "waits"), [(Reminds, True), (Passes, False)])
+def test_what_event_timers_put_out_comes_when_the_watermark_has_reached_it(
+    process: type, waits: bool
+) -> None:
+    flow = built(
+        lambda f: (
+            sales(f)
+            .key_by("shop")
+            .process("op", process)
+            .key_by("shop")
+            .window(HOUR, time="ts")
+            .aggregate("hours", PerHour, amount=sf.sum("amount"))
+        )
+    )
+    assert {node.uid: comes_when_reached(node) for node in flow.operators} == {"op": False, "hours": waits}
+
+
+@pytest.mark.parametrize(("on_due", "waits"), [(lambda state, ctx: None, True), (None, False)])
+def test_so_does_what_a_columnar_operator_puts_out_in_time(on_due: Any, waits: bool) -> None:
+    flow = built(
+        lambda f: (
+            sales(f)
+            .key_by("shop")
+            .process_arrow(
+                "op",
+                lambda table, state, ctx: None,
+                state=sf.columns({"n": int}, timed=True),
+                output=Sale,
+                on_due=on_due,
+            )
+            .key_by("shop")
+            .window(HOUR, time="ts")
+            .aggregate("hours", PerHour, amount=sf.sum("amount"))
+        )
+    )
+    assert {node.uid: comes_when_reached(node) for node in flow.operators} == {"op": False, "hours": waits}
 
 
 def test_deduplication_is_no_such_reason() -> None:

@@ -468,7 +468,7 @@ def test_a_list_of_rows_that_were_changes_has_to_know_which_row_is_newer() -> No
             lambda k: (
                 sums(k)
                 .transform(lambda frame: frame, "user long, n long, what string")
-                .union(k.stream)
+                .union(k.stream.transform(lambda frame: frame, "user long, n long, what string"))
                 .key_by("what")
                 .top("best", 3, by="-n", per="user")
             )

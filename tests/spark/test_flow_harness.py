@@ -133,3 +133,46 @@ def test_a_test_writes_nowhere_but_into_its_folder(tmp_path: Path) -> None:
         sf.UsageError, match=r"sink 'revenue' writes to .*production, which is not in the test's folder"
     ):
         outside.run()
+
+
+@dataclass
+class Idle:
+    id: int
+    ts: datetime
+
+
+class Watch(sf.KeyedProcess[int, Order, Idle]):
+    due = sf.Timer("event")
+
+    def process(self, key: int, rows: Iterator[Order], ctx: sf.Context) -> None:
+        for row in rows:
+            self.due.set(row.ts + timedelta(minutes=30))
+
+    @due.fires
+    def idle(self, key: int, at: datetime, ctx: sf.Context) -> Iterator[Idle]:
+        yield Idle(key, at)
+
+
+@sf.pipeline("idle")
+def idle(flow: sf.Flow, *, input: str, output: str) -> None:
+    orders = flow.source("orders", sf.files(input, "json"), Order, event_time="ts", watermark="10 minutes")
+    gone = orders.key_by("id").process("watch", Watch)
+    shop = gone.transform(lambda rows: rows.selectExpr("1 as one", "ts"), type="one int, ts timestamp")
+    hours = shop.key_by("one").window(sf.tumbling("1 hour"))
+    per_hour = hours.aggregate("hours", "window_start timestamp, n long", n=sf.count())
+    per_hour.append("idle", sf.delta(output))
+
+
+def test_rows_of_timers_reach_the_window_behind_them(spark: SparkSession, tmp_path: Path) -> None:
+    """The watermark passes the timers and the end of their hours in one batch."""
+    harness = FlowHarness(idle, tmp_path)
+    harness.add("orders", order(1, 1.0, 0), order(2, 1.0, 5), order(3, 1.0, 70))
+    harness.run()
+    harness.add("orders", order(4, 1.0, 600))
+    harness.run()
+    harness.run(final=True)
+    assert sorted((row["window_start"], row["n"]) for row in harness.table("idle")) == [
+        (NOON, 2),
+        (NOON + timedelta(hours=1), 1),
+        (NOON + timedelta(hours=10), 1),
+    ]
