@@ -41,7 +41,7 @@ It ends with a run that drains the input. Then the loop makes four checks:
 - After a collection no file is left that no record names.
 """
 TAIL = """Each round draws from the seed and its own number, so you can play it again. Which instruction a random kill meets depends on the
-machine. The loop keeps its rounds by commit and seed: when it is started again, it goes on where it was.
+machine. The loop keeps its rounds by seed and by the last commit that changed the library: when it is started again, it goes on where it was.
 
 Most of what a driver costs is the start of its JVM. So most kills take the driver's Python only; its JVM is lent to the next run.
 That is no easier: the tasks and the half-done transactions of the dead run go on beside the next one.
@@ -61,7 +61,7 @@ def page(journal: Journal, commit: str, seed: int) -> str:
     )
     told = [
         HEAD,
-        f"{verdict} {kills.total():,} of {GOAL:,} kills have been played with the code of commit {commit}.",
+        f"{verdict} {kills.total():,} of {GOAL:,} kills have been played with the library of commit {commit}.",
         "",
         "| victim | what it is | kills |",
         "|---|---|---:|",
