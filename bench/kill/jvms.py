@@ -22,7 +22,7 @@ class Jvms:
 
     def lend(self, errand: Errand, which: str = "") -> WarmJvm:
         """A warm JVM with this errand's master and settings."""
-        name = f"{errand.master} {which}"
+        name = f"{errand.master} {errand.conf.get('spark.jars', '')} {which}"
         jvm = self._warm.get(name)
         if jvm is not None and (self._lent[name] >= LIFE or jvm.process.poll() is not None):
             jvm.end()

@@ -16,6 +16,7 @@ SAYS = {
     "clock": "the clock of the driver's Python jumps by up to six hours, forth and back, about every second",
     "liar": "a root in an object store that delays, refuses, repeats, loses and belatedly does what it is asked, reports conflicts "
     "with nothing stored, and shows listings of up to a second ago",
+    "kafka": "the input comes from Kafka, whose broker is killed and comes back",
 }
 VICTIMS = {
     "driver": "the driver: its Python and its JVM",
@@ -26,6 +27,7 @@ VICTIMS = {
     "worker": "a Python worker",
     "stop": "no kill: SIGSTOP for longer than the heartbeat may be missing. Another run takes over, then the first one wakes up",
     "store's server": "the server of the object store",
+    "Kafka's broker": "the broker",
     "full disk": "no kill: the disk is full for up to four seconds",
 }
 HEAD = """# The kill loop
@@ -46,8 +48,8 @@ machine. The loop keeps its rounds by seed and by the last commit that changed t
 Most of what a driver costs is the start of its JVM. So most kills take the driver's Python only; its JVM is lent to the next run.
 That is no easier: the tasks and the half-done transactions of the dead run go on beside the next one.
 
-Killed elsewhere: Airflow's scheduler, worker and triggerer, in a real Airflow (`make test-airflow`, `tests/airflow/test_story.py`). Not killed: a Kafka
-broker; HDFS, whose DataNodes and writers die in `tests/protocol/test_crash_hdfs.py`. The clock jumps in the driver's Python, not
+Killed elsewhere: Airflow's scheduler, worker and triggerer, in a real Airflow (`make test-airflow`, `tests/airflow/test_story.py`). Not killed: HDFS,
+whose DataNodes and writers die in `tests/protocol/test_crash_hdfs.py`. The clock jumps in the driver's Python, not
 in Spark's JVM and not in the Python workers.
 """
 
