@@ -1,4 +1,5 @@
-"""The warm JVMs of a loop: one for each master, and a second one for the run that takes over from a frozen one."""
+"""The warm JVMs of a loop, and where its victims come from: one JVM for each master, and a second one for the run that takes
+over from a frozen one."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.spark.murder_jvm import WarmJvm
+from tests.spark.murder_nursery import Nursery
 from tests.spark.murder_victim import Errand
 
 LIFE = 60
@@ -16,6 +18,7 @@ LIFE = 60
 @dataclass
 class Jvms:
     folder: Path
+    nursery: Nursery = field(default_factory=Nursery)
     _warm: dict[str, WarmJvm] = field(default_factory=dict)
     _lent: dict[str, int] = field(default_factory=dict)
     _started: int = 0
@@ -41,3 +44,4 @@ class Jvms:
         for jvm in self._warm.values():
             jvm.end()
         self._warm.clear()
+        self.nursery.end()

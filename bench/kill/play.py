@@ -105,7 +105,7 @@ class Playing:
         errand = msgspec.structs.replace(self._scene.errand, at=at, takeover=takeover)
         jvm = self._jvms.lend(errand, which) if warm else None
         self.runs += 1
-        return Run.start(errand, jvm), jvm
+        return Run.start(errand, jvm, self._jvms.nursery if warm else None), jvm
 
     def _over(self, run: Run, jvm: WarmJvm | None) -> None:
         run.thaw()
