@@ -238,18 +238,19 @@ def _found(declared: Mapping[str, tuple[str, ...]], recorded: Collection[str]) -
 
 
 def resolve_states(
-    node: KeyedNode, before: OperatorState | None, slot: int = 0
+    node: KeyedNode, before: OperatorState | None, slot: int = 0, given: Collection[str] = ()
 ) -> tuple[dict[str, StateSchema], int]:
     """Every state with its id, and the next free id. What was declared before keeps its id, under an alias too.
 
-    `slot` is of the record that the states are for: it introduces types that have changed.
+    `slot` is of the record that the states are for: it introduces types that have changed. Of the states in `given` all
+    entries come anew, so they need not fit what is recorded.
     """
-    resolved, next_id, _ = compared_states(node, before, slot)
+    resolved, next_id, _ = compared_states(node, before, slot, given)
     return resolved, next_id
 
 
 def compared_states(
-    node: KeyedNode, before: OperatorState | None, slot: int = 0
+    node: KeyedNode, before: OperatorState | None, slot: int = 0, given: Collection[str] = ()
 ) -> tuple[dict[str, StateSchema], int, dict[str, Change]]:
     """As `resolve_states`, with what has become of the types of states."""
     recorded = dict(before.states) if before else {}
@@ -259,12 +260,13 @@ def compared_states(
     resolved: dict[str, StateSchema] = {}
     changes: dict[str, Change] = {}
     for name, schema in declared.items():
-        old = None
-        if name not in names:
+        old = recorded.pop(names[name]) if name in names else None
+        if old is None or (name in given and old.kind != schema.kind):
             schema = msgspec.structs.replace(schema, id=next_id)
             next_id += TIMER_IDS if schema.kind == "timer" else 1
+        elif name in given:
+            schema = msgspec.structs.replace(schema, id=old.id)
         else:
-            old = recorded.pop(names[name])
             _check_same(node, name, old, schema)
             _check_wider(node, name, old, schema)
             kept, change = _evolved(node, name, old, schema.value, slot)

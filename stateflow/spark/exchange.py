@@ -3,7 +3,9 @@
     _sf_group   pmod(xxhash64(key), max parallelism)
     _sf_place   one long that decides nearly all comparisons: the key group, then the key's low bits or a hash of it
 
-If the sort began with the key group alone, it would compare whole rows for all but the first key of a group.
+If the sort began with the key group alone, it would compare whole rows for all but the first key of a group. Where the rows
+of a key need no order, Spark sorts by the place and nothing else: then it is a radix sort, which compares no rows. The task
+tells keys apart that share a place (`spark/task/shared_places.py`).
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ def same_key_types(uid: str, inputs: Sequence[KeyedInput]) -> tuple[str, ...]:
 def carried_by(inputs: Sequence[KeyedInput], key_types: Sequence[str]) -> Carried:
     """The columns that an operator's task needs of these inputs."""
     late = any(LATE in keyed.frame.columns for keyed in inputs)
-    return carried(inputs[0].columns, key_types, [keyed.rows for keyed in inputs], late=late)
+    ordered = any(keyed.order_by for keyed in inputs)
+    return carried(inputs[0].columns, key_types, [keyed.rows for keyed in inputs], late=late, ordered=ordered)
 
 
 def exchanged(
@@ -86,7 +89,7 @@ def exchanged(
     ordered: bool = True,
     carry: Carried | None = None,
 ) -> DataFrame:
-    """The operator's rows, partition by subtask, sorted by key group, key, side and order.
+    """The operator's rows, partition by subtask, sorted by key group, key, side and order; or by place alone, as `carry` says.
 
     `carry` says which columns there are; without it all. Built as SQL text: every Column built in Python costs a dozen
     calls into the JVM, which slows small batches down.
@@ -142,7 +145,7 @@ def exchanged(
     frame = frame.repartitionById(len(assignment), F.expr(subtask_of(assignment, max_parallelism, of_row)))
     if ordered:
         first = PLACE if carry.place else _place(GROUP, key_types, names)
-        by = [first, *names, *([SIDE] if connected else [])]
+        by = [first] if carry.mixed else [first, *names, *([SIDE] if connected else [])]
         frame = frame.sortWithinPartitions(*(F.expr(e) for e in by), *_directions(inputs))
     return frame.selectExpr(*map(quoted, names_kept)) if len(names_kept) < len(frame.columns) else frame
 

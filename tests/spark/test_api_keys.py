@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -118,6 +119,30 @@ def test_the_shuffle_carries_no_key_that_a_field_repeats_and_no_flag_that_is_alw
     assert kept.columns == ["_sf_place", "_sf_key1", "_sf_late", "user", "text", "large"]
 
 
+@pytest.mark.parametrize(
+    ("columns", "order_by", "sides", "sorts"),
+    [
+        (("user",), (), 1, ["_sf_place"]),
+        (("user", "text"), (), 1, ["_sf_place"]),
+        (("user",), ("-n",), 1, ["_sf_place", "user", "_sf_by0_0"]),
+        (("user",), (), 2, ["_sf_place", "_sf_key0", "_sf_side"]),
+    ],
+)
+def test_rows_without_an_order_are_sorted_by_one_number(
+    spark: SparkSession, columns: tuple[str, ...], order_by: tuple[str, ...], sides: int, sorts: list[str]
+) -> None:
+    """Then Spark compares no rows: such a number fits the prefix of its radix sort."""
+    frame = spark.createDataFrame([(1, "a", 1)], "user long, text string, n long")
+    inputs = [KeyedInput(frame, columns, order_by, row_type("user long, text string, n long"))] * sides
+    types = key_types_of("x", inputs[0])
+    carry = carried_by(inputs, types)
+    made = exchanged("x", inputs, types, 128, default_assignment(1, 128), carry=carry)
+    plan = made._jdf.queryExecution().executedPlan().toString()
+    (sort,) = re.findall(r"Sort \[(.*?)\], false", plan)
+    assert re.findall(r"(\w+)#\d+L? (?:ASC|DESC)", sort) == sorts
+    assert carry.mixed == (sorts == ["_sf_place"])
+
+
 def test_a_null_key_and_a_float_key_are_refused(bench: Workbench) -> None:
     @sf.pipeline("nulls")
     def nulls(flow: sf.Flow, *, column: str) -> None:
@@ -133,7 +158,8 @@ def test_a_null_key_and_a_float_key_are_refused(bench: Workbench) -> None:
     with pytest.raises(sf.UsageError) as caught:
         bench.run(nulls, {"column": "small"})
     assert str(caught.value) == (
-        "operator 'counted': 1 rows have a null in key column 'small': drop such rows before key_by, or give them a value"
+        "operator 'counted': 1 rows have a null in key column 'small': leave such rows out before, with "
+        ".transform(lambda rows: rows.where('small is not null')), or give them a value"
     )
     assert sf.memory("nulls").rows == []
     assert all(not r.operators for r in bench.records("nulls"))

@@ -17,7 +17,9 @@ from stateflow.format.records import Shard
 from stateflow.operators.context import Moment
 from stateflow.pipelines.operators import OperatorSpec
 from stateflow.pipelines.rows import row_type
+from stateflow.spark.task import set_aside
 from stateflow.spark.task.acks import Ack
+from stateflow.spark.task.carried import carried
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import KeyedTask, keyed_worker
 from stateflow.state.backends.choice import open_backend
@@ -121,6 +123,33 @@ def test_rows_that_cannot_be_read_are_not_taken_for_a_keys_own_failure(tmp_path:
     with pytest.raises(RuntimeError, match="null in key column"):
         list(keyed_worker(diverting(tmp_path, Diverts), acks)(iter([batch(1, 7), batch(7), damaged])))
     assert acks.acks == []
+
+
+def test_rows_that_waited_on_disk_are_removed_when_user_code_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are of other keys than the one that fails, at the same place."""
+    monkeypatch.setattr(set_aside, "BYTES_IN_MEMORY", 10)
+
+    class Fails(Sum):
+        def process(self, key: int, rows: Iterator[Event], ctx: sf.Context) -> Iterator[Total]:
+            if sum(1 for _, row in zip(range(3), rows, strict=False)) == 3:
+                waiting = list((tmp_path / "scratch").glob("task-*/rows.arrow"))
+                raise ValueError(f"beside {len(waiting)} file")
+            yield Total(key, 1.0)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for _ in range(5):
+            users = pa.array([1, 2], pa.int64())
+            yield pa.record_batch(
+                [pa.array([5, 5], pa.int64()), users, pa.array([1.0, 1.0])], ["_sf_place", "user", "amount"]
+            )
+
+    carry = carried(("user",), ("int",), (row_type(Event),), late=False)
+    made = replace(task(tmp_path, Fails, Shard(first=0, last=127, backend="rocksdb")), carry=carry)
+    with pytest.raises(RuntimeError, match="beside 1 file") as caught:
+        list(keyed_worker(made, Acks())(batches()))
+    assert not list((tmp_path / "scratch").glob("task-*")), caught
 
 
 def test_a_stream_that_breaks_off_is_not_the_end_of_the_input(tmp_path: Path) -> None:

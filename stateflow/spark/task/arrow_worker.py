@@ -22,7 +22,7 @@ from stateflow.operators.context import Moment
 from stateflow.pipelines.operators import MAIN
 from stateflow.spark.session.shipping import packed, unpacked
 from stateflow.spark.task.acks import Ack
-from stateflow.spark.task.blocks import refuse_nulls
+from stateflow.spark.task.key_columns import refuse_nulls
 from stateflow.spark.task.shards import TaskShards
 from stateflow.spark.task.storage import TaskStorage
 from stateflow.spark.task.worker import expires_now, marked, spare_the_collector

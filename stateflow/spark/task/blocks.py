@@ -6,30 +6,25 @@ rows from Spark as user code asks for them, so that a key of any size fits.
 
 from __future__ import annotations
 
+import tempfile
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from stateflow.errors import UsageError
 from stateflow.operators.context import OperatorContext
 from stateflow.operators.keyed import Chunk, StreamError
 from stateflow.pipelines.rows import RowType
 from stateflow.spark.task.carried import Carried, everything, groups_of
 from stateflow.spark.task.columns import RowReader, values_of
+from stateflow.spark.task.key_columns import KeyColumns, key_starts
+from stateflow.spark.task.shared_places import WholeKeys
 from stateflow.state.keys.codec import KeyCodec
-
-
-def refuse_nulls(uid: str, name: str, column: Any) -> None:
-    if column.null_count:
-        raise UsageError(
-            f"operator {uid!r}: {column.null_count} rows have a null in key column {name!r}: "
-            "drop such rows before key_by, or give them a value"
-        )
 
 
 class Block:
@@ -49,12 +44,9 @@ class Block:
         "starts",
     )
 
-    def __init__(self, batch: Any, shape: Shape) -> None:
+    def __init__(self, batch: Any, starts: Any, shape: Shape) -> None:
         self._codec = shape.codec
-        columns = [batch.column(i) for i in shape.key_indices]
-        for name, column in zip(shape.key_columns, columns, strict=True):
-            refuse_nulls(shape.uid, name, column)
-        starts = _starts(columns)
+        columns = shape.keys.of(batch)
         self.starts: list[int] = starts.tolist()
         self.ends: list[int] = [*self.starts[1:], batch.num_rows]
         self.size = len(self.starts)
@@ -115,13 +107,12 @@ class Shape:
         rows: Sequence[RowType],
         carry: Carried | None = None,
     ) -> None:
-        self.uid = uid
         self.codec = codec
-        self.key_columns = tuple(key_columns)
-        carry = carry or everything(len(self.key_columns))
-        self.key_indices = carry.key_indices
+        carry = carry or everything(len(key_columns))
+        self.keys = KeyColumns(uid, key_columns, carry.key_indices)
         self.key_fields = carry.keys
         self.placed = carry.place
+        self.mixed = carry.mixed
         self.late_index = carry.late_index
         self.side_index = first = carry.fields_index
         if len(rows) == 1:
@@ -137,24 +128,30 @@ def _repeated(values: list[Any], counts: Any) -> list[Any]:
     return np.repeat(held, counts).tolist()
 
 
-def _starts(columns: Sequence[Any]) -> Any:
-    """The indices at which a key begins."""
-    changed: Any = None
-    for column in columns:
-        if pa.types.is_integer(column.type):
-            values = column.to_numpy()
-            differs = values[1:] != values[:-1]
-        else:
-            differs = pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
-        changed = differs if changed is None else changed | differs
-    return np.concatenate(([0], np.flatnonzero(changed) + 1))
+def _with_starts(batches: Iterator[Any], keys: KeyColumns) -> Generator[tuple[Any, Any]]:
+    """Each batch with the indices at which its keys begin."""
+    for batch in batches:
+        if batch.num_rows:
+            yield batch, key_starts(keys.checked(batch))
+
+
+def _temporary_folder() -> Path:
+    return Path(tempfile.mkdtemp(prefix="stateflow-"))
 
 
 class Blocks:
     """The blocks in order, with one block of look-ahead."""
 
-    def __init__(self, batches: Iterator[Any], shape: Shape, remember: int = 0) -> None:
-        self._batches = batches
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        shape: Shape,
+        remember: int = 0,
+        scratch: Callable[[], Path] = _temporary_folder,
+    ) -> None:
+        self._batches = _with_starts(batches, shape.keys)
+        if shape.mixed:
+            self._batches = WholeKeys(shape.keys, scratch).of(batches)
         self._remember = remember
         """How many rows of a spanning key to remember, in case user code fails on it."""
         self._shape = shape
@@ -162,17 +159,21 @@ class Blocks:
         self.rows_in = 0
         self._failed: StreamError | None = None
 
+    def close(self) -> None:
+        """Removes what lies on disk, also after an error."""
+        self._batches.close()
+
     def peek(self) -> Block | None:
         if self._failed is not None:
             raise self._failed
         try:
             while not self._ahead:
-                batch = next(self._batches, None)
-                if batch is None:
+                given = next(self._batches, None)
+                if given is None:
                     return None
-                if batch.num_rows:
-                    self.rows_in += batch.num_rows
-                    self._ahead.append(Block(batch, self._shape))
+                batch, starts = given
+                self.rows_in += batch.num_rows
+                self._ahead.append(Block(batch, starts, self._shape))
         except Exception as error:
             # User code may be pulling rows. If it asks again, it must not see the end of the input.
             self._failed = StreamError(error)

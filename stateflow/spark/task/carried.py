@@ -25,6 +25,8 @@ class Carried:
     place: bool = True
     """Whether the first column is the number by which rows are sorted, with the key group in its upper bits, and not the
     group alone. Otherwise Spark computes that number anew whenever it compares two rows of a key."""
+    mixed: bool = False
+    """Whether Spark sorts by the place alone, so that the rows of keys that share a place come mixed."""
 
     @property
     def own_keys(self) -> int:
@@ -55,11 +57,20 @@ def groups_of(places: Any) -> Any:
 
 
 def carried(
-    key_columns: Sequence[str], key_types: Sequence[str], rows: Sequence[RowType], *, late: bool
+    key_columns: Sequence[str],
+    key_types: Sequence[str],
+    rows: Sequence[RowType],
+    *,
+    late: bool,
+    ordered: bool = False,
 ) -> Carried:
-    """What has to be sent. A field is a part of the key when it has the column's name and the very type of the key."""
+    """What has to be sent. A field is a part of the key when it has the column's name and the very type of the key.
+
+    `ordered`: the rows of a key have an order.
+    """
     if len(rows) > 1:
         return Carried((None,) * len(key_types), late)
     places = {(field.name, field.type): place for place, field in enumerate(rows[0].fields)}
     named = zip(key_columns, key_types, strict=True)
-    return Carried(tuple(places.get((column, BY_NAME[kind].spark)) for column, kind in named), late)
+    keys = tuple(places.get((column, BY_NAME[kind].spark)) for column, kind in named)
+    return Carried(keys, late, mixed=not ordered)

@@ -158,18 +158,18 @@ class _Subtask:
         task = self.task
         engine = KeyedEngine(task.spec, task.moment, self.index, len(task.shards))
         outputs = Outputs(task)
+        blocks = Blocks(
+            batches,
+            Shape(task.spec.uid, engine.codec, task.spec.key_columns, task.spec.rows, task.carry),
+            task.spec.dead_letter_limit if task.spec.on_error == "dead_letter" else 0,
+            task.storage.folder,
+        )
         try:
             begin_task(engine, task, self.index)
-            remember = task.spec.dead_letter_limit if task.spec.on_error == "dead_letter" else 0
-            blocks = Blocks(
-                batches,
-                Shape(task.spec.uid, engine.codec, task.spec.key_columns, task.spec.rows, task.carry),
-                remember,
-            )
             yield from self._shards(engine, blocks, outputs)
             engine.snapshot()
             yield from outputs.take(engine, all_of_it=True)
-            elements = gathered(engine.process)
+            elements = gathered(task.spec.uid, engine.process)
             staged = outputs.close()
             handles = self.shards.handles()
         except BaseException as error:
@@ -182,6 +182,7 @@ class _Subtask:
         else:
             engine.close()
         finally:
+            blocks.close()
             self.shards.close()
         ack = Ack(
             operator=task.spec.uid,

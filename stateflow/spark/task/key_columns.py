@@ -1,0 +1,60 @@
+"""The key columns of an Arrow batch: where keys begin, and that no key is null."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stateflow.errors import UsageError
+from stateflow.pipelines.rows import without_nulls
+
+
+def refuse_nulls(uid: str, name: str, column: Any) -> None:
+    if column.null_count:
+        raise UsageError(
+            f"operator {uid!r}: {column.null_count} rows have a null in key column {name!r}: {without_nulls(name)}"
+        )
+
+
+class KeyColumns:
+    """The columns of an operator's Arrow batches that are its key."""
+
+    def __init__(self, uid: str, names: Sequence[str], indices: Sequence[int]) -> None:
+        self.uid = uid
+        self.names = tuple(names)
+        self.indices = tuple(indices)
+
+    def of(self, batch: Any) -> list[Any]:
+        return [batch.column(i) for i in self.indices]
+
+    def checked(self, batch: Any) -> list[Any]:
+        columns = self.of(batch)
+        for name, column in zip(self.names, columns, strict=True):
+            refuse_nulls(self.uid, name, column)
+        return columns
+
+
+def key_starts(columns: Sequence[Any]) -> Any:
+    """The indices at which a key begins."""
+    changed: Any = None
+    for column in columns:
+        if pa.types.is_integer(column.type):
+            values = column.to_numpy()
+            differs = values[1:] != values[:-1]
+        else:
+            differs = pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+        changed = differs if changed is None else changed | differs
+    return np.concatenate(([0], np.flatnonzero(changed) + 1))
+
+
+def rows_of_key(columns: Sequence[Any], key: Sequence[Any]) -> Any:
+    """Which rows have this key, given as a scalar per column."""
+    mine: Any = None
+    for column, value in zip(columns, key, strict=True):
+        equal = pc.equal(column, value).to_numpy(zero_copy_only=False)
+        mine = equal if mine is None else mine & equal
+    return mine
