@@ -44,6 +44,7 @@ It ends with a run that drains the input. Then the loop makes four checks:
 """
 TAIL = """Each round draws from the seed and its own number, so you can play it again. Which instruction a random kill meets depends on the
 machine. The loop keeps its rounds by seed and by the last commit that changed the library: when it is started again, it goes on where it was.
+The figures above are those of all seeds.
 
 Most of what a driver costs is the start of its JVM. So most kills take the driver's Python only; its JVM is lent to the next run.
 That is no easier: the tasks and the half-done transactions of the dead run go on beside the next one.
@@ -54,7 +55,7 @@ in Spark's JVM and not in the Python workers.
 """
 
 
-def page(journal: Journal, commit: str, seed: int) -> str:
+def page(journal: Journal, commit: str, seeds: list[int]) -> str:
     kills, points, ends = journal.total("kills"), journal.total("points"), journal.total("ends")
     lies, rounds = journal.total("lies"), journal.rounds
     wrong = [(each.number, each.scene, text) for each in rounds for text in each.wrong]
@@ -88,7 +89,7 @@ def page(journal: Journal, commit: str, seed: int) -> str:
         f"| rows checked in three sinks and two operators' state | {sum(each.rows for each in rounds):,} |",
         f"| rounds, each a job of its own | {len(rounds)} |",
         f"| time | {sum(each.seconds for each in rounds) / 60:.0f} minutes |",
-        f"| seed | {seed} |",
+        f"| seeds | {', '.join(map(str, seeds))} |",
         f"| machine | {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()} |",
         "",
         TAIL,
