@@ -57,7 +57,10 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         jvms.end()
-    folders = {int(each.name.rpartition("-")[2]): each for each in work.parent.glob(f"{code}-seed-*")}
+    folders = {
+        int(each.parent.name.rpartition("-")[2]): each.parent
+        for each in work.parent.glob(f"{code}-seed-*/rounds.jsonl")
+    }
     played = Journal.of(folders[seed] for seed in sorted(folders))
     PAGE.write_text(page(played, code, sorted(folders)), encoding="utf-8")
     print(
