@@ -102,12 +102,6 @@ ROOMS: Mapping[str, Room] = {
         "checkpoint format operators pipelines state state/values",
         "flows.py",
     ),
-    "testing": Room(
-        "keyed and columnar operators in unit tests, without Spark",
-        # The rescale of a record, which is pure: the harness of operators without keys rescales as a run does.
-        "checkpoint compatibility format operators operators/joins pipelines state state/backends state/columns state/keys "
-        "state/values",
-    ),
     "observe": Room("what a job looks like from outside", "checkpoint format quantities", "status.py"),
     "reading": Room(
         "one key, one state, one snapshot",
@@ -130,6 +124,12 @@ ROOMS: Mapping[str, Room] = {
         "checkpoint compatibility config format liveness operators operators/joins pipelines savepoints spark/session spark/sinks "
         "spark/sources spark/task state/backends state/values storage",
         "runner.py",
+    ),
+    "testing": Room(
+        "operators in unit tests, without Spark, and whole pipelines, with it",
+        # The rescale of a record, which is pure: the harness of operators without keys rescales as a run does.
+        "checkpoint compatibility config format operators operators/joins pipelines spark spark/session state state/backends "
+        "state/columns state/keys state/values",
     ),
     "spark/state_tables": Room(
         "state as Spark tables: the data source, canonical savepoints",

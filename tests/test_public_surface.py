@@ -37,7 +37,7 @@ def test_every_error_is_a_stateflow_error_with_an_exit_code_of_its_own() -> None
 
 
 def test_the_testing_module_offers_the_harness() -> None:
-    assert stateflow.testing.__all__ == ["ColumnarHarness", "KeyedHarness", "PartitionHarness"]
+    assert stateflow.testing.__all__ == ["ColumnarHarness", "FlowHarness", "KeyedHarness", "PartitionHarness"]
 
 
 def test_what_users_chain_is_there() -> None:

@@ -1,7 +1,7 @@
 """Kills running pipelines for a long time and checks what is left: `python -m bench.kill`.
 
 Each round is a job of its own, which is killed a dozen times, then drained and examined. Rounds are kept in a journal, by
-commit and seed, so that an interrupted loop goes on where it was.
+the library's commit and by seed, so that an interrupted loop goes on where it was.
 """
 
 from __future__ import annotations

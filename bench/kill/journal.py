@@ -81,12 +81,12 @@ class Journal:
 
 
 def commit() -> str:
-    """The commit that is checked out; with a `+` when the library is not as it was committed."""
+    """The last commit that changed the library; with a `+` when it is not as it was committed. Other commits change nothing."""
 
     def git(*words: str) -> str:
         return subprocess.run(
-            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+            ["git", *words, "--", "stateflow"], cwd=ROOT, capture_output=True, text=True, check=False
         ).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "stateflow", "tests", "bench")
-    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if changed else "")
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return (git("log", "-1", "--format=%h") or "unknown") + ("+" if changed else "")

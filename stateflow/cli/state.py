@@ -128,7 +128,7 @@ def import_(
     from stateflow.spark.session.build import build_session
     from stateflow.spark.session.shipping import by_value
     from stateflow.spark.state_tables.build import BuildRequest, build_savepoint
-    from stateflow.spark.state_tables.frames import parquet_frame
+    from stateflow.spark.state_tables.parquet import parquet_frame
     from stateflow.spark.state_tables.snapshots import checkpoint_of, savepoint_at
 
     options = call.options(option)

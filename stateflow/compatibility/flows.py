@@ -25,6 +25,8 @@ from stateflow.compatibility.states import (
 )
 from stateflow.errors import IncompatibleError, UsageError
 from stateflow.format.records import OperatorState, Record
+from stateflow.pipelines.event_times import splitting_source
+from stateflow.pipelines.fixed_options import duration
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import KeyedNode, SourceNode
 from stateflow.pipelines.operators import DEAD_LETTERS
@@ -162,6 +164,12 @@ def _lost_late_rows(flow: Flow, source: SourceNode) -> Iterator[str]:
 def _warnings(flow: Flow, node: KeyedNode) -> Iterator[str]:
     if isinstance(node.columnar, ReadyOperator):
         yield from node.columnar.warnings
+        lateness = getattr(node.columnar, "lateness", 0)
+        if lateness and (source := splitting_source(node)):
+            yield (
+                f"operator {node.uid!r} has lateness={duration(lateness)!r}, but source {source!r} splits off its late rows (late=) "
+                "before, so that none can come to it: leave late= of the source out, and read .side('late') of the operator"
+            )
     if DEAD_LETTERS in flow.unread_sides(node):
         yield (
             f"operator {node.uid!r} diverts rows to .dead_letters (on_error='dead_letter'), which nobody reads, so that they would be "
@@ -191,6 +199,8 @@ def _operator(
     except NewerTypeError as error:
         older = [slot for slot in checkpoints if slot < error.below]
         newest = f": the newest of them is checkpoint:{max(older)}" if older else ""
+        if checkpoints and not older:
+            newest = ": none of them is kept, so restore a savepoint from before it"
         return OperatorCheck(node.uid, "incompatible", {}, f"{error}{newest}")
     except (IncompatibleError, UsageError) as error:
         return OperatorCheck(node.uid, "incompatible", {}, str(error))

@@ -238,18 +238,19 @@ def _found(declared: Mapping[str, tuple[str, ...]], recorded: Collection[str]) -
 
 
 def resolve_states(
-    node: KeyedNode, before: OperatorState | None, slot: int = 0
+    node: KeyedNode, before: OperatorState | None, slot: int = 0, given: Collection[str] = ()
 ) -> tuple[dict[str, StateSchema], int]:
     """Every state with its id, and the next free id. What was declared before keeps its id, under an alias too.
 
-    `slot` is of the record that the states are for: it introduces types that have changed.
+    `slot` is of the record that the states are for: it introduces types that have changed. Of the states in `given` all
+    entries come anew, so they need not fit what is recorded.
     """
-    resolved, next_id, _ = compared_states(node, before, slot)
+    resolved, next_id, _ = compared_states(node, before, slot, given)
     return resolved, next_id
 
 
 def compared_states(
-    node: KeyedNode, before: OperatorState | None, slot: int = 0
+    node: KeyedNode, before: OperatorState | None, slot: int = 0, given: Collection[str] = ()
 ) -> tuple[dict[str, StateSchema], int, dict[str, Change]]:
     """As `resolve_states`, with what has become of the types of states."""
     recorded = dict(before.states) if before else {}
@@ -259,12 +260,13 @@ def compared_states(
     resolved: dict[str, StateSchema] = {}
     changes: dict[str, Change] = {}
     for name, schema in declared.items():
-        old = None
-        if name not in names:
+        old = recorded.pop(names[name]) if name in names else None
+        if old is None or (name in given and old.kind != schema.kind):
             schema = msgspec.structs.replace(schema, id=next_id)
             next_id += TIMER_IDS if schema.kind == "timer" else 1
+        elif name in given:
+            schema = msgspec.structs.replace(schema, id=old.id)
         else:
-            old = recorded.pop(names[name])
             _check_same(node, name, old, schema)
             _check_wider(node, name, old, schema)
             kept, change = _evolved(node, name, old, schema.value, slot)
@@ -321,19 +323,39 @@ def _evolved(
         changed = _changed(node, name, "type", old.value, now, f" ({refusal})")
         if not old.since or all(version.value != now for version in old.versions):
             raise changed from None
+        below = _unreadable_since(old, declared)
         newer = NewerTypeError(
-            f"{changed}; this is an earlier type of the state, so to go back to its code, restore a checkpoint below {old.since}, "
-            "which introduced the type that it has"
+            f"{changed}; this is an earlier type of the state, so to go back to its code, restore a checkpoint below {below}, which "
+            "introduced a type that it cannot read"
         )
-        newer.below = old.since
+        newer.below = below
         raise newer from None
+
+
+def _unreadable_since(old: StateSchema, declared: DeclaredType) -> int:
+    """The record behind the last one of which this code, whose type the state once had, reads all values."""
+    types = sorted(old.versions, key=lambda version: version.slot)
+    since = old.since
+    for at in reversed(range(len(types))):
+        if types[at].value == declared.schema or all(_reads(declared, old, v.value) for v in types[: at + 1]):
+            break
+        since = types[at].slot
+    return since
+
+
+def _reads(declared: DeclaredType, old: StateSchema, value: str) -> bool:
+    try:
+        evolved(StateSchema(id=0, kind=old.kind, value=value), declared, 0)
+    except RefusedError:
+        return False
+    return True
 
 
 class NewerTypeError(IncompatibleError):
     """The code has an earlier type of a state, which newer code has changed, and cannot read what that wrote."""
 
     below = 0
-    """The record that introduced the newer type: what is below it can be restored for this code."""
+    """The record that introduced a type that this code cannot read: what is below it can be restored for this code."""
 
 
 def changed_elements(node: KeyedNode, before: OperatorState) -> dict[str, Change]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from stateflow.errors import StateflowError
+from stateflow.errors import StateflowError, StateTypeError
 from stateflow.pipelines.process import Process
 from stateflow.state.values.serializers import Serializer, serializer_for
 
@@ -39,12 +39,15 @@ def check_alike(uid: str, name: str, parts: Sequence[tuple[bytes, ...]]) -> None
         )
 
 
-def gathered(process: Process[Any]) -> dict[str, tuple[bytes, ...]]:
+def gathered(uid: str, process: Process[Any]) -> dict[str, tuple[bytes, ...]]:
     """What the record keeps of a process's operator state for this subtask."""
     out: dict[str, tuple[bytes, ...]] = {}
     for name, declaration in type(process).declarations().operator.items():
         serializer: Serializer = serializer_for(declaration.type)
         state = process.__dict__[name]
         values = [state] if declaration.kind == "broadcast" else state.recorded()
-        out[name] = tuple(map(serializer.dumps, values))
+        try:
+            out[name] = tuple(map(serializer.dumps, values))
+        except StateTypeError as error:
+            raise StateTypeError(f"operator {uid!r}, state {name!r}: {error}") from None
     return out

@@ -209,8 +209,20 @@ class Aggregated:
         return {self.aggregate.column, *condition, *(by.removeprefix("-") for by in self.order)} - {""}
 
 
+_ELSEWHERE = {
+    "on_error": "leave out rows that it cannot take with transform() before, and write them to a table of their own",
+    "emit": "a running aggregate puts out a row per key and batch; emit= is of .window(...).aggregate()",
+    "lateness": "give it to .window(..., lateness=)",
+    "ttl": "a running aggregate is kept for ever; a .window(...) has an end",
+    "order_by": "give it to .key_by(..., order_by=)",
+}
+"""Options of other steps that are asked of an aggregate."""
+
+
 def aggregated(where: str, name: str, aggregate: Any, rows: RowType, order: tuple[str, ...]) -> Aggregated:
     """Checks an aggregate against the rows that it is given; `where` names the operator."""
+    if name in _ELSEWHERE and not isinstance(aggregate, Aggregate):
+        raise UsageError(f"{where} has no option {name}: {_ELSEWHERE[name]}")
     if not isinstance(aggregate, Aggregate):
         raise UsageError(f"{where}: {name}={aggregate!r} is not an aggregate: say one such as sf.count()")
     found = _typed(where, name, aggregate, rows, order)

@@ -104,6 +104,24 @@ def _falls(aggregates: Mapping[str, Aggregate], order_by: Sequence[str]) -> str:
     return ties
 
 
+_ONCE = {"min", "max", "first", "last", "count_distinct", "approximate_count_distinct"}
+"""Aggregates that are the same when a row comes again."""
+
+
+def refuse_counted_again(uid: str, former: FormerChanges | None, aggregates: Mapping[str, Aggregate]) -> None:
+    """Whether rows that were changes can be aggregated: a sum would add to a value the one that replaces it."""
+    if former is None or former.counted:
+        return
+    for name, aggregate in aggregates.items():
+        if isinstance(aggregate, Aggregate) and aggregate.kind not in _ONCE:
+            keys = f" by {', '.join(former.keys)}" if former.keys else ""
+            raise UsageError(
+                f"operator {uid!r}: its rows replaced each other{keys} before .changes_as_rows(), and {name!r} ({aggregate.kind}) would "
+                "take each of them for one more: aggregate the rows from which the changes come, or windows with emit='final'; to "
+                "count the changes themselves say .changes_as_rows(..., counted=True)"
+            )
+
+
 def operation_rows(rows: RowType, op: str, operation: str) -> RowType:
     """The rows with a column `op` that says what each change is; `operation` is where it stands already, if it does."""
     if rows.field(op) is not None and op != operation:

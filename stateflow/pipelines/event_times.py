@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from stateflow.errors import UsageError
 from stateflow.pipelines.graph import GroupedRows, KeyedNode, Node, NodeRows, SourceNode
 from stateflow.pipelines.ready import Deduplicate, ReadyOperator
 from stateflow.pipelines.windows import event_time, refuse_what_is_held_back
@@ -23,12 +24,26 @@ def known_time(uid: str, stream: NodeRows) -> str:
     return time_column(uid, stream) if has_event_time(stream) else ""
 
 
-def ordering_time(uid: str, stream: NodeRows) -> str:
-    """The same where event time only tells which row is newer: the last rows of a deduplication may come late."""
+def ordering_time(uid: str, stream: NodeRows, order_by: Sequence[str]) -> str:
+    """The same where event time only tells which row is newer, after `order_by`: nothing is late there. Empty when `order_by` alone
+    tells it, for rows that have lost their time."""
     if not has_event_time(stream):
         return ""
-    judged = ((before, each) for before, each in _ready(stream.node) if not isinstance(each, Deduplicate))
-    return _column(uid, stream, "", judged)
+    for before, operator in _ready(stream.node):
+        if operator.holds_back and not isinstance(operator, Deduplicate):
+            if order_by:
+                return ""
+            raise UsageError(
+                f"operator {uid!r}: which of the {operator.holds_back} of operator {before!r} is newer does not show: say "
+                "key_by(..., order_by=...), such as order_by='window_end'"
+            )
+    return _column(uid, stream, "", ())
+
+
+def splitting_source(node: Node) -> str:
+    """A source of the node's rows that splits off its late rows; empty when there is none."""
+    sources = (each for each in _before(node) if isinstance(each, SourceNode) and each.late is not None)
+    return next((source.uid for source in sources), "")
 
 
 def time_columns(

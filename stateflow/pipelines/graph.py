@@ -109,6 +109,8 @@ class FormerChanges:
     """Whether some of them say that a row is gone."""
     aggregates: Mapping[str, Aggregate] = field(default_factory=dict)
     """The columns that are aggregates, as far as it shows."""
+    counted: bool = False
+    """Whether each change counts by itself in what follows."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -48,6 +48,11 @@ def process_node(
             f"operator {uid!r}: {getattr(cls, '__name__', repr(process))} is not a {base.__name__}"
         )
     cls.declarations()
+    if broadcast and cls.process_broadcast is Process.process_broadcast:
+        raise UsageError(
+            f"operator {uid!r}: {cls.__name__} has no process_broadcast, so that nothing would read the rows of "
+            f"broadcast={sorted(broadcast)}: define process_broadcast(self, name, rows, ctx), or leave broadcast= out"
+        )
     if on_error not in ("fail", "dead_letter"):
         raise UsageError(f"operator {uid!r}: on_error is 'fail' or 'dead_letter', not {on_error!r}")
     arguments = type_arguments(cls)

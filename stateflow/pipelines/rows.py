@@ -164,3 +164,8 @@ def _field_names(declared: Any) -> list[str]:
     if issubclass(declared, msgspec.Struct):
         return list(declared.__struct_fields__)
     return list(typing.cast(Any, declared)._fields)
+
+
+def without_nulls(column: str) -> str:
+    """What to do about rows that have no key."""
+    return f"leave such rows out before, with .transform(lambda rows: rows.where('{column} is not null')), or give them a value"

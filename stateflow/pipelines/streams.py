@@ -17,6 +17,7 @@ from stateflow.pipelines.aggregates import Aggregate
 from stateflow.pipelines.changes import (
     operation_rows,
     refuse_changes,
+    refuse_counted_again,
     refuse_filtered,
     refuse_mixed,
     refuse_stale,
@@ -39,6 +40,7 @@ from stateflow.pipelines.graph import (
 from stateflow.pipelines.joins import asof_join, interval_join, latest_join, window_join
 from stateflow.pipelines.keys import check_columns, check_key, check_same_key
 from stateflow.pipelines.latest import latest
+from stateflow.pipelines.misplaced import Steps
 from stateflow.pipelines.operator_nodes import columnar_node, mapped, process_node, queryable_as, ready_node
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN
 from stateflow.pipelines.process import ConnectedProcess, KeyedProcess, Output, PartitionProcess
@@ -61,7 +63,7 @@ from stateflow.state.expiry.ttl import Ttl, ttl_of
 
 
 @dataclass(frozen=True, eq=False)
-class Stream(NodeRows):
+class Stream(NodeRows, Steps, called="a stream", comes="before .key_by()"):
     """Rows that a node puts out."""
 
     def transform(self, function: Callable[..., Any], type: Any = None) -> Stream:
@@ -145,8 +147,12 @@ class Stream(NodeRows):
             f"{node.named} has no side output {name!r}: ask the operator that puts it out, or give the source late="
         )
 
-    def changes_as_rows(self, *, op: str) -> Stream:
-        """Each change as a row of its own: a column `op` says what it is, "upsert" or "delete"."""
+    def changes_as_rows(self, *, op: str, counted: bool = False) -> Stream:
+        """Each change as a row of its own: a column `op` says what it is, "upsert" or "delete".
+
+        No row takes back the one before, so that a sum over them is refused, unless `counted` says that each change is meant to count,
+        as in the number of times that a value has changed.
+        """
         if self.changes is None:
             raise UsageError(
                 f"changes_as_rows: the rows of {self.node.named} are no changes already: leave it out"
@@ -161,7 +167,7 @@ class Stream(NodeRows):
                 declared.aggregates if isinstance(declared, RunningAggregate | WindowAggregate) else ()
             )
         }
-        former = FormerChanges(self.changes, bool(self.operation), aggregates)
+        former = FormerChanges(self.changes, bool(self.operation), aggregates, counted)
         return self._then(node, rows, former=former)
 
     @property
@@ -223,7 +229,7 @@ class Stream(NodeRows):
 
 
 @dataclass(frozen=True, eq=False)
-class KeyedStream(GroupedRows):
+class KeyedStream(GroupedRows, Steps, called="a keyed stream", comes="after .key_by(...)"):
     """A stream whose rows are grouped by key."""
 
     stream: Stream
@@ -331,7 +337,7 @@ class KeyedStream(GroupedRows):
         row that comes later changes nothing that is out. `ttl` is how long a right row is known. `output` is as in `join`; `how` is left or inner.
         """
         check_same_key(f"join {uid!r}", self, right)
-        order = ordering_time(uid, right.stream)
+        order = ordering_time(uid, right.stream, right.order_by)
         expiry = None if ttl is None else ttl_of(ttl)
         declared = latest_join(self._rows(uid), right._rows(uid), output, order=order, ttl=expiry, how=how)
         return _after(ready_node(declared, (self, right)))
@@ -359,18 +365,16 @@ class KeyedStream(GroupedRows):
         The fields of `output` are the key columns and the aggregates, by name. A row replaces the key's row before. With
         `queryable=True` `stateflow serve` answers from its state.
         """
-        return _after(
-            ready_node(
-                queryable_as(running_aggregate(self._rows(uid), output, aggregates), queryable), (self,)
-            )
-        )
+        refuse_counted_again(uid, self.stream.former, aggregates)
+        declared = running_aggregate(self._rows(uid), output, aggregates)
+        return _after(ready_node(queryable_as(declared, queryable), (self,)))
 
     def latest(self, uid: str, *, queryable: str = "") -> Stream:
         """The last row of each key, by the key's `order_by` or else by event time; it is put out whenever it changes.
 
         `queryable` names the state under which `stateflow serve` answers with it.
         """
-        time = "" if self.order_by else ordering_time(uid, self.stream)
+        time = "" if self.order_by else ordering_time(uid, self.stream, ())
         return _after(ready_node(latest(self._rows(uid), time=time, queryable=queryable), (self,)))
 
     def enrich(
@@ -466,7 +470,7 @@ class KeyedStream(GroupedRows):
 
 
 @dataclass(frozen=True, eq=False)
-class WindowedStream:
+class WindowedStream(Steps, called="a windowed stream", comes="after .key_by(...).window(...)"):
     """A keyed stream, cut into windows of event time."""
 
     keyed: KeyedStream
@@ -493,6 +497,7 @@ class WindowedStream:
         answers with what the open windows of a key hold so far.
         """
         keyed = self.keyed
+        refuse_counted_again(uid, keyed.stream.former, aggregates)
         time = time_column(uid, keyed.stream, self.time)
         declared = window_aggregate(
             keyed._rows(uid), output, aggregates,
@@ -546,7 +551,7 @@ class WindowedStream:
 
 
 @dataclass(frozen=True, eq=False)
-class ConnectedStreams:
+class ConnectedStreams(Steps, called="two connected streams", comes="after .key_by(...).connect(...)"):
     left: KeyedStream
     right: KeyedStream
 
@@ -603,7 +608,8 @@ def _after(node: KeyedNode) -> Stream:
 def _to_have_the_side(node: KeyedNode, name: str) -> str:
     """What to write for an operator to have a side output of that name."""
     if isinstance(node.columnar, ReadyOperator):
-        return f"it has {', '.join(map(repr, node.sides)) or 'none'}"
+        filters = "; leave out what it cannot take with transform() before" if name == DEAD_LETTERS else ""
+        return f"it has {', '.join(map(repr, node.sides)) or 'none'}{filters}"
     call = ".process()" if node.columnar is None else ".process_arrow()"
     if name == DEAD_LETTERS and node.columnar is None:
         return f"give {call} on_error='dead_letter'"

@@ -153,8 +153,9 @@ def event_time(uid: str, rows: RowType | None, sources: Set[str], named: str) ->
 
 def refuse_what_is_held_back(uid: str, before: str, what: str) -> None:
     raise UsageError(
-        f"operator {uid!r}: the {what} of operator {before!r} come out when the watermark has passed them, so that a window over "
-        f"them would find them late: aggregate the rows themselves, or read the table of these {what} in another pipeline"
+        f"operator {uid!r}: the {what} of operator {before!r} come out when the watermark has passed them, so that they would be late "
+        "for it: aggregate the rows themselves, or give them the day, the hour, ... as a column with transform() and key_by() it for a "
+        f"running aggregate, or read the table of these {what} in another pipeline"
     )
 
 

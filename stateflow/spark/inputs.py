@@ -18,6 +18,7 @@ from stateflow.errors import IncompatibleError, NotFoundError, StateflowError, U
 from stateflow.format.records import SourceState
 from stateflow.format.source_offsets import SourceLeaves
 from stateflow.operators.lateness import is_late
+from stateflow.pipelines.files import Files
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.graph import SourceNode
 from stateflow.pipelines.tables import DeltaTable
@@ -130,6 +131,8 @@ def _absent(node: SourceNode, condition: str, error: Exception) -> str:
         return (
             f"source {node.uid!r}: there is no Delta table at {node.factory.path}; check where it points to"
         )
+    if isinstance(node.factory, Files):
+        return f"source {node.uid!r}: there is no folder {node.factory.path}: make it, or correct the path"
     if condition.startswith("DELTA_"):  # Delta's own message does not name the table
         return f"source {node.uid!r} opens a Delta table that is not there; check where it points to"
     return f"source {node.uid!r} opens what is not there: {first_line(error)}"

@@ -25,7 +25,7 @@ from stateflow.pipelines.columnar import ALONE, ColumnarOperator, columnar_opera
 from stateflow.pipelines.flow import Flow
 from stateflow.pipelines.operators import DEAD_LETTERS, MAIN, side_outputs
 from stateflow.pipelines.process import Output
-from stateflow.pipelines.rows import RowType, key_type, row_type
+from stateflow.pipelines.rows import RowType, key_type, row_type, without_nulls
 from stateflow.state.columns.layout import ColumnLayout
 from stateflow.state.keys.text import shown
 from stateflow.testing.harness import END, KeyedStateHarness
@@ -136,9 +136,7 @@ class ColumnarHarness(KeyedStateHarness):
         table = pa.table(columns, schema=schema)
         for name in self._keys[index]:
             if not self._operator().null_keys and table.column(name).null_count:
-                raise UsageError(
-                    f"a row has no {name!r}, which is its key: drop such rows before key_by, or give them a value"
-                )
+                raise UsageError(f"a row has no {name!r}, which is its key: {without_nulls(name)}")
         return table
 
     def _cast(self, of: RowType, table: pa.Table, field: pa.Field) -> Any:

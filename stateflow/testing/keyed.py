@@ -33,7 +33,7 @@ from stateflow.operators.watch import Watch
 from stateflow.pipelines.graph import KeyedNode
 from stateflow.pipelines.operators import MAIN, OperatorSpec, side_outputs
 from stateflow.pipelines.process import ConnectedProcess, Output, Process, type_arguments
-from stateflow.pipelines.rows import RowType, row_type
+from stateflow.pipelines.rows import RowType, row_type, without_nulls
 from stateflow.state.bound import (
     BoundAggregatingState,
     BoundListState,
@@ -242,7 +242,7 @@ class KeyedHarness(KeyedStateHarness):
             yield engine
             engine.snapshot()
             elements: dict[str, tuple[tuple[bytes, ...], ...]] = {
-                name: (part,) for name, part in gathered(engine.process).items()
+                name: (part,) for name, part in gathered(engine.spec.uid, engine.process).items()
             }
         except BaseException:
             # As in a run: a batch that fails has changed nothing.
@@ -301,7 +301,7 @@ def _key_names(key: Any, hint: Any, count: int) -> tuple[str, ...]:
 def _as_key(codec: KeyCodec, key: Any) -> Any:
     """The key as a run would give it: checked, and a named tuple when it is composite."""
     if key is None:
-        raise UsageError("a row has no key: drop such rows before key_by, or give them a value")
+        raise UsageError(f"a row has no key: {without_nulls('key')}")
     return codec.decode(codec.encode(tuple(key) if len(codec.types) > 1 else key), 0)[0]
 
 

@@ -138,7 +138,7 @@ class PartitionHarness(Harness):
                 engine.restore()
                 work(engine)
                 engine.snapshot()
-                parts.append(gathered(engine.process))
+                parts.append(gathered(self._spec.uid, engine.process))
                 engines.append(engine)
             finally:
                 engine.close()

@@ -13,7 +13,7 @@ from stateflow.errors import NotFoundError, StateflowError
 from stateflow.format.records import Prepared
 from stateflow.spark.doctor import examine_spark, findings
 from stateflow.spark.sinks.delivered import delivered, needs_spark
-from stateflow.spark.state_tables.frames import parquet_frame
+from stateflow.spark.state_tables.parquet import parquet_frame
 from tests.jobs.made import made_job
 
 if TYPE_CHECKING:

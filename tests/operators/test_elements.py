@@ -34,7 +34,7 @@ class Subtasks:
             bind(process, "op", Cursor(1, 0), {})
             hand_out(process, self.elements, subtask, whole=begins)
             code(process, subtask)
-            parts.append(gathered(process))
+            parts.append(gathered("op", process))
         self.elements = {name: tuple(part[name] for part in parts) for name in parts[0]}
 
     def rescale(self, count: int) -> None:
@@ -108,3 +108,15 @@ def test_a_list_stays_with_its_subtask_and_a_map_is_one_copy(four: Subtasks) -> 
     four.batch(write, begins=True)
     assert [len(part) for part in four.elements["mine"]] == [2, 2, 2, 2]
     assert len(set(four.elements["rates"])) == 1
+
+
+def test_a_value_of_the_wrong_type_names_operator_and_state() -> None:
+    def code(process: Any, subtask: int) -> None:
+        process.rates["tea"] = None
+
+    with pytest.raises(sf.StateTypeError) as caught:
+        Subtasks(1).batch(code)
+    assert str(caught.value) == (
+        "operator 'op', state 'rates': expected dict[str, float], but in the value expected `float`, got `None` - at `$[...]`: declare "
+        "`float | None`, or give it a value before it is stored"
+    )

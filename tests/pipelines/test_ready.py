@@ -251,8 +251,9 @@ REFUSED: list[tuple[Callable[[KeyedStream], Any], dict[str, Any] | None, str]] =
             sf.tumbling("1 hour"), time="window_start"
         ).aggregate("hours", PerWindow, n=sf.count()),
         None,
-        ("operator 'hours': the windows of operator 'op' come out when the watermark has passed them, so that a window over them would "
-        "find them late: aggregate the rows themselves, or read the table of these windows in another pipeline"),
+        ("operator 'hours': the windows of operator 'op' come out when the watermark has passed them, so that they would be late for it: "
+        "aggregate the rows themselves, or give them the day, the hour, ... as a column with transform() and key_by() it for a running "
+        "aggregate, or read the table of these windows in another pipeline"),
     ),
     (lambda k: k.window("1 minute"), None, "window: '1 minute' is not a window: say one such as sf.tumbling('1 minute')"),
     (

@@ -338,6 +338,11 @@ def no_folder(flow: sf.Flow, bench: Workbench) -> None:
     )
 
 
+def no_files(flow: sf.Flow, bench: Workbench) -> None:
+    files = sf.files("/no/such/folder", "json")
+    flow.source("in", files, "a int").collect("out", sf.memory("bad"))
+
+
 def stateful(flow: sf.Flow, bench: Workbench) -> None:
     opened = bench.source("in", ORDER)
     flow.source("in", lambda spark: opened(spark).groupBy("user").count()).collect("out", sf.memory("bad"))
@@ -407,6 +412,11 @@ def wrong_target(flow: sf.Flow, bench: Workbench) -> None:
         (no_table, sf.NotFoundError, "source 'in': there is no Delta table at /"),
         (no_table_of_a_function, sf.NotFoundError, "source 'in' opens a Delta table that is not there"),
         (no_folder, sf.NotFoundError, "source 'in' opens what is not there: [PATH_NOT_FOUND]"),
+        (
+            no_files,
+            sf.NotFoundError,
+            "source 'in': there is no folder /no/such/folder: make it, or correct the path",
+        ),
         (stateful, sf.UsageError, "source 'in': "),
         (
             no_event_time,

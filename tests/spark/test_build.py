@@ -149,6 +149,68 @@ def test_an_import_takes_over_what_a_run_of_changed_code_would(
     assert {row["user"]: row["total"] for row in table.rows} == expected
 
 
+class Named(sf.KeyedProcess[int, Order, Any]):
+    """A later release of `Sum`, whose state is of a type that no rule leads to."""
+
+    total = sf.ValueState(str, default="")
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        self.total.value += "".join(row.sku for row in rows)
+        yield key, self.total.value
+
+
+class Listed(sf.KeyedProcess[int, Order, Any]):
+    """Another one, whose state is of another kind, and has another name."""
+
+    kinds = sf.MapState(str, int, aliases=["total"])
+
+    def process(self, key: int, rows: Any, ctx: sf.Context) -> Any:
+        for row in rows:
+            self.kinds[row.sku] = self.kinds.get(row.sku, 0) + 1
+        yield key, str(dict(self.kinds.items()))
+
+
+@pytest.mark.parametrize(
+    ("process", "state", "columns", "expected"),
+    [
+        (Named, "total", "user long, value string", {0: "xa", 1: "a", 2: "a", 3: "a"}),
+        (
+            Listed,
+            "kinds",
+            "user long, map_key string, value long",
+            {0: "{'a': 1, 'x': 7}", 1: "{'a': 1}", 2: "{'a': 1}", 3: "{'a': 1}"},
+        ),
+    ],
+)
+def test_a_table_replaces_a_state_that_changed_by_no_rule(
+    spark: SparkSession, bench: Workbench, process: Any, state: str, columns: str, expected: dict[int, str]
+) -> None:
+    first = pipeline(bench, "first")
+    feed(bench)
+    bench.run(first)
+    snapshot = checkpoint_of("first", "latest", options(bench))
+    table = sf.memory(f"{bench.folder.name}-later")
+    table.clear()
+
+    @sf.pipeline("later")
+    def later(flow: sf.Flow) -> None:
+        rows = flow.source("orders", bench.source("orders", ORDER), Order)
+        keyed = rows.key_by("user", order_by="ts")
+        keyed.process("sum", process, output="user long, total string").collect("totals", table)
+
+    row = (0, "x") if state == "total" else (0, "x", 7)
+    url = str(bench.folder / "taken")
+    nothing = BuildRequest(later, {}, url, options(bench), ME, like=snapshot)
+    with pytest.raises(StateflowError, match="put the"):
+        build_savepoint(spark, nothing)
+    frame = spark.createDataFrame([row], columns)
+    build_savepoint(spark, replace(nothing, tables={"sum": {state: frame}}))
+    job(bench, "later").restore(url, later, options=options(bench)).apply()
+    feed(bench)
+    bench.run(later)
+    assert {row["user"]: row["total"] for row in table.rows} == expected
+
+
 def test_tables_that_do_not_fit_leave_nothing_behind(spark: SparkSession, bench: Workbench) -> None:
     begins = pipeline(bench, "begins")
     keys = spark.createDataFrame([(1, 1.0)], "user long, value double")

@@ -104,3 +104,39 @@ def test_columns_of_csv_files_are_told_by_their_header(spark: SparkSession, tmp_
         bench.run(counted, given, tolerable_failed_batches=0)
     (folder / "2.csv").unlink()
     bench.run(counted, given)
+
+
+@dataclass
+class Reading:
+    user: int
+    amount: int
+    broken: str | None = None
+
+
+@sf.pipeline("broken")
+def kept(flow: sf.Flow, *, input: str) -> None:
+    """As the page of sources says it."""
+    files = sf.files(input, "json", options={"columnNameOfCorruptRecord": "broken"})
+    readings = flow.source("in", files, Reading)
+    readings.transform(lambda rows: rows.where("broken is not null")).collect("bad", sf.memory("bad"))
+    good = readings.transform(lambda rows: rows.where("broken is null"), type=Reading)
+    good.key_by("user").aggregate("sum", "user long, amount long", amount=sf.sum("amount")).collect(
+        "good", sf.memory("good")
+    )
+
+
+def test_lines_that_do_not_fit_can_be_kept(spark: SparkSession, tmp_path: Path) -> None:
+    bench, folder = Workbench(spark, tmp_path), tmp_path / "in"
+    folder.mkdir()
+    bad = [
+        '{"user": 1, "amount": "abc"}',
+        "no JSON",
+        '{"user": 1, "amount": 1.5}',
+        f'{{"user": 1, "amount": {2**63}}}',
+    ]
+    (folder / "1.json").write_text(
+        "\n".join(['{"user": 1, "amount": 2}', *bad, '{"user": 1, "amount": 3}', ""])
+    )
+    bench.run(kept, {"input": str(folder)})
+    assert sorted(row["broken"] for row in sf.memory("bad").rows) == sorted(bad)
+    assert [(row["user"], row["amount"]) for row in sf.memory("good").rows] == [(1, 5)]

@@ -13,6 +13,8 @@ from random import Random
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -416,6 +418,36 @@ def test_an_export_is_pinned_and_holds_every_row(spark: SparkSession, holding: H
     with pytest.raises(UsageError, match="'xml' is not a format"):
         export_state(spark, snapshot, "totals", "none", out, "xml", **by)  # type: ignore[arg-type]
     assert not list_pins(holding.store, holding.layout)
+
+
+def test_an_export_has_instants_as_microseconds(spark: SparkSession, holding: Holding) -> None:
+    """Spark's own Parquet would have a form of old without a time zone, and its text would end with milliseconds."""
+    at = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+    far = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
+    profile = {1: Profile("a", [], at), 2: Profile("b", [], far)}
+    states = {"profile": Held("value", Profile, profile), "at": Held("value", datetime, {1: at, 2: far})}
+    holding.checkpoint(totals=holding.operator(USER, states))
+    snapshot = checkpoint_of("orders", "latest", holding.options)
+    by = {"owner": holding.owner(), "ids": holding.ids, "clock": holding.clock}
+    before = spark.conf.get("spark.sql.parquet.outputTimestampType")
+    for state in states:
+        for format in ("parquet", "json", "csv"):
+            export_state(spark, snapshot, "totals", state, str(holding.folder / state / format), format, **by)  # type: ignore[arg-type]
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == before, "the session is as it was"
+    micros = pa.timestamp("us", "UTC")
+    plain_at, nested = (
+        pq.read_table(holding.folder / state / "parquet").sort_by("user") for state in ("at", "profile")
+    )
+    assert (
+        plain_at.schema.field("value").type == nested.schema.field("value").type.field("last").type == micros
+    )
+    assert (
+        plain_at["value"].to_pylist() == [value["last"] for value in nested["value"].to_pylist()] == [at, far]
+    )
+    for state in states:
+        for format in ("json", "csv"):
+            files = (holding.folder / state / format).glob("part-*")
+            assert ":00.123456" in "".join(file.read_text() for file in files)
 
 
 def test_a_pin_is_held_for_the_length_of_an_export(holding: Holding) -> None:

@@ -20,7 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 from stateflow.checkpoint.draft import Draft
 from stateflow.checkpoint.log import is_job
 from stateflow.checkpoint.rescale import first_assignment
-from stateflow.compatibility.states import check_options, fixed_options, recorded_names, resolve_states
+from stateflow.compatibility.states import (
+    check_options,
+    declared_states,
+    fixed_options,
+    recorded_names,
+    resolve_states,
+)
 from stateflow.config.options import Options, cache_folder
 from stateflow.errors import NotFoundError, StateflowError, UsageError
 from stateflow.format.layout import SAVEPOINT_BUILT, JobLayout
@@ -240,7 +246,10 @@ def _states(
     node: KeyedNode, before: OperatorState | None, given: Collection[str]
 ) -> tuple[dict[str, StateSchema], int]:
     """States that are given have today's type and name. What is taken over stays as it was: the next run makes that of it."""
-    states, next_id = resolve_states(node, before)
+    replaced = {
+        name for name, s in declared_states(node).items() if (TIMERS if s.kind == "timer" else name) in given
+    }
+    states, next_id = resolve_states(node, before, given=replaced)
     names = recorded_names(node, before) if before is not None else {}
     out: dict[str, StateSchema] = {}
     for name, schema in states.items():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Literal, get_args
 
 from pyspark.errors import AnalysisException
@@ -19,6 +19,15 @@ from stateflow.spark.state_tables.snapshots import Snapshot
 
 Format = Literal["parquet", "json", "csv"]
 FORMATS: tuple[str, ...] = get_args(Format)
+
+_INSTANTS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+"""How text has them: Spark would leave their microseconds out."""
+_OPTIONS: dict[str, dict[str, str]] = {
+    "parquet": {},
+    "json": _INSTANTS,
+    "csv": {"header": "true", **_INSTANTS},
+}
+_PARQUET_INSTANTS = "spark.sql.parquet.outputTimestampType"
 
 
 def export_state(
@@ -47,7 +56,8 @@ def export_state(
         folder = _Folder(spark, path)
         before = folder.files()
         try:
-            writer.format(format).options(**({"header": "true"} if format == "csv" else {})).save(path)
+            with _instants_as_microseconds(spark):
+                writer.format(format).options(**_OPTIONS[format]).save(path)
         except Exception as error:
             if isinstance(error, AnalysisException) and "PATH_ALREADY_EXISTS" in str(error):
                 raise UsageError(
@@ -58,6 +68,17 @@ def export_state(
                 folder.delete()  # it holds half of this export, and nothing else
             raise failed(f"the export to {path} failed", error) from error
     return int(observation.get["rows"])
+
+
+@contextmanager
+def _instants_as_microseconds(spark: SparkSession) -> Iterator[None]:
+    """Else Spark's Parquet has a form of old, which others read without a time zone, and which ends in 2262."""
+    before = spark.conf.get(_PARQUET_INSTANTS)
+    spark.conf.set(_PARQUET_INSTANTS, "TIMESTAMP_MICROS")
+    try:
+        yield
+    finally:
+        spark.conf.set(_PARQUET_INSTANTS, str(before))
 
 
 def checked_format(name: str) -> None:
@@ -102,5 +123,5 @@ def _cell(name: str, type_: DataType) -> Column:
     if isinstance(type_, BinaryType):
         column = F.base64(column)
     elif isinstance(type_, StructType | ArrayType | MapType):
-        column = F.to_json(column)
+        column = F.to_json(column, _INSTANTS)
     return column.alias(name)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from stateflow.errors import NotFoundError, StateflowError
-from stateflow.spark.state_tables.failures import failed, library_error
+from stateflow.errors import StateflowError
+from stateflow.spark.state_tables.failures import library_error
 from stateflow.spark.state_tables.snapshots import Snapshot, SnapshotOrigin
 from stateflow.spark.state_tables.source import FORMAT, StateDataSource, arrow_of, rows_of, spark_schema
 from stateflow.spark.state_tables.tables import Part, Table
@@ -51,16 +51,6 @@ public class StateflowTable implements Table, SupportsRead {
   }
 }
 """.replace("FORMAT", FORMAT)
-
-
-def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
-    """A user's Parquet table. `what` names it in errors."""
-    try:
-        return spark.read.parquet(path)
-    except PySparkException as error:
-        if error.getCondition() == "PATH_NOT_FOUND":
-            raise NotFoundError(f"{what}: there is nothing at {path}; check where it points to") from error
-        raise failed(f"{what} cannot be read as Parquet", error) from error
 
 
 def read_state(spark: SparkSession, **options: Any) -> DataFrame:

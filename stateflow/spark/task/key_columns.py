@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stateflow.errors import UsageError
+from stateflow.pipelines.rows import without_nulls
 
 
 def refuse_nulls(uid: str, name: str, column: Any) -> None:
     if column.null_count:
         raise UsageError(
-            f"operator {uid!r}: {column.null_count} rows have a null in key column {name!r}: "
-            "drop such rows before key_by, or give them a value"
+            f"operator {uid!r}: {column.null_count} rows have a null in key column {name!r}: {without_nulls(name)}"
         )
 
 

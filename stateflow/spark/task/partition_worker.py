@@ -57,7 +57,7 @@ def _subtask(task: KeyedTask, batches: Iterator[Any], acks: Any) -> Iterator[Any
         rows.drain()
         engine.snapshot()
         yield from outputs.take(engine, all_of_it=True)
-        elements = gathered(engine.process)
+        elements = gathered(task.spec.uid, engine.process)
         staged = outputs.close()
     except BaseException:
         # The user must see the first failure, not a later one from `close`.

@@ -169,7 +169,7 @@ class _Subtask:
             yield from self._shards(engine, blocks, outputs)
             engine.snapshot()
             yield from outputs.take(engine, all_of_it=True)
-            elements = gathered(engine.process)
+            elements = gathered(task.spec.uid, engine.process)
             staged = outputs.close()
             handles = self.shards.handles()
         except BaseException as error:

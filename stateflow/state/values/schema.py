@@ -13,6 +13,7 @@ where the others have `field`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
@@ -62,8 +63,16 @@ def _node(hint: Any) -> shape.Type:
         raise UsageError(f"{type_name(hint)} cannot be kept in state: {error}") from None
 
 
+_MODULES = re.compile(r"\b(?:\w+\.)+(?=\w)")
+
+
 def type_name(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) and not hasattr(hint, "__args__") else str(hint)
+    """A type as its class was written, without modules."""
+    return (
+        hint.__name__
+        if isinstance(hint, type) and not hasattr(hint, "__args__")
+        else _MODULES.sub("", str(hint))
+    )
 
 
 def _text(node: shape.Type, hint: Any, inside: tuple[Any, ...], aliases: bool) -> str:

@@ -179,8 +179,9 @@ def test_the_last_of_each_key_comes_too_late_for_a_window() -> None:
     with pytest.raises(sf.UsageError) as caught:
         flow_of("last")
     assert str(caught.value) == (
-        "operator 'hours': the rows of operator 'once' come out when the watermark has passed them, so that a window over them would "
-        "find them late: aggregate the rows themselves, or read the table of these rows in another pipeline"
+        "operator 'hours': the rows of operator 'once' come out when the watermark has passed them, so that they would be late for it: "
+        "aggregate the rows themselves, or give them the day, the hour, ... as a column with transform() and key_by() it for a running "
+        "aggregate, or read the table of these rows in another pipeline"
     )
 
 

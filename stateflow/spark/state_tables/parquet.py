@@ -1,0 +1,152 @@
+"""Parquet that other programs wrote, read by the types that its files have.
+
+Spark believes the notes that it left in a file, and PyArrow copies them into the next one, whatever its columns have become.
+Nor does Spark read nanoseconds, in which pandas has its instants.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from stateflow.errors import NotFoundError, UsageError
+from stateflow.spark.state_tables.failures import failed
+
+_NANOS_AS_LONG = "spark.sql.legacy.parquet.nanosAsLong"
+_AT_ONCE = 16
+"""Footers that are read at once: each is a question to a store."""
+
+Types = tuple[StructType, StructType]
+"""As Spark reads the columns, and as they are meant: they differ where nanoseconds are numbers to Spark."""
+
+
+def parquet_frame(spark: SparkSession, path: str, what: str) -> DataFrame:
+    """A user's Parquet table, of one file or of a folder. `what` names it in errors. It sets an option of the session."""
+    spark.conf.set(_NANOS_AS_LONG, "true")
+    try:
+        # Only lists the files, as Spark would for any format.
+        files = sorted(spark.read.format("binaryFile").load(path).inputFiles())
+        if not files:
+            spark.read.parquet(path)  # says in its own words that it finds nothing
+        read, meant = _types(spark, files, what)
+        frame = spark.read.schema(read).parquet(path)
+    except (PySparkException, Py4JJavaError) as error:
+        if isinstance(error, PySparkException) and error.getCondition() == "PATH_NOT_FOUND":
+            raise NotFoundError(f"{what}: there is nothing at {path}; check where it points to") from error
+        raise failed(f"{what} cannot be read as Parquet", error) from error
+    columns = {field.name: field.dataType for field in meant}
+    return frame.select(
+        *(
+            _meant(_named(field.name), field.dataType, columns.get(field.name, field.dataType)).alias(
+                field.name
+            )
+            for field in frame.schema
+        )
+    )
+
+
+def _types(spark: SparkSession, files: list[str], what: str) -> Types:
+    """Those of all files, which must have the same."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        footers = list(pool.map(partial(_footer, spark), files))
+    for file, footer in zip(files, footers, strict=True):
+        if _sorted(footer[1]) != _sorted(footers[0][1]):
+            raise UsageError(
+                f"{what}: {file} has the columns {footer[1].simpleString()} and {files[0]} has "
+                f"{footers[0][1].simpleString()}: write the table anew with the same types in all its files"
+            )
+    return footers[0]
+
+
+def _footer(spark: SparkSession, file: str) -> Types:
+    jvm: Any = spark.sparkContext._jvm
+    session = spark._jsparkSession.sessionState()
+    conf = session.newHadoopConf()
+    hadoop, parquet = jvm.org.apache.hadoop.fs, jvm.org.apache.parquet
+    source = parquet.hadoop.util.HadoopInputFile.fromPath(hadoop.Path(jvm.java.net.URI(file)), conf)
+    reader = parquet.hadoop.ParquetFileReader.open(source)
+    try:
+        schema = reader.getFileMetaData().getSchema()
+    finally:
+        reader.close()
+    converter = jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetToSparkSchemaConverter(
+        session.conf()
+    )
+    read = _converted(converter, schema)
+    fields = _in_micros(jvm, schema)
+    return read, _converted(converter, parquet.schema.MessageType(schema.getName(), fields))
+
+
+def _in_micros(jvm: Any, group: Any) -> Any:
+    """The fields of a group of Parquet's, with microseconds where they have nanoseconds."""
+    made = jvm.java.util.ArrayList()
+    for field in group.getFields():
+        if not field.isPrimitive():
+            field = field.asGroupType().withNewFields(_in_micros(jvm, field.asGroupType()))
+        elif str(field.getLogicalTypeAnnotation()).startswith("TIMESTAMP(NANOS,"):
+            annotation = jvm.org.apache.parquet.schema.LogicalTypeAnnotation
+            utc = field.getLogicalTypeAnnotation().isAdjustedToUTC()
+            builder = jvm.org.apache.parquet.schema.Types.primitive(
+                field.getPrimitiveTypeName(), field.getRepetition()
+            )
+            micros = annotation.timestampType(utc, annotation.TimeUnit.MICROS)
+            field = getattr(builder, "as")(micros).named(field.getName())
+        made.add(field)
+    return made
+
+
+def _converted(converter: Any, schema: Any) -> StructType:
+    return StructType.fromJson(json.loads(converter.convert(schema).json()))
+
+
+def _sorted(kind: StructType) -> list[tuple[str, str]]:
+    return sorted((field.name, field.dataType.simpleString()) for field in kind)
+
+
+def _named(name: str) -> Column:
+    return F.col(f"`{name.replace('`', '``')}`")
+
+
+def _meant(column: Column, read: DataType, meant: DataType) -> Column:
+    """The column with instants where Spark has read nanoseconds as numbers."""
+    if read == meant:
+        return column
+    if isinstance(read, LongType) and isinstance(meant, TimestampType | TimestampNTZType):
+        micros = F.timestamp_micros(F.call_function("div", column, F.lit(1000)))
+        return (
+            F.when(column.isNull() | (F.pmod(column, F.lit(1000)) == 0), micros)
+            .otherwise(F.raise_error(F.concat(F.lit(_FINER), column.cast("string"))))
+            .cast(meant)
+        )
+    if isinstance(read, ArrayType) and isinstance(meant, ArrayType):
+        return F.transform(column, lambda item: _meant(item, read.elementType, meant.elementType))
+    if isinstance(read, MapType) and isinstance(meant, MapType):
+        keyed = F.transform_keys(column, lambda key, _: _meant(key, read.keyType, meant.keyType))
+        return F.transform_values(keyed, lambda _, value: _meant(value, read.valueType, meant.valueType))
+    assert isinstance(read, StructType)
+    assert isinstance(meant, StructType)
+    fields: Iterable[Column] = (
+        _meant(column.getField(one.name), one.dataType, other.dataType).alias(one.name)
+        for one, other in zip(read, meant, strict=True)
+    )
+    return F.when(column.isNotNull(), F.struct(*fields))
+
+
+_FINER = "state has microseconds, and an instant is finer: round it; in nanoseconds it is "

@@ -1,0 +1,172 @@
+"""A whole pipeline in a test: the runs that production has, on this machine, over rows that the test gives."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from stateflow.errors import UsageError
+from stateflow.pipelines.files import Files
+from stateflow.pipelines.pipeline import Pipeline
+from stateflow.pipelines.rows import RowType
+from stateflow.pipelines.tables import DeltaTable
+
+if TYPE_CHECKING:
+    from stateflow.spark.runner import RunReport
+
+_FIRST_TIME = 1_750_000_000
+"""Of the files that are added, in seconds since 1970: each is a second newer than the one before, and so read after it."""
+
+
+class FlowHarness:
+    """Runs a pipeline as it is: sources, transforms, operators and sinks, through Spark, with checkpoints.
+
+    `folder` is an empty one, such as pytest's `tmp_path`. Parameters that the pipeline needs and that are not given are paths in it.
+    The first run of a process starts Spark; later ones take seconds.
+    """
+
+    def __init__(self, pipeline: Pipeline, folder: str | Path, /, **parameters: Any) -> None:
+        self._folder = Path(folder).absolute()
+        self._pipeline = pipeline
+        self._parameters = {**_paths(pipeline, self._folder), **parameters}
+        self._added = 0
+        self.flow = pipeline.build(self._parameters)
+
+    def add(self, source: str, *rows: Any) -> None:
+        """New rows for a source: objects of its row class, or dicts. They are a file of a folder, or a commit of a Delta table."""
+        target, declared = self._source(source)
+        frame = self._spark().createDataFrame([_values(row, declared) for row in rows], declared.ddl)
+        if isinstance(target, DeltaTable):
+            frame.coalesce(1).write.format("delta").mode("append").save(target.path)
+        else:
+            self._add_file(target, frame)
+
+    def run(self, *, final: bool = False) -> RunReport:
+        """A run until all that was added is read. `final` closes what is open, as `stateflow run --final` does."""
+        from stateflow.config.options import load
+        from stateflow.spark.runner import RunRequest, run
+        from stateflow.spark.session.shipping import by_value
+
+        for sink in self.flow.sinks:
+            if isinstance(sink.target, DeltaTable):
+                self._inside(f"sink {sink.uid!r} writes to", sink.target.path)
+        for source in self.flow.sources:
+            self._make_empty(source.uid)
+        # A worker cannot import a test by its name, and finds what the test imports where the test does.
+        module = sys.modules.get(self._pipeline.function.__module__)
+        if module is not None:
+            by_value([module])
+        options = {
+            "checkpoint_dir": str(self._folder / "checkpoints"),
+            "cache_dir": str(self._folder / "cache"),
+            "scratch_dir": str(self._folder / "scratch"),
+            "local_fsync": False,
+        }
+        return run(
+            RunRequest(
+                self._pipeline,
+                load(code=options, env={}, folder=self._folder),
+                self._parameters,
+                master="local[2]",
+                drain=final,
+                user_paths=[path for path in sys.path if path],
+            )
+        )
+
+    def table(self, sink: str) -> list[dict[str, Any]]:
+        """What the table of a sink holds now, in no order; times are in UTC. Empty before the first rows."""
+        nodes = [node for node in self.flow.sinks if node.uid == sink]
+        if not nodes:
+            known = ", ".join(repr(node.uid) for node in self.flow.sinks) or "none"
+            raise UsageError(f"pipeline {self._pipeline.name!r} has no sink {sink!r}; it has {known}")
+        target = nodes[0].target
+        if nodes[0].mode == "collect":
+            return [dict(row) for row in target.rows]
+        if not isinstance(target, DeltaTable):
+            raise UsageError(
+                f"sink {sink!r} calls a function, and has no table: look at what the function did"
+            )
+        if not (Path(target.path) / "_delta_log").exists():
+            return []
+        read: list[dict[str, Any]] = (
+            self._spark().read.format("delta").load(target.path).toArrow().to_pylist()
+        )
+        return read
+
+    def _source(self, uid: str) -> tuple[Files | DeltaTable, RowType]:
+        nodes = [node for node in self.flow.sources if node.uid == uid]
+        if not nodes:
+            known = ", ".join(repr(node.uid) for node in self.flow.sources)
+            raise UsageError(f"pipeline {self._pipeline.name!r} has no source {uid!r}; it has {known}")
+        target, rows = nodes[0].factory, nodes[0].rows
+        if not isinstance(target, Files | DeltaTable):
+            raise UsageError(
+                f"source {uid!r} is a function, which a test cannot add rows to: let a parameter choose sf.files(...) or sf.delta(...) "
+                "in tests"
+            )
+        if rows is None:
+            raise UsageError(
+                f"source {uid!r} declares no row class: give it one, as in flow.source({uid!r}, ..., Order)"
+            )
+        self._inside(f"source {uid!r} reads", target.path)
+        return target, rows
+
+    def _inside(self, what: str, path: str) -> None:
+        if self._folder not in Path(path).parents or ".." in Path(path).parts:
+            raise UsageError(
+                f"{what} {path}, which is not in the test's folder {self._folder}: make its path a parameter of the pipeline"
+            )
+
+    def _make_empty(self, uid: str) -> None:
+        """A source without rows is there all the same."""
+        target, rows = self._source(uid)
+        if isinstance(target, Files):
+            Path(target.path).mkdir(parents=True, exist_ok=True)
+        elif not (Path(target.path) / "_delta_log").exists():
+            empty = self._spark().createDataFrame([], rows.ddl)
+            empty.write.format("delta").save(target.path)
+
+    def _add_file(self, target: Files, frame: Any) -> None:
+        """Written aside, and moved when it is whole."""
+        self._added += 1
+        aside, folder = self._folder / "adding", Path(target.path)
+        header = {"header": "true"} if target.format == "csv" else {}
+        frame.coalesce(1).write.format(target.format).options(**header).save(str(aside))
+        (part,) = (file for file in aside.iterdir() if file.name.startswith("part-"))
+        folder.mkdir(parents=True, exist_ok=True)
+        at = _FIRST_TIME + self._added
+        os.utime(part, (at, at))
+        part.rename(folder / f"{self._added:05d}{''.join(part.suffixes)}")
+        shutil.rmtree(aside)
+
+    def _spark(self) -> Any:
+        from stateflow.spark.session.build import build_session
+
+        return build_session(f"tests of {self._pipeline.name}", master="local[2]")
+
+
+def _paths(pipeline: Pipeline, folder: Path) -> Mapping[str, str]:
+    signature = inspect.signature(pipeline.function, eval_str=True)
+    return {
+        name: str(folder / name)
+        for name, parameter in signature.parameters.items()
+        if parameter.kind is parameter.KEYWORD_ONLY
+        and parameter.default is parameter.empty
+        and parameter.annotation in (str, parameter.empty)
+    }
+
+
+def _values(row: Any, declared: RowType) -> tuple[Any, ...]:
+    if isinstance(row, Mapping):
+        unknown = sorted(set(row) - set(declared.names))
+        if unknown:
+            raise UsageError(
+                f"{declared.name} has no column {unknown[0]!r}; it has {', '.join(declared.names)}"
+            )
+        return tuple(row.get(name) for name in declared.names)
+    return tuple(getattr(row, name) for name in declared.names)

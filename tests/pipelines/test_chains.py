@@ -1,0 +1,260 @@
+"""What may follow an operator, and what is said where it may not."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+import stateflow as sf
+from stateflow.compatibility.flows import compare
+from stateflow.pipelines.misplaced import Steps
+from stateflow.pipelines.ready import Deduplicate
+from stateflow.pipelines.streams import ConnectedStreams, KeyedStream, Stream, WindowedStream
+
+HOUR = sf.tumbling("1 hour")
+
+
+@dataclass
+class Sale:
+    shop: int
+    amount: float
+    ts: datetime
+
+
+@dataclass
+class PerHour:
+    shop: int
+    window_start: datetime
+    window_end: datetime
+    amount: float
+
+
+@dataclass
+class PerShop:
+    shop: int
+    amount: float
+
+
+def sales(flow: sf.Flow, uid: str = "in", **options: Any) -> Stream:
+    return flow.source(
+        uid, sf.delta(f"/{uid}"), Sale, **{"event_time": "ts", "watermark": "1 minute", **options}
+    )
+
+
+def hours(flow: sf.Flow, emit: str = "changes") -> Stream:
+    per_hour = sales(flow).key_by("shop").window(HOUR)
+    return per_hour.aggregate("hours", PerHour, emit=emit, amount=sf.sum("amount"))
+
+
+def built(declare: Callable[[sf.Flow], Stream]) -> sf.Flow:
+    @sf.pipeline("chain")
+    def chain(flow: sf.Flow) -> None:
+        declare(flow).collect("out", sf.memory("out"))
+
+    return chain.build()
+
+
+def refusal(declare: Callable[[sf.Flow], Stream]) -> str:
+    with pytest.raises(sf.UsageError) as caught:
+        built(declare)
+    return str(caught.value)
+
+
+def rows_of_changes(flow: sf.Flow, **options: Any) -> Stream:
+    return hours(flow).changes_as_rows(op="op", **options)
+
+
+ADDED = {
+    "sum": sf.sum("amount"),
+    "count": sf.count(),
+    "mean": sf.mean("amount"),
+    "stddev": sf.stddev("amount"),
+    "quantile": sf.quantile("amount", 0.5),
+    "collect": sf.collect("amount", 3),
+}
+
+
+@pytest.mark.parametrize("kind", ADDED)
+def test_what_would_count_a_value_and_what_replaced_it_is_refused(kind: str) -> None:
+    output = "shop long, total array<double>" if kind == "collect" else "shop long, total double"
+    if kind == "count":
+        output = "shop long, total long"
+    expected = (
+        "operator 'shops': its rows replaced each other by shop, window_start before .changes_as_rows(), and 'total' "
+        f"({kind}) would take each of them for one more: aggregate the rows from which the changes come, or windows with "
+        "emit='final'; to count the changes themselves say .changes_as_rows(..., counted=True)"
+    )
+    assert (
+        refusal(lambda f: rows_of_changes(f).key_by("shop").aggregate("shops", output, total=ADDED[kind]))
+        == expected
+    )
+
+
+def test_nor_may_a_transform_or_a_union_between_hide_it() -> None:
+    columns = "shop long, amount double"
+    assert "would take each of them for one more" in refusal(
+        lambda f: (
+            rows_of_changes(f)
+            .transform(lambda frame: frame.select("shop", "amount"), columns)
+            .union(sales(f, "more").transform(lambda frame: frame.select("shop", "amount"), columns))
+            .key_by("shop")
+            .aggregate("shops", PerShop, amount=sf.sum("amount"))
+        )
+    )
+
+
+def test_nor_a_window() -> None:
+    assert "would take each of them for one more" in refusal(
+        lambda f: (
+            rows_of_changes(f)
+            .key_by("shop")
+            .window(HOUR, time="window_start")
+            .aggregate("days", PerHour, amount=sf.sum("amount"))
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "aggregate", [sf.min("amount"), sf.max("amount"), sf.last("amount"), sf.first("amount")]
+)
+def test_what_is_the_same_when_a_row_comes_again_is_taken(aggregate: Any) -> None:
+    built(
+        lambda f: (
+            rows_of_changes(f)
+            .key_by("shop", order_by="window_end")
+            .aggregate("shops", PerShop, amount=aggregate)
+        )
+    )
+
+
+def test_the_advice_holds() -> None:
+    """Each of the three ways that the refusal names."""
+    built(lambda f: sales(f).key_by("shop").aggregate("shops", PerShop, amount=sf.sum("amount")))
+    built(lambda f: hours(f, "final").key_by("shop").aggregate("shops", PerShop, amount=sf.sum("amount")))
+    built(
+        lambda f: (
+            rows_of_changes(f, counted=True).key_by("shop").aggregate("n", "shop long, n long", n=sf.count())
+        )
+    )
+
+
+def test_windows_are_a_version_to_join_when_it_shows_which_is_newer() -> None:
+    def joined(flow: sf.Flow, **key: Any) -> Stream:
+        windows = hours(flow, "final").key_by("shop", **key)
+        return (
+            sales(flow, "now")
+            .key_by("shop")
+            .join_latest("known", windows, "shop long, window_end timestamp", how="inner")
+        )
+
+    assert refusal(joined) == (
+        "operator 'known': which of the windows of operator 'hours' is newer does not show: say key_by(..., order_by=...), such as "
+        "order_by='window_end'"
+    )
+    built(lambda f: joined(f, order_by="window_end"))
+
+
+@pytest.mark.parametrize(("late", "lateness", "warned"), [(True, "2 hours", True), (False, "2 hours", False), (True, "0 seconds", False)])  # fmt: skip
+def test_a_lateness_that_no_row_can_use_is_warned_of(late: bool, lateness: str, warned: bool) -> None:
+    def declare(flow: sf.Flow) -> Stream:
+        side = sf.output("late", Sale)
+        rows = sales(flow, late=side) if late else sales(flow)
+        if late:
+            rows.side(side).collect("too-late", sf.memory("late"))
+        per_hour = rows.transform(lambda frame: frame, Sale).key_by("shop").window(HOUR, lateness=lateness)
+        return per_hour.aggregate("hours", PerHour, amount=sf.sum("amount"))
+
+    warnings = compare(built(declare), "chain", None).warnings
+    expected = (
+        "operator 'hours' has lateness='2 hours', but source 'in' splits off its late rows (late=) before, so that none can come to "
+        "it: leave late= of the source out, and read .side('late') of the operator"
+    )
+    assert (expected in warnings) is warned
+
+
+MISPLACED: list[tuple[Callable[[sf.Flow], Any], str]] = [
+    (lambda f: sales(f).key_by("shop").deduplicate("once", by="shop"), "deduplicate is a step of a stream, and this is a keyed stream: ask it before .key_by()"),
+    (lambda f: sales(f).aggregate("sum", PerShop), "aggregate is a step of a keyed stream, and this is a stream: ask it after .key_by(...)"),
+    (lambda f: sales(f).key_by("shop").window(HOUR).top("best", 3, by="amount"), "top is a step of a keyed stream, and this is a windowed stream: ask it after .key_by(...)"),
+    (lambda f: sales(f).key_by("shop").group_by("shop"), "a keyed stream has no 'group_by'"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ask", "message"), MISPLACED)
+def test_a_step_of_another_kind_of_stream_is_told_where_it_belongs(
+    ask: Callable[[sf.Flow], Any], message: str
+) -> None:
+    assert refusal(ask) == message
+
+
+def test_every_kind_of_stream_knows_the_steps_of_the_others() -> None:
+    for cls in (Stream, KeyedStream, WindowedStream, ConnectedStreams):
+        assert issubclass(cls, Steps)
+        assert not hasattr(object.__new__(cls), "no_such_step")
+
+
+ASKED = [
+    ({"on_error": "dead_letter"}, "operator 'sum' has no option on_error: leave out rows that it cannot take with transform() before"),
+    ({"emit": "changes"}, "operator 'sum' has no option emit: a running aggregate puts out a row per key and batch; emit= is of .window"),
+    ({"lateness": "1 hour"}, "operator 'sum' has no option lateness: give it to .window(..., lateness=)"),
+    ({"order_by": "ts"}, "operator 'sum' has no option order_by: give it to .key_by(..., order_by=)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("options", "message"), ASKED)
+def test_an_option_of_another_step_is_no_aggregate(options: dict[str, Any], message: str) -> None:
+    said = refusal(
+        lambda f: sales(f).key_by("shop").aggregate("sum", PerShop, amount=sf.sum("amount"), **options)
+    )
+    assert said.startswith(message)
+
+
+def test_dead_letters_of_an_aggregate_are_told_what_to_do_instead() -> None:
+    assert refusal(
+        lambda f: sales(f).key_by("shop").aggregate("sum", PerShop, amount=sf.sum("amount")).dead_letters
+    ) == (
+        "operator 'sum' has no side output 'dead_letters': it has none; leave out what it cannot take with transform() before"
+    )
+
+
+class Deaf(sf.KeyedProcess[int, Sale, PerShop]):
+    rates = sf.BroadcastState(str, float)
+
+    def process(self, key: int, rows: Iterator[Sale], ctx: sf.Context) -> Iterator[PerShop]:
+        yield PerShop(key, sum(row.amount for row in rows))
+
+
+class Listening(Deaf):
+    def process_broadcast(self, name: str, rows: Iterator[Any], ctx: sf.Context) -> None:
+        pass
+
+
+def test_rows_that_are_broadcast_to_a_class_that_does_not_read_them_are_refused() -> None:
+    def declare(process: type[Deaf]) -> Callable[[sf.Flow], Stream]:
+        return lambda f: (
+            sales(f).key_by("shop").process("op", process, broadcast={"rates": sales(f, "rates")})
+        )
+
+    assert refusal(declare(Deaf)) == (
+        "operator 'op': Deaf has no process_broadcast, so that nothing would read the rows of broadcast=['rates']: define "
+        "process_broadcast(self, name, rows, ctx), or leave broadcast= out"
+    )
+    built(declare(Listening))
+
+
+def test_deduplication_is_no_such_reason() -> None:
+    """Of the last rows of each key the newest is told by their time."""
+    assert "keep" in inspect.signature(Deduplicate).parameters
+    built(
+        lambda f: (
+            sales(f)
+            .deduplicate("once", by="shop", within="1 day", keep="last")
+            .key_by("shop")
+            .latest("newest")
+        )
+    )

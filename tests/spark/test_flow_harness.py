@@ -1,0 +1,135 @@
+"""The harness of a whole pipeline: chains, late rows, restarts and deletes, in the tables that a user would see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import stateflow as sf
+from stateflow.testing import FlowHarness
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class Order:
+    id: int
+    shop: str
+    amount: float
+    ts: datetime
+
+
+@dataclass
+class PerHour:
+    shop: str
+    window_start: datetime
+    revenue: float
+
+
+@sf.pipeline("revenue")
+def revenue(flow: sf.Flow, *, input: str, output: str, late: str) -> None:
+    orders = flow.source("orders", sf.files(input, "json"), Order, event_time="ts", watermark="10 minutes")
+    once = orders.deduplicate("once", by="id", within="1 day")
+    once.side("late").append("late", sf.delta(late))
+    hours = once.key_by("shop").window(sf.tumbling("1 hour"))
+    per_hour = hours.aggregate("hours", PerHour, revenue=sf.sum("amount"))
+    per_hour.append("revenue", sf.delta(output))
+
+
+def order(id: int, amount: float, minutes: float, shop: str = "a") -> Order:
+    return Order(id, shop, amount, NOON + timedelta(minutes=minutes))
+
+
+def test_a_chain_of_operators_over_several_runs(spark: SparkSession, tmp_path: Path) -> None:
+    harness = FlowHarness(revenue, tmp_path)
+    assert harness.table("revenue") == []
+    harness.add("orders", order(1, 2.5, 1), order(1, 2.5, 1), order(2, 4.0, 30))
+    harness.run()
+    assert harness.table("revenue") == []
+    harness.add("orders", order(1, 2.5, 1), order(3, 1.0, 200))
+    harness.run()
+    harness.add("orders", vars(order(4, 8.0, 2)))
+    report = harness.run()
+    assert harness.table("revenue") == [{"shop": "a", "window_start": NOON, "revenue": 6.5}]
+    assert sorted(row["id"] for row in harness.table("late")) == [1, 4]
+    assert report.epoch == 3
+    harness.run(final=True)
+    assert sorted(row["revenue"] for row in harness.table("revenue")) == [1.0, 6.5]
+
+
+@dataclass
+class Price:
+    sku: str
+    price: float
+    op: str
+
+
+class Cheaper(sf.KeyedProcess[str, Price, Price]):
+    last = sf.ValueState(float)
+
+    def process(self, key: str, rows: Iterator[Price], ctx: sf.Context) -> Iterator[Price]:
+        for row in rows:
+            if row.op == "delete" or self.last.value is None or row.price < self.last.value:
+                self.last.value = row.price
+                yield row
+
+
+@sf.pipeline("prices")
+def prices(flow: sf.Flow, *, input: str, output: str, format: str = "delta") -> None:
+    source = sf.delta(input) if format == "delta" else sf.files(input, format)
+    rows = flow.source("prices", source, Price)
+    cheaper = rows.key_by("sku").process("cheaper", Cheaper)
+    cheaper.upsert("now", sf.delta(output), keys="sku", delete_when="op = 'delete'")
+    rows.collect("seen", sf.memory("prices-seen"))
+
+
+@pytest.mark.parametrize("format", ["delta", "csv", "parquet"])
+def test_a_table_that_changes_and_deletes(spark: SparkSession, tmp_path: Path, format: str) -> None:
+    sf.memory("prices-seen").clear()
+    harness = FlowHarness(prices, tmp_path, format=format)
+    harness.run()
+    assert harness.table("now") == [], "a source without rows is there all the same"
+    harness.add("prices", Price("tea", 3.0, "upsert"), Price("jam", 5.0, "upsert"))
+    harness.run()
+    harness.add("prices", Price("tea", 2.0, "upsert"), Price("jam", 0.0, "delete"))
+    harness.run()
+    assert harness.table("now") == [{"sku": "tea", "price": 2.0, "op": "upsert"}]
+    assert len(harness.table("seen")) == 4
+
+
+MISTAKES: list[tuple[Any, str]] = [
+    (lambda h: h.add("order", order(1, 1, 1)), "pipeline 'revenue' has no source 'order'; it has 'orders'"),
+    (lambda h: h.table("out"), "pipeline 'revenue' has no sink 'out'; it has 'late', 'revenue'"),
+    (
+        lambda h: h.add("orders", {"id": 1, "shp": "a"}),
+        "Order has no column 'shp'; it has id, shop, amount, ts",
+    ),
+]
+
+
+@pytest.mark.parametrize(("ask", "message"), MISTAKES)
+def test_a_mistake_of_a_test_is_told(spark: SparkSession, tmp_path: Path, ask: Any, message: str) -> None:
+    with pytest.raises(sf.UsageError) as caught:
+        ask(FlowHarness(revenue, tmp_path))
+    assert str(caught.value) == message
+
+
+def test_a_test_writes_nowhere_but_into_its_folder(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "production"
+    harness = FlowHarness(revenue, tmp_path / "test", input=str(elsewhere))
+    with pytest.raises(sf.UsageError, match="which is not in the test's folder"):
+        harness.add("orders", order(1, 1, 1))
+    with pytest.raises(sf.UsageError, match="make its path a parameter of the pipeline"):
+        harness.run()
+    assert not elsewhere.exists()
+    outside = FlowHarness(revenue, tmp_path / "test", output=str(elsewhere))
+    with pytest.raises(
+        sf.UsageError, match=r"sink 'revenue' writes to .*production, which is not in the test's folder"
+    ):
+        outside.run()
