@@ -199,6 +199,8 @@ def _operator(
     except NewerTypeError as error:
         older = [slot for slot in checkpoints if slot < error.below]
         newest = f": the newest of them is checkpoint:{max(older)}" if older else ""
+        if checkpoints and not older:
+            newest = ": none of them is kept, so restore a savepoint from before it"
         return OperatorCheck(node.uid, "incompatible", {}, f"{error}{newest}")
     except (IncompatibleError, UsageError) as error:
         return OperatorCheck(node.uid, "incompatible", {}, str(error))

@@ -323,19 +323,39 @@ def _evolved(
         changed = _changed(node, name, "type", old.value, now, f" ({refusal})")
         if not old.since or all(version.value != now for version in old.versions):
             raise changed from None
+        below = _unreadable_since(old, declared)
         newer = NewerTypeError(
-            f"{changed}; this is an earlier type of the state, so to go back to its code, restore a checkpoint below {old.since}, "
-            "which introduced the type that it has"
+            f"{changed}; this is an earlier type of the state, so to go back to its code, restore a checkpoint below {below}, which "
+            "introduced a type that it cannot read"
         )
-        newer.below = old.since
+        newer.below = below
         raise newer from None
+
+
+def _unreadable_since(old: StateSchema, declared: DeclaredType) -> int:
+    """The record behind the last one of which this code, whose type the state once had, reads all values."""
+    types = sorted(old.versions, key=lambda version: version.slot)
+    since = old.since
+    for at in reversed(range(len(types))):
+        if types[at].value == declared.schema or all(_reads(declared, old, v.value) for v in types[: at + 1]):
+            break
+        since = types[at].slot
+    return since
+
+
+def _reads(declared: DeclaredType, old: StateSchema, value: str) -> bool:
+    try:
+        evolved(StateSchema(id=0, kind=old.kind, value=value), declared, 0)
+    except RefusedError:
+        return False
+    return True
 
 
 class NewerTypeError(IncompatibleError):
     """The code has an earlier type of a state, which newer code has changed, and cannot read what that wrote."""
 
     below = 0
-    """The record that introduced the newer type: what is below it can be restored for this code."""
+    """The record that introduced a type that this code cannot read: what is below it can be restored for this code."""
 
 
 def changed_elements(node: KeyedNode, before: OperatorState) -> dict[str, Change]:

@@ -117,11 +117,17 @@ def plan_erase(
     }
     if unknown := sorted(set(empty) - elements):
         raise NotFoundError(
-            f"job {job.name!r} has no operator state {unknown[0]!r} with elements to empty: those that have some are "
-            f"{', '.join(sorted(elements)) or 'none'}"
+            f"job {job.name!r} has no operator state {unknown[0]!r} with elements to empty: "
+            f"{'those that have some are ' + ', '.join(sorted(elements)) if elements else 'none of its states without keys has any'}"
         )
     keys = dict(_keys(head, key, operator))
-    if not keys:
+    if not keys and not any(state.key for state in head.operators.values()):
+        if not empty:
+            raise UsageError(
+                f"no operator of job {job.name!r} has keys: name the state to empty with --empty UID.STATE; those with elements are "
+                f"{', '.join(sorted(elements)) or 'none'}"
+            )
+    elif not keys:
         raise UsageError(
             f"{key!r} cannot be a key of any operator of job {job.name!r}: name one with --operator to see why"
         )

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import stateflow as sf
-from stateflow.errors import NotFoundError
+from stateflow.errors import NotFoundError, UsageError
 from stateflow.format.records import OperatorListState, OperatorState
 from stateflow.jobs.erasure import ErasePlan, plan_erase
 from stateflow.state.values.serializers import serializer_for
@@ -116,3 +116,21 @@ def test_operator_state_that_there_is_not_is_refused(made: QueriedJob, tmp_path:
         NotFoundError, match=r"no operator state 'balance.sen' .* are balance.seen, counting.seen$"
     ):
         planned(tmp_path, empty=["balance.sen"])
+    with_elements(made, seen=elements())
+    with pytest.raises(NotFoundError, match=r"to empty: none of its states without keys has any$"):
+        planned(tmp_path, empty=["balance.seen"])
+
+
+def test_of_a_job_whose_operators_have_no_keys_state_can_be_emptied(made: QueriedJob, tmp_path: Path) -> None:
+    with_elements(made, seen=elements(WHO))
+    head = made.head()
+    made.decide(operators={"counting": head.operators["counting"]})
+    with pytest.raises(UsageError, match=r"has keys: name the state to empty .* are counting.seen$"):
+        planned(tmp_path)
+    plan = planned(tmp_path, empty=["counting.seen"])
+    assert (dict(plan.keys), plan.rewritten_bytes) == ({}, 0)
+    assert plan.apply(ME).entries == 0
+    after = job(tmp_path).log().head
+    assert after is not None
+    assert after.operators["counting"].operator_states["seen"].parts == ((),)
+    assert bearers(tmp_path / "root") == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from stateflow.format.encoding import PREFIX_WIDTH, prefix, split, split_timer
 from stateflow.format.expiry_blocks import is_block, keys_of
 from stateflow.format.keygroups import key_group
 from stateflow.format.records import FileRef, Shard, StateSchema
-from stateflow.operators.binding import schemas
+from stateflow.operators.binding import TIMER_IDS, schemas
 from stateflow.operators.context import Moment
 from stateflow.operators.keyed import Chunk, KeyedEngine
 from stateflow.pipelines.operators import OperatorSpec
@@ -94,6 +94,7 @@ class Expiring:
     folder: Path
     kind: str
     ttl: Ttl | str | None
+    make: Callable[[Ttl | str | None], type[Any]] = process_with
     open_shard: OpenShard = field(init=False)
     shards: list[Shard] = field(init=False)
     schemas: dict[str, StateSchema] = field(default_factory=dict)
@@ -111,10 +112,11 @@ class Expiring:
         """From now on the states have this ttl."""
         self.ttl, before = ttl, self.schemas
         self.schemas = {}
-        for name, schema in schemas(process_with(ttl), "op").items():
+        for name, schema in schemas(self.make(ttl), "op").items():
             old = before.get(name)
             schema = msgspec.structs.replace(schema, id=old.id if old else self.next_id)
-            self.next_id += old is None
+            if old is None:
+                self.next_id += TIMER_IDS if schema.kind == "timer" else 1
             self.schemas[name] = schema = with_index(schema, old, self.next_id)
             self.next_id += schema.expiry_index == self.next_id
 
@@ -130,7 +132,7 @@ class Expiring:
     ) -> list[Any]:
         """Runs the rows, and gives what they read."""
         self.slot += 1
-        process = process_with(self.ttl)
+        process = self.make(self.ttl)
         row = row_type("n long")
         spec = OperatorSpec(
             "op", process, process, ("user",), ("int",), (row,), row, {},
@@ -148,6 +150,8 @@ class Expiring:
             keys = [key for key in ordered if key_group(key, GROUPS) in groups]
             for begin in range(0, len(keys), chunk):
                 engine.run(chunk_of(keys[begin : begin + chunk], rows))
+            for _ in engine.fire(groups) if engine.binding.timers else ():
+                pass
             event, processing = engine.next_expiries()
             sealed = self._sealed(shard, backend, event, processing)
             self.shards[at] = msgspec.structs.replace(sealed, expiring=engine.expiry.shares)

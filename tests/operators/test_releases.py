@@ -145,13 +145,60 @@ def test_what_older_code_cannot_read_names_where_to_go_back_to(releases: Release
     releases.run(operator_of(value=sf.ValueState(int)), {1: [lambda p, k: setattr(p.value, "value", 1)]})
     releases.run(operator_of(value=sf.ValueState(float)), {1: [lambda p, k: setattr(p.value, "value", 1.5)]})
     with pytest.raises(
-        sf.IncompatibleError, match=r"restore a checkpoint below 2, which introduced the type"
+        sf.IncompatibleError,
+        match=r"restore a checkpoint below 2, which introduced a type that it cannot read",
     ):
         releases.run(operator_of(value=sf.ValueState(int)), {1: []})
     checked = compare(
         flow_of(operator_of(value=sf.ValueState(int))), "job", releases.record, checkpoints=(1, 2, 3)
     )
     assert checked.problems[0].endswith("the newest of them is checkpoint:1")
+
+
+def setting(value: Any) -> Any:
+    return {1: [lambda process, key: setattr(process.value, "value", value)]}
+
+
+def problem(releases: Releases, process: Any, *checkpoints: int) -> str:
+    return compare(flow_of(process), "job", releases.record, checkpoints=checkpoints).problems[0]
+
+
+def test_code_of_three_releases_ago_names_what_it_can_read_itself(releases: Releases) -> None:
+    """A checkpoint between the releases holds types that it cannot read, either."""
+
+    def as_text(old: float) -> str:
+        return str(old)
+
+    whole, real = operator_of(value=sf.ValueState(int)), operator_of(value=sf.ValueState(float))
+    for process, value in (
+        (whole, 1),
+        (real, 1.5),
+        (operator_of(value=sf.ValueState(str, migrate=as_text)), "x"),
+    ):
+        releases.run(process, setting(value))
+    cannot = "which introduced a type that it cannot read: "
+    assert problem(releases, whole, 1, 2).endswith(f"below 2, {cannot}the newest of them is checkpoint:1")
+    assert problem(releases, real, 1, 2).endswith(f"below 3, {cannot}the newest of them is checkpoint:2")
+    assert problem(releases, whole, 2).endswith(
+        f"below 2, {cannot}none of them is kept, so restore a savepoint from before it"
+    )
+
+
+def test_older_code_goes_back_no_further_than_to_what_it_can_read(releases: Releases) -> None:
+    wide = make_dataclass("Order", [("sku", str), ("amount", int), ("note", str, field(default="-"))])
+    narrow = operator_of(value=sf.ValueState(Order))
+
+    def as_text(old: Any) -> str:
+        return str(old)
+
+    as_text.__annotations__["old"] = wide
+    for process, value in (
+        (narrow, Order("tea", 1)),
+        (operator_of(value=sf.ValueState(wide)), wide("tea", 1, "x")),
+        (operator_of(value=sf.ValueState(str, migrate=as_text)), "x"),
+    ):
+        releases.run(process, setting(value))
+    assert problem(releases, narrow, 1, 2).endswith("the newest of them is checkpoint:2")
 
 
 # ---- migrate= ----
