@@ -16,6 +16,7 @@ from typing import Any
 
 from pyflink.common import Configuration, RowKind
 from pyflink.table import EnvironmentSettings, TableDescriptor, TableEnvironment
+from pyflink.table.types import LocalZonedTimestampType
 
 SETTINGS = {
     "parallelism.default": "2",
@@ -60,7 +61,7 @@ def without_instants(tables: TableEnvironment, query: str) -> str:
     schema = tables.sql_query(query).get_schema()
     columns = [
         f"cast(`{name}` as timestamp(3)) as `{name}`"
-        if "LTZ" in str(schema.get_field_data_type(name))
+        if isinstance(schema.get_field_data_type(name), LocalZonedTimestampType)
         else f"`{name}`"
         for name in schema.get_field_names()
     ]

@@ -118,8 +118,9 @@ def kept(flow: sf.Flow, *, input: str) -> None:
     """As the page of sources says it."""
     files = sf.files(input, "json", options={"columnNameOfCorruptRecord": "broken"})
     readings = flow.source("in", files, Reading)
-    readings.transform(lambda rows: rows.where("broken is not null")).collect("bad", sf.memory("bad"))
-    good = readings.transform(lambda rows: rows.where("broken is null"), type=Reading)
+    fits = "broken is null and user is not null"
+    readings.transform(lambda rows: rows.where(f"not ({fits})")).collect("bad", sf.memory("bad"))
+    good = readings.transform(lambda rows: rows.where(fits), type=Reading)
     good.key_by("user").aggregate("sum", "user long, amount long", amount=sf.sum("amount")).collect(
         "good", sf.memory("good")
     )
@@ -135,8 +136,10 @@ def test_lines_that_do_not_fit_can_be_kept(spark: SparkSession, tmp_path: Path) 
         f'{{"user": 1, "amount": {2**63}}}',
     ]
     (folder / "1.json").write_text(
-        "\n".join(['{"user": 1, "amount": 2}', *bad, '{"user": 1, "amount": 3}', ""])
+        "\n".join(['{"user": 1, "amount": 2}', '{"amount": 4}', *bad, '{"user": 1, "amount": 3}', ""])
     )
     bench.run(kept, {"input": str(folder)})
-    assert sorted(row["broken"] for row in sf.memory("bad").rows) == sorted(bad)
+    put_aside = [(row["broken"], row["user"], row["amount"]) for row in sf.memory("bad").rows]
+    assert sorted(text for text, _, _ in put_aside if text is not None) == sorted(bad)
+    assert [row for row in put_aside if row[0] is None] == [(None, None, 4)]
     assert [(row["user"], row["amount"]) for row in sf.memory("good").rows] == [(1, 5)]

@@ -159,7 +159,7 @@ def idle(flow: sf.Flow, *, input: str, output: str) -> None:
     gone = orders.key_by("id").process("watch", Watch)
     shop = gone.transform(lambda rows: rows.selectExpr("1 as one", "ts"), type="one int, ts timestamp")
     hours = shop.key_by("one").window(sf.tumbling("1 hour"))
-    per_hour = hours.aggregate("hours", "window_start timestamp, n long", n=sf.count())
+    per_hour = hours.aggregate("hours", "one int, window_start timestamp, n long", n=sf.count())
     per_hour.append("idle", sf.delta(output))
 
 
