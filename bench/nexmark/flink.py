@@ -25,6 +25,12 @@ MINI_BATCH = {
     "table.exec.mini-batch.size": "50000",
 }
 """For what has no windows: it puts out fewer changes and reads its state less often."""
+KEYS: Mapping[str, tuple[str, ...]] = {
+    "q9": ("id",),
+    "q18": ("bidder", "auction"),
+    "q19": ("auction", "rank"),
+}
+"""By which rows replace each other where Flink does not say which row goes."""
 SETTINGS: Mapping[str, Mapping[str, str]] = dict.fromkeys(
     ("q4", "q15", "q16", "q17", "q18", "q19"), MINI_BATCH
 )
@@ -138,6 +144,7 @@ def request(query: str, folder: Path, work: Path, asked: str, jars: list[str]) -
     return {
         "tables": tables(folder),
         "query": SQL[query],
+        "keys": list(KEYS.get(query, ())),
         "settings": dict(SETTINGS.get(query, {})),
         "jars": jars,
         "checkpoints": str(work / "checkpoints"),
