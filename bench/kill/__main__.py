@@ -1,7 +1,7 @@
 """Kills running pipelines for a long time and checks what is left: `python -m bench.kill`.
 
 Each round is a job of its own, which is killed a dozen times, then drained and examined. Rounds are kept in a journal, by
-commit and seed, so that an interrupted loop goes on where it was.
+the library's commit and by seed, so that an interrupted loop goes on where it was.
 """
 
 from __future__ import annotations
@@ -57,8 +57,15 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         jvms.end()
-    PAGE.write_text(page(journal, code, options.seed), encoding="utf-8")
-    print(f"{PAGE} written: {journal.kills} kills in {len(journal.rounds)} rounds")
+    folders = {
+        int(each.parent.name.rpartition("-")[2]): each.parent
+        for each in work.parent.glob(f"{code}-seed-*/rounds.jsonl")
+    }
+    played = Journal.of(folders[seed] for seed in sorted(folders))
+    PAGE.write_text(page(played, code, sorted(folders)), encoding="utf-8")
+    print(
+        f"{PAGE} written: {played.kills} kills in {len(played.rounds)} rounds, {journal.kills} of them with seed {options.seed}"
+    )
     return 1 if any(each.wrong for each in journal.rounds) else 0
 
 

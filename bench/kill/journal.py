@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,6 +56,11 @@ class Journal:
             journal.rounds = [msgspec.json.decode(line, type=Round) for line in whole.split(b"\n") if line]
         return journal
 
+    @classmethod
+    def of(cls, folders: Iterable[Path]) -> Journal:
+        """What several loops have played, to be read."""
+        return cls(Path(), [each for folder in folders for each in cls.open(folder).rounds])
+
     @property
     def _lines(self) -> Path:
         return self.folder / "rounds.jsonl"
@@ -81,12 +87,12 @@ class Journal:
 
 
 def commit() -> str:
-    """The commit that is checked out; with a `+` when the library is not as it was committed."""
+    """The last commit that changed the library; with a `+` when it is not as it was committed. Other commits change nothing."""
 
     def git(*words: str) -> str:
         return subprocess.run(
-            ["git", *words], cwd=ROOT, capture_output=True, text=True, check=False
+            ["git", *words, "--", "stateflow"], cwd=ROOT, capture_output=True, text=True, check=False
         ).stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "stateflow", "tests", "bench")
-    return (git("rev-parse", "--short", "HEAD") or "unknown") + ("+" if changed else "")
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return (git("log", "-1", "--format=%h") or "unknown") + ("+" if changed else "")

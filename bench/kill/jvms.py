@@ -1,4 +1,5 @@
-"""The warm JVMs of a loop: one for each master, and a second one for the run that takes over from a frozen one."""
+"""The warm JVMs of a loop, and where its victims come from: one JVM for each master, and a second one for the run that takes
+over from a frozen one."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.spark.murder_jvm import WarmJvm
+from tests.spark.murder_nursery import Nursery
 from tests.spark.murder_victim import Errand
 
 LIFE = 60
@@ -16,13 +18,14 @@ LIFE = 60
 @dataclass
 class Jvms:
     folder: Path
+    nursery: Nursery = field(default_factory=Nursery)
     _warm: dict[str, WarmJvm] = field(default_factory=dict)
     _lent: dict[str, int] = field(default_factory=dict)
     _started: int = 0
 
     def lend(self, errand: Errand, which: str = "") -> WarmJvm:
         """A warm JVM with this errand's master and settings."""
-        name = f"{errand.master} {which}"
+        name = f"{errand.master} {errand.conf.get('spark.jars', '')} {which}"
         jvm = self._warm.get(name)
         if jvm is not None and (self._lent[name] >= LIFE or jvm.process.poll() is not None):
             jvm.end()
@@ -41,3 +44,4 @@ class Jvms:
         for jvm in self._warm.values():
             jvm.end()
         self._warm.clear()
+        self.nursery.end()

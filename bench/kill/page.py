@@ -16,6 +16,7 @@ SAYS = {
     "clock": "the clock of the driver's Python jumps by up to six hours, forth and back, about every second",
     "liar": "a root in an object store that delays, refuses, repeats, loses and belatedly does what it is asked, reports conflicts "
     "with nothing stored, and shows listings of up to a second ago",
+    "kafka": "the input comes from Kafka, whose broker is killed and comes back",
 }
 VICTIMS = {
     "driver": "the driver: its Python and its JVM",
@@ -26,6 +27,7 @@ VICTIMS = {
     "worker": "a Python worker",
     "stop": "no kill: SIGSTOP for longer than the heartbeat may be missing. Another run takes over, then the first one wakes up",
     "store's server": "the server of the object store",
+    "Kafka's broker": "the broker",
     "full disk": "no kill: the disk is full for up to four seconds",
 }
 HEAD = """# The kill loop
@@ -41,18 +43,19 @@ It ends with a run that drains the input. Then the loop makes four checks:
 - After a collection no file is left that no record names.
 """
 TAIL = """Each round draws from the seed and its own number, so you can play it again. Which instruction a random kill meets depends on the
-machine. The loop keeps its rounds by commit and seed: when it is started again, it goes on where it was.
+machine. The loop keeps its rounds by seed and by the last commit that changed the library: when it is started again, it goes on where it was.
+The figures above are those of all seeds.
 
 Most of what a driver costs is the start of its JVM. So most kills take the driver's Python only; its JVM is lent to the next run.
 That is no easier: the tasks and the half-done transactions of the dead run go on beside the next one.
 
-Killed elsewhere: Airflow's scheduler, worker and triggerer, in a real Airflow (`make test-airflow`, `tests/airflow/test_story.py`). Not killed: a Kafka
-broker; HDFS, whose DataNodes and writers die in `tests/protocol/test_crash_hdfs.py`. The clock jumps in the driver's Python, not
+Killed elsewhere: Airflow's scheduler, worker and triggerer, in a real Airflow (`make test-airflow`, `tests/airflow/test_story.py`). Not killed: HDFS,
+whose DataNodes and writers die in `tests/protocol/test_crash_hdfs.py`. The clock jumps in the driver's Python, not
 in Spark's JVM and not in the Python workers.
 """
 
 
-def page(journal: Journal, commit: str, seed: int) -> str:
+def page(journal: Journal, commit: str, seeds: list[int]) -> str:
     kills, points, ends = journal.total("kills"), journal.total("points"), journal.total("ends")
     lies, rounds = journal.total("lies"), journal.rounds
     wrong = [(each.number, each.scene, text) for each in rounds for text in each.wrong]
@@ -61,7 +64,7 @@ def page(journal: Journal, commit: str, seed: int) -> str:
     )
     told = [
         HEAD,
-        f"{verdict} {kills.total():,} of {GOAL:,} kills have been played with the code of commit {commit}.",
+        f"{verdict} {kills.total():,} of {GOAL:,} kills have been played with the library of commit {commit}.",
         "",
         "| victim | what it is | kills |",
         "|---|---|---:|",
@@ -86,7 +89,7 @@ def page(journal: Journal, commit: str, seed: int) -> str:
         f"| rows checked in three sinks and two operators' state | {sum(each.rows for each in rounds):,} |",
         f"| rounds, each a job of its own | {len(rounds)} |",
         f"| time | {sum(each.seconds for each in rounds) / 60:.0f} minutes |",
-        f"| seed | {seed} |",
+        f"| seeds | {', '.join(map(str, seeds))} |",
         f"| machine | {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()} |",
         "",
         TAIL,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from bench.kill.journal import Round
 from bench.kill.jvms import Jvms
 from bench.kill.scenes import SCENES, Scene
 from stateflow.errors import FencedError
+from tests.spark.kafka_broker import Broker
 from tests.spark.murder import Run, Stuck
 from tests.spark.murder_evidence import Inbox, examine
 from tests.spark.murder_jvm import WarmJvm
@@ -46,6 +48,8 @@ class Playing:
         self.ends: Counter[str] = Counter()
         self.fenced = 0
         self.runs = 0
+        self._sent = 0
+        """Rows of the inbox that the topic has, if there is one."""
         self._pending = False
         """Whether the last run died with a record that is decided and not complete."""
 
@@ -64,6 +68,8 @@ class Playing:
         """One run, and one kill of it, or up to so many of what a run gets over."""
         while self._inbox.commits - self.batches < BACKLOG:
             self._inbox.add(15)
+        if self._scene.broker is not None:
+            self._send(self._scene.broker)
         victims = self._scene.victims
         victim = self._chance.choices(list(victims), list(victims.values()))[0]
         before = self.kills.total()
@@ -76,6 +82,14 @@ class Playing:
         else:
             self._meanwhile(victim, min(most, 4))
         self._log(f"{victim}: {self.kills.total() - before} killed, {self.batches} batches so far")
+
+    def _send(self, broker: Broker) -> None:
+        """Sends what is new in the inbox to the topic."""
+        new = self._inbox.rows[self._sent :]
+        self._sent = len(self._inbox.rows)
+        lines = self._folder / "lines.json"
+        lines.write_text("\n".join(json.dumps(vars(order)) for order in new))
+        self._jvms.lend(self._scene.errand).produce(broker.address, lines)
 
     def drain(self) -> None:
         run, jvm = self._start(warm=True)
@@ -91,7 +105,7 @@ class Playing:
         errand = msgspec.structs.replace(self._scene.errand, at=at, takeover=takeover)
         jvm = self._jvms.lend(errand, which) if warm else None
         self.runs += 1
-        return Run.start(errand, jvm), jvm
+        return Run.start(errand, jvm, self._jvms.nursery if warm else None), jvm
 
     def _over(self, run: Run, jvm: WarmJvm | None) -> None:
         run.thaw()

@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from stateflow.storage.roots import open_store
 from stateflow.storage.store import Store
 from tests.durable_s3 import DurableS3
+from tests.spark.kafka_broker import Broker, connector_jars
 from tests.spark.murder_victim import Errand
 
 LOCAL, CLUSTER = "local[2,4]", "local-cluster[2,1,1500]"
@@ -41,6 +44,8 @@ class Scene:
     """Victims beside the job's own processes: what kills them, and brings them back."""
     store: Callable[[], Store] | None = None
     """The job's root, when it is not in the folder."""
+    broker: Broker | None = None
+    """Who has the input, when it is no table in the folder."""
     lies: Callable[[], Counter[str]] = Counter
 
 
@@ -117,6 +122,27 @@ def clock(folder: Path, chance: random.Random) -> Iterator[Scene]:
     yield Scene(errand, {**DRIVER, "stop": 1})
 
 
+@contextmanager
+def kafka(folder: Path, chance: random.Random) -> Iterator[Scene]:
+    """The input comes from Kafka, whose broker dies and comes back."""
+    broker = Broker(folder / "kafka", patience=300)
+    broker.format()
+    broker.start()
+
+    def kill() -> None:
+        broker.kill()
+        time.sleep(chance.uniform(0, 4))
+        broker.start()
+
+    errand = _errand(folder, chance)
+    conf = {**errand.conf, "spark.jars": ",".join(connector_jars())}
+    errand = msgspec.structs.replace(errand, kafka=broker.address, conf=conf)
+    try:
+        yield Scene(errand, {**DRIVER, "Kafka's broker": 5}, {"Kafka's broker": kill}, broker=broker)
+    finally:
+        broker.end()
+
+
 Play = Callable[[Path, random.Random], Any]
 SCENES: dict[str, Play] = {
     "calm": calm,
@@ -125,6 +151,7 @@ SCENES: dict[str, Play] = {
     "disk": disk,
     "clock": clock,
     "liar": liar,
+    "kafka": kafka,
 }
 
 
@@ -165,4 +192,10 @@ def _on(
     errand = _errand(
         folder, chance, checkpoint_dir=server.root, storage_options=server.options, inline_threshold="0 B"
     )
-    return Scene(errand, victims, faults, lambda: open_store(server.root, server.options), server.told)
+    return Scene(
+        errand,
+        victims,
+        faults,
+        store=lambda: open_store(server.root, server.options),
+        lies=server.told,
+    )

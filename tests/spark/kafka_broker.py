@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyspark
@@ -64,49 +65,87 @@ def properties(folder: Path, ports: dict[str, int]) -> str:
     )
 
 
-@contextmanager
-def broker(folder: Path, *, patience: float = 300) -> Iterator[str]:
-    """Its address, for programs of this machine."""
-    folder.mkdir(parents=True, exist_ok=True)
+@dataclass
+class Broker:
+    """The broker's process, which may be killed and started again on its ports."""
+
+    folder: Path
+    patience: float
+    ports: dict[str, int] = field(
+        default_factory=lambda: {n: free_port() for n in ("inside", "outside", "controller")}
+    )
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """For programs of this machine."""
+        return f"127.0.0.1:{self.ports['outside']}"
+
+    def format(self) -> None:
+        """Makes the broker's disk ready, once."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file.write_text(properties(self.folder, self.ports))
+        cluster = environment("kafka")["CLUSTER_ID"]
+        with self._log.open("wb") as out:
+            subprocess.run(
+                [*_java(), "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(self._file)],
+                cwd=self.folder,
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                check=True,
+                timeout=self.patience,
+            )
+
+    def start(self) -> None:
+        with self._log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [*_java(), "kafka.Kafka", str(self._file)],
+                cwd=self.folder, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        _await(self.process, self.ports["outside"], self._log, self.patience)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(30)
+
+    def end(self) -> None:
+        assert self.process is not None
+        self.process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(30)
+        self.kill()
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "server.properties"
+
+    @property
+    def _log(self) -> Path:
+        return self.folder / "broker.log"
+
+
+def _java() -> list[str]:
     spark_jars = Path(pyspark.__file__).parent / "jars"
     # The broker's own jars first; Spark brings Scala's library and a logger.
     classpath = ":".join([*map(str, local_jars(cache_folder(), BROKER)), f"{spark_jars}/*"])
-    java = [
-        str(require_java(cache_folder()) / "bin" / "java"),
-        *QUICK_JAVA.split(),
-        environment("kafka")["KAFKA_HEAP_OPTS"],
-    ]
-    java += ["-Djava.awt.headless=true", "-cp", classpath]
-    ports = {name: free_port() for name in ("inside", "outside", "controller")}
-    file = folder / "server.properties"
-    file.write_text(properties(folder, ports))
-    log = folder / "broker.log"
-    cluster = environment("kafka")["CLUSTER_ID"]
-    with log.open("wb") as out:
-        formatted = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(file)]
-        subprocess.run(
-            formatted,
-            cwd=folder,
-            stdout=out,
-            stderr=out,
-            stdin=subprocess.DEVNULL,
-            check=True,
-            timeout=patience,
-        )
-        process = subprocess.Popen(
-            [*java, "kafka.Kafka", str(file)],
-            cwd=folder, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+    java = str(require_java(cache_folder()) / "bin" / "java")
+    heap = environment("kafka")["KAFKA_HEAP_OPTS"]
+    return [java, *QUICK_JAVA.split(), heap, "-Djava.awt.headless=true", "-cp", classpath]
+
+
+@contextmanager
+def broker(folder: Path, *, patience: float = 300) -> Iterator[str]:
+    """Its address, for programs of this machine."""
+    running = Broker(folder, patience)
+    running.format()
+    running.start()
     try:
-        _await(process, ports["outside"], log, patience)
-        yield f"127.0.0.1:{ports['outside']}"
+        yield running.address
     finally:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(30)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait(30)
+        running.end()
 
 
 def _ports(ports: dict[str, int]) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from tests.spark.murder_jvm import WarmJvm
+from tests.spark.murder_nursery import Born, Nursery
 from tests.spark.murder_victim import Errand
 
 ROOT = Path(__file__).absolute().parents[2]
@@ -87,14 +88,14 @@ class Run:
     """A driver in a session of its own, so that its JVMs and Python processes are known."""
 
     errand: Errand
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Born
     log: Path
     family: set[Process] = field(default_factory=set)
     jvm: WarmJvm | None = None
     """The JVM that it was given, which outlives it; otherwise it has one of its own."""
 
     @classmethod
-    def start(cls, errand: Errand, jvm: WarmJvm | None = None) -> Run:
+    def start(cls, errand: Errand, jvm: WarmJvm | None = None, nursery: Nursery | None = None) -> Run:
         logs = Path(errand.folder) / "runs"
         logs.mkdir(exist_ok=True)
         log = logs / f"{len(list(logs.glob('*.log'))):03d}.log"
@@ -104,6 +105,9 @@ class Run:
         env["SPARK_LOCAL_DIRS"] = str(log.with_suffix(".spark"))
         if jvm is not None:
             env |= jvm.environment
+        if nursery is not None:
+            born = nursery.bear(errand, log, log.with_suffix(".err"), env)
+            return cls(errand, born, log, jvm=jvm)
         command = [sys.executable, "-m", "tests.spark.murder_victim", msgspec.json.encode(errand).decode()]
         with log.open("wb") as out, log.with_suffix(".err").open("wb") as err:
             process = subprocess.Popen(

@@ -63,8 +63,15 @@ class WarmJvm:
 
     def tidy(self) -> None:
         """Ends the queries and tasks that a victim has left."""
+        self._ask("tidy")
+
+    def produce(self, server: str, lines: Path) -> None:
+        """Sends the lines of a file to the topic `orders`."""
+        self._ask(f"produce {server} {lines}")
+
+    def _ask(self, what: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(b"tidy\n")
+        self.process.stdin.write(f"{what}\n".encode())
         self.process.stdin.flush()
         self._answer()
 
@@ -111,12 +118,36 @@ def main(errand: Errand) -> int:
     spark.range(10).write.format("delta").mode("overwrite").save(str(folder / "warm"))
     parameters = spark.sparkContext._gateway.gateway_parameters
     say({"port": parameters.port, "secret": parameters.auth_token})
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        if line.startswith("produce"):
+            _, server, lines = line.split()
+            produce(spark.sparkContext._jvm, server, Path(lines).read_text().splitlines())
+            say({"produced": True})
+            continue
         for query in spark.streams.active:
             query.stop()
         spark.sparkContext.cancelAllJobs()
         say({"tidy": True})
     return 0
+
+
+def produce(jvm: Any, server: str, lines: list[str]) -> None:
+    text = "org.apache.kafka.common.serialization.StringSerializer"
+    settings = jvm.java.util.Properties()
+    given = {"key.serializer": text, "value.serializer": text, "acks": "all", "enable.idempotence": "true"}
+    for name, value in {"bootstrap.servers": server, **given}.items():
+        settings.setProperty(name, value)
+    admin = jvm.org.apache.kafka.clients.admin.AdminClient.create(settings)
+    if not admin.listTopics().names().get().contains("orders"):
+        topic = jvm.org.apache.kafka.clients.admin.NewTopic("orders", 1, 1)
+        admin.createTopics(jvm.java.util.Collections.singletonList(topic)).all().get()
+    admin.close()
+    producer = jvm.org.apache.kafka.clients.producer.KafkaProducer(settings)
+    record = jvm.org.apache.kafka.clients.producer.ProducerRecord
+    sent = [producer.send(record("orders", 0, None, line)) for line in lines]
+    producer.close()
+    for each in sent:
+        each.get()
 
 
 def say(facts: dict[str, Any]) -> None:

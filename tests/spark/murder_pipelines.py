@@ -251,9 +251,9 @@ def calls_of(folder: Path) -> Callable[[Any, int], None]:
 
 
 @sf.pipeline(JOB)
-def chain(flow: sf.Flow, *, folder: str, upsert: bool, straggle: float) -> None:
+def chain(flow: sf.Flow, *, folder: str, upsert: bool, straggle: float, kafka: str = "") -> None:
     at = Path(folder)
-    orders = flow.source("orders", _orders(at), Order)
+    orders = flow.source("orders", _topic(kafka) if kafka else _orders(at), Order)
     steps = orders.key_by("user", order_by="id").process("totals", Totals, outputs=[BIG])
     steps.append("steps", sf.delta(str(at / "steps")))
     deeps = steps.key_by("item", order_by="id").process("digests", Digests)
@@ -427,3 +427,20 @@ def _orders(folder: Path, **options: str) -> Any:
     return sf.delta(
         str(folder / "orders"), options={"maxFilesPerTrigger": "1", "startingVersion": "0", **options}
     )
+
+
+def _topic(server: str) -> Callable[[Any], Any]:
+    """The same orders from a topic with one partition, so that its order is theirs."""
+
+    def stream(spark: Any) -> Any:
+        options = {
+            "kafka.bootstrap.servers": server,
+            "subscribe": "orders",
+            "startingOffsets": "earliest",
+            "maxOffsetsPerTrigger": "15",
+        }
+        frame = spark.readStream.format("kafka").options(**options).load()
+        fields = "id bigint, user bigint, item bigint, amount bigint"
+        return frame.selectExpr(f"from_json(cast(value as string), '{fields}') as o").select("o.*")
+
+    return stream

@@ -44,12 +44,22 @@ class Errand(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of the code, where the story has several."""
     clock: float = 0.0
     """So many hours at most, either way, does the clock of the driver's Python jump every second or so."""
+    kafka: str = ""
+    """The address of the broker that has the orders; by default they are in a Delta table in the folder."""
     conf: dict[str, str] = {}
     options: dict[str, Any] = {}
 
 
 PIPELINES: dict[str, Callable[[Errand], tuple[Any, dict[str, Any]]]] = {
-    "chain": lambda e: (chain, {"folder": e.folder, "upsert": e.upsert, "straggle": e.straggle}),
+    "chain": lambda e: (
+        chain,
+        {
+            "folder": e.folder,
+            "upsert": e.upsert,
+            "straggle": e.straggle,
+            **({"kafka": e.kafka} if e.kafka else {}),
+        },
+    ),
     "attempts": lambda e: (attempts, {"folder": e.folder}),
     "copies": lambda e: (copies, {"folder": e.folder}),
     "growing": lambda e: (growing, {"folder": e.folder, "release": e.release}),

@@ -247,7 +247,7 @@ class Everything(sf.KeyedProcess[int, Visit, Told]):
             self.count.value, self.seconds.value, self.known.value, self.text.value, self.raw.value, self.last.value,
             self.day.value, self.money.value, self.profile.value, self.point.value, self.numbers.value,
             self.weights.value, self.perhaps.value, self.perhaps.exists(), self.fraction.value, list(self.pages),
-            len(self.profiles), self.profiles.get()[-1:], dict(self.per_page.items()), list(self.per_day),
+            [profile.visits for profile in self.profiles], self.profiles.get()[-1:], dict(self.per_page.items()), list(self.per_day),
             self.longest.get(), self.mean.get(), bool(self.per_page), "clear" in self.per_page,
         ]  # fmt: skip
         return " | ".join(map(repr, values))
