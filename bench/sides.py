@@ -23,7 +23,7 @@ from bench.operators import ONE_FILE, OUTPUT
 from stateflow.config.options import load
 from stateflow.format.keygroups import default_assignment
 from stateflow.pipelines.rows import row_type
-from stateflow.spark.exchange import GROUP, KeyedInput, exchanged
+from stateflow.spark.exchange import PLACE, KeyedInput, carried_by, exchanged
 from stateflow.spark.loop import BatchReport
 from stateflow.spark.runner import RunReport, RunRequest, run
 from stateflow.spark.session.build import build_session
@@ -150,8 +150,9 @@ def _limit(spark: SparkSession, data: Dataset, work: Path, *, ordered: bool) -> 
 
     def body(frame: DataFrame, batch_id: int) -> None:
         arguments = KeyedInput(frame, ("user",), (), row_type(operators.Event))
+        carry = carried_by([arguments], ("int",))
         rows_moved = exchanged(
-            "limit", [arguments], ("int",), 128, default_assignment(2, 128), ordered=ordered
+            "limit", [arguments], ("int",), 128, default_assignment(2, 128), ordered=ordered, carry=carry
         )
         write(rows_moved.mapInArrow(through, OUTPUT), batch_id)
 
@@ -179,7 +180,7 @@ def share_of_rows(share: float) -> Callable[[Iterator[pa.RecordBatch]], Iterator
 
 
 def _passed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    columns = [batch["user"], batch[GROUP].cast(pa.int64()), batch["amount"]]
+    columns = [batch["user"], batch[PLACE], batch["amount"]]
     return pa.RecordBatch.from_arrays(columns, names=["user", "n", "total"])
 
 

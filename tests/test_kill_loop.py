@@ -25,6 +25,7 @@ def test_a_journal_goes_on_where_it_was_even_when_its_last_line_is_half_written(
     assert (again.kills, again.next_number) == (3, 1)
     again.add(Round(1, "liar", {"python": 1}, lies={"lost": 4}))
     assert Journal.open(tmp_path).total("kills") == {"python": 3, "point": 1}
+    assert Journal.of([tmp_path, tmp_path / "none"]).kills == 4
 
 
 def test_every_victim_and_every_scene_is_explained_on_the_page(tmp_path: Path) -> None:
@@ -47,11 +48,12 @@ def test_every_victim_and_every_scene_is_explained_on_the_page(tmp_path: Path) -
 def test_the_page_says_how_far_it_came_and_what_is_wrong(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path)
     journal.add(Round(0, "calm", {"python": 7, "stop": 1}, fenced=1))
-    assert "8 of 1,000 kills have been played with the library of commit abc" in page(journal, "abc", 1)
-    assert "Nothing was lost" in page(journal, "abc", 1)
+    assert "8 of 1,000 kills have been played with the library of commit abc" in page(journal, "abc", [1, 7])
+    assert "| seeds | 1, 7 |" in page(journal, "abc", [1, 7])
+    assert "Nothing was lost" in page(journal, "abc", [1, 7])
     journal.add(Round(1, "liar", {"python": 1}, wrong=["steps: 1 rows lost\nand more"]))
-    assert "Nothing was lost" not in page(journal, "abc", 1)
-    assert page(journal, "abc", 1).endswith("- round 1, liar: steps: 1 rows lost\n")
+    assert "Nothing was lost" not in page(journal, "abc", [1, 7])
+    assert page(journal, "abc", [1, 7]).endswith("- round 1, liar: steps: 1 rows lost\n")
 
 
 @pytest.mark.system

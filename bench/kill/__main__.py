@@ -57,8 +57,15 @@ def main() -> int:
             shutil.rmtree(folder, ignore_errors=True)
     finally:
         jvms.end()
-    PAGE.write_text(page(journal, code, options.seed), encoding="utf-8")
-    print(f"{PAGE} written: {journal.kills} kills in {len(journal.rounds)} rounds")
+    folders = {
+        int(each.parent.name.rpartition("-")[2]): each.parent
+        for each in work.parent.glob(f"{code}-seed-*/rounds.jsonl")
+    }
+    played = Journal.of(folders[seed] for seed in sorted(folders))
+    PAGE.write_text(page(played, code, sorted(folders)), encoding="utf-8")
+    print(
+        f"{PAGE} written: {played.kills} kills in {len(played.rounds)} rounds, {journal.kills} of them with seed {options.seed}"
+    )
     return 1 if any(each.wrong for each in journal.rounds) else 0
 
 

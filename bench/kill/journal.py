@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -54,6 +55,11 @@ class Journal:
                 journal._lines.write_bytes(whole + b"\n" * bool(whole))
             journal.rounds = [msgspec.json.decode(line, type=Round) for line in whole.split(b"\n") if line]
         return journal
+
+    @classmethod
+    def of(cls, folders: Iterable[Path]) -> Journal:
+        """What several loops have played, to be read."""
+        return cls(Path(), [each for folder in folders for each in cls.open(folder).rounds])
 
     @property
     def _lines(self) -> Path:

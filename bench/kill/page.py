@@ -21,7 +21,7 @@ SAYS = {
 VICTIMS = {
     "driver": "the driver: its Python and its JVM",
     "everything": "the driver and everything that it has started",
-    "python": "the driver's Python, where all of the protocol is, at a random moment; its JVM goes on for a while",
+    "python": "the driver's Python, where all of the protocol is, at a random moment",
     "point": "the same, at a point of the protocol",
     "executor": "an executor",
     "worker": "a Python worker",
@@ -44,17 +44,19 @@ It ends with a run that drains the input. Then the loop makes four checks:
 """
 TAIL = """Each round draws from the seed and its own number, so you can play it again. Which instruction a random kill meets depends on the
 machine. The loop keeps its rounds by seed and by the last commit that changed the library: when it is started again, it goes on where it was.
+The figures above are those of all seeds.
 
-Most of what a driver costs is the start of its JVM. So most kills take the driver's Python only; its JVM is lent to the next run.
-That is no easier: the tasks and the half-done transactions of the dead run go on beside the next one.
+Most of what a driver costs is the start of its JVM. So most kills take the driver's Python only. The loop then stops the dead run's
+queries and tasks, and lends the JVM to the next run; what the JVM was about to write to a table it may still write meanwhile. A whole
+driver dies in the victims *driver* and *everything* alone.
 
-Killed elsewhere: Airflow's scheduler, worker and triggerer, in a real Airflow (`make test-airflow`, `tests/airflow/test_story.py`). Not killed: HDFS,
+Killed elsewhere: Airflow's scheduler and worker, in a real Airflow (`make test-airflow`, `tests/airflow/test_story.py`). Not killed: Airflow's triggerer; HDFS,
 whose DataNodes and writers die in `tests/protocol/test_crash_hdfs.py`. The clock jumps in the driver's Python, not
 in Spark's JVM and not in the Python workers.
 """
 
 
-def page(journal: Journal, commit: str, seed: int) -> str:
+def page(journal: Journal, commit: str, seeds: list[int]) -> str:
     kills, points, ends = journal.total("kills"), journal.total("points"), journal.total("ends")
     lies, rounds = journal.total("lies"), journal.rounds
     wrong = [(each.number, each.scene, text) for each in rounds for text in each.wrong]
@@ -67,7 +69,7 @@ def page(journal: Journal, commit: str, seed: int) -> str:
         "",
         "| victim | what it is | kills |",
         "|---|---|---:|",
-        *(f"| {name} | {VICTIMS[name]} | {kills[name]:,} |" for name in VICTIMS if kills[name]),
+        *(f"| {name} | {VICTIMS[name]} | {kills[name]:,} |" for name in VICTIMS),
         "",
         "| scene | what is around the job | rounds | kills |",
         "|---|---|---:|---:|",
@@ -88,7 +90,7 @@ def page(journal: Journal, commit: str, seed: int) -> str:
         f"| rows checked in three sinks and two operators' state | {sum(each.rows for each in rounds):,} |",
         f"| rounds, each a job of its own | {len(rounds)} |",
         f"| time | {sum(each.seconds for each in rounds) / 60:.0f} minutes |",
-        f"| seed | {seed} |",
+        f"| seeds | {', '.join(map(str, seeds))} |",
         f"| machine | {os.cpu_count()} cores, {platform.system()}, Python {platform.python_version()} |",
         "",
         TAIL,

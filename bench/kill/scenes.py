@@ -192,4 +192,10 @@ def _on(
     errand = _errand(
         folder, chance, checkpoint_dir=server.root, storage_options=server.options, inline_threshold="0 B"
     )
-    return Scene(errand, victims, faults, lambda: open_store(server.root, server.options), server.told)
+    return Scene(
+        errand,
+        victims,
+        faults,
+        store=lambda: open_store(server.root, server.options),
+        lies=server.told,
+    )

@@ -134,9 +134,14 @@ def _born(request: dict[str, Any]) -> int:
     code = 1
     try:
         os.setsid()
+        files = [
+            os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            for path in (os.devnull, request["out"], request["err"])
+        ]
+        # Whoever hears the number looks at the files.
         os.write(1, f"{os.getpid()}\n".encode())
-        for number, path in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
-            os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), number)
+        for number, file in enumerate(files):
+            os.dup2(file, number)
         os.environ.update(request["environment"])
         code = murder_victim.main(msgspec.convert(request["errand"], Errand))
     except BaseException:
